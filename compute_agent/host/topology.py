@@ -1,0 +1,166 @@
+"""The model of one host: frozen descriptions of packages, cores, caches and NUMA nodes.
+
+CPUs are logical CPUs (hardware threads) by their kernel number. Every set of CPUs here holds online CPUs only, except
+`Topology.offline` and `Topology.present`. Sizes are in KiB.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compute_agent.host import cpuset
+
+CpuSet = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A processor as it is plugged in (a socket); `id` is the kernel's physical_package_id."""
+
+    id: int
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class Die:
+    """A die of a package; `id` (die_id) is unique within its package only."""
+
+    id: int
+    package: int
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Cores that share an L2 cache or a bus (cluster_id); `id` is unique within its package only."""
+
+    id: int
+    package: int
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A core and its hardware threads.
+
+    `id` (core_id) is unique at most within its package. `kind` tells the cores of a hybrid processor apart:
+    `performance`, `efficiency` and `low-power` on x86, `capacity-N` with the kernel's cpu_capacity elsewhere, None where all
+    cores are alike.
+    """
+
+    id: int
+    package: int
+    cpus: CpuSet
+    kind: str | None = None
+    base_frequency_khz: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """A NUMA node; it may be without CPUs or without memory. `huge_pages` counts pages by their size in KiB."""
+
+    id: int
+    cpus: CpuSet
+    memory_kib: int
+    huge_pages: Mapping[int, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """One cache; `type` is `unified`, `data` or `instruction`, `id` is unique within level and type.
+
+    `size_kib` and `ways` are None where the kernel does not tell.
+    """
+
+    level: int
+    type: str
+    id: int
+    size_kib: int | None
+    ways: int | None
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What is known of one host; everything is ordered by id (caches by level, type and id)."""
+
+    packages: tuple[Package, ...]
+    dies: tuple[Die, ...]
+    clusters: tuple[Cluster, ...]
+    cores: tuple[Core, ...]
+    caches: tuple[Cache, ...]
+    numa_nodes: tuple[NumaNode, ...]
+    online: CpuSet
+    offline: CpuSet = frozenset()
+    present: CpuSet = frozenset()
+    distances: Mapping[int, Mapping[int, int]] = field(default_factory=dict, hash=False)
+    """Distance from node to node as in SLIT: 10 is local. Empty where the kernel does not tell."""
+    memory_kib: int = 0
+    """MemTotal of /proc/meminfo; 0 where it is not known."""
+    cpu_flags: frozenset[str] = frozenset()
+    """Flags (x86), Features (ARM) that all online CPUs have."""
+    architecture: str = "unknown"
+    """As `uname -m` names it, where it can be told from the files: x86_64, aarch64, ppc64le, ia64, s390x."""
+    model_name: str | None = None
+    base_frequency_khz: int | None = None
+    """Of the fastest kind of core."""
+    _core_of: Mapping[int, Core] = field(init=False, repr=False, compare=False, hash=False)
+    _node_of: Mapping[int, int] = field(init=False, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        # Frozen with slots leaves no room for a cached property, and these two are asked for in inner loops.
+        object.__setattr__(self, "_core_of", {cpu: core for core in self.cores for cpu in core.cpus})
+        object.__setattr__(self, "_node_of", {cpu: node.id for node in self.numa_nodes for cpu in node.cpus})
+
+    def core_of(self, cpu: int) -> Core | None:
+        """The core that `cpu` is a thread of, None for a CPU that is not online."""
+        return self._core_of.get(cpu)
+
+    def threads_of(self, cpu: int) -> CpuSet:
+        """The online threads of the core of `cpu`, itself included; just `cpu` where its core is not known."""
+        core = self._core_of.get(cpu)
+        return frozenset({cpu}) if core is None else core.cpus
+
+    def node_of(self, cpu: int) -> int | None:
+        """Id of the NUMA node of `cpu`, None where it is not known."""
+        return self._node_of.get(cpu)
+
+    @property
+    def l3_domains(self) -> tuple[Cache, ...]:
+        """The unified caches of level 3, by id; empty on machines that have or tell none."""
+        return tuple(cache for cache in self.caches if cache.level == 3 and cache.type == "unified")
+
+    @property
+    def hyperthreaded(self) -> bool:
+        """Whether any core has more than one online thread."""
+        return any(len(core.cpus) > 1 for core in self.cores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stable form of `topology show -f json`: CPU sets as strings, offline CPUs in `offline_cpus` only."""
+        return {
+            "packages": [{"id": package.id, "cpus": cpuset.format(package.cpus)} for package in self.packages],
+            "numa_nodes": [
+                {"id": node.id, "cpus": cpuset.format(node.cpus), "memory_kib": node.memory_kib}
+                for node in self.numa_nodes
+            ],
+            "distances": {
+                str(node): {str(peer): distance for peer, distance in sorted(row.items())}
+                for node, row in sorted(self.distances.items())
+            },
+            "cores": [
+                {"id": core.id, "package": core.package, "cpus": cpuset.format(core.cpus)} for core in self.cores
+            ],
+            "caches": [
+                {
+                    "level": cache.level,
+                    "type": cache.type,
+                    "id": cache.id,
+                    "size_kib": cache.size_kib,
+                    "ways": cache.ways,
+                    "cpus": cpuset.format(cache.cpus),
+                }
+                for cache in self.caches
+            ],
+            "online_cpus": cpuset.format(self.online),
+            "offline_cpus": cpuset.format(self.offline),
+        }

@@ -1,0 +1,1 @@
+"""From the host's topology and the operator's ini file to a tree of Placement resource providers."""

@@ -1,0 +1,154 @@
+"""Which CPUs back `PCPU`, which `VCPU`, and which serve emulator threads: the CPU options, checked against the host.
+
+The option names and their legacy combinations are Nova's (`[compute] cpu_dedicated_set`, `cpu_shared_set`,
+`[DEFAULT] vcpu_pin_set`, `reserved_host_cpus`).
+"""
+
+from dataclasses import dataclass
+
+from compute_agent.host import cpuset
+from compute_agent.host.topology import Topology
+
+
+class ConfigError(Exception):
+    """A configuration that the agent refuses to start with; the text names the options and CPUs concerned."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOptions:
+    """The options as written; None is an option that is not set, an empty text one that is set to nothing."""
+
+    cpu_dedicated_set: str | None = None
+    cpu_shared_set: str | None = None
+    vcpu_pin_set: str | None = None
+    reserved_host_cpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSets:
+    """What each online CPU is for; those in no set belong to the host.
+
+    `dedicated` and `shared` are disjoint but for the legacy `vcpu_pin_set` alone, which is both. `emulator` is where
+    emulator threads run that have no CPU of their own; it is empty where there is no shared CPU.
+    """
+
+    dedicated: frozenset[int]
+    shared: frozenset[int]
+    emulator: frozenset[int]
+    reserved_vcpus: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def pcpu_total(self) -> int:
+        """Total of the `PCPU` inventory of the whole host."""
+        return len(self.dedicated)
+
+    @property
+    def vcpu_total(self) -> int:
+        """Total of the `VCPU` inventory of the whole host."""
+        return len(self.shared)
+
+
+def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
+    """The CPU sets that `options` mean on the host. Raises ConfigError that names options and CPUs.
+
+    | options set | dedicated | shared | emulator |
+    | --- | --- | --- | --- |
+    | none | | all online | all online |
+    | `cpu_dedicated_set` | it | | |
+    | `cpu_shared_set` | | it | it |
+    | both | `cpu_dedicated_set` | `cpu_shared_set` | `cpu_shared_set` |
+    | `vcpu_pin_set` (deprecated) | it | it | it |
+    | `vcpu_pin_set`, `cpu_shared_set` (deprecated) | | `vcpu_pin_set` | `cpu_shared_set` |
+    """
+    dedicated = _cpus("[compute] cpu_dedicated_set", options.cpu_dedicated_set, topology)
+    shared = _cpus("[compute] cpu_shared_set", options.cpu_shared_set, topology)
+    pinned = _cpus("[DEFAULT] vcpu_pin_set", options.vcpu_pin_set, topology)
+    nothing: frozenset[int] = frozenset()
+    warnings: list[str] = []
+
+    if dedicated is not None and pinned is not None:
+        raise ConfigError("[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set")
+    if dedicated is not None and shared is not None and dedicated & shared:
+        raise ConfigError(
+            "[compute] cpu_dedicated_set and cpu_shared_set overlap: both name CPUs " + cpuset.format(dedicated & shared)
+        )
+    if options.reserved_host_cpus:
+        _check_reserved(options, topology, pinned)
+        warnings.append(
+            "[DEFAULT] reserved_host_cpus is deprecated: name the CPUs of guests in [compute] cpu_shared_set and"
+            " cpu_dedicated_set, those in neither belong to the host"
+        )
+    if pinned is not None:
+        meaning = (
+            "it counts as VCPU and as PCPU: keep such hosts apart by aggregates"
+            if shared is None
+            else "VCPU comes from it, [compute] cpu_shared_set serves emulator threads only"
+        )
+        warnings.append(
+            f"[DEFAULT] vcpu_pin_set is deprecated, use [compute] cpu_dedicated_set and cpu_shared_set; {meaning}"
+        )
+        return CpuSets(
+            dedicated=pinned if shared is None else nothing,
+            shared=pinned,
+            emulator=pinned if shared is None else shared,
+            reserved_vcpus=options.reserved_host_cpus,
+            warnings=tuple(warnings),
+        )
+    if dedicated is None and shared is None:
+        shared = topology.online
+    return CpuSets(
+        dedicated=dedicated or nothing,
+        shared=shared or nothing,
+        emulator=shared or nothing,
+        reserved_vcpus=options.reserved_host_cpus,
+        warnings=tuple(warnings),
+    )
+
+
+def _cpus(option: str, text: str | None, topology: Topology) -> frozenset[int] | None:
+    """The CPUs that `option` names, all of them online; None where it is not set."""
+    if text is None:
+        return None
+    try:
+        cpus = cpuset.parse(text)
+    except cpuset.BadCpuSet as error:
+        raise ConfigError(f"{option}: {error}") from error
+    if not cpus:
+        raise ConfigError(f"{option} = {text!r} names no CPU: unset it, or name CPUs of {cpuset.format(topology.online)}")
+    problems = [
+        f"CPUs {cpuset.format(wrong)} are {state}"
+        for wrong, state in (
+            (cpus & topology.offline, "offline"),
+            (cpus - topology.online - topology.offline, "absent"),
+        )
+        if wrong
+    ]
+    if problems:
+        raise ConfigError(
+            f"{option} = {text!r}: {', '.join(problems)}; online CPUs are {cpuset.format(topology.online)}"
+        )
+    return cpus
+
+
+def _check_reserved(options: CpuOptions, topology: Topology, pinned: frozenset[int] | None) -> None:
+    reserved = options.reserved_host_cpus
+    new = [
+        name
+        for name, text in (
+            ("cpu_dedicated_set", options.cpu_dedicated_set),
+            ("cpu_shared_set", options.cpu_shared_set),
+        )
+        if text is not None
+    ]
+    if new:
+        raise ConfigError(
+            f"[DEFAULT] reserved_host_cpus = {reserved} cannot be combined with [compute] {' and '.join(new)}:"
+            " unset reserved_host_cpus, CPUs in neither set belong to the host"
+        )
+    available = topology.online if pinned is None else pinned
+    if not 0 <= reserved <= len(available):
+        raise ConfigError(
+            f"[DEFAULT] reserved_host_cpus = {reserved} is not within 0 and the {len(available)} CPUs for guests,"
+            f" {cpuset.format(available)}"
+        )

@@ -1,0 +1,83 @@
+"""The shape of what is reported: a tree of resource providers with inventories and traits, and the CPUs behind each.
+
+Field names and limits are those of the Placement API (PUT /resource_providers/{uuid}/inventories).
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+STOCK_NAMES: Mapping[str, str] = {"LLC": "CUSTOM_LLC", "MBA": "CUSTOM_MBA"}
+"""Resource classes of ours that a stock OpenStack Placement does not know, and what stands for them there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """How much of one resource class a provider has."""
+
+    total: int
+    reserved: int = 0
+    min_unit: int = 1
+    max_unit: int = 1
+    step_size: int = 1
+    allocation_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderNode:
+    """One resource provider; `parent` is the parent's uuid, None for the root.
+
+    `cpus`, `numa_nodes` and `l3_ids` are the zone of the host that it stands for: its online CPUs (whether or not they are in
+    a CPU set), and the NUMA nodes and L3 caches that lie in it or around it.
+    """
+
+    name: str
+    uuid: str
+    parent: str | None
+    inventories: Mapping[str, Inventory] = field(default_factory=dict, hash=False)
+    traits: frozenset[str] = frozenset()
+    cpus: frozenset[int] = frozenset()
+    numa_nodes: frozenset[int] = frozenset()
+    l3_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderTree:
+    """All providers of a host, the root first and every parent before its children."""
+
+    nodes: tuple[ProviderNode, ...]
+
+    @property
+    def root(self) -> ProviderNode:
+        """The provider that stands for the whole host."""
+        return self.nodes[0]
+
+    def get(self, provider_uuid: str) -> ProviderNode | None:
+        """The provider of that uuid, None if it is not one of this host's."""
+        return next((node for node in self.nodes if node.uuid == provider_uuid), None)
+
+    def children(self, provider_uuid: str) -> tuple[ProviderNode, ...]:
+        """The direct children of a provider."""
+        return tuple(node for node in self.nodes if node.parent == provider_uuid)
+
+    def providing(self, resource_class: str) -> tuple[ProviderNode, ...]:
+        """The providers that have an inventory of `resource_class`."""
+        return tuple(node for node in self.nodes if resource_class in node.inventories)
+
+
+def child_uuid(root_uuid: str, zone: str) -> str:
+    """uuid of the provider of a zone of the host (`NUMA_0`, `L3_2`): the same on every start.
+
+    The zone, not the whole provider name, goes into it, so that a host that is renamed keeps its providers.
+    """
+    return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
+
+
+def with_stock_names(tree: ProviderTree) -> ProviderTree:
+    """The same tree for a server that does not know `LLC` and `MBA`: with `CUSTOM_LLC` and `CUSTOM_MBA` instead."""
+    return ProviderTree(
+        tuple(
+            replace(node, inventories={STOCK_NAMES.get(name, name): held for name, held in node.inventories.items()})
+            for node in tree.nodes
+        )
+    )
