@@ -1,0 +1,24 @@
+"""Alembic's entry: migrates the connection it is given, or the one of ``-x url=...``."""
+
+import sqlalchemy as sa
+from alembic import context
+
+from placement.db.tables import metadata
+
+
+def _run(connection: sa.Connection) -> None:
+    context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=False)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def main() -> None:
+    connection = context.config.attributes.get("connection")
+    if connection is not None:
+        _run(connection)
+        return
+    with sa.create_engine(context.get_x_argument(as_dictionary=True)["url"]).connect() as connection:
+        _run(connection)
+
+
+main()

@@ -1,0 +1,1 @@
+"""The placement service: inventories, allocations and candidates over REST."""

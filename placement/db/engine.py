@@ -1,0 +1,77 @@
+"""Engines for the three kinds of database, set up alike."""
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+
+WRITES: Final = "placement_writes"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """Sizes and times (seconds) of the connection pools; ``lock_timeout`` bounds waits for locks."""
+
+    max_pool_size: int = 5
+    max_overflow: int = 50
+    pool_timeout: float = 30.0
+    connection_recycle_time: int = 3600
+    lock_timeout: float = 30.0
+
+
+def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: bool = False) -> sa.Engine:
+    """An engine whose every transaction has this isolation level.
+
+    On SQLite, where a transaction is a snapshot anyway, the level only matters
+    as ``AUTOCOMMIT``; transactions of connections with the execution option
+    :data:`WRITES` take the write lock when they begin, so that they never have
+    to give up half way. With ``ping``, a connection that died in the pool is
+    replaced before it is used.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return _create_sqlite(parsed, isolation_level, options)
+    seconds = options.lock_timeout
+    if parsed.get_backend_name() == "postgresql":
+        connect_args: dict[str, Any] = {"options": f"-c lock_timeout={int(seconds * 1000)}"}
+    else:
+        connect_args = {"init_command": f"SET SESSION innodb_lock_wait_timeout={max(1, int(seconds))}"}
+    return sa.create_engine(
+        parsed,
+        isolation_level=isolation_level,
+        pool_size=options.max_pool_size,
+        max_overflow=options.max_overflow,
+        pool_timeout=options.pool_timeout,
+        pool_recycle=options.connection_recycle_time,
+        pool_pre_ping=ping,
+        connect_args=connect_args,
+    )
+
+
+def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.Engine:
+    engine = sa.create_engine(
+        url,
+        poolclass=sa.pool.QueuePool,
+        pool_size=options.max_pool_size,
+        max_overflow=options.max_overflow,
+        pool_timeout=options.pool_timeout,
+        connect_args={"timeout": options.lock_timeout, "check_same_thread": False},
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _connect(connection: sqlite3.Connection, record: object) -> None:
+        connection.isolation_level = None  # transactions begin where we say
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    if isolation_level != "AUTOCOMMIT":
+
+        @sa.event.listens_for(engine, "begin")
+        def _begin(connection: sa.Connection) -> None:
+            writes = connection.get_execution_options().get(WRITES, False)
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine

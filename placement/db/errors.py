@@ -1,0 +1,30 @@
+"""Which database errors pass by themselves."""
+
+from typing import Any, Final
+
+from sqlalchemy import exc
+
+_SQLSTATES: Final = {"40001", "40P01", "55P03"}  # serialisation, deadlock, lock not available
+_MYSQL_CODES: Final = {1020, 1205, 1213}  # record changed, lock wait timeout, deadlock
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same transaction, run again, may well succeed: it lost to another one."""
+    if not isinstance(error, exc.DBAPIError):
+        return False
+    original: Any = error.orig
+    if getattr(original, "sqlstate", None) in _SQLSTATES:
+        return True
+    arguments = getattr(original, "args", ())
+    if arguments and arguments[0] in _MYSQL_CODES:
+        return True
+    return "database is locked" in str(original)
+
+
+def is_disconnect(error: BaseException) -> bool:
+    """Whether the connection was lost or could not be made."""
+    if isinstance(error, exc.TimeoutError):
+        return True  # no free connection in the pool in time
+    if isinstance(error, exc.DBAPIError):
+        return error.connection_invalidated or isinstance(error, exc.OperationalError | exc.InterfaceError)
+    return False

@@ -1,0 +1,103 @@
+"""Bringing the schema to the newest revision, safely when several processes do it at once."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import exc
+
+from placement.db import buckets, engine
+from placement.db.engine import PoolOptions
+from placement.db.tables import change_buckets
+from placement.exceptions import Unavailable
+
+LOG = logging.getLogger(__name__)
+
+_LOCK_NAME: Final = "placement-compute-migration"
+_LOCK_NUMBER: Final = 0x706C6163  # PostgreSQL's advisory locks are numbers
+_PATIENCE: Final = 600
+
+
+def script_location() -> Path:
+    """The folder of the migrations, which is part of the package wherever it is installed."""
+    return Path(str(resources.files("placement.db"))) / "migrations"
+
+
+def _config(connection: sa.Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def newest() -> str | None:
+    """The revision that this version of the service works with."""
+    return ScriptDirectory.from_config(_config()).get_current_head()
+
+
+def version(url: str) -> str | None:
+    """The revision the database is at; None when it was never migrated.
+
+    :raises Unavailable: when the database does not answer.
+    """
+    source = engine.create(url, "AUTOCOMMIT", PoolOptions())
+    try:
+        with source.connect() as conn:
+            return MigrationContext.configure(conn).get_current_revision()
+    except exc.SQLAlchemyError as error:
+        raise Unavailable(f"The database is not available: {error}") from error
+    finally:
+        source.dispose()
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Migrate the database; a process that comes second waits and finds the work done.
+
+    :raises Unavailable: when the database does not answer.
+    """
+    with _exclusive(url) as conn:
+        command.upgrade(_config(conn), revision)
+        present = set(conn.execute(sa.select(change_buckets.c.id)).scalars())
+        missing = [number for number in (*range(buckets.PROVIDERS), buckets.NAMES) if number not in present]
+        if missing:
+            conn.execute(
+                sa.insert(change_buckets),
+                [{"id": number, "counter": 0, "deletions": 0} for number in missing],
+            )
+
+
+def stamp(url: str, revision: str) -> None:
+    """Say that the database is at this revision without migrating it."""
+    with _exclusive(url) as conn:
+        command.stamp(_config(conn), revision)
+
+
+@contextmanager
+def _exclusive(url: str) -> Iterator[sa.Connection]:
+    """A transaction of which there is only one at a time in the whole deployment."""
+    source = engine.create(url, "READ COMMITTED", PoolOptions(lock_timeout=_PATIENCE))
+    try:
+        with source.connect() as connection:
+            conn = connection.execution_options(**{engine.WRITES: True})
+            kind = conn.dialect.name
+            with conn.begin():
+                if kind == "postgresql":
+                    conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
+                elif kind != "sqlite":  # whose transaction took the write lock already
+                    conn.execute(sa.select(sa.func.get_lock(_LOCK_NAME, _PATIENCE)))
+                yield conn
+                # MySQL's lock belongs to the connection, not to the transaction (which its DDL ends)
+                if kind not in ("postgresql", "sqlite"):
+                    conn.execute(sa.select(sa.func.release_lock(_LOCK_NAME)))
+    except exc.SQLAlchemyError as error:
+        raise Unavailable(f"The database is not available: {error}") from error
+    finally:
+        source.dispose()

@@ -1,0 +1,114 @@
+"""The database schema, as SQLAlchemy Core tables.
+
+Times are seconds since 1970 (UTC) in double precision. ``migrations/`` builds
+this schema; a test compares the two.
+"""
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+_naming = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+_mysql: Final[dict[str, Any]] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+    "mariadb_engine": "InnoDB",
+    "mariadb_charset": "utf8mb4",
+    "mariadb_collate": "utf8mb4_bin",
+}
+
+metadata = sa.MetaData(naming_convention=_naming)
+
+
+def _table(name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
+    return sa.Table(name, metadata, *parts, sqlite_autoincrement=True, **_mysql)
+
+
+resource_classes = _table(
+    "resource_classes",
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(255), nullable=False, unique=True),
+    sa.Column("updated_at", sa.Double, nullable=False),
+)
+
+traits = _table(
+    "traits",
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(255), nullable=False, unique=True),
+    sa.Column("updated_at", sa.Double, nullable=False),
+)
+
+resource_providers = _table(
+    "resource_providers",
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("name", sa.String(200), nullable=False, unique=True),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    # a provider without a parent is a root: both are NULL
+    sa.Column("root_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
+    sa.Column("parent_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
+    # in which change bucket the provider is, and that bucket's counter when it last changed
+    sa.Column("bucket", sa.SmallInteger, nullable=False),
+    sa.Column("change_seq", sa.BigInteger, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Index("ix_resource_providers_bucket_change_seq", "bucket", "change_seq"),
+)
+
+inventories = _table(
+    "inventories",
+    sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True),
+    sa.Column("resource_class_id", sa.ForeignKey("resource_classes.id"), primary_key=True, index=True),
+    sa.Column("total", sa.Integer, nullable=False),
+    sa.Column("reserved", sa.Integer, nullable=False),
+    sa.Column("min_unit", sa.Integer, nullable=False),
+    sa.Column("max_unit", sa.Integer, nullable=False),
+    sa.Column("step_size", sa.Integer, nullable=False),
+    sa.Column("allocation_ratio", sa.Double, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+)
+
+provider_traits = _table(
+    "provider_traits",
+    sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True),
+    sa.Column("trait_id", sa.ForeignKey("traits.id"), primary_key=True, index=True),
+)
+
+provider_aggregates = _table(
+    "provider_aggregates",
+    sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True),
+    sa.Column("aggregate", sa.String(36), primary_key=True),
+)
+
+consumers = _table(
+    "consumers",
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("project_id", sa.String(255), nullable=False, index=True),
+    sa.Column("user_id", sa.String(255), nullable=False),
+    sa.Column("consumer_type", sa.String(255), nullable=True),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+)
+
+allocations = _table(
+    "allocations",
+    sa.Column("consumer_id", sa.ForeignKey("consumers.id"), primary_key=True),
+    sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True),
+    sa.Column("resource_class_id", sa.ForeignKey("resource_classes.id"), primary_key=True, index=True),
+    sa.Column("used", sa.Integer, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Index("ix_allocations_provider_id_resource_class_id", "provider_id", "resource_class_id"),
+)
+
+change_buckets = _table(
+    "change_buckets",
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("counter", sa.BigInteger, nullable=False),
+    sa.Column("deletions", sa.BigInteger, nullable=False),
+)

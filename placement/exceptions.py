@@ -1,0 +1,53 @@
+"""What can go wrong, in the words of the API.
+
+Every class here is an answer a client may get. The base class decides the HTTP
+status (mapped in :mod:`placement.api.errors`), ``code`` is the error code that
+is shown from microversion 1.23 (API reference, "Error codes").
+"""
+
+UNDEFINED = "placement.undefined_code"
+BAD_VALUE = "placement.query.bad_value"
+DUPLICATE_KEY = "placement.query.duplicate_key"
+MISSING_VALUE = "placement.query.missing_value"
+CONCURRENT_UPDATE = "placement.concurrent_update"
+DUPLICATE_NAME = "placement.duplicate_name"
+INVENTORY_IN_USE = "placement.inventory.inuse"
+PROVIDER_IN_USE = "placement.resource_provider.inuse"
+PROVIDER_NOT_FOUND = "placement.resource_provider.not_found"
+CANNOT_DELETE_PARENT = "placement.resource_provider.cannot_delete_parent"
+
+
+class PlacementError(Exception):
+    """Base of all errors; ``str(error)`` is the ``detail`` a client reads."""
+
+    def __init__(self, detail: str, code: str = UNDEFINED) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code
+
+
+class InvalidRequest(PlacementError):
+    """The request cannot be understood or asks for the impossible: 400."""
+
+
+class Forbidden(PlacementError):
+    """The caller may not do this: 403."""
+
+
+class NotFound(PlacementError):
+    """What the request names does not exist: 404."""
+
+
+class Conflict(PlacementError):
+    """The request contradicts the present state: 409."""
+
+
+class ConcurrentUpdate(Conflict):
+    """A generation in the request is not the present one: 409."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, CONCURRENT_UPDATE)
+
+
+class Unavailable(PlacementError):
+    """The database cannot be reached or does not let us through: 503."""

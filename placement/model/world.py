@@ -1,0 +1,142 @@
+"""The read model: every resource provider, as one worker sees it.
+
+Plain data in indexed dictionaries; what fills and refreshes it is
+:mod:`placement.model.feed`, what searches it is :mod:`placement.candidates`.
+Resource classes, traits and aggregates are their names (interned strings), so
+that no search has to translate numbers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """How much of one resource class a provider has, and in which portions it gives it.
+
+    ``updated_at`` is in seconds since 1970 (UTC), as all times of the model.
+    """
+
+    total: int
+    reserved: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+    allocation_ratio: float
+    updated_at: float
+
+    @property
+    def capacity(self) -> int:
+        """What may be allocated in all: ``(total - reserved) * allocation_ratio``, rounded down."""
+        return int((self.total - self.reserved) * self.allocation_ratio)
+
+    def accepts(self, amount: int, used: int) -> bool:
+        """Whether ``amount`` more can be allocated in one go when ``used`` is taken."""
+        return (
+            self.min_unit <= amount <= self.max_unit
+            and amount % self.step_size == 0
+            and used + amount <= self.capacity
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A resource provider with all that belongs to it. Never changed, only replaced."""
+
+    id: int
+    uuid: str
+    name: str
+    generation: int
+    parent_id: int | None
+    root_id: int
+    updated_at: float
+    inventories: Mapping[str, Inventory]
+    used: Mapping[str, int]
+    traits: frozenset[str]
+    aggregates: frozenset[str]
+
+
+class World:
+    """All providers and the indexes that searches start from.
+
+    Every index maps to sets of provider ids and holds no empty set.
+    """
+
+    def __init__(self, providers: Iterable[Provider] = ()) -> None:
+        self.providers: dict[int, Provider] = {}
+        self.by_uuid: dict[str, int] = {}
+        self.by_name: dict[str, int] = {}
+        self.children: dict[int, set[int]] = {}
+        self.trees: dict[int, set[int]] = {}
+        self.by_class: dict[str, set[int]] = {}
+        self.by_trait: dict[str, set[int]] = {}
+        self.by_aggregate: dict[str, set[int]] = {}
+        for provider in providers:
+            self.put(provider)
+
+    def __len__(self) -> int:
+        return len(self.providers)
+
+    def __iter__(self) -> Iterator[Provider]:
+        return iter(self.providers.values())
+
+    def get(self, uuid: str) -> Provider | None:
+        """The provider of that uuid, if there is one."""
+        provider_id = self.by_uuid.get(uuid)
+        return None if provider_id is None else self.providers[provider_id]
+
+    def put(self, provider: Provider) -> None:
+        """Add a provider, or replace the one with its id."""
+        old = self.providers.get(provider.id)
+        if old is not None:
+            self._unlink(old, provider)
+        self._link(provider, old)
+
+    def remove(self, provider_id: int) -> None:
+        """Forget a provider; one that is not there is no error."""
+        old = self.providers.get(provider_id)
+        if old is not None:
+            self._unlink(old, None)
+
+    def _link(self, provider: Provider, old: Provider | None) -> None:
+        number = provider.id
+        self.providers[number] = provider
+        self.by_uuid[provider.uuid] = number
+        self.by_name[provider.name] = number
+        for index, names, before in self._memberships(provider, old):
+            for name in names:
+                if name not in before:
+                    index.setdefault(name, set()).add(number)
+
+    def _unlink(self, old: Provider, new: Provider | None) -> None:
+        number = old.id
+        if new is None:
+            del self.providers[number]
+        for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
+            # two providers may have swapped a name between two refreshes
+            if unique.get(key) == number:
+                del unique[key]
+        for index, names, after in self._memberships(old, new):
+            for name in names:
+                if name not in after:
+                    members = index[name]
+                    members.discard(number)
+                    if not members:
+                        del index[name]
+
+    def _memberships(
+        self, provider: Provider, other: Provider | None
+    ) -> Iterator[tuple[dict, Iterable, Iterable]]:  # type: ignore[type-arg]
+        """Each index with the keys of ``provider`` in it and those of ``other``."""
+        yield self.trees, (provider.root_id,), (other.root_id,) if other else ()
+        yield self.children, _parents(provider), _parents(other)
+        yield self.by_class, provider.inventories, other.inventories if other else ()
+        yield self.by_trait, provider.traits, other.traits if other else ()
+        yield self.by_aggregate, provider.aggregates, other.aggregates if other else ()
+
+
+def _parents(provider: Provider | None) -> tuple[int, ...]:
+    return () if provider is None or provider.parent_id is None else (provider.parent_id,)

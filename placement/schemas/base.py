@@ -1,0 +1,311 @@
+"""marshmallow fields whose errors read like JSON schema's.
+
+Clients of the Placement API have learnt to read "JSON does not validate:
+'total' is a required property" and "Failed validating 'minimum' in
+schema['properties']['total']", so a field here fails with a :class:`Violation`
+(the violated keyword and its sentence), and :func:`load` turns the first
+violation, with its path, into :class:`~placement.exceptions.InvalidRequest`.
+"""
+
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from marshmallow import Schema as MarshmallowSchema
+from marshmallow import ValidationError, fields, missing
+
+from placement.exceptions import InvalidRequest
+
+MAX_INT: Final = 0x7FFFFFFF
+
+
+class Violation(str):
+    """The sentence of an error that also knows which keyword was violated."""
+
+    keyword: str
+
+    def __new__(cls, keyword: str, sentence: str) -> "Violation":
+        self = super().__new__(cls, sentence)
+        self.keyword = keyword
+        return self
+
+
+def _fail(keyword: str, sentence: str) -> ValidationError:
+    return ValidationError([Violation(keyword, sentence)])
+
+
+def _wrong_type(value: Any, expected: str) -> ValidationError:
+    return _fail("type", f"{value!r} is not of type {expected!r}")
+
+
+class Field(fields.Field[Any]):
+    """Base of the fields here: says 'required' and 'null' in JSON schema's words."""
+
+    json_type = "object"
+
+    def _validate_missing(self, value: Any) -> None:
+        if value is missing and self.required:
+            raise _fail("required", f"{self.name!r} is a required property")
+        if value is None and not self.allow_none:
+            raise _wrong_type(None, self.json_type)
+
+
+class Integer(Field):
+    """A JSON integer within ``[minimum, maximum]``; booleans are none."""
+
+    json_type = "integer"
+
+    def __init__(self, minimum: int | None = None, maximum: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.minimum = minimum
+        self.maximum = maximum
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # JSON has one kind of number
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _wrong_type(value, "integer")
+        _check_range(value, self.minimum, self.maximum)
+        return value
+
+
+class Number(Field):
+    """A JSON number as a float within ``[minimum, maximum]``."""
+
+    json_type = "number"
+
+    def __init__(self, minimum: float | None = None, maximum: float | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.minimum = minimum
+        self.maximum = maximum
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _wrong_type(value, "number")
+        _check_range(value, self.minimum, self.maximum)
+        return float(value)
+
+
+def _check_range(value: float, minimum: float | None, maximum: float | None) -> None:
+    if minimum is not None and value < minimum:
+        raise _fail("minimum", f"{value!r} is less than the minimum of {minimum!r}")
+    if maximum is not None and value > maximum:
+        raise _fail("maximum", f"{value!r} is greater than the maximum of {maximum!r}")
+
+
+class String(Field):
+    """A JSON string; ``choices``, lengths and an (unanchored) pattern restrict it."""
+
+    json_type = "string"
+
+    def __init__(
+        self,
+        *,
+        min_length: int = 0,
+        max_length: int | None = None,
+        pattern: str | None = None,
+        choices: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.min_length = min_length
+        self.max_length = max_length
+        self.pattern = re.compile(pattern) if pattern else None
+        self.choices = choices
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if not isinstance(value, str):
+            raise _wrong_type(value, "string")
+        if self.choices is not None and value not in self.choices:
+            raise _fail("enum", f"{value!r} is not one of {list(self.choices)!r}")
+        if len(value) < self.min_length:
+            shortage = "should be non-empty" if self.min_length == 1 else "is too short"
+            raise _fail("minLength", f"{value!r} {shortage}")
+        if self.max_length is not None and len(value) > self.max_length:
+            raise _fail("maxLength", f"{value!r} is too long")
+        if self.pattern is not None and not self.pattern.search(value):
+            raise _fail("pattern", f"{value!r} does not match {self.pattern.pattern!r}")
+        if not _storable(value):
+            raise _fail("pattern", f"{value!r} holds characters that no text may hold")
+        return value
+
+
+def _storable(value: str) -> bool:
+    """Whether databases take the text: no NUL, no lone surrogates."""
+    return "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+class Uuid(Field):
+    """A UUID in any of the spellings :class:`uuid.UUID` reads, as its canonical string."""
+
+    json_type = "string"
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if not isinstance(value, str):
+            raise _wrong_type(value, "string")
+        canonical = canonical_uuid(value)
+        if canonical is None:
+            raise _fail("format", f"{value!r} is not a 'uuid'")
+        return canonical
+
+
+def canonical_uuid(value: str) -> str | None:
+    """The dashed lower-case form of a UUID, or None for what is no UUID."""
+    if len(value) == 36 and _CANONICAL.fullmatch(value):
+        return value
+    try:
+        return str(uuid.UUID(value))
+    except ValueError:
+        return None
+
+
+_CANONICAL: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+class Array(Field):
+    """A JSON array of ``items``."""
+
+    json_type = "array"
+
+    def __init__(self, items: fields.Field[Any], *, min_items: int = 0, unique: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.items = items
+        self.min_items = min_items
+        self.unique = unique
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise _wrong_type(value, "array")
+        if len(value) < self.min_items:
+            shortage = "should be non-empty" if self.min_items == 1 else "is too short"
+            raise _fail("minItems", f"{value!r} {shortage}")
+        loaded = _each({index: (item, self.items) for index, item in enumerate(value)})
+        if self.unique and len(set(loaded.values())) != len(value):
+            raise _fail("uniqueItems", f"{value!r} has non-unique elements")
+        return list(loaded.values())
+
+
+class Map(Field):
+    """A JSON object with free keys that match ``keys``, all values of one kind.
+
+    ``canonical`` rewrites a key (for instance a UUID) before it is used.
+    """
+
+    json_type = "object"
+
+    def __init__(
+        self,
+        keys: str,
+        values: fields.Field[Any],
+        *,
+        min_properties: int = 0,
+        canonical: Callable[[str], str | None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.keys = re.compile(keys)
+        self.values = values
+        self.min_properties = min_properties
+        self.canonical = canonical
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise _wrong_type(value, "object")
+        if len(value) < self.min_properties:
+            raise _fail("minProperties", f"{value!r} should be non-empty")
+        named: dict[Any, tuple[Any, fields.Field[Any]]] = {}
+        for key, item in value.items():
+            name = self.canonical(key) if self.canonical else key
+            if name is None or not self.keys.search(name):
+                raise _fail(
+                    "additionalProperties",
+                    f"{key!r} does not match any of the regexes: {self.keys.pattern!r}",
+                )
+            if name in named:
+                raise _fail("uniqueItems", f"{key!r} names the same thing as another key")
+            named[name] = (item, self.values)
+        return _each(named)
+
+
+def _each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, Any]:
+    """Deserialise every value by its field, gathering the errors by name."""
+    loaded: dict[Any, Any] = {}
+    errors: dict[Any, Any] = {}
+    for name, (item, field) in named.items():
+        try:
+            loaded[name] = field.deserialize(item)
+        except ValidationError as error:
+            errors[name] = error.messages
+    if errors:
+        raise ValidationError(errors)
+    return loaded
+
+
+class Object(Field):
+    """A JSON object described by a :class:`Schema`."""
+
+    json_type = "object"
+
+    def __init__(self, schema: "type[Schema]", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.schema = schema()
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise _wrong_type(value, "object")
+        return self.schema.load(value)
+
+
+class Schema(MarshmallowSchema):
+    """Base of all schemas: a property that is not declared is an error."""
+
+    error_messages = {
+        "unknown": "unexpected",
+    }
+
+    def handle_error(self, error: ValidationError, data: Any, *, many: bool, **kwargs: Any) -> None:
+        """Put what marshmallow itself found into JSON schema's words."""
+        messages = error.messages
+        if not isinstance(data, Mapping):
+            raise _wrong_type(data, "object")
+        if isinstance(messages, dict):
+            unknown = [name for name, found in messages.items() if found == ["unexpected"]]
+            if unknown:
+                raise _fail("additionalProperties", unexpected(unknown))
+
+
+def unexpected(names: Sequence[str]) -> str:
+    """The sentence for properties that a schema does not know."""
+    verb = "was" if len(names) == 1 else "were"
+    listed = ", ".join(repr(name) for name in names)
+    return f"Additional properties are not allowed ({listed} {verb} unexpected)"
+
+
+def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not validate: ") -> dict[str, Any]:
+    """The data as the schema reads it.
+
+    :raises InvalidRequest: with ``prefix``, the first violation and where it is.
+    """
+    try:
+        return dict(schema.load(data))
+    except ValidationError as error:
+        path, violation = _first(error.messages)
+        keyword = getattr(violation, "keyword", "type")
+        raise InvalidRequest(
+            f"{prefix}{violation}\n\nFailed validating {keyword!r} in schema{_schema_path(path)}"
+        ) from None
+
+
+def _first(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:
+    if isinstance(messages, Mapping):
+        name = next(iter(messages))
+        return _first(messages[name], path if name == "_schema" else (*path, name))
+    if isinstance(messages, list | tuple):
+        return path, messages[0]
+    return path, str(messages)
+
+
+def _schema_path(path: tuple[Any, ...]) -> str:
+    """Where in the data the violation is, spelt the way schema paths are."""
+    return "".join("['items']" if isinstance(step, int) else f"['properties'][{step!r}]" for step in path)
