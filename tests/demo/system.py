@@ -1,0 +1,292 @@
+"""A placement service and a compute agent, installed ones, running in a temporary folder.
+
+Only the console scripts, the configuration files and REST are used, as an operator would; nothing is
+imported from the two packages, so that what runs is what was installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+MICROVERSION = "placement 1.39"
+TOKEN = "admin"  # what the service takes for an administrator with auth_strategy=noauth2
+START_SECONDS = 30
+STOP_SECONDS = 10
+# Whatever we start, and what that starts in turn, carries this variable with our folder's name.
+MARK = "PLACEMENT_COMPUTE_DEMO"
+
+
+class DemoError(Exception):
+    """Something did not do what it should; the text says what, with the end of its log."""
+
+
+@dataclass(frozen=True)
+class CpuSets:
+    """Which CPUs of this machine back PCPU and VCPU, as lists of CPU numbers."""
+
+    dedicated: tuple[int, ...]
+    shared: tuple[int, ...]
+
+    @classmethod
+    def of_this_machine(cls) -> CpuSets:
+        """The CPUs that we may run on: the first half shared, the others dedicated; of one CPU, dedicated."""
+        cpus = sorted(os.sched_getaffinity(0))
+        half = len(cpus) // 2
+        return cls(dedicated=tuple(cpus[half:]), shared=tuple(cpus[:half]))
+
+    def options(self) -> str:
+        """The lines of the `[compute]` section."""
+        lines = [f"cpu_dedicated_set = {cpu_list(self.dedicated)}"]
+        if self.shared:
+            lines.append(f"cpu_shared_set = {cpu_list(self.shared)}")
+        return "\n".join(lines)
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """Text such as `0-3,8` for the given CPU numbers, as the kernel writes it."""
+    text: list[str] = []
+    ordered = sorted(cpus)
+    while ordered:
+        run = 1
+        while run < len(ordered) and ordered[run] == ordered[0] + run:
+            run += 1
+        text.append(str(ordered[0]) if run == 1 else f"{ordered[0]}-{ordered[run - 1]}")
+        del ordered[:run]
+    return ",".join(text)
+
+
+def free_port() -> int:
+    """A loopback TCP port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def allowed_cpus(pid: int) -> str:
+    """The CPUs that the kernel lets the process run on (`Cpus_allowed_list` of proc(5))."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "Cpus_allowed_list":
+            return value.strip()
+    raise DemoError(f"/proc/{pid}/status has no Cpus_allowed_list")
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is not just waiting to be reaped."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+class System:
+    """One temporary installation, of which nothing is left at the end unless `keep()` was called."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="placement-demo-"))
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.service_ini = self.folder / "placement.ini"
+        self.agent_ini = self.folder / "compute-agent.ini"
+        self.database = f"sqlite:///{self.folder / 'placement.db'}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.kept = False
+        self._environment = os.environ | {
+            MARK: str(self.folder),
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+        }
+        self._http = requests.Session()
+        self._http.trust_env = False
+        self._http.headers.update({"X-Auth-Token": TOKEN, "OpenStack-API-Version": MICROVERSION})
+
+    def __enter__(self) -> System:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if not self.kept:
+            self.close()
+
+    def keep(self) -> None:
+        """Leaves everything running and in place at the end."""
+        self.kept = True
+
+    # The service
+
+    def configure_service(self, database_options: str = "") -> None:
+        """Writes the service's ini file: SQLite, no Keystone."""
+        self.service_ini.write_text(
+            f"[api]\nauth_strategy = noauth2\n\n"
+            f"[placement_database]\nconnection = {self.database}\n{database_options}\n"
+        )
+
+    def manage(self, *arguments: str) -> str:
+        """Output of a `placement-manage` command."""
+        return self._run("placement-manage", "--config-file", self.service_ini, *arguments)
+
+    def start_service(self, workers: int = 2) -> None:
+        """Starts the service under gunicorn and returns when it answers."""
+        bind = self.url.removeprefix("http://")
+        self._start(
+            "placement-api", "--config-file", self.service_ini, "--bind", bind, "--workers", str(workers)
+        )
+        self.wait("placement-api", "answer", self._answers)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(requests.RequestException):
+            return self._http.get(f"{self.url}/", timeout=2).status_code == 200
+        return False
+
+    def call(self, method: str, path: str, *, body: object = None) -> Any:
+        """The service's answer to a request, from JSON (None if empty); `DemoError` from status 400 on."""
+        response = self._http.request(method, f"{self.url}{path}", json=body, timeout=30)
+        if response.status_code >= 400:
+            raise DemoError(f"{method} {path} -> {response.status_code} {response.text}")
+        return response.json() if response.content else None
+
+    # The agent
+
+    def configure_agent(self, compute_options: str, more: str = "") -> None:
+        """Writes the agent's ini file, with the given lines in its `[compute]` section."""
+        self.agent_ini.write_text(
+            f"[DEFAULT]\nstate_path = {self.folder / 'agent'}\n\n"
+            f"[placement]\nauth_type = admin_token\nendpoint = {self.url}\ntoken = {TOKEN}\n\n"
+            f"[compute]\n{compute_options}\n{more}\n"
+        )
+
+    def start_agent(self) -> None:
+        """Starts the agent and returns when it has reported a provider with inventory."""
+        self._start("compute-agent", "--config-file", self.agent_ini, "run")
+        self.wait("compute-agent", "report", self._has_reported)
+
+    def _has_reported(self) -> bool:
+        return any(
+            self.call("GET", f"/resource_providers/{p['uuid']}/inventories")["inventories"]
+            for p in self.providers()
+        )
+
+    def providers(self) -> list[Any]:
+        """All resource providers."""
+        providers: list[Any] = self.call("GET", "/resource_providers")["resource_providers"]
+        return providers
+
+    def agent(self, *arguments: str) -> Any:
+        """What a `compute-agent` command answers, from its JSON."""
+        at = arguments.index("--") if "--" in arguments else len(arguments)
+        command = [*arguments[:at], "-f", "json", *arguments[at:]]
+        return json.loads(self._run("compute-agent", "--config-file", self.agent_ini, *command))
+
+    # Processes
+
+    def _run(self, script: str, *arguments: str | Path) -> str:
+        command = [self._script(script), *map(str, arguments)]
+        done = subprocess.run(
+            command,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            raise DemoError(
+                f"{' '.join(command)} ended with status {done.returncode}:\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+    def _start(self, script: str, *arguments: str | Path) -> None:
+        with self.log(script).open("ab") as log:
+            self.processes[script] = subprocess.Popen(
+                [self._script(script), *map(str, arguments)],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C at the terminal is for us alone: we stop them in order
+            )
+
+    @staticmethod
+    def _script(name: str) -> str:
+        path = SCRIPTS / name
+        if not path.exists():
+            raise DemoError(f"{path} does not exist: the distribution is not installed")
+        return str(path)
+
+    def log(self, script: str) -> Path:
+        """File with all that a server has printed."""
+        return self.folder / f"{script}.log"
+
+    def wait(
+        self, script: str, verb: str, condition: Callable[[], bool], seconds: float = START_SECONDS
+    ) -> None:
+        """Returns when the condition holds; `DemoError` if the server ends or the time is over first."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            status = self.processes[script].poll()
+            if status is not None:
+                raise DemoError(f"{script} ended with status {status}:\n{self._log_end(script)}")
+            if time.monotonic() > deadline:
+                raise DemoError(f"{script} did not {verb} within {seconds} s:\n{self._log_end(script)}")
+            time.sleep(0.1)
+
+    def _log_end(self, script: str, lines: int = 30) -> str:
+        return "\n".join(self.log(script).read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self, script: str) -> int:
+        """Ends a server with SIGTERM and returns its exit status."""
+        process = self.processes.pop(script)
+        process.terminate()
+        try:
+            return process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise DemoError(
+                f"{script} did not stop within {STOP_SECONDS} s of SIGTERM:\n{self._log_end(script)}"
+            ) from None
+
+    def kill(self, script: str) -> None:
+        """Ends a server with SIGKILL."""
+        process = self.processes.pop(script)
+        process.kill()
+        process.wait()
+
+    def close(self) -> None:
+        """Stops the servers, ends every process that came from here, and removes the folder. Never raises."""
+        interrupts = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = [signal.signal(number, signal.SIG_IGN) for number in interrupts]
+        for script in reversed(list(self.processes)):
+            with contextlib.suppress(DemoError):
+                self.stop(script)
+        for pid in self._marked():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for number, handler in zip(interrupts, before, strict=True):
+            signal.signal(number, handler)
+
+    def _marked(self) -> list[int]:
+        """Processes that come from here: guests outlive the agent, and workers a killed gunicorn."""
+        mark = f"{MARK}={self.folder}".encode()
+        pids = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in environ.read_bytes().split(b"\0"):
+                    pids.append(int(environ.parent.name))
+        return pids
