@@ -1,1 +1,1 @@
-"""The host as the kernel describes it: CPUs, cores, caches, NUMA nodes, read from /sys and /proc under any root."""
+"""The host as the kernel describes it: CPUs, cores, caches and NUMA nodes, read from /sys and /proc."""

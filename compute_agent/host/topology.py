@@ -1,7 +1,7 @@
 """The model of one host: frozen descriptions of packages, cores, caches and NUMA nodes.
 
-CPUs are logical CPUs (hardware threads) by their kernel number. Every set of CPUs here holds online CPUs only, except
-`Topology.offline` and `Topology.present`. Sizes are in KiB.
+CPUs are logical CPUs (hardware threads) by their kernel number. Every set of CPUs here holds online CPUs
+only, except `Topology.offline` and `Topology.present`. Sizes are in KiB.
 """
 
 from collections.abc import Mapping
@@ -44,8 +44,8 @@ class Core:
     """A core and its hardware threads.
 
     `id` (core_id) is unique at most within its package. `kind` tells the cores of a hybrid processor apart:
-    `performance`, `efficiency` and `low-power` on x86, `capacity-N` with the kernel's cpu_capacity elsewhere, None where all
-    cores are alike.
+    `performance`, `efficiency` and `low-power` on x86, `capacity-N` with the kernel's cpu_capacity elsewhere,
+    None where all cores are alike.
     """
 
     id: int
@@ -57,7 +57,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node; it may be without CPUs or without memory. `huge_pages` counts pages by their size in KiB."""
+    """A NUMA node, maybe without CPUs or without memory; `huge_pages` counts pages by size in KiB."""
 
     id: int
     cpus: CpuSet
@@ -117,7 +117,7 @@ class Topology:
         return self._core_of.get(cpu)
 
     def threads_of(self, cpu: int) -> CpuSet:
-        """The online threads of the core of `cpu`, itself included; just `cpu` where its core is not known."""
+        """The online threads of the core of `cpu`, itself included; just `cpu` where no core is known."""
         core = self._core_of.get(cpu)
         return frozenset({cpu}) if core is None else core.cpus
 
@@ -136,9 +136,11 @@ class Topology:
         return any(len(core.cpus) > 1 for core in self.cores)
 
     def to_dict(self) -> dict[str, Any]:
-        """The stable form of `topology show -f json`: CPU sets as strings, offline CPUs in `offline_cpus` only."""
+        """The stable form of `topology show -f json`; every set of CPUs is a string."""
         return {
-            "packages": [{"id": package.id, "cpus": cpuset.format(package.cpus)} for package in self.packages],
+            "packages": [
+                {"id": package.id, "cpus": cpuset.format(package.cpus)} for package in self.packages
+            ],
             "numa_nodes": [
                 {"id": node.id, "cpus": cpuset.format(node.cpus), "memory_kib": node.memory_kib}
                 for node in self.numa_nodes
@@ -148,7 +150,8 @@ class Topology:
                 for node, row in sorted(self.distances.items())
             },
             "cores": [
-                {"id": core.id, "package": core.package, "cpus": cpuset.format(core.cpus)} for core in self.cores
+                {"id": core.id, "package": core.package, "cpus": cpuset.format(core.cpus)}
+                for core in self.cores
             ],
             "caches": [
                 {

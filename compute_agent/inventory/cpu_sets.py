@@ -1,4 +1,4 @@
-"""Which CPUs back `PCPU`, which `VCPU`, and which serve emulator threads: the CPU options, checked against the host.
+"""Which CPUs back `PCPU` and `VCPU` and which serve emulator threads: the options, checked on the host.
 
 The option names and their legacy combinations are Nova's (`[compute] cpu_dedicated_set`, `cpu_shared_set`,
 `[DEFAULT] vcpu_pin_set`, `reserved_host_cpus`).
@@ -28,8 +28,8 @@ class CpuOptions:
 class CpuSets:
     """What each online CPU is for; those in no set belong to the host.
 
-    `dedicated` and `shared` are disjoint but for the legacy `vcpu_pin_set` alone, which is both. `emulator` is where
-    emulator threads run that have no CPU of their own; it is empty where there is no shared CPU.
+    `dedicated` and `shared` are disjoint but for the legacy `vcpu_pin_set` alone, which is both. `emulator`
+    is where emulator threads run that have no CPU of their own; it is empty where there is no shared CPU.
     """
 
     dedicated: frozenset[int]
@@ -68,16 +68,19 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
     warnings: list[str] = []
 
     if dedicated is not None and pinned is not None:
-        raise ConfigError("[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set")
+        raise ConfigError(
+            "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
+        )
     if dedicated is not None and shared is not None and dedicated & shared:
         raise ConfigError(
-            "[compute] cpu_dedicated_set and cpu_shared_set overlap: both name CPUs " + cpuset.format(dedicated & shared)
+            "[compute] cpu_dedicated_set and cpu_shared_set overlap: both name CPUs "
+            + cpuset.format(dedicated & shared)
         )
     if options.reserved_host_cpus:
         _check_reserved(options, topology, pinned)
         warnings.append(
-            "[DEFAULT] reserved_host_cpus is deprecated: name the CPUs of guests in [compute] cpu_shared_set and"
-            " cpu_dedicated_set, those in neither belong to the host"
+            "[DEFAULT] reserved_host_cpus is deprecated: name the CPUs of guests in [compute] cpu_shared_set"
+            " and cpu_dedicated_set, those in neither belong to the host"
         )
     if pinned is not None:
         meaning = (
@@ -86,7 +89,8 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
             else "VCPU comes from it, [compute] cpu_shared_set serves emulator threads only"
         )
         warnings.append(
-            f"[DEFAULT] vcpu_pin_set is deprecated, use [compute] cpu_dedicated_set and cpu_shared_set; {meaning}"
+            "[DEFAULT] vcpu_pin_set is deprecated, use [compute] cpu_dedicated_set and cpu_shared_set;"
+            f" {meaning}"
         )
         return CpuSets(
             dedicated=pinned if shared is None else nothing,
@@ -115,7 +119,9 @@ def _cpus(option: str, text: str | None, topology: Topology) -> frozenset[int] |
     except cpuset.BadCpuSet as error:
         raise ConfigError(f"{option}: {error}") from error
     if not cpus:
-        raise ConfigError(f"{option} = {text!r} names no CPU: unset it, or name CPUs of {cpuset.format(topology.online)}")
+        raise ConfigError(
+            f"{option} = {text!r} names no CPU: unset it, or name CPUs of {cpuset.format(topology.online)}"
+        )
     problems = [
         f"CPUs {cpuset.format(wrong)} are {state}"
         for wrong, state in (
@@ -143,12 +149,12 @@ def _check_reserved(options: CpuOptions, topology: Topology, pinned: frozenset[i
     ]
     if new:
         raise ConfigError(
-            f"[DEFAULT] reserved_host_cpus = {reserved} cannot be combined with [compute] {' and '.join(new)}:"
-            " unset reserved_host_cpus, CPUs in neither set belong to the host"
+            f"[DEFAULT] reserved_host_cpus = {reserved} cannot be combined with [compute]"
+            f" {' and '.join(new)}: unset reserved_host_cpus, CPUs in neither set belong to the host"
         )
     available = topology.online if pinned is None else pinned
     if not 0 <= reserved <= len(available):
         raise ConfigError(
-            f"[DEFAULT] reserved_host_cpus = {reserved} is not within 0 and the {len(available)} CPUs for guests,"
-            f" {cpuset.format(available)}"
+            f"[DEFAULT] reserved_host_cpus = {reserved} is not within 0 and the {len(available)} CPUs for"
+            f" guests, {cpuset.format(available)}"
         )

@@ -1,4 +1,4 @@
-"""The shape of what is reported: a tree of resource providers with inventories and traits, and the CPUs behind each.
+"""What is reported: a tree of resource providers, their inventories and traits, and the CPUs behind them.
 
 Field names and limits are those of the Placement API (PUT /resource_providers/{uuid}/inventories).
 """
@@ -27,8 +27,8 @@ class Inventory:
 class ProviderNode:
     """One resource provider; `parent` is the parent's uuid, None for the root.
 
-    `cpus`, `numa_nodes` and `l3_ids` are the zone of the host that it stands for: its online CPUs (whether or not they are in
-    a CPU set), and the NUMA nodes and L3 caches that lie in it or around it.
+    `cpus`, `numa_nodes` and `l3_ids` are the zone of the host that it stands for: its online CPUs (whether or
+    not they are in a CPU set), and the NUMA nodes and L3 caches that lie in it or around it.
     """
 
     name: str
@@ -74,10 +74,15 @@ def child_uuid(root_uuid: str, zone: str) -> str:
 
 
 def with_stock_names(tree: ProviderTree) -> ProviderTree:
-    """The same tree for a server that does not know `LLC` and `MBA`: with `CUSTOM_LLC` and `CUSTOM_MBA` instead."""
+    """The same tree for a server that does not know `LLC` and `MBA`: with `CUSTOM_LLC` and `CUSTOM_MBA`
+    instead.
+    """
     return ProviderTree(
         tuple(
-            replace(node, inventories={STOCK_NAMES.get(name, name): held for name, held in node.inventories.items()})
+            replace(
+                node,
+                inventories={STOCK_NAMES.get(name, name): held for name, held in node.inventories.items()},
+            )
             for node in tree.nodes
         )
     )

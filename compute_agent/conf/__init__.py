@@ -1,0 +1,43 @@
+"""The agent's ini file: options by section, one module for each subject.
+
+An option module has `register_opts(conf)`, which makes its options known, and `list_opts()`, the same as
+`(group, options)` pairs for `oslo-config-generator`. A new one is added to `MODULES`.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from oslo_config import cfg
+from oslo_log import log
+
+from compute_agent.conf import compute, host
+
+MODULES: tuple[ModuleType, ...] = (host, compute)
+
+PROJECT = "compute-agent"
+
+
+def load(args: Sequence[str] = (), config_files: Sequence[str] | None = None) -> cfg.ConfigOpts:
+    """The options of the command line `args` and of `config_files`, later files overriding earlier ones.
+
+    Without `config_files` those that oslo.config finds by itself, such as
+    /etc/compute-agent/compute-agent.conf. Raises the errors of oslo.config (cfg.Error), which name the file
+    and the option.
+    """
+    conf = cfg.ConfigOpts()
+    log.register_options(conf)
+    for module in MODULES:
+        module.register_opts(conf)
+    conf(
+        list(args),
+        project=PROJECT,
+        default_config_files=None if config_files is None else list(config_files),
+        default_config_dirs=None if config_files is None else [],
+    )
+    return conf
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """All options of the agent, for `oslo-config-generator --namespace compute_agent.conf`."""
+    return [pair for module in MODULES for pair in module.list_opts()]

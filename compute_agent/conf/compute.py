@@ -1,0 +1,83 @@
+"""What the host offers to guests: CPU sets, ratios and reserves, named as in Nova, and the shape of the
+provider tree.
+"""
+
+from typing import Any
+
+from oslo_config import cfg
+
+DEFAULT_OPTS = [
+    cfg.FloatOpt(
+        "cpu_allocation_ratio",
+        default=4.0,
+        help="How many VCPU a CPU of cpu_shared_set is sold as. Never applied to PCPU, whose ratio is 1.0.",
+    ),
+    cfg.FloatOpt("ram_allocation_ratio", default=1.0, help="Overcommit of MEMORY_MB."),
+    cfg.FloatOpt("disk_allocation_ratio", default=1.0, help="Overcommit of DISK_GB."),
+    cfg.IntOpt("reserved_host_memory_mb", default=512, min=0, help="Memory kept for the host, in MiB."),
+    cfg.IntOpt(
+        "reserved_host_disk_mb",
+        default=0,
+        min=0,
+        help="Disk space kept for the host, in MiB; rounded up to GiB.",
+    ),
+    cfg.IntOpt(
+        "reserved_host_cpus",
+        default=0,
+        min=0,
+        deprecated_for_removal=True,
+        deprecated_reason="CPUs in neither cpu_dedicated_set nor cpu_shared_set belong to the host.",
+        help="VCPU kept for the host. Cannot be combined with [compute] cpu_dedicated_set or cpu_shared_set.",
+    ),
+    cfg.StrOpt(
+        "vcpu_pin_set",
+        deprecated_for_removal=True,
+        deprecated_reason="cpu_dedicated_set and cpu_shared_set tell pinned and floating guests apart.",
+        help="CPUs that back both VCPU and PCPU; only VCPU where cpu_shared_set is set as well, which then"
+        " serves emulator threads. Cannot be combined with cpu_dedicated_set.",
+    ),
+]
+
+COMPUTE_OPTS = [
+    cfg.StrOpt(
+        "cpu_dedicated_set",
+        help="CPUs that back PCPU, one guest CPU each, such as 4-12,^8,15. Where neither this nor"
+        " cpu_shared_set is set, all online CPUs back VCPU.",
+    ),
+    cfg.StrOpt(
+        "cpu_shared_set",
+        help="CPUs that back VCPU and serve emulator threads, such as 0-3,16. CPUs in neither set belong to"
+        " the host.",
+    ),
+    cfg.StrOpt(
+        "provider_tree",
+        default="numa",
+        choices=[
+            ("flat", "PCPU, VCPU, MEMORY_MB and DISK_GB on the root"),
+            ("numa", "PCPU, VCPU and MEMORY_MB on a child for each NUMA node, DISK_GB on the root"),
+            ("l3", "as numa, with PCPU and VCPU on the L3 domains inside the NUMA nodes"),
+        ],
+        help="Where inventories sit. LLC and MBA are always on the provider of their L3 domain.",
+    ),
+    cfg.StrOpt(
+        "resource_provider_name",
+        help="Name of the root provider; the host's fully qualified domain name by default.",
+    ),
+    cfg.IntOpt(
+        "update_resources_interval",
+        default=60,
+        min=1,
+        help="Seconds between two comparisons of what the host has with what Placement knows.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make the options of [DEFAULT] and [compute] that inventories come from known to `conf`."""
+    conf.register_opts(DEFAULT_OPTS)
+    conf.register_opts(COMPUTE_OPTS, group="compute")
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [("DEFAULT", DEFAULT_OPTS), ("compute", COMPUTE_OPTS)]
