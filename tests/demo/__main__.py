@@ -198,7 +198,7 @@ def leave_running(system: System) -> None:
 def main() -> int:
     """The demo's exit status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit("ended by a signal"))
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     began = time.monotonic()
     try:
         with System() as system:

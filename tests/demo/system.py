@@ -142,10 +142,18 @@ class System:
 
     def start_service(self, workers: int = 2) -> None:
         """Starts the service under gunicorn and returns when it answers."""
+        self.launch_service(workers)
+        self.wait_for_service()
+
+    def launch_service(self, workers: int) -> None:
+        """Starts the service and does not wait for it."""
         bind = self.url.removeprefix("http://")
         self._start(
             "placement-api", "--config-file", self.service_ini, "--bind", bind, "--workers", str(workers)
         )
+
+    def wait_for_service(self) -> None:
+        """Returns when the service answers."""
         self.wait("placement-api", "answer", self._answers)
 
     def _answers(self) -> bool:
