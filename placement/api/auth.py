@@ -1,0 +1,148 @@
+"""Authentication: nothing but the version document is answered to strangers.
+
+Both strategies are WSGI middlewares. They leave a caller in the environment
+(:mod:`placement.api.context`) and answer 401 in the API's own error format.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from keystoneauth1.exceptions import ClientException
+from keystonemiddleware.auth_token import AuthProtocol
+from oslo_config import cfg
+
+from placement.api import context
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+LOG = logging.getLogger(__name__)
+
+_DETAILS: Final = {
+    HTTPStatus.UNAUTHORIZED: "The request you have made requires authentication.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "The Identity service is temporarily unavailable.",
+}
+_ADMIN: Final = "admin"
+# What noauth2 gives its only administrator: keystone's admin implies member
+# and reader, and reshaping asks for the service role.
+_ADMIN_ROLES: Final = "admin,member,reader,service"
+
+
+def authenticate(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
+    """``app`` behind the authentication that ``[api] auth_strategy`` names."""
+    if conf.api.auth_strategy == "noauth2":
+        LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
+        return NoAuth(app)
+    return Keystone(app, conf)
+
+
+class NoAuth:
+    """Believes every token: for development and tests.
+
+    The token ``admin`` has all roles; another one is ``user:project`` or
+    ``user`` (whose project is called the same) and has none. ``X-Roles`` sets
+    the roles, ``X-Project-Id`` the project, and with
+    ``OpenStack-System-Scope`` there is no project unless it is named.
+    """
+
+    def __init__(self, app: "WSGIApplication") -> None:
+        self._app = app
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        token = environ.get("HTTP_X_AUTH_TOKEN")
+        if not token:
+            context.anonymous(environ)
+            if not _is_public(environ):
+                return _refuse(environ, start_response, HTTPStatus.UNAUTHORIZED, 'Noauth2 realm="placement"')
+        else:
+            user, _, project = token.partition(":")
+            environ["HTTP_X_USER_ID"] = user
+            if "HTTP_X_ROLES" not in environ:
+                environ["HTTP_X_ROLES"] = _ADMIN_ROLES if user == _ADMIN else ""
+            if "HTTP_OPENSTACK_SYSTEM_SCOPE" not in environ:
+                environ.setdefault("HTTP_X_PROJECT_ID", project or user)
+            context.authenticated(environ)
+        return self._app(environ, start_response)
+
+
+class Keystone:
+    """Admits what keystonemiddleware's ``auth_token`` confirms, refuses the rest in our error format.
+
+    A token that the Identity service does not confirm is 401 whatever
+    ``[keystone_authtoken] delay_auth_decision`` says; 503 if it cannot be asked.
+    """
+
+    def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
+        self._app = app
+        self._auth_token = AuthProtocol(_note_admission, {"oslo_config_config": conf})
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        context.anonymous(environ)
+        if _is_public(environ):
+            return self._app(environ, start_response)
+        answer = _Answer()
+        try:
+            self._auth_token(environ, answer.start)
+        except ClientException:
+            LOG.exception("The Identity service could not be asked to validate a token.")
+            answer.status = HTTPStatus.SERVICE_UNAVAILABLE
+        if environ.pop(_ADMITTED, False):
+            context.authenticated(environ)
+            return self._app(environ, start_response)
+        return _refuse(environ, start_response, answer.status, answer.challenge)
+
+
+_ADMITTED: Final = "placement.auth_token.admitted"
+
+
+def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    """What ``auth_token`` takes for the application: only notes that it was reached, and how."""
+    environ[_ADMITTED] = (
+        environ.get("HTTP_X_IDENTITY_STATUS") == "Confirmed"
+        and environ.get("HTTP_X_SERVICE_IDENTITY_STATUS", "Confirmed") == "Confirmed"
+    )
+    # auth_token adds its challenge to a 401 only.
+    start_response("204 No Content" if environ[_ADMITTED] else "401 Unauthorized", [])
+    return []
+
+
+class _Answer:
+    """Status and challenge of what a WSGI application answers."""
+
+    status = HTTPStatus.UNAUTHORIZED
+    challenge: str | None = None
+
+    def start(
+        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
+    ) -> Callable[[bytes], object]:
+        self.status = HTTPStatus(int(status.split()[0]))
+        self.challenge = next((value for name, value in headers if name.lower() == "www-authenticate"), None)
+        return lambda _: None
+
+
+def _is_public(environ: "WSGIEnvironment") -> bool:
+    """Whether the request is for the version document."""
+    return environ.get("PATH_INFO", "") in ("", "/")
+
+
+def _refuse(
+    environ: "WSGIEnvironment",
+    start_response: "StartResponse",
+    status: HTTPStatus,
+    challenge: str | None,
+) -> Iterable[bytes]:
+    error = {
+        "status": status.value,
+        "title": status.phrase,
+        "detail": _DETAILS.get(status, status.description),
+        "request_id": environ.get("openstack.request_id"),
+    }
+    body = orjson.dumps({"errors": [error]})
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    if challenge:
+        headers.append(("WWW-Authenticate", challenge))
+    start_response(f"{status.value} {status.phrase}", headers)
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]

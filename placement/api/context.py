@@ -1,0 +1,62 @@
+"""Who asks: the identity behind a request, and the ids that follow it through logs."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from oslo_context import context as oslo_context
+
+_KEY: Final = "placement.context"
+
+
+class RequestContext(oslo_context.RequestContext):
+    """The caller of a request: user, project, roles, system scope and request ids.
+
+    Making one also makes it the context of this thread's log records.
+    """
+
+    def to_policy_values(self) -> dict[str, Any]:
+        """The caller's attributes that policy rules may refer to."""
+        return {
+            "user_id": self.user_id,
+            "user_domain_id": self.user_domain_id,
+            "system_scope": self.system_scope,
+            "domain_id": self.domain_id,
+            "project_id": self.project_id,
+            "project_domain_id": self.project_domain_id,
+            "roles": self.roles,
+            "is_admin_project": self.is_admin_project,
+            "service_user_id": self.service_user_id,
+            "service_user_domain_id": self.service_user_domain_id,
+            "service_project_id": self.service_project_id,
+            "service_project_domain_id": self.service_project_domain_id,
+            "service_roles": self.service_roles,
+        }
+
+
+def authenticated(environ: dict[str, Any]) -> RequestContext:
+    """Put the caller that authenticated headers describe into the WSGI environment.
+
+    Only for headers that an authentication middleware has set or accepted.
+    """
+    context: RequestContext = RequestContext.from_environ(environ)
+    environ[_KEY] = context
+    return context
+
+
+def anonymous(environ: dict[str, Any]) -> RequestContext:
+    """Put a caller without any identity, only request ids, into the WSGI environment."""
+    context = RequestContext(
+        request_id=environ.get("openstack.request_id"),
+        global_request_id=environ.get("openstack.global_request_id"),
+    )
+    environ[_KEY] = context
+    return context
+
+
+def of(environ: Mapping[str, Any]) -> RequestContext:
+    """The caller of the request.
+
+    :raises KeyError: the request did not come through an authentication middleware.
+    """
+    context: RequestContext = environ[_KEY]
+    return context

@@ -1,0 +1,51 @@
+"""The service as one WSGI application: what a request passes before the handlers see it.
+
+From outside to inside: addresses from a proxy's headers (if enabled), health
+check, request id and log, CORS (if configured), authentication, Flask.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from oslo_config import cfg
+from oslo_middleware import CORS, Healthcheck, HTTPProxyToWSGI
+
+from placement.api.app import create_app
+from placement.api.auth import authenticate
+from placement.api.request_log import RequestLog
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+HEALTHCHECK_PATH: Final = "/healthcheck"
+
+
+def build_application(conf: cfg.ConfigOpts) -> "WSGIApplication":
+    """The whole service for a WSGI server, as ``conf`` wants it."""
+    return wrap(create_app(conf), conf)
+
+
+def wrap(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
+    """``app`` behind all that stands before the handlers."""
+    app = authenticate(app, conf)
+    # oslo.middleware goes through webob, so it stands in the way only where it is wanted.
+    if conf.cors.allowed_origin:
+        app = CORS(app, conf)
+    app = _HealthChecked(RequestLog(app), conf)
+    if conf.oslo_middleware.enable_proxy_headers_parsing:
+        app = HTTPProxyToWSGI(app, conf)
+    return app
+
+
+class _HealthChecked:
+    """Answers :data:`HEALTHCHECK_PATH` by oslo.middleware's health check, without a token."""
+
+    def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
+        self._app = app
+        self._check = Healthcheck(app, conf)
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ.get("PATH_INFO") == HEALTHCHECK_PATH:
+            answer: Iterable[bytes] = self._check(environ, start_response)
+            return answer
+        return self._app(environ, start_response)

@@ -1,0 +1,71 @@
+"""``[placement_database]``: where the data are and how connections are kept."""
+
+from oslo_config import cfg
+
+GROUP = cfg.OptGroup("placement_database", title="Database", help="The database of the service.")
+
+OPTIONS: list[cfg.Opt] = [
+    cfg.StrOpt(
+        "connection",
+        default="sqlite:////var/lib/placement/placement.sqlite",
+        secret=True,
+        help="""
+SQLAlchemy URL of the database, for instance
+postgresql+psycopg://placement:secret@db/placement or
+mysql+pymysql://placement:secret@db/placement?charset=utf8mb4.
+""",
+    ),
+    cfg.BoolOpt(
+        "sync_on_startup",
+        default=False,
+        help="""
+Bring the schema up to date when the service starts, as 'placement-manage db
+sync' does. Several workers may start at once.
+""",
+    ),
+    cfg.IntOpt(
+        "max_pool_size",
+        default=5,
+        min=1,
+        help="How many connections each worker keeps open.",
+    ),
+    cfg.IntOpt(
+        "max_overflow",
+        default=50,
+        min=-1,
+        help="How many connections each worker may open beyond max_pool_size; -1 for any number.",
+    ),
+    cfg.IntOpt(
+        "pool_timeout",
+        default=30,
+        min=0,
+        help="How long, in seconds, a request waits for a free connection before it is answered 503.",
+    ),
+    cfg.IntOpt(
+        "connection_recycle_time",
+        default=3600,
+        min=-1,
+        help="Age, in seconds, from which a connection is replaced at its next use; -1 for never.",
+    ),
+    cfg.FloatOpt(
+        "lock_timeout",
+        default=10.0,
+        min=1.0,
+        help="""
+How long, in seconds, a request waits for a lock that another transaction
+holds before it is answered 503. Keep it below the timeout of the web server's
+workers.
+""",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make the options of ``[placement_database]`` known to ``conf``."""
+    conf.register_group(GROUP)
+    conf.register_opts(OPTIONS, group=GROUP)
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """The options by group."""
+    return [(GROUP, OPTIONS)]

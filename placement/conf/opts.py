@@ -1,0 +1,43 @@
+"""Every option of the service, by group; the entry point of the sample generator."""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final
+
+from oslo_config import cfg
+from oslo_middleware import cors
+
+from placement.conf import api, database, placement
+
+_MODULES: Final[Sequence[ModuleType]] = (api, placement, database)
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make the service's own options known to ``conf``."""
+    for module in _MODULES:
+        module.register_opts(conf)
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """All options by group, for ``oslo-config-generator`` (``oslo.config.opts``)."""
+    return [pair for module in _MODULES for pair in module.list_opts()]
+
+
+def set_library_defaults() -> None:
+    """Defaults of libraries' options that suit this API (``oslo.config.opts.defaults``)."""
+    cors.set_defaults(
+        allow_headers=["X-Auth-Token", "X-Openstack-Request-Id", "OpenStack-API-Version"],
+        expose_headers=["X-Openstack-Request-Id", "OpenStack-API-Version"],
+        allow_methods=["GET", "PUT", "POST", "DELETE"],
+    )
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Read every option once, because oslo.config looks at a value only when it is asked for.
+
+    :raises oslo_config.cfg.ConfigFileValueError: names the option, the value and what is wrong.
+    :raises ValueError: likewise, for a value from the environment or the command line.
+    """
+    for group, options in list_opts():
+        for option in options:
+            conf[group.name][option.dest]
