@@ -6,7 +6,9 @@ Exclusions (`^2`, `^4-5`) are what the configuration adds to lists.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+Parser = Callable[[str], frozenset[int]]
 
 MAX_CPU = 65535
 """Highest CPU number accepted: above any NR_CPUS, yet a typing error cannot fill the memory."""
@@ -14,7 +16,7 @@ MAX_CPU = 65535
 _PART = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
 
 
-class BadCpuSet(ValueError):  # noqa: N818
+class BadCpuSet(ValueError):
     """A CPU set string that cannot be read; `part` is the piece that is wrong."""
 
     def __init__(self, text: str, part: str, why: str) -> None:

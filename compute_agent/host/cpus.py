@@ -1,0 +1,147 @@
+"""/sys/devices/system/cpu: which CPUs there are, and their cores, clusters, dies and packages.
+
+File formats: Documentation/admin-guide/cputopology.rst of the kernel.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from compute_agent.host.processor import CpuInfo, base_frequency_khz
+from compute_agent.host.sysfiles import SysFiles
+from compute_agent.host.topology import Cluster, Core, Die, Package
+
+LOG = logging.getLogger(__name__)
+
+CPU_FOLDER = "sys/devices/system/cpu"
+
+_UNKNOWN_ID = 0xFFFF
+"""What some kernels print, besides -1, for an id that the firmware does not tell."""
+
+_SIBLING_FILES = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
+"""The threads of a core: the names since Linux 5.3, then the older ones."""
+
+_HYBRID_PMUS = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu_lowpower": "low-power"}
+"""Performance monitoring units of hybrid x86 processors; the CPUs of each are those of one kind of core."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuStates:
+    """Which CPUs are there, and which of them the kernel schedules on."""
+
+    present: frozenset[int]
+    online: frozenset[int]
+
+    @property
+    def offline(self) -> frozenset[int]:
+        """CPUs that are there but switched off."""
+        return self.present - self.online
+
+
+def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
+    """The CPUs of the machine, whatever a cpuset or the affinity of the agent's own process leaves to it."""
+    folders = frozenset(files.numbered(CPU_FOLDER, "cpu"))
+    online = files.cpu_list(f"{CPU_FOLDER}/online")
+    present = files.cpu_list(f"{CPU_FOLDER}/present")
+    if online is None:
+        # Kernels before 2.6.26 have a file for each CPU that can be switched off, and none for the others.
+        online = frozenset(cpu for cpu in folders if files.number(f"{CPU_FOLDER}/cpu{cpu}/online") != 0)
+    if not online:
+        online = frozenset(info.records)
+        LOG.warning("No CPUs are listed in %s: using those of /proc/cpuinfo", files.root / CPU_FOLDER)
+    return CpuStates(present=(folders if present is None else present) | online, online=online)
+
+
+def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[Package, ...]:
+    """The packages; one package of all CPUs with id 0 where the kernel does not tell (cell processors, some
+    VMs).
+    """
+    ids = {cpu: _known(files.number(f"{_topology(cpu)}/physical_package_id")) for cpu in online}
+    if unknown := [cpu for cpu, package in ids.items() if package is None]:
+        LOG.info("The package of %d CPUs is not known: they count as package 0", len(unknown))
+    groups = _grouped(online, lambda cpu: ids[cpu] or 0)
+    return tuple(Package(package, cpus) for package, cpus in sorted(groups.items()))
+
+
+def read_dies(files: SysFiles, packages: Iterable[Package]) -> tuple[Die, ...]:
+    """The dies where the kernel tells them (since 5.2)."""
+    return tuple(
+        Die(die, package.id, cpus) for package in packages for die, cpus in _parts(files, package, "die_id")
+    )
+
+
+def read_clusters(files: SysFiles, packages: Iterable[Package]) -> tuple[Cluster, ...]:
+    """The clusters where the kernel tells them (since 5.16)."""
+    return tuple(
+        Cluster(cluster, package.id, cpus)
+        for package in packages
+        for cluster, cpus in _parts(files, package, "cluster_id")
+    )
+
+
+def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[Package]) -> tuple[Core, ...]:
+    """The cores with their online threads, by package and id; a CPU without topology files is a core of its
+    own.
+    """
+    package_of = {cpu: package.id for package in packages for cpu in package.cpus}
+    online = frozenset(package_of)
+    kinds = read_kinds(files, online)
+    placed: set[int] = set()
+    cores: list[Core] = []
+    for cpu in sorted(online):
+        if cpu in placed:
+            continue
+        siblings = files.cpus(_topology(cpu), *_SIBLING_FILES) or frozenset()
+        # Without those already placed: contradictory files never put a CPU into two cores.
+        threads = (siblings & online - placed) | {cpu}
+        placed |= threads
+        core_id = _known(files.number(f"{_topology(cpu)}/core_id"))
+        cores.append(
+            Core(
+                id=cpu if core_id is None else core_id,
+                package=package_of[cpu],
+                cpus=threads,
+                kind=kinds.get(cpu),
+                base_frequency_khz=base_frequency_khz(files, info, cpu),
+            )
+        )
+    return tuple(sorted(cores, key=lambda core: (core.package, core.id, min(core.cpus))))
+
+
+def read_kinds(files: SysFiles, online: frozenset[int]) -> Mapping[int, str]:
+    """The kind of core of each CPU; empty where all are alike."""
+    by_pmu = {
+        cpu: kind
+        for pmu, kind in _HYBRID_PMUS.items()
+        for cpu in files.cpu_list(f"sys/devices/{pmu}/cpus") or ()
+        if cpu in online
+    }
+    if len(set(by_pmu.values())) > 1:
+        return by_pmu
+    capacities = {cpu: files.number(f"{CPU_FOLDER}/cpu{cpu}/cpu_capacity") for cpu in online}
+    by_capacity = {
+        cpu: f"capacity-{capacity}" for cpu, capacity in capacities.items() if capacity is not None
+    }
+    return by_capacity if len(set(by_capacity.values())) > 1 else {}
+
+
+def _parts(files: SysFiles, package: Package, name: str) -> Iterable[tuple[int, frozenset[int]]]:
+    ids = {cpu: _known(files.number(f"{_topology(cpu)}/{name}")) for cpu in package.cpus}
+    groups = _grouped((cpu for cpu in package.cpus if ids[cpu] is not None), lambda cpu: ids[cpu] or 0)
+    return sorted(groups.items())
+
+
+def _grouped(cpus: Iterable[int], key: Callable[[int], int]) -> Mapping[int, frozenset[int]]:
+    groups: dict[int, set[int]] = defaultdict(set)
+    for cpu in cpus:
+        groups[key(cpu)].add(cpu)
+    return {group: frozenset(members) for group, members in groups.items()}
+
+
+def _known(number: int | None) -> int | None:
+    return None if number is None or number < 0 or number == _UNKNOWN_ID else number
+
+
+def _topology(cpu: int) -> str:
+    return f"{CPU_FOLDER}/cpu{cpu}/topology"

@@ -1,0 +1,39 @@
+"""Reading the topology of a host, or of a tree of /sys and /proc captured on another machine."""
+
+from pathlib import Path
+
+from compute_agent.host import caches, cpus, memory, processor
+from compute_agent.host.sysfiles import SysFiles
+from compute_agent.host.topology import Topology
+
+
+def read_topology(root: Path) -> Topology:
+    """The topology told by the /sys and /proc below `root`.
+
+    What no file tells is left out with a log line; nothing is raised for missing or odd files. CPUs that a
+    cpuset or an affinity mask keeps from this process are part of the host all the same.
+    """
+    files = SysFiles(root)
+    info = processor.read_cpuinfo(files)
+    states = cpus.read_states(files, info)
+    packages = cpus.read_packages(files, states.online)
+    cores = cpus.read_cores(files, info, packages)
+    nodes = memory.read_nodes(files, states.online)
+    frequencies = [core.base_frequency_khz for core in cores if core.base_frequency_khz is not None]
+    return Topology(
+        packages=packages,
+        dies=cpus.read_dies(files, packages),
+        clusters=cpus.read_clusters(files, packages),
+        cores=cores,
+        caches=caches.read_caches(files, states.online),
+        numa_nodes=nodes,
+        online=states.online,
+        offline=states.offline,
+        present=states.present,
+        distances=memory.read_distances(files, nodes),
+        memory_kib=memory.read_memory_kib(files),
+        cpu_flags=processor.flags_of(info, states.online),
+        architecture=processor.architecture_of(files, info),
+        model_name=processor.model_of(info),
+        base_frequency_khz=max(frequencies, default=None),
+    )
