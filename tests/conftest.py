@@ -1,0 +1,76 @@
+"""Options and fixtures that suites share: the databases that tests run on."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from placement.db import migration
+from tests import databases
+from tests.databases import DatabaseServer, ServerMissing
+
+_MARKS = {"postgresql": [pytest.mark.postgresql], "mariadb": [pytest.mark.mysql]}
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = tuple(dict.fromkeys(text.split(",")))
+    for kind in kinds:
+        if kind not in databases.KINDS:
+            raise pytest.UsageError(f"--database: {kind!r} is not one of {', '.join(databases.KINDS)}")
+    return kinds
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--database",
+        type=_kinds,
+        metavar=",".join(databases.KINDS),
+        help="run database tests on these kinds, which have to be installed (default: on all that are)",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_server" in metafunc.fixturenames:
+        kinds = metafunc.config.getoption("--database") or databases.KINDS
+        metafunc.parametrize(
+            "database_server",
+            [pytest.param(kind, marks=_MARKS.get(kind, [])) for kind in kinds],
+            indirect=True,
+            scope="session",
+        )
+
+
+@pytest.fixture(scope="session")
+def database_server(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
+    """A running server; the test runs once for each kind of database."""
+    try:
+        server = databases.create(request.param)
+    except ServerMissing as error:
+        if request.config.getoption("--database"):
+            pytest.fail(str(error), pytrace=False)  # it was asked for
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def database_template(database_server: DatabaseServer) -> str:
+    """The URL of a migrated, empty database to make clones of; nobody connects to it."""
+    url = database_server.fresh_database()
+    migration.upgrade(url)
+    return url
+
+
+@pytest.fixture
+def blank_database_url(database_server: DatabaseServer) -> Iterator[str]:
+    """A database of the test's own without any table."""
+    url = database_server.fresh_database()
+    yield url
+    database_server.drop_database(url)
+
+
+@pytest.fixture
+def database_url(database_server: DatabaseServer, database_template: str) -> Iterator[str]:
+    """A migrated, empty database of the test's own."""
+    url = database_server.clone(database_template)
+    yield url
+    database_server.drop_database(url)

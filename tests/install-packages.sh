@@ -1,0 +1,42 @@
+#!/bin/sh
+# Installs the Debian packages that tests use where they find them: database servers, and hwloc's tools.
+# Only what is missing is installed, and only by root; nothing that Debian installs here is started.
+# Ends with 0 in any case: tests that miss a package say so and are skipped.
+
+set -u
+
+lacking() {
+    [ -n "$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || command -v initdb >/dev/null || echo postgresql
+    { [ -x /usr/sbin/mariadbd ] && command -v mariadb-install-db >/dev/null; } || echo mariadb-server
+    command -v lstopo-no-graphics >/dev/null || echo hwloc
+}
+
+missing=$(lacking | tr '\n' ' ')
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    echo "Some tests will be skipped; they need the Debian packages: $missing"
+    exit 0
+fi
+
+# The servers of the packages stay down: invoke-rc.d asks this program, and 101 means no.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 0' HUP INT TERM
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod 755 "$policy"
+fi
+
+log=$(mktemp)
+echo "Installing $missing..."
+# shellcheck disable=SC2086 # a list of names
+if { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } \
+    > "$log" 2>&1 < /dev/null
+then
+    rm -f "$log"
+else
+    echo "Some tests will be skipped; apt-get could not install $missing(its last words, the rest is in $log):"
+    tail -n 5 "$log"
+fi
+exit 0
