@@ -10,7 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from tests.databases.base import DatabaseServer, ServerMissing
 
