@@ -1,0 +1,36 @@
+"""Who may do what: every rule of the service, a module per resource.
+
+A module names its rules in constants and gives their defaults in ``RULES``.
+"""
+
+from oslo_policy import policy
+
+from placement.policies import (
+    aggregate,
+    allocation,
+    allocation_candidate,
+    base,
+    inventory,
+    reshaper,
+    resource_class,
+    resource_provider,
+    trait,
+    usage,
+)
+
+
+def list_rules() -> list[policy.RuleDefault]:
+    """All rules with their defaults, for the sample generator (``oslo.policy.policies``)."""
+    modules = (
+        base,
+        resource_provider,
+        resource_class,
+        inventory,
+        aggregate,
+        usage,
+        trait,
+        allocation,
+        allocation_candidate,
+        reshaper,
+    )
+    return [rule for module in modules for rule in module.RULES]

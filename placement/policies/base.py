@@ -1,0 +1,68 @@
+"""Rules that the others are made of, and how a rule of an operation is written down.
+
+Names and defaults are those of "Placement Policies" in the OpenStack Placement
+documentation, so that an operator's policy file means here what it means there.
+"""
+
+from typing import Final
+
+from oslo_policy import policy
+
+ADMIN_OR_SERVICE: Final = "rule:admin_or_service_api"
+ADMIN_OR_PROJECT_READER_OR_SERVICE: Final = "rule:admin_or_project_reader_or_service_api"
+SERVICE: Final = "rule:service_api"
+
+_PROJECT: Final = ["project"]
+
+_ADMIN_BEFORE_SERVICE: Final = policy.DeprecatedRule(
+    name="rule:admin_api",
+    check_str="role:admin",
+    deprecated_reason="What only other services do asks for the service role.",
+    deprecated_since="W",
+)
+
+RULES: Final = [
+    policy.RuleDefault(
+        "admin_api",
+        "role:admin",
+        description="An administrator.",
+        scope_types=_PROJECT,
+    ),
+    policy.RuleDefault(
+        "service_api",
+        "role:service",
+        description="Another service.",
+        scope_types=_PROJECT,
+        deprecated_rule=_ADMIN_BEFORE_SERVICE,
+    ),
+    policy.RuleDefault(
+        "admin_or_service_api",
+        "role:admin or role:service",
+        description="Default of most operations: an administrator or another service.",
+        scope_types=_PROJECT,
+    ),
+    policy.RuleDefault(
+        "project_reader_api",
+        "role:reader and project_id:%(project_id)s",
+        description="A reader of the project that the request is about.",
+    ),
+    policy.RuleDefault(
+        "admin_or_project_reader_or_service_api",
+        "role:admin or rule:project_reader_api or role:service",
+        description="Default of what is shown to a project: as admin_or_service_api, or its readers.",
+        scope_types=_PROJECT,
+    ),
+]
+
+
+def operation(
+    name: str, description: str, *operations: tuple[str, str], check: str = ADMIN_OR_SERVICE
+) -> policy.DocumentedRuleDefault:
+    """The rule of these operations ``(method, path)``; open to project scope alone."""
+    return policy.DocumentedRuleDefault(
+        name=name,
+        check_str=check,
+        description=description,
+        operations=[{"method": method, "path": path} for method, path in operations],
+        scope_types=_PROJECT,
+    )

@@ -1,0 +1,159 @@
+"""Decides by oslo.policy whether a caller may do something.
+
+The rules in force are loaded once and never change; when the operator's files
+do, rules loaded anew take their place. So a request costs no look at the file
+system, and a file that cannot be read never leaves half of its rules in force.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+from oslo_config import cfg
+from oslo_policy import _checks, policy
+
+from placement.conf import new_config
+from placement.exceptions import Forbidden
+from placement.policies import list_rules
+
+LOG = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LOOKS: Final = 1.0
+_REMEMBERED: Final = 1024
+_PURE: Final = (
+    _checks.TrueCheck,
+    _checks.FalseCheck,
+    _checks.RuleCheck,
+    _checks.RoleCheck,
+    _checks.GenericCheck,
+)
+
+_Frozen = tuple[tuple[str, Any], ...]
+_Decide = Callable[[str, _Frozen, _Frozen], bool]
+
+
+class Caller(Protocol):
+    """Who asks, as rules see them."""
+
+    def to_policy_values(self) -> dict[str, Any]:
+        """Attributes by name: ``user_id``, ``project_id``, ``roles``, ``system_scope`` ..."""
+
+
+class Enforcer:
+    """The rules in force: the defaults, and over them the operator's policy file and folders.
+
+    Where they are is said by ``[oslo_policy] policy_file`` and ``policy_dirs``;
+    changes of theirs count from the next second on.
+
+    :raises Exception: the policy file is not well-formed (when made; later a
+        broken file is logged and the rules from before stay in force).
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+        self._seen = _files(conf)
+        self._decide = _decider(_load(conf))
+
+    def authorize(self, context: Caller, rule: str, target: Mapping[str, str | None] | None = None) -> None:
+        """Return if ``rule`` lets the caller do this to ``target``.
+
+        :param target: what rules may compare with, for instance the
+            ``project_id`` a query is about; None for the caller's own
+            ``project_id`` and ``user_id``.
+        :raises placement.exceptions.Forbidden: it does not.
+        :raises oslo_policy.policy.PolicyNotRegistered: there is no such rule.
+        """
+        if time.monotonic() >= self._next_look:
+            self._look()
+        caller = context.to_policy_values()
+        if target is None:
+            target = {"project_id": caller["project_id"], "user_id": caller["user_id"]}
+        if not self._decide(rule, _frozen(caller), _frozen(target)):
+            raise Forbidden(f"Policy does not allow {rule} to be performed.")
+
+    def _look(self) -> None:
+        """Take up changed files."""
+        self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+        try:
+            found = _files(self._conf)
+            if found == self._seen:
+                return
+            self._seen = found
+            self._decide = _decider(_load(self._conf))
+            LOG.info("The changed policy files are in force.")
+        except Exception:  # of many kinds: no YAML, no mapping, no rule, no permission
+            LOG.exception("The changed policy files cannot be read; the rules from before stay in force.")
+
+
+def get_enforcer() -> policy.Enforcer:
+    """The rules in force by the configuration files of this machine (``oslo.policy.enforcer``)."""
+    return _load(new_config())
+
+
+def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
+    rules = policy.Enforcer(conf)
+    rules.register_defaults(list_rules())
+    rules.load_rules()
+    rules.use_conf = False  # what is loaded stays as it is
+    return rules
+
+
+def _decider(rules: policy.Enforcer) -> _Decide:
+    """The rules as a function of rule, caller and target.
+
+    oslo.policy inspects the signature of every check that it calls, some 10
+    microseconds each. Where all checks are functions of caller and target
+    alone (not ``http:`` or an operator's extension), decisions are remembered.
+    """
+
+    def decide(rule: str, caller: _Frozen, target: _Frozen) -> bool:
+        return bool(rules.authorize(rule, _thawed(target), _thawed(caller)))
+
+    if all(_is_pure(check) for check in rules.rules.values()):
+        return lru_cache(maxsize=_REMEMBERED)(decide)
+    return decide
+
+
+def _is_pure(check: _checks.BaseCheck) -> bool:
+    if isinstance(check, _checks.AndCheck | _checks.OrCheck):
+        return all(_is_pure(part) for part in check.rules)
+    if isinstance(check, _checks.NotCheck):
+        return _is_pure(check.rule)
+    return type(check) in _PURE
+
+
+def _frozen(values: Mapping[str, Any]) -> _Frozen:
+    return tuple([(name, tuple(value) if type(value) is list else value) for name, value in values.items()])
+
+
+def _thawed(items: _Frozen) -> dict[str, Any]:
+    return {name: list(value) if type(value) is tuple else value for name, value in items}
+
+
+def _files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
+    """Path, time of change (ns) and size of every policy file there is."""
+    return [
+        (path, status.st_mtime_ns, status.st_size)
+        for path in _paths(conf)
+        if (status := _stat(path)) is not None
+    ]
+
+
+def _paths(conf: cfg.ConfigOpts) -> Iterator[str]:
+    if file := conf.find_file(conf.oslo_policy.policy_file):
+        yield file
+    for name in conf.oslo_policy.policy_dirs:
+        if folder := conf.find_file(name):
+            with os.scandir(folder) as entries:
+                yield from sorted(entry.path for entry in entries)
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:  # gone, or not ours to see
+        return None
