@@ -20,7 +20,11 @@ PROJECT: Final = "placement"
 CONFIG_FILE: Final = "placement.conf"
 
 
-def new_config(args: Sequence[str] = (), config_files: Sequence[str] | None = None) -> cfg.ConfigOpts:
+def new_config(
+    args: Sequence[str] = (),
+    config_files: Sequence[str] | None = None,
+    cli_opts: Sequence[cfg.Opt] = (),
+) -> cfg.ConfigOpts:
     """A fresh configuration with all options of the service registered.
 
     Values come, strongest first, from ``args`` (``--config-file``,
@@ -32,11 +36,13 @@ def new_config(args: Sequence[str] = (), config_files: Sequence[str] | None = No
         environment names (see :func:`files_from_environment`), else the usual
         places (``~/.placement``, ``/etc/placement/placement.conf`` and
         ``placement.conf.d``).
+    :param cli_opts: options of a command of its own, beside those of all.
     :raises oslo_config.cfg.ConfigFilesNotFoundError: a named file is absent.
     :raises oslo_config.cfg.ConfigFileValueError: a value is not of its option's type.
     """
     conf = cfg.ConfigOpts()
     log.register_options(conf)
+    conf.register_cli_opts(cli_opts)
     opts.register_opts(conf)
     opts.set_library_defaults()
     policy_opts.set_defaults(conf)

@@ -24,8 +24,7 @@ How requests are authenticated. With noauth2 nothing is checked: the token
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Make the options of ``[api]`` known to ``conf``."""
-    conf.register_group(GROUP)
-    conf.register_opts(OPTIONS, group=GROUP)
+    conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:

@@ -62,8 +62,7 @@ workers.
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Make the options of ``[placement_database]`` known to ``conf``."""
-    conf.register_group(GROUP)
-    conf.register_opts(OPTIONS, group=GROUP)
+    conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:

@@ -13,7 +13,11 @@ _MODULES: Final[Sequence[ModuleType]] = (api, placement, database)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the service's own options known to ``conf``."""
+    """Make the service's own options known to ``conf``.
+
+    The modules register them by the name of their group, since configurations
+    that are given the same group object share the values in it.
+    """
     for module in _MODULES:
         module.register_opts(conf)
 

@@ -84,8 +84,7 @@ letter and not with CUSTOM_, which is for classes that clients create.
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Make the options of ``[placement]`` known to ``conf``."""
-    conf.register_group(GROUP)
-    conf.register_opts(OPTIONS, group=GROUP)
+    conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
