@@ -17,7 +17,7 @@ _PROJECT: Final = ["project"]
 _ADMIN_BEFORE_SERVICE: Final = policy.DeprecatedRule(
     name="rule:admin_api",
     check_str="role:admin",
-    deprecated_reason="What only other services do asks for the service role.",
+    deprecated_reason="What only other services do asks for the service role",
     deprecated_since="W",
 )
 

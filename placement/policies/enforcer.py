@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 _REMEMBERED: Final = 1024
-_PURE: Final = (
+_PURE: Final = (  # some of them have no public name
     _checks.TrueCheck,
     _checks.FalseCheck,
     _checks.RuleCheck,
@@ -48,8 +48,8 @@ class Enforcer:
     Where they are is said by ``[oslo_policy] policy_file`` and ``policy_dirs``;
     changes of theirs count from the next second on.
 
-    :raises Exception: the policy file is not well-formed (when made; later a
-        broken file is logged and the rules from before stay in force).
+    :raises ValueError: the files cannot be used (when made; later a broken file
+        is logged and the rules from before stay in force).
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -85,8 +85,8 @@ class Enforcer:
             self._seen = found
             self._decide = _decider(_load(self._conf))
             LOG.info("The changed policy files are in force.")
-        except Exception:  # of many kinds: no YAML, no mapping, no rule, no permission
-            LOG.exception("The changed policy files cannot be read; the rules from before stay in force.")
+        except (OSError, ValueError):
+            LOG.exception("The changed policy files cannot be used; the rules from before stay in force.")
 
 
 def get_enforcer() -> policy.Enforcer:
@@ -97,7 +97,10 @@ def get_enforcer() -> policy.Enforcer:
 def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     rules = policy.Enforcer(conf)
     rules.register_defaults(list_rules())
-    rules.load_rules()
+    try:
+        rules.load_rules()
+    except Exception as error:  # of many kinds: no YAML, no mapping, no permission
+        raise ValueError(f"Policy files {', '.join(_paths(conf))} cannot be used: {error}") from error
     rules.use_conf = False  # what is loaded stays as it is
     return rules
 
