@@ -33,13 +33,13 @@ class Inventory:
         """What may be allocated in all: ``(total - reserved) * allocation_ratio``, rounded down."""
         return int((self.total - self.reserved) * self.allocation_ratio)
 
+    def portions(self, amount: int) -> bool:
+        """Whether ``amount`` is one that is given in one go, however much is free."""
+        return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
+
     def accepts(self, amount: int, used: int) -> bool:
         """Whether ``amount`` more can be allocated in one go when ``used`` is taken."""
-        return (
-            self.min_unit <= amount <= self.max_unit
-            and amount % self.step_size == 0
-            and used + amount <= self.capacity
-        )
+        return self.portions(amount) and used + amount <= self.capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,8 @@ class World:
         self.by_class: dict[str, set[int]] = {}
         self.by_trait: dict[str, set[int]] = {}
         self.by_aggregate: dict[str, set[int]] = {}
+        #: by shape and provider id: the JSON of a provider, beside the object it was made from
+        self.fragments: dict[str, dict[int, tuple[Provider, bytes]]] = {}
         for provider in providers:
             self.put(provider)
 
@@ -115,6 +117,8 @@ class World:
         number = old.id
         if new is None:
             del self.providers[number]
+            for kept in self.fragments.values():
+                kept.pop(number, None)
         for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
             # two providers may have swapped a name between two refreshes
             if unique.get(key) == number:

@@ -1,0 +1,80 @@
+"""What a single provider has to offer: the parts into which a request falls.
+
+A suffixed group is one :class:`Need`, served by one provider. The group without
+a suffix falls into one need per resource class, as each class may come from
+another provider.
+"""
+
+from dataclasses import dataclass
+
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.model.world import Provider, World
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that exactly one provider of a candidate serves.
+
+    ``collective`` marks the needs of the group without a suffix: the traits it
+    requires are looked for on all its providers together, so that a need has
+    none of its own, and the aggregates of a root count for its whole tree.
+    """
+
+    suffix: str
+    resources: tuple[tuple[str, int], ...]
+    required: tuple[frozenset[str], ...]
+    forbidden: frozenset[str]
+    member_of: tuple[frozenset[str], ...]
+    forbidden_aggregates: frozenset[str]
+    in_tree: str | None
+    collective: bool
+
+    def served_by(self, provider: Provider, world: World) -> bool:
+        """Whether the provider has what is needed, all by itself and as it is used now."""
+        for name, amount in self.resources:
+            inventory = provider.inventories.get(name)
+            if inventory is None or not inventory.accepts(amount, provider.used.get(name, 0)):
+                return False
+        traits = provider.traits
+        if not traits.isdisjoint(self.forbidden) or any(map(traits.isdisjoint, self.required)):
+            return False
+        return self._in_aggregates(provider, world) and self._in_tree(provider, world)
+
+    def _in_aggregates(self, provider: Provider, world: World) -> bool:
+        if not self.member_of and not self.forbidden_aggregates:
+            return True
+        aggregates = provider.aggregates
+        if self.collective:
+            aggregates |= world.providers[provider.root_id].aggregates
+        return aggregates.isdisjoint(self.forbidden_aggregates) and not any(
+            map(aggregates.isdisjoint, self.member_of)
+        )
+
+    def _in_tree(self, provider: Provider, world: World) -> bool:
+        if self.in_tree is None:
+            return True
+        member = world.get(self.in_tree)
+        return member is not None and member.root_id == provider.root_id
+
+
+def needs_of(request: CandidatesRequest) -> tuple[Need, ...]:
+    """All needs of the request, group by group."""
+    return tuple(need for group in request.groups for need in _needs_of_group(group))
+
+
+def _needs_of_group(group: RequestGroup) -> tuple[Need, ...]:
+    resources = tuple(group.resources.items())
+    collective = group.suffix == ""
+    return tuple(
+        Need(
+            suffix=group.suffix,
+            resources=part,
+            required=() if collective else group.required,
+            forbidden=group.forbidden,
+            member_of=group.member_of,
+            forbidden_aggregates=group.forbidden_aggregates,
+            in_tree=group.in_tree,
+            collective=collective,
+        )
+        for part in (((resource,) for resource in resources) if collective else (resources,))
+    )

@@ -1,0 +1,95 @@
+"""Which trees can serve a request, found from the rarest thing it asks for.
+
+A candidate is anchored at one tree: its providers are members of that tree or
+share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
+aggregate in common with any member of the tree.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from placement.candidates.needs import Need
+from placement.candidates.request import CandidatesRequest
+from placement.model.world import SHARES, World
+
+
+class Sharing:
+    """The sharing providers by aggregate, as far as they matter to a request."""
+
+    def __init__(self, world: World) -> None:
+        self.providers = world.by_trait.get(SHARES, set())
+        self._world = world
+        self._by_aggregate: dict[str, set[int]] = {}
+        for number in self.providers:
+            for aggregate in world.providers[number].aggregates:
+                self._by_aggregate.setdefault(aggregate, set()).add(number)
+
+    def with_tree(self, root: int) -> set[int]:
+        """The ids of providers outside the tree that share with it."""
+        if not self._by_aggregate:
+            return set()
+        found: set[int] = set()
+        members = self._world.trees[root]
+        for member in members:
+            for aggregate in self._world.providers[member].aggregates:
+                found |= self._by_aggregate.get(aggregate, set())
+        return found - members
+
+    def anchors(self, number: int) -> Iterator[int]:
+        """The roots of all trees that a sharing provider shares with; some may come twice."""
+        for aggregate in self._world.providers[number].aggregates:
+            for member in self._world.by_aggregate[aggregate]:
+                yield self._world.providers[member].root_id
+
+
+def possible_roots(
+    world: World, request: CandidatesRequest, needs: Iterable[Need], sharing: Sharing
+) -> Sequence[int]:
+    """The ids of roots at which candidates may be anchored, in ascending order, each once.
+
+    Of everything the request asks for only the rarest is looked up here, so
+    the result may hold roots that serve nothing; it misses none that does.
+    """
+    size, providers, anchored = min(_seeds(world, request, needs), key=lambda seed: seed[0])
+    if size == 0:
+        return ()
+    numbers = providers()
+    if not anchored:
+        return sorted(number for number in numbers if world.providers[number].parent_id is None)
+    roots = {world.providers[number].root_id for number in numbers}
+    for number in sharing.providers.intersection(numbers):
+        roots.update(sharing.anchors(number))
+    return sorted(roots)
+
+
+Seed = tuple[int, Callable[[], Iterable[int]], bool]
+
+
+def _seeds(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[Seed]:
+    """Sets of providers of which every candidate has one: size, ids, and whether they may also share.
+
+    A set that may not share holds the root of the anchoring tree itself.
+    """
+    for trait in request.root_required:
+        yield _seed([world.by_trait.get(trait, set())], anchored=False)
+    for group in request.groups:
+        for any_trait in group.required:
+            yield _seed([world.by_trait.get(trait, set()) for trait in any_trait])
+    for need in needs:
+        for name, _ in need.resources:
+            yield _seed([world.by_class.get(name, set())])
+        for any_aggregate in need.member_of:
+            yield _seed([_in_aggregate(world, aggregate, need.collective) for aggregate in any_aggregate])
+        if need.in_tree is not None:
+            member = world.get(need.in_tree)
+            yield _seed([world.trees[member.root_id] if member else set()])
+
+
+def _seed(sets: list[set[int]], *, anchored: bool = True) -> Seed:
+    return sum(map(len, sets)), lambda: set().union(*sets), anchored
+
+
+def _in_aggregate(world: World, aggregate: str, spans_trees: bool) -> set[int]:
+    members = world.by_aggregate.get(aggregate, set())
+    if not spans_trees:
+        return members
+    return members.union(*(world.trees.get(member, set()) for member in members))

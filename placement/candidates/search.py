@@ -1,0 +1,152 @@
+"""``GET /allocation_candidates``: all candidates of a request, lazily.
+
+Roots are tried one after another and each yields its candidates one by one, so
+that a limit bounds the work and not only the answer.
+"""
+
+import random
+from collections import deque
+from collections.abc import Hashable, Iterator
+from itertools import islice
+from typing import Final, Literal
+
+from placement.candidates.combine import Candidate, Combiner
+from placement.candidates.needs import Need, needs_of
+from placement.candidates.request import CandidatesRequest
+from placement.candidates.roots import Sharing, possible_roots
+from placement.model.world import Provider, World
+
+Strategy = Literal["depth-first", "breadth-first"]
+
+NO_LIMIT: Final = -1
+
+
+def search(
+    world: World,
+    request: CandidatesRequest,
+    *,
+    strategy: Strategy = "depth-first",
+    max_candidates: int = NO_LIMIT,
+    randomize: bool = False,
+) -> list[Candidate]:
+    """The candidates of a request, no two alike.
+
+    :param strategy: all candidates of one root before the next one's, or one
+        candidate of every root before the second of any.
+    :param max_candidates: an upper bound beside the limit of the request.
+    :param randomize: pick at random which candidates are within the limit:
+        roots in random order, round-robin, and the candidates of each root in
+        random order.
+    """
+    limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
+    found = _Search(world, request, random.Random() if randomize else None)
+    if randomize or strategy == "breadth-first":
+        candidates = _round_robin(found.by_root())
+    else:
+        candidates = (candidate for candidates in found.by_root() for candidate in candidates)
+    return list(islice(_distinct(candidates, found), min(limits, default=None)))
+
+
+def _round_robin(sources: Iterator[Iterator[Candidate]]) -> Iterator[Candidate]:
+    """One of each source, then a second of each, and so on; sources are opened as they are reached."""
+    active: deque[Iterator[Candidate]] = deque()
+    for source in sources:
+        for candidate in islice(source, 1):
+            active.append(source)
+            yield candidate
+    while active:
+        source = active.popleft()
+        for candidate in islice(source, 1):
+            active.append(source)
+            yield candidate
+
+
+def _distinct(candidates: Iterator[Candidate], found: "_Search") -> Iterator[Candidate]:
+    """Drop what was found before from another root: only candidates of sharing providers alone."""
+    seen: set[Hashable] = set()
+    for candidate in candidates:
+        if found.may_repeat(candidate):
+            key = _key(candidate)
+            if key in seen:
+                continue
+            seen.add(key)
+        yield candidate
+
+
+def _key(candidate: Candidate) -> Hashable:
+    return (
+        frozenset(
+            (number, name, amount)
+            for number, amounts in candidate.resources.items()
+            for name, amount in amounts.items()
+        ),
+        frozenset((suffix, frozenset(numbers)) for suffix, numbers in candidate.mappings.items()),
+    )
+
+
+class _Search:
+    """One request on its way through the trees of the world."""
+
+    def __init__(self, world: World, request: CandidatesRequest, rng: random.Random | None) -> None:
+        self._world = world
+        self._request = request
+        self._rng = rng
+        self._needs = needs_of(request)
+        self._sharing = Sharing(world)
+        self._combiner = Combiner(world, request, self._needs)
+        self._sharing_serves: dict[tuple[int, int], bool] = {}
+        self._only_shared: set[tuple[tuple[int, ...], ...]] = set()
+
+    def by_root(self) -> Iterator[Iterator[Candidate]]:
+        """For every tree that may serve the request the candidates anchored there."""
+        roots = possible_roots(self._world, self._request, self._needs, self._sharing)
+        if self._rng is not None:
+            roots = self._rng.sample(roots, len(roots))
+        for root in roots:
+            if self._accepts(self._world.providers[root]):
+                options = self._options(root)
+                if options is not None:
+                    yield self._combiner.combine(root, options, self._rng)
+
+    def may_repeat(self, candidate: Candidate) -> bool:
+        """Whether the same candidate may be found at another root."""
+        sharing = self._sharing.providers
+        return bool(sharing) and all(
+            number in sharing for numbers in candidate.mappings.values() for number in numbers
+        )
+
+    def _accepts(self, root: Provider) -> bool:
+        return self._request.root_required <= root.traits and root.traits.isdisjoint(
+            self._request.root_forbidden
+        )
+
+    def _options(self, root: int) -> list[list[Provider]] | None:
+        """The providers that serve each need, or None if there is a need that none serves."""
+        providers = self._world.providers
+        members = [providers[number] for number in sorted(self._world.trees[root])]
+        sharing = [providers[number] for number in sorted(self._sharing.with_tree(root))]
+        options: list[list[Provider]] = []
+        own = False
+        for index, need in enumerate(self._needs):
+            found = [member for member in members if need.served_by(member, self._world)]
+            own = own or bool(found)
+            found += [shared for shared in sharing if self._shared_serves(index, need, shared)]
+            if not found:
+                return None
+            options.append(found)
+        if own:
+            return options
+        # nothing of this tree itself: the same sharing providers need be combined only once
+        key = tuple(tuple(provider.id for provider in found) for found in options)
+        if key in self._only_shared:
+            return None
+        self._only_shared.add(key)
+        return options
+
+    def _shared_serves(self, index: int, need: Need, provider: Provider) -> bool:
+        """As :meth:`Need.served_by`, remembered, for many trees ask it of the same provider."""
+        key = (index, provider.id)
+        serves = self._sharing_serves.get(key)
+        if serves is None:
+            serves = self._sharing_serves[key] = need.served_by(provider, self._world)
+        return serves

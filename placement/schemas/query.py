@@ -1,0 +1,124 @@
+"""The query strings of the API, and since when each of their parameters exists."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from placement.candidates.request import ProviderFilter
+from placement.exceptions import InvalidRequest
+from placement.microversion import Microversion
+from placement.schemas import terms
+from placement.schemas.base import Schema, String, Uuid
+from placement.schemas.query_base import Params, all_values, load_query, since
+from placement.schemas.query_candidates import parse_candidates
+
+__all__ = [
+    "TraitsFilter",
+    "UsagesFilter",
+    "parse_candidates",
+    "parse_provider_filter",
+    "parse_traits",
+    "parse_usages",
+]
+
+
+class ProvidersQuery(Schema):
+    """``GET /resource_providers``."""
+
+    name = String(metadata=since(1, 0))
+    uuid = Uuid(metadata=since(1, 0))
+    member_of = String(metadata=since(1, 3))
+    resources = String(metadata=since(1, 4))
+    in_tree = Uuid(metadata=since(1, 14))
+    required = String(metadata=since(1, 18))
+
+
+class UsagesQuery(Schema):
+    """``GET /usages``."""
+
+    project_id = String(required=True, min_length=1, max_length=255, metadata=since(1, 9))
+    user_id = String(min_length=1, max_length=255, metadata=since(1, 9))
+    consumer_type = String(
+        pattern="^[A-Z0-9_]+$|^all$|^unknown$", min_length=1, max_length=255, metadata=since(1, 38)
+    )
+
+
+class TraitsQuery(Schema):
+    """``GET /traits``."""
+
+    name = String(metadata=since(1, 6))
+    associated = String(metadata=since(1, 6))
+
+
+@dataclass(frozen=True, slots=True)
+class UsagesFilter:
+    """Whose usage is asked for; ``consumer_type`` may also be ``all`` or ``unknown``."""
+
+    project_id: str
+    user_id: str | None = None
+    consumer_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraitsFilter:
+    """Which traits are listed: by name or prefix, and whether providers have them; None filters nothing."""
+
+    names: frozenset[str] | None = None
+    prefix: str | None = None
+    associated: bool | None = None
+
+
+def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilter:
+    """The query string of ``GET /resource_providers``.
+
+    :raises InvalidRequest: naming what is wrong with it.
+    """
+    values = load_query(ProvidersQuery, params, version)
+    member_of, forbidden_aggregates = terms.parse_member_of(all_values(params, "member_of"), version)
+    required, forbidden = terms.parse_required(all_values(params, "required"), version)
+    return ProviderFilter(
+        name=values.get("name"),
+        uuid=values.get("uuid"),
+        member_of=member_of,
+        forbidden_aggregates=forbidden_aggregates,
+        resources=terms.parse_resources(values["resources"]) if "resources" in values else {},
+        in_tree=values.get("in_tree"),
+        required=required,
+        forbidden=forbidden,
+    )
+
+
+def parse_usages(params: Params, version: Microversion) -> UsagesFilter:
+    """The query string of ``GET /usages``.
+
+    :raises InvalidRequest: naming what is wrong with it.
+    """
+    return UsagesFilter(**load_query(UsagesQuery, params, version))
+
+
+_TRAIT_NAMES: Final = re.compile(r"(in|startswith):(.*)", re.DOTALL)
+
+
+def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
+    """The query string of ``GET /traits``.
+
+    :raises InvalidRequest: naming what is wrong with it.
+    """
+    values = load_query(TraitsQuery, params, version)
+    names: frozenset[str] | None = None
+    prefix: str | None = None
+    if "name" in values:
+        match = _TRAIT_NAMES.fullmatch(values["name"])
+        if match is None:
+            raise InvalidRequest(
+                "Badly formatted name parameter. Expected name query string parameter in form: "
+                f'?name=[in|startswith]:[name1,name2|prefix]. Got: "{values["name"]}"'
+            )
+        if match[1] == "in":
+            names = frozenset(match[2].split(","))
+        else:
+            prefix = match[2]
+    associated = values.get("associated")
+    if associated is not None and associated.lower() not in ("true", "false"):
+        raise InvalidRequest('The query parameter "associated" only accepts "true" or "false"')
+    return TraitsFilter(names, prefix, None if associated is None else associated.lower() == "true")

@@ -1,0 +1,261 @@
+"""The query string of ``GET /allocation_candidates``.
+
+From microversion 1.25 on the parameters of a request group may have a suffix
+(``resources1``, ``required_NET``), so that their names are patterns.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.exceptions import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, InvalidRequest
+from placement.microversion import Microversion
+from placement.schemas import terms
+from placement.schemas.base import Schema, String
+from placement.schemas.query_base import Params, all_values, load_query, since
+from placement.schemas.terms import PREFIX
+
+GRANULAR: Final[Microversion] = (1, 25)
+NESTED: Final[Microversion] = (1, 29)
+IN_TREE: Final[Microversion] = (1, 31)
+NAMED_GROUPS: Final[Microversion] = (1, 33)
+RESOURCELESS: Final[Microversion] = (1, 36)
+
+_LIMIT: Final = String(pattern="^[1-9][0-9]*$", metadata=since(1, 16))
+
+
+class UnsuffixedQuery(Schema):
+    """All parameters before 1.25."""
+
+    resources = String(required=True, metadata=since(1, 10))
+    limit = _LIMIT
+    required = String(metadata=since(1, 17))
+    member_of = String(metadata=since(1, 21))
+
+
+class GranularQuery(Schema):
+    """The parameters that never have a suffix, from 1.25 on."""
+
+    limit = _LIMIT
+    group_policy = String(choices=("none", "isolate"), metadata=since(1, 25))
+    root_required = String(metadata=since(1, 35))
+    same_subtree = String(metadata=since(1, 36))
+
+
+def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
+    """The query string of ``GET /allocation_candidates`` at a microversion.
+
+    Of several ``limit`` or ``group_policy`` the first counts.
+
+    :raises InvalidRequest: naming what is wrong with it.
+    """
+    grouped, others = _split(params, version)
+    load_query(GranularQuery if version >= GRANULAR else UnsuffixedQuery, others, version)
+    if version >= RESOURCELESS and not any(kind == "resources" for kind, _ in grouped):
+        raise InvalidRequest(
+            "There must be at least one resources or resources[$S] parameter.", MISSING_VALUE
+        )
+    root_required, root_forbidden = _root_required(others, version)
+    same_subtrees = tuple(_same_subtree(text) for text in all_values(others, "same_subtree"))
+    groups = _groups(grouped, version)
+    if version >= RESOURCELESS:
+        _check_subtrees(groups, same_subtrees)
+    else:
+        _check_orphans(grouped)
+    if not groups:
+        raise InvalidRequest("At least one request group (`resources` or `resources{$S}`) is required.")
+    _check_conflicts(groups)
+    group_policy = next(iter(all_values(others, "group_policy")), None)
+    if group_policy is None and sum(group.suffix != "" for group in groups) > 1:
+        raise InvalidRequest(
+            'The "group_policy" parameter is required when specifying more than one "resources{N}" parameter.'
+        )
+    limit = next(iter(all_values(others, "limit")), None)
+    return CandidatesRequest(
+        groups=groups,
+        group_policy=group_policy,
+        root_required=root_required,
+        root_forbidden=root_forbidden,
+        same_subtrees=same_subtrees,
+        limit=_limit(limit),
+        nested=version >= NESTED,
+    )
+
+
+Grouped = Mapping[tuple[str, str], list[str]]
+
+
+def _split(params: Params, version: Microversion) -> tuple[Grouped, Params]:
+    """Values by kind of parameter and suffix, and what belongs to no group."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    others: list[tuple[str, str]] = []
+    unknown: set[str] = set()
+    patterns = _patterns(version)
+    for name, value in params:
+        match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
+        if match is not None:
+            grouped.setdefault((match[1], match[2] or ""), []).append(value)
+        if match is None or version < GRANULAR:
+            others.append((name, value))
+            if version >= GRANULAR and not _is_known(name, version):
+                unknown.add(name)
+    if unknown:
+        verb = "does" if len(unknown) == 1 else "do"
+        regexes = ", ".join(repr(_as_documented(pattern)) for pattern in patterns)
+        raise InvalidRequest(
+            f"{PREFIX}{', '.join(map(repr, sorted(unknown)))} {verb} not match any of the regexes: {regexes}"
+            "\n\nFailed validating 'additionalProperties' in schema"
+        )
+    return grouped, others
+
+
+@lru_cache(maxsize=64)
+def _patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
+    """The names of the parameters of groups; the first part is the kind, the second the suffix."""
+    suffix = (
+        "()"
+        if version < GRANULAR
+        else "([1-9][0-9]*)?"
+        if version < NAMED_GROUPS
+        else "([a-zA-Z0-9_-]{1,64})?"
+    )
+    kinds = ["member_of", "required", "resources"]
+    if version >= IN_TREE:
+        kinds.insert(0, "in_tree")
+    return tuple(re.compile(f"^({kind}){suffix}$") for kind in kinds)
+
+
+def _as_documented(pattern: re.Pattern[str]) -> str:
+    return re.sub(r"^\^\((\w+)\)", r"^\1", pattern.pattern)
+
+
+def _is_known(name: str, version: Microversion) -> bool:
+    field = GranularQuery().fields.get(name)
+    return field is not None and bool(field.metadata["since"] <= version)
+
+
+def _limit(text: str | None) -> int | None:
+    """As a number; more digits than Python reads at once are as good as no limit."""
+    if text is None or len(text) > 18:
+        return None
+    return int(text)
+
+
+def _root_required(others: Params, version: Microversion) -> tuple[frozenset[str], frozenset[str]]:
+    values = all_values(others, "root_required")
+    if not values:
+        return frozenset(), frozenset()
+    if len(values) > 1:
+        raise InvalidRequest("Query parameter 'root_required' may be specified only once.", DUPLICATE_KEY)
+    each, forbidden = terms.parse_required(values, version, any_of=False)
+    required = frozenset[str]().union(*each)
+    if not required.isdisjoint(forbidden):
+        raise InvalidRequest(
+            "Conflicting required and forbidden traits found in root_required: "
+            + ", ".join(sorted(required & forbidden)),
+            BAD_VALUE,
+        )
+    return required, forbidden
+
+
+def _same_subtree(text: str) -> frozenset[str]:
+    suffixes = frozenset(suffix.strip() for suffix in text.split(","))
+    if "" in suffixes:
+        raise InvalidRequest(
+            "Empty string (unsuffixed group) can not be specified in `same_subtree`", BAD_VALUE
+        )
+    return suffixes
+
+
+def _groups(grouped: Grouped, version: Microversion) -> tuple[RequestGroup, ...]:
+    """The groups in order of appearance; before 1.36 only those that ask for resources."""
+    suffixes = dict.fromkeys(suffix for kind, suffix in grouped if kind == "resources")
+    resources = {suffix: terms.parse_resources(grouped["resources", suffix][-1]) for suffix in suffixes}
+    if version >= RESOURCELESS:
+        suffixes = dict.fromkeys(suffix for _, suffix in grouped)
+    required = {
+        suffix: terms.parse_required(values, version)
+        for (kind, suffix), values in grouped.items()
+        if kind == "required"
+    }
+    member_of = {
+        suffix: terms.parse_member_of(values, version)
+        for (kind, suffix), values in grouped.items()
+        if kind == "member_of"
+    }
+    in_tree = {
+        suffix: terms.parse_in_tree(values[-1])
+        for (kind, suffix), values in grouped.items()
+        if kind == "in_tree"
+    }
+    nothing: tuple[tuple[frozenset[str], ...], frozenset[str]] = ((), frozenset())
+    return tuple(
+        RequestGroup(
+            suffix=suffix,
+            resources=resources.get(suffix, {}),
+            required=required.get(suffix, nothing)[0],
+            forbidden=required.get(suffix, nothing)[1],
+            member_of=member_of.get(suffix, nothing)[0],
+            forbidden_aggregates=member_of.get(suffix, nothing)[1],
+            in_tree=in_tree.get(suffix),
+        )
+        for suffix in suffixes
+    )
+
+
+def _check_orphans(grouped: Grouped) -> None:
+    """Before 1.36 traits, aggregates and trees need resources of the same suffix."""
+
+    def orphans(kind: str) -> list[str]:
+        return [
+            each + suffix for each, suffix in grouped if each == kind and ("resources", suffix) not in grouped
+        ]
+
+    if traits := orphans("required"):
+        raise InvalidRequest(
+            "All traits parameters must be associated with resources.  "
+            f"Found the following orphaned traits keys: {', '.join(traits)}"
+        )
+    if aggregates := orphans("member_of"):
+        raise InvalidRequest(
+            "All member_of parameters must be associated with resources. "
+            f"Found the following orphaned member_of keys: {', '.join(aggregates)}"
+        )
+    if orphans("in_tree"):
+        raise InvalidRequest("All request groups must specify resources.")
+
+
+def _check_subtrees(groups: Iterable[RequestGroup], same_subtrees: Iterable[frozenset[str]]) -> None:
+    """Every suffix in ``same_subtree`` is one of a group, and every group without resources is in there."""
+    suffixes = {group.suffix for group in groups if group.suffix}
+    named = frozenset[str]().union(*same_subtrees)
+    if not named <= suffixes:
+        raise InvalidRequest(
+            f"Real suffixes should be specified in `same_subtree`: {sorted(named - suffixes)} "
+            f"not found in {sorted(suffixes)}.",
+            BAD_VALUE,
+        )
+    bare = {group.suffix for group in groups if not group.resources}
+    if not bare <= named:
+        bad = sorted(bare - named, key=lambda suffix: (len(suffix), suffix))
+        raise InvalidRequest(
+            "Resourceless suffixed group request should be specified in `same_subtree` query param: "
+            f"bad group(s) - {bad}.",
+            BAD_VALUE,
+        )
+
+
+def _check_conflicts(groups: Iterable[RequestGroup]) -> None:
+    conflicts = [
+        f"required{group.suffix}: ({', '.join(sorted(traits))})"
+        for group in groups
+        for traits in group.required
+        if traits <= group.forbidden
+    ]
+    if conflicts:
+        raise InvalidRequest(
+            "Conflicting required and forbidden traits found in the following traits keys: "
+            + ", ".join(conflicts)
+        )

@@ -1,0 +1,143 @@
+"""The values in query strings: amounts of resources, traits, aggregates, trees.
+
+Each function reads the text of one parameter and says in the words of the API
+what is wrong with it.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from placement.exceptions import InvalidRequest
+from placement.microversion import Microversion
+from placement.schemas.base import canonical_uuid
+
+PREFIX: Final = "Invalid query string parameters: "
+
+_RESOURCES_FORM: Final = (
+    "Badly formed resources parameter. Expected resources query string parameter in form: "
+    "?resources=VCPU:2,MEMORY_MB:1024. Got: {got}."
+)
+_ANY_TRAIT_FORM: Final = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
+
+FORBIDDEN_TRAITS: Final[Microversion] = (1, 22)
+MANY_AGGREGATES: Final[Microversion] = (1, 24)
+FORBIDDEN_AGGREGATES: Final[Microversion] = (1, 32)
+ANY_TRAITS: Final[Microversion] = (1, 39)
+
+
+def parse_resources(text: str) -> dict[str, int]:
+    """``VCPU:2,MEMORY_MB:1024`` as amounts by class; of a class named twice the last amount counts."""
+    if not text.strip():
+        raise InvalidRequest(_RESOURCES_FORM.format(got="empty string"))
+    resources: dict[str, int] = {}
+    for part in text.split(","):
+        name, colon, amount = part.partition(":")
+        if not colon or ":" in amount:
+            raise InvalidRequest(_RESOURCES_FORM.format(got=part))
+        resources[name] = _parse_amount(name, amount)
+    return resources
+
+
+def _parse_amount(name: str, text: str) -> int:
+    try:
+        amount = int(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"Requested resource {name} expected positive integer amount. Got: {text}."
+        ) from None
+    if amount < 1:
+        raise InvalidRequest(f"Requested resource {name} requires amount >= 1. Got: {amount}.")
+    return amount
+
+
+Required = tuple[tuple[frozenset[str], ...], frozenset[str]]
+
+
+def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool = True) -> Required:
+    """What ``required`` asks for: sets of which one trait each must be there, and forbidden traits.
+
+    Before 1.39 only the last of several values counts. ``any_of`` is False
+    where ``in:`` is never understood.
+    """
+    required: list[frozenset[str]] = []
+    forbidden: set[str] = set()
+    for text in values if version >= ANY_TRAITS else values[-1:]:
+        if text.startswith("in:"):
+            if not any_of or version < ANY_TRAITS:
+                raise InvalidRequest(
+                    f"{PREFIX}The format '{_ANY_TRAIT_FORM}' only supported since microversion 1.39. "
+                    f"Got: {text}"
+                )
+            names = _split_traits(text.removeprefix("in:"), text, _ANY_TRAIT_FORM)
+            if any(name.startswith("!") for name in names):
+                raise InvalidRequest(
+                    f"{PREFIX}The format '{_ANY_TRAIT_FORM}' does not support forbidden traits. Got: {text}"
+                )
+            required.append(frozenset(names))
+            continue
+        form = "HW_CPU_X86_VMX,CUSTOM_MAGIC" if version < FORBIDDEN_TRAITS else "HW_CPU_X86_VMX,!CUSTOM_MAGIC"
+        for name in _split_traits(text, text, form):
+            if not name.startswith("!"):
+                required.append(frozenset((name,)))
+            elif version < FORBIDDEN_TRAITS:
+                raise InvalidRequest(
+                    f"{PREFIX}Expected 'required' parameter value of the form: {form}. Got: {text}"
+                )
+            else:
+                forbidden.add(name.lstrip("!"))
+    return tuple(dict.fromkeys(required)), frozenset(forbidden)
+
+
+def _split_traits(names: str, text: str, form: str) -> list[str]:
+    found = [name.strip() for name in names.split(",")]
+    if not all(name.lstrip("!") for name in found):
+        raise InvalidRequest(
+            f"{PREFIX}Expected 'required' parameter value of the form: {form}. Got an empty trait in: {text}"
+        )
+    return found
+
+
+MemberOf = tuple[tuple[frozenset[str], ...], frozenset[str]]
+
+
+def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
+    """What ``member_of`` asks for: sets with one aggregate each to be in, and forbidden aggregates."""
+    if len(values) > 1 and version < MANY_AGGREGATES:
+        raise InvalidRequest("Multiple member_of parameters are not supported")
+    member_of: list[frozenset[str]] = []
+    forbidden: set[str] = set()
+    for text in values:
+        names = text.removeprefix("!")
+        if names.startswith("in:"):
+            several = names.removeprefix("in:").split(",")
+        elif "," in names:
+            raise InvalidRequest(
+                "Multiple values for 'member_of' must be prefixed with the 'in:' or '!in:' keyword "
+                f"using the valid microversion. Got: {text}"
+            )
+        else:
+            several = [names]
+        aggregates = frozenset(
+            _parse_uuid(name, "Expected 'member_of' parameter to contain valid UUID(s).") for name in several
+        )
+        if not text.startswith("!"):
+            member_of.append(aggregates)
+        elif version < FORBIDDEN_AGGREGATES:
+            raise InvalidRequest(
+                "Forbidden member_of parameters are not supported in the specified microversion"
+            )
+        else:
+            forbidden |= aggregates
+    return tuple(dict.fromkeys(member_of)), frozenset(forbidden)
+
+
+def parse_in_tree(text: str) -> str:
+    """The uuid of any provider of a tree."""
+    return _parse_uuid(text, "Expected 'in_tree' parameter to be a format of uuid.")
+
+
+def _parse_uuid(text: str, expected: str) -> str:
+    uuid = canonical_uuid(text)
+    if uuid is None:
+        raise InvalidRequest(f"{PREFIX}{expected} Got: {text}")
+    return uuid
