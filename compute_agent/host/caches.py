@@ -6,11 +6,12 @@ File formats: Documentation/ABI/testing/sysfs-devices-system-cpu of the kernel.
 import logging
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 
 from compute_agent.host.cpus import CPU_FOLDER
 from compute_agent.host.sysfiles import SysFiles
-from compute_agent.host.topology import Cache
+from compute_agent.host.topology import Cache, Core
 
 LOG = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ _KIB = {"": 1 / 1024, "K": 1, "M": 1024, "G": 1024 * 1024}
 _Kind = tuple[int, str]
 
 
-def read_caches(files: SysFiles, online: frozenset[int]) -> tuple[Cache, ...]:
+def read_caches(files: SysFiles, cores: Iterable[Core]) -> tuple[Cache, ...]:
     """The caches by level, type and id; empty where the kernel tells none.
 
     Caches of one level and type are disjoint, whatever the files say. Ids are the kernel's where all caches
@@ -29,6 +30,8 @@ def read_caches(files: SysFiles, online: frozenset[int]) -> tuple[Cache, ...]:
     """
     found: dict[_Kind, list[tuple[Cache, int | None]]] = defaultdict(list)
     covered: dict[_Kind, set[int]] = defaultdict(set)
+    threads_of = {cpu: core.cpus for core in cores for cpu in core.cpus}
+    online = frozenset(threads_of)
     for cpu in sorted(online):
         cpu_folder = f"{CPU_FOLDER}/cpu{cpu}/cache"
         for index in files.numbered(cpu_folder, "index"):
@@ -39,7 +42,8 @@ def read_caches(files: SysFiles, online: frozenset[int]) -> tuple[Cache, ...]:
             seen = covered[level, kind]
             if cpu in seen:
                 continue
-            sharing = files.cpus(folder, "shared_cpu_list", "shared_cpu_map") or frozenset()
+            # Where nobody is listed (Itanium), the threads of the core share it all the same.
+            sharing = files.cpus(folder, "shared_cpu_list", "shared_cpu_map") or threads_of[cpu]
             cpus = (sharing & online - seen) | {cpu}
             seen |= cpus
             cache = Cache(

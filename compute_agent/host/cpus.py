@@ -22,6 +22,9 @@ _UNKNOWN_ID = 0xFFFF
 _SIBLING_FILES = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
 """The threads of a core: the names since Linux 5.3, then the older ones."""
 
+_PACKAGE_FILES = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_siblings")
+"""The CPUs of a package: the names since Linux 5.3, then the older ones."""
+
 _HYBRID_PMUS = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu_lowpower": "low-power"}
 """Performance monitoring units of hybrid x86 processors; the CPUs of each are those of one kind of core."""
 
@@ -54,14 +57,21 @@ def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
 
 
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[Package, ...]:
-    """The packages; one package of all CPUs with id 0 where the kernel does not tell (cell processors, some
-    VMs).
+    """The packages; CPUs whose package the kernel does not tell are on package 0.
+
+    Ids are the kernel's. Where CPUs of one id do not list each other as siblings, as on old Itanium machines
+    that number the boards instead, there are several packages of that id.
     """
     ids = {cpu: _known(files.number(f"{_topology(cpu)}/physical_package_id")) for cpu in online}
     if unknown := [cpu for cpu, package in ids.items() if package is None]:
         LOG.info("The package of %d CPUs is not known: they count as package 0", len(unknown))
-    groups = _grouped(online, lambda cpu: ids[cpu] or 0)
-    return tuple(Package(package, cpus) for package, cpus in sorted(groups.items()))
+    packages: list[Package] = []
+    for package, cpus in sorted(_grouped(online, lambda cpu: ids[cpu] or 0).items()):
+        packages += [
+            Package(package, members)
+            for members in _split(cpus, lambda cpu: files.cpus(_topology(cpu), *_PACKAGE_FILES))
+        ]
+    return tuple(packages)
 
 
 def read_dies(files: SysFiles, packages: Iterable[Package]) -> tuple[Die, ...]:
@@ -87,16 +97,17 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[Package]) -> t
     package_of = {cpu: package.id for package in packages for cpu in package.cpus}
     online = frozenset(package_of)
     kinds = read_kinds(files, online)
-    placed: set[int] = set()
-    cores: list[Core] = []
-    for cpu in sorted(online):
-        if cpu in placed:
-            continue
-        siblings = files.cpus(_topology(cpu), *_SIBLING_FILES) or frozenset()
-        # Without those already placed: contradictory files never put a CPU into two cores.
-        threads = (siblings & online - placed) | {cpu}
-        placed |= threads
-        core_id = _known(files.number(f"{_topology(cpu)}/core_id"))
+    ids = {cpu: _known(files.number(f"{_topology(cpu)}/core_id")) for cpu in online}
+
+    def siblings(cpu: int) -> frozenset[int]:
+        # AMD's family 15h lists both cores of a module as siblings, and gives each a core_id of its own.
+        told = files.cpus(_topology(cpu), *_SIBLING_FILES) or frozenset()
+        return frozenset(sibling for sibling in told & online if ids[sibling] == ids[cpu])
+
+    cores = []
+    for threads in _split(online, siblings):
+        cpu = min(threads)
+        core_id = ids[cpu]
         cores.append(
             Core(
                 id=cpu if core_id is None else core_id,
@@ -137,6 +148,22 @@ def _grouped(cpus: Iterable[int], key: Callable[[int], int]) -> Mapping[int, fro
     for cpu in cpus:
         groups[key(cpu)].add(cpu)
     return {group: frozenset(members) for group, members in groups.items()}
+
+
+def _split(cpus: frozenset[int], peers: Callable[[int], frozenset[int] | None]) -> Iterable[frozenset[int]]:
+    """The groups of `cpus` that list each other as peers, by lowest CPU; all of them where no peers are told.
+
+    The groups are disjoint even where the files of several CPUs contradict each other: the lowest CPU
+    decides.
+    """
+    placed: frozenset[int] = frozenset()
+    for cpu in sorted(cpus):
+        if cpu in placed:
+            continue
+        told = peers(cpu)
+        members = (cpus if told is None else told & cpus | {cpu}) - placed
+        placed |= members
+        yield members
 
 
 def _known(number: int | None) -> int | None:

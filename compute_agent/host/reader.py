@@ -25,7 +25,7 @@ def read_topology(root: Path) -> Topology:
         dies=cpus.read_dies(files, packages),
         clusters=cpus.read_clusters(files, packages),
         cores=cores,
-        caches=caches.read_caches(files, states.online),
+        caches=caches.read_caches(files, cores),
         numa_nodes=nodes,
         online=states.online,
         offline=states.offline,
@@ -34,6 +34,7 @@ def read_topology(root: Path) -> Topology:
         memory_kib=memory.read_memory_kib(files),
         cpu_flags=processor.flags_of(info, states.online),
         architecture=processor.architecture_of(files, info),
+        vendor=info.first("vendor_id"),
         model_name=processor.model_of(info),
         base_frequency_khz=max(frequencies, default=None),
     )

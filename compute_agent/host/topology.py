@@ -15,7 +15,10 @@ CpuSet = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A processor as it is plugged in (a socket); `id` is the kernel's physical_package_id."""
+    """A processor as it is plugged in (a socket); `id` is the kernel's physical_package_id.
+
+    Ids are unique on all but some old Itanium machines.
+    """
 
     id: int
     cpus: CpuSet
@@ -101,6 +104,8 @@ class Topology:
     """Flags (x86), Features (ARM) that all online CPUs have."""
     architecture: str = "unknown"
     """As `uname -m` names it, where it can be told from the files: x86_64, aarch64, ppc64le, ia64, s390x."""
+    vendor: str | None = None
+    """As x86 processors name it: GenuineIntel, AuthenticAMD."""
     model_name: str | None = None
     base_frequency_khz: int | None = None
     """Of the fastest kind of core."""

@@ -1,11 +1,26 @@
-"""Stub signature; filled in by the next commit."""
+"""The provider tree of a host: a pure function of topology, CPU sets, options and what resctrl offers."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compute_agent.host.topology import Topology
-from compute_agent.inventory.cache_platform import CachePlatform
-from compute_agent.inventory.cpu_sets import CpuSets
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory import traits
+from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
+from compute_agent.inventory.cpu_sets import ConfigError, CpuSets
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree, child_uuid
+from compute_agent.inventory.zones import Zone, layout
+
+SHAPES = ("flat", "numa", "l3")
+
+OWNED_CLASSES = frozenset(
+    {"PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA", "CUSTOM_LLC", "CUSTOM_MBA", "CUSTOM_RESCTRL_GROUP"}
+)
+"""Resource classes whose inventories the agent sets and removes; those of others on its providers are left
+alone.
+"""
+
+_NAME_LIMIT = 200
+"""Longest provider name that Placement takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +44,164 @@ def derive(
     root_name: str,
     platform: CachePlatform | None = None,
 ) -> ProviderTree:
-    """The provider tree of the host."""
-    raise NotImplementedError
+    """The provider tree of the host, the root (`root_uuid`, `root_name`) first.
+
+    `platform` is None where resctrl is not to be had. Raises ConfigError for settings that do not fit the
+    host.
+    """
+    _check(settings, root_name)
+    control = platform or CachePlatform()
+    controlled = {
+        l3_id
+        for l3_id, domain in control.domains.items()
+        if domain.ways > 0 or domain.bandwidth_min is not None
+    }
+    zones = layout(topology, settings.provider_tree, controlled)
+    on_root, by_zone = _inventories(topology, cpu_sets, settings, zones)
+    for zone in zones:
+        if zone.l3 is not None and zone.l3.id in control.domains:
+            by_zone[zone.name].update(_cache_inventories(control.domains[zone.l3.id]))
+    on_root.update(_disk(settings))
+    if control.groups > 0:
+        on_root["CUSTOM_RESCTRL_GROUP"] = _inventory(
+            control.groups, min(control.groups_taken, control.groups)
+        )
+    root = ProviderNode(
+        name=root_name,
+        uuid=root_uuid,
+        parent=None,
+        inventories=on_root,
+        traits=traits.root_traits(topology, control.features),
+        cpus=topology.online,
+        numa_nodes=frozenset(node.id for node in topology.numa_nodes),
+        l3_ids=frozenset(cache.id for cache in topology.l3_domains),
+    )
+    children = [
+        ProviderNode(
+            name=f"{root_name}_{zone.name}",
+            uuid=child_uuid(root_uuid, zone.name),
+            parent=root_uuid if zone.parent is None else child_uuid(root_uuid, zone.parent),
+            inventories=by_zone[zone.name],
+            traits=_zone_traits(zone, control),
+            cpus=zone.cpus,
+            numa_nodes=zone.numa_nodes,
+            l3_ids=zone.l3_ids,
+        )
+        for zone in zones
+    ]
+    return ProviderTree((root, *children))
+
+
+def _inventories(
+    topology: Topology, cpu_sets: CpuSets, settings: Settings, zones: Sequence[Zone]
+) -> tuple[dict[str, Inventory], dict[str, dict[str, Inventory]]]:
+    """CPU and memory inventories of the root, and those of each zone by its name.
+
+    What belongs to no zone is the root's: everything in a flat tree, CPUs on no NUMA node, memory where only
+    the sum is known. Reserves of the host are spread over the places in proportion to what they have.
+    """
+    homeless = topology.online.difference(*(zone.home_of for zone in zones))
+    places = [homeless, *(zone.home_of for zone in zones)]
+    memory_mb = [0, *((zone.node.memory_kib if zone.node else 0) // 1024 for zone in zones)]
+    if not any(memory_mb):
+        memory_mb[0] = (sum(node.memory_kib for node in topology.numa_nodes) or topology.memory_kib) // 1024
+    if settings.reserved_host_memory_mb > sum(memory_mb) > 0:
+        raise ConfigError(
+            f"[DEFAULT] reserved_host_memory_mb = {settings.reserved_host_memory_mb} is more than the"
+            f" {sum(memory_mb)} MiB that the host has"
+        )
+    vcpus = [len(place & cpu_sets.shared) for place in places]
+    reserved_vcpus = spread(cpu_sets.reserved_vcpus, vcpus)
+    reserved_mb = spread(settings.reserved_host_memory_mb, memory_mb)
+    found: list[dict[str, Inventory]] = []
+    for place, vcpu, vcpu_reserved, memory, memory_reserved in zip(
+        places, vcpus, reserved_vcpus, memory_mb, reserved_mb, strict=True
+    ):
+        offered = {
+            "PCPU": _inventory(len(place & cpu_sets.dedicated)),
+            "VCPU": _inventory(vcpu, vcpu_reserved, settings.cpu_allocation_ratio),
+            "MEMORY_MB": _inventory(memory, memory_reserved, settings.ram_allocation_ratio),
+        }
+        # Placement takes no inventory with a total of 0.
+        found.append({name: inventory for name, inventory in offered.items() if inventory.total})
+    return found[0], {zone.name: inventories for zone, inventories in zip(zones, found[1:], strict=True)}
+
+
+def spread(amount: int, weights: Sequence[int]) -> list[int]:
+    """`amount` in whole parts proportional to `weights`: the parts sum up to it, none is above its weight.
+
+    Never more than the sum of the weights is spread. Ties go to the first.
+    """
+    whole = sum(weights)
+    amount = min(amount, whole)
+    if not amount:
+        return [0] * len(weights)
+    parts = [amount * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: -(amount * weights[i] % whole))
+    for index in by_remainder[: amount - sum(parts)]:
+        parts[index] += 1
+    return parts
+
+
+def _inventory(total: int, reserved: int = 0, ratio: float = 1.0) -> Inventory:
+    return Inventory(total=total, reserved=reserved, max_unit=max(total, 1), allocation_ratio=ratio)
+
+
+def _disk(settings: Settings) -> Mapping[str, Inventory]:
+    if settings.disk_gb <= 0:
+        return {}
+    reserved_gb = -(-settings.reserved_host_disk_mb // 1024)
+    if reserved_gb > settings.disk_gb:
+        raise ConfigError(
+            f"[DEFAULT] reserved_host_disk_mb = {settings.reserved_host_disk_mb} is more than the"
+            f" {settings.disk_gb} GiB of the file system of [DEFAULT] state_path"
+        )
+    return {"DISK_GB": _inventory(settings.disk_gb, reserved_gb, settings.disk_allocation_ratio)}
+
+
+def _cache_inventories(domain: CacheDomain) -> Mapping[str, Inventory]:
+    """`LLC` in ways, of which those shared by everybody else are reserved, and `MBA` in percent."""
+    found = {}
+    if domain.ways > 0:
+        found["LLC"] = Inventory(
+            total=domain.ways,
+            reserved=min(domain.reserved_ways, domain.ways),
+            min_unit=domain.min_ways,
+            max_unit=domain.ways,
+        )
+    if domain.bandwidth_min is not None:
+        found["MBA"] = Inventory(
+            total=100, min_unit=domain.bandwidth_min, max_unit=100, step_size=domain.bandwidth_step or 1
+        )
+    return found
+
+
+def _zone_traits(zone: Zone, control: CachePlatform) -> frozenset[str]:
+    if zone.l3 is None:
+        return frozenset({traits.NUMA_ROOT})
+    domain = control.domains.get(zone.l3.id)
+    if domain is None or domain.ways <= 0:
+        return frozenset()
+    way_kib = domain.way_kib or (zone.l3.size_kib or 0) // domain.ways
+    return frozenset({traits.way_size_trait(way_kib)} if way_kib else ())
+
+
+def _check(settings: Settings, root_name: str) -> None:
+    if settings.provider_tree not in SHAPES:
+        raise ConfigError(
+            f"[compute] provider_tree = {settings.provider_tree!r} is not one of {', '.join(SHAPES)}"
+        )
+    ratios = {
+        "cpu_allocation_ratio": settings.cpu_allocation_ratio,
+        "ram_allocation_ratio": settings.ram_allocation_ratio,
+        "disk_allocation_ratio": settings.disk_allocation_ratio,
+    }
+    for option, ratio in ratios.items():
+        if not 0 < ratio < float("inf"):
+            raise ConfigError(f"[DEFAULT] {option} = {ratio} is not a number above 0")
+    longest = f"{root_name}_NUMA_65535"
+    if not root_name or len(longest) > _NAME_LIMIT:
+        raise ConfigError(
+            f"[compute] resource_provider_name {root_name!r} does not fit: names of providers have 1 to"
+            f" {_NAME_LIMIT} characters, and those of its zones add up to {len(longest) - len(root_name)}"
+        )

@@ -1,0 +1,47 @@
+"""The uuid of the root provider, made once and kept for as long as the host lives."""
+
+import fcntl
+import os
+import uuid
+from pathlib import Path
+
+from compute_agent.files import write_durably
+
+FILE_NAME = "compute_id"
+
+
+class IdentityError(Exception):
+    """The file of the uuid holds something else; the text names the file and says what to do."""
+
+
+def load_or_create(state_path: Path) -> str:
+    """The uuid kept in `state_path`, made when there is none; whoever asks at the same time gets the same.
+
+    An operator may put a uuid of their own into the file before the first start. Raises IdentityError for a
+    file with other content: a new uuid would leave the host's allocations with a provider that nobody serves.
+    Raises OSError if the folder cannot be made or written.
+    """
+    state_path.mkdir(parents=True, exist_ok=True)
+    path = state_path / FILE_NAME
+    lock = os.open(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return _read(path)
+        except FileNotFoundError:
+            made = str(uuid.uuid4())
+            write_durably(path, f"{made}\n".encode(), mode=0o644)
+            return made
+    finally:
+        os.close(lock)
+
+
+def _read(path: Path) -> str:
+    content = path.read_bytes()
+    try:
+        return str(uuid.UUID(content.decode("ascii").strip()))
+    except ValueError as error:
+        raise IdentityError(
+            f"{path} holds {content[:60]!r} instead of a uuid: restore the uuid that this host's provider"
+            " has in Placement, or remove the file if it has none"
+        ) from error

@@ -1,0 +1,120 @@
+"""Traits of a host: what os-traits calls the flags of its processors, and what resctrl can do.
+
+os-traits names most CPU traits after the kernel's flag without underscores (`avx512_vnni`:
+HW_CPU_X86_AVX512VNNI); the tables here hold those named otherwise. Flags are those of
+arch/x86/include/asm/cpufeatures.h and Documentation/arch/arm64/elf_hwcaps.rst of the kernel.
+"""
+
+import re
+from collections.abc import Mapping
+
+import os_traits
+
+from compute_agent.host.topology import Topology
+
+NUMA_ROOT: str = os_traits.HW_NUMA_ROOT
+RESCTRL_PREFIX = "CUSTOM_RESCTRL_"
+WAY_SIZE_PREFIX = "CUSTOM_LLC_WAY_"
+
+_NAMESPACES = {
+    "x86_64": "HW_CPU_X86_",
+    "i686": "HW_CPU_X86_",
+    "aarch64": "HW_CPU_AARCH64_",
+    "ppc64le": "HW_CPU_PPC64LE_",
+}
+
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "aes": ("HW_CPU_X86_AESNI",),
+    "bmi1": ("HW_CPU_X86_BMI",),
+    "fma": ("HW_CPU_X86_FMA3",),
+    "gfni": ("HW_CPU_X86_AVX512GFNI",),
+    "pclmulqdq": ("HW_CPU_X86_CLMUL",),
+    "pni": ("HW_CPU_X86_SSE3",),  # Prescott New Instructions, as Linux called them first
+    "rtm": ("HW_CPU_X86_TSX",),
+    "sev": ("HW_CPU_X86_AMD_SEV",),
+    "sev_es": ("HW_CPU_X86_AMD_SEV_ES",),
+    "sev_snp": ("HW_CPU_X86_AMD_SEV_SNP",),
+    "sha_ni": ("HW_CPU_X86_SHA",),
+    "svm": ("HW_CPU_X86_SVM", "HW_CPU_X86_AMD_SVM"),
+    "tdx_host_platform": ("HW_CPU_X86_INTEL_TDX",),
+    "vaes": ("HW_CPU_X86_AVX512VAES",),
+    "virt_ssbd": ("HW_CPU_X86_AMD_VIRT_SSBD",),
+    "vmx": ("HW_CPU_X86_VMX", "HW_CPU_X86_INTEL_VMX"),
+    "vpclmulqdq": ("HW_CPU_X86_AVX512VPCLMULQDQ",),
+}
+
+_OF_VENDOR: Mapping[str, Mapping[str, str]] = {
+    # Linux has one flag for what the vendors enumerate differently; os-traits tells them apart.
+    "GenuineIntel": {
+        "ibrs": "HW_CPU_X86_INTEL_SPEC_CTRL",
+        "md_clear": "HW_CPU_X86_INTEL_MD_CLEAR",
+        "pcid": "HW_CPU_X86_INTEL_PCID",
+        "ssbd": "HW_CPU_X86_INTEL_SSBD",
+    },
+    "AuthenticAMD": {
+        "ibpb": "HW_CPU_X86_AMD_IBPB",
+        "ssbd": "HW_CPU_X86_AMD_SSBD",
+    },
+}
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+_BY_NAME: Mapping[str, Mapping[str, str]] = {
+    namespace: {_plain(trait.removeprefix(namespace)): trait for trait in os_traits.get_traits(namespace)}
+    for namespace in _NAMESPACES.values()
+}
+
+_CPU_TRAITS = frozenset(
+    [trait for names in _BY_NAME.values() for trait in names.values()]
+    + [trait for traits in _OTHER_NAMES.values() for trait in traits]
+    + [trait for table in _OF_VENDOR.values() for trait in table.values()]
+)
+
+
+def cpu_traits(topology: Topology) -> frozenset[str]:
+    """The traits of the processors: what all online CPUs can do, so that it holds wherever a guest runs."""
+    namespace = _NAMESPACES.get(topology.architecture)
+    if namespace is None:
+        return frozenset()
+    by_name = _BY_NAME[namespace]
+    found = {by_name[_plain(flag)] for flag in topology.cpu_flags if _plain(flag) in by_name}
+    if namespace == "HW_CPU_X86_":
+        of_vendor = _OF_VENDOR.get(topology.vendor or "", {})
+        found.update(of_vendor[flag] for flag in topology.cpu_flags if flag in of_vendor)
+        found.update(trait for flag in topology.cpu_flags for trait in _OTHER_NAMES.get(flag, ()))
+    if namespace == "HW_CPU_PPC64LE_":  # POWER has no flags, its generation is the model
+        found.update(by_name[word] for word in _words(topology.model_name) if word in by_name)
+    return frozenset(found)
+
+
+def root_traits(topology: Topology, resctrl_features: frozenset[str] = frozenset()) -> frozenset[str]:
+    """All traits of the root provider."""
+    traits = {os_traits.COMPUTE_NODE} | cpu_traits(topology)
+    if topology.hyperthreaded:
+        traits.add(os_traits.HW_CPU_HYPERTHREADING)
+    traits.update(RESCTRL_PREFIX + feature for feature in resctrl_features)
+    return frozenset(traits)
+
+
+def way_size_trait(way_kib: int) -> str:
+    """The trait that tells the size of one cache way: `CUSTOM_LLC_WAY_1408KIB`."""
+    return f"{WAY_SIZE_PREFIX}{way_kib}KIB"
+
+
+def is_ours(trait: str) -> bool:
+    """Whether the agent sets `trait` on its providers, and removes it when it no longer holds.
+
+    Traits that it never sets are somebody else's (an operator's, another agent's) and left alone.
+    """
+    return (
+        trait in _CPU_TRAITS
+        or trait in (os_traits.COMPUTE_NODE, os_traits.HW_CPU_HYPERTHREADING, NUMA_ROOT)
+        or trait.startswith((RESCTRL_PREFIX, WAY_SIZE_PREFIX))
+    )
+
+
+def _words(text: str | None) -> list[str]:
+    return re.findall(r"[a-z0-9]+", (text or "").lower())
