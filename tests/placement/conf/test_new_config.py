@@ -2,6 +2,7 @@
 
 import pytest
 from oslo_config import cfg
+
 from placement.conf import files_from_environment, new_config
 
 ALL = {
@@ -120,5 +121,5 @@ def test_no_additional_resource_classes_if_the_option_is_empty(tmp_path):
 
 
 def test_a_missing_configuration_file_is_named():
-    with pytest.raises(cfg.ConfigFilesNotFoundError, match="/nowhere/placement.conf"):
+    with pytest.raises(cfg.ConfigFilesNotFoundError, match=r"/nowhere/placement\.conf"):
         new_config(config_files=["/nowhere/placement.conf"])

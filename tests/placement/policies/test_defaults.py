@@ -1,6 +1,7 @@
 """Who may do what while the operator says nothing."""
 
 import pytest
+
 from placement.api.context import RequestContext
 from placement.conf import new_config
 from placement.exceptions import Forbidden

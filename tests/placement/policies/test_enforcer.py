@@ -5,6 +5,7 @@ import os
 
 import pytest
 from oslo_policy import policy
+
 from placement.api.context import RequestContext
 from placement.conf import new_config
 from placement.exceptions import Forbidden

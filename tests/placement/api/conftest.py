@@ -1,0 +1,44 @@
+"""What the tests of the layers before the handlers share."""
+
+import pytest
+from webtest import TestApp as Client
+
+from placement.api import context
+from placement.conf import new_config
+
+
+@pytest.fixture
+def conf():
+    """The default configuration, without authentication."""
+    conf = new_config(config_files=[])
+    conf.set_override("auth_strategy", "noauth2", group="api")
+    return conf
+
+
+class Handlers:
+    """Stands for the Flask application: answers 200 to all and keeps the callers that came through."""
+
+    def __init__(self):
+        self.callers = []
+        self.headers = [("Content-Type", "text/plain"), ("Content-Length", "2")]
+
+    def __call__(self, environ, start_response):
+        self.callers.append(context.of(environ))
+        start_response("200 OK", list(self.headers))
+        return [b"ok"]
+
+    @property
+    def caller(self):
+        (caller,) = self.callers
+        return caller
+
+
+@pytest.fixture
+def handlers():
+    return Handlers()
+
+
+@pytest.fixture
+def client_of():
+    """Makes a client of a WSGI application."""
+    return lambda app: Client(app, lint=True)

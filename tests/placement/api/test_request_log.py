@@ -1,0 +1,123 @@
+"""Request ids and the line each request leaves in the log."""
+
+import logging
+import re
+
+import pytest
+
+from placement.api import request_log
+from placement.api.auth import authenticate
+from placement.api.request_log import RequestLog
+
+ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+GIVEN = "req-00000000-1111-2222-3333-444444444444"
+TOKEN = {"X-Auth-Token": "ann:p"}
+
+
+@pytest.fixture
+def client(handlers, conf, client_of):
+    return client_of(RequestLog(authenticate(handlers, conf)))
+
+
+@pytest.fixture
+def lines(caplog):
+    """What is logged, without the time it took."""
+    caplog.set_level(logging.INFO, logger="placement.requestlog")
+
+    def lines():
+        messages = [record.getMessage() for record in caplog.records if record.name == "placement.requestlog"]
+        assert all(re.search(r" time: \d+\.\d{6}$", message) for message in messages)
+        return [message.rsplit(" time: ", 1)[0] for message in messages]
+
+    return lines
+
+
+def test_the_answer_names_the_request_as_its_log_records_do(client, handlers):
+    answer = client.get("/traits", headers=TOKEN)
+    assert ID.fullmatch(answer.headers["x-openstack-request-id"])
+    assert handlers.caller.request_id == answer.headers["x-openstack-request-id"]
+
+
+def test_a_refusal_is_named_too(client):
+    answer = client.get("/traits", status=401)
+    assert answer.json["errors"][0]["request_id"] == answer.headers["x-openstack-request-id"]
+
+
+def test_no_two_requests_have_the_same_id(client):
+    ids = {client.get("/traits", headers=TOKEN).headers["x-openstack-request-id"] for _ in range(10)}
+    assert len(ids) == 10
+
+
+def test_the_id_that_the_client_gave_is_kept_beside_ours(client, handlers):
+    answer = client.get("/traits", headers={**TOKEN, "X-Openstack-Request-Id": GIVEN})
+    assert handlers.caller.global_request_id == GIVEN
+    assert answer.headers["x-openstack-request-id"] != GIVEN
+
+
+@pytest.mark.parametrize("given", ["", "1234", GIVEN + "0", GIVEN.upper(), "req-x\t"])
+def test_an_id_of_another_form_is_not_kept(client, handlers, given):
+    client.get("/traits", headers={**TOKEN, "X-Openstack-Request-Id": given})
+    assert handlers.caller.global_request_id is None
+
+
+def test_every_request_leaves_one_line(client, handlers, lines):
+    handlers.headers.append(("openstack-api-version", "placement 1.39"))
+    client.get("/traits?name=in:A,B", headers=TOKEN, extra_environ={"REMOTE_ADDR": "192.0.2.7"})
+    assert lines() == ['192.0.2.7 "GET /traits?name=in:A,B" status: 200 len: 2 microversion: 1.39']
+
+
+def test_a_refusal_leaves_a_line(client, lines):
+    length = client.delete("/traits/X", status=401).headers["content-length"]
+    assert lines() == [f'- "DELETE /traits/X" status: 401 len: {length} microversion: -']
+
+
+def test_the_line_names_where_the_service_is_mounted(client, lines):
+    client.get("/traits", headers=TOKEN, extra_environ={"SCRIPT_NAME": "/placement"})
+    assert lines() == ['- "GET /placement/traits" status: 200 len: 2 microversion: -']
+
+
+@pytest.mark.parametrize(
+    ("path", "logged"),
+    [
+        ("/a%0Ab", "/a%0Ab"),
+        ("/a%22%20status:%20200", "/a%22%20status:%20200"),
+        ("/%C3%A9?%C3%A9=%0a", "/%C3%A9?%C3%A9=%0a"),
+        ("/%FF", "/%FF"),
+        ("/a%1B[2J", "/a%1B[2J"),
+    ],
+)
+def test_no_path_can_break_or_fake_a_line(client, lines, path, logged):
+    client.get(path, headers=TOKEN)
+    assert lines() == [f'- "GET {logged}" status: 200 len: 2 microversion: -']
+
+
+def test_the_record_belongs_to_its_own_caller(client, caplog):
+    """oslo.log takes user and request id from the context of the thread."""
+    caplog.set_level(logging.INFO, logger="placement.requestlog")
+    seen = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            from oslo_context import context
+
+            seen.append((context.get_current().user_id, context.get_current().request_id))
+
+    handler = Handler()
+    request_log.LOG.addHandler(handler)
+    try:
+        first = client.get("/traits", headers=TOKEN)
+        second = client.get("/traits", status=401)
+        third = client.get("/")
+    finally:
+        request_log.LOG.removeHandler(handler)
+    ids = [answer.headers["x-openstack-request-id"] for answer in (first, second, third)]
+    assert seen == [("ann", ids[0]), (None, ids[1]), (None, ids[2])]
+
+
+def test_nothing_is_put_together_for_a_log_that_is_off(client, monkeypatch):
+    monkeypatch.setattr(request_log, "_log", None)
+    request_log.LOG.setLevel(logging.WARNING)
+    try:
+        client.get("/traits", headers=TOKEN, status=200)
+    finally:
+        request_log.LOG.setLevel(logging.NOTSET)
