@@ -1,8 +1,8 @@
 """Change counters: what serialises writers and what tells readers that something changed.
 
 Every provider belongs to one of :data:`PROVIDERS` buckets for good, chosen by its
-uuid; one more bucket stands for the names of resource classes and traits. A
-transaction that writes to a provider first increments the counter of its bucket
+uuid; one more bucket stands for the names of resource classes and traits, and one
+for the shape of trees. A transaction that writes to a provider first increments the counter of its bucket
 and so holds that row's lock until it ends. Two things follow:
 
 - transactions that touch the same provider come one after the other, and what
@@ -22,6 +22,8 @@ from placement.db.tables import change_buckets
 
 PROVIDERS: Final = 256
 NAMES: Final = 256
+TREES: Final = 257
+ALL: Final = (*range(PROVIDERS), NAMES, TREES)
 
 
 def bucket_of(uuid: str) -> int:

@@ -49,12 +49,20 @@ class Transaction:
         self._bumped: set[int] = set()
 
     def lock(self, uuids: Iterable[str]) -> None:
-        """Wait until no other transaction writes to these providers. Once per transaction."""
+        """Wait until no other transaction writes to these providers.
+
+        A second call in one transaction may wait in a circle with another
+        transaction; the database ends that and :meth:`Database.write` starts again.
+        """
         buckets.lock(self.conn, (buckets.bucket_of(uuid) for uuid in uuids))
 
     def lock_names(self) -> None:
         """As :meth:`lock`, for the names of resource classes and traits."""
         buckets.lock(self.conn, (buckets.NAMES,))
+
+    def lock_trees(self) -> None:
+        """As :meth:`lock`, for moving providers between parents."""
+        buckets.lock(self.conn, (buckets.TREES,))
 
     def changed(self, provider_ids: Iterable[int], *, generation: bool) -> None:
         """Note that these (locked) providers changed; with ``generation`` theirs goes up by one."""

@@ -66,7 +66,7 @@ def upgrade(url: str, revision: str = "head") -> None:
     with _exclusive(url) as conn:
         command.upgrade(_config(conn), revision)
         present = set(conn.execute(sa.select(change_buckets.c.id)).scalars())
-        missing = [number for number in (*range(buckets.PROVIDERS), buckets.NAMES) if number not in present]
+        missing = [number for number in buckets.ALL if number not in present]
         if missing:
             conn.execute(
                 sa.insert(change_buckets),

@@ -126,12 +126,12 @@ class String(Field):
             raise _fail("maxLength", f"{value!r} is too long")
         if self.pattern is not None and not self.pattern.search(value):
             raise _fail("pattern", f"{value!r} does not match {self.pattern.pattern!r}")
-        if not _storable(value):
+        if not storable(value):
             raise _fail("pattern", f"{value!r} holds characters that no text may hold")
         return value
 
 
-def _storable(value: str) -> bool:
+def storable(value: str) -> bool:
     """Whether databases take the text: no NUL, no lone surrogates."""
     return "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
 
@@ -168,7 +168,9 @@ class Array(Field):
 
     json_type = "array"
 
-    def __init__(self, items: fields.Field[Any], *, min_items: int = 0, unique: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, items: fields.Field[Any], *, min_items: int = 0, unique: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.items = items
         self.min_items = min_items
@@ -260,9 +262,7 @@ class Object(Field):
 class Schema(MarshmallowSchema):
     """Base of all schemas: a property that is not declared is an error."""
 
-    error_messages = {
-        "unknown": "unexpected",
-    }
+    error_messages = {"unknown": "unexpected"}  # noqa: RUF012  # declared by marshmallow
 
     def handle_error(self, error: ValidationError, data: Any, *, many: bool, **kwargs: Any) -> None:
         """Put what marshmallow itself found into JSON schema's words."""

@@ -67,6 +67,14 @@ class TraitsFilter:
     prefix: str | None = None
     associated: bool | None = None
 
+    def lists(self, name: str, associated: bool) -> bool:
+        """Whether the trait of this name, which providers have or have not, is asked for."""
+        return (
+            (self.names is None or name in self.names)
+            and (self.prefix is None or name.startswith(self.prefix))
+            and self.associated in (None, associated)
+        )
+
 
 def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilter:
     """The query string of ``GET /resource_providers``.

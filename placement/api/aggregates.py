@@ -1,0 +1,45 @@
+"""``/resource_providers/{uuid}/aggregates``."""
+
+import time
+from typing import Any
+
+from flask import Blueprint, Response
+
+from placement.api.call import Call, operation
+from placement.api.resource_providers import existing, path_uuid
+from placement.policies import aggregate as rules
+from placement.schemas import membership as schemas
+from placement.store import aggregates as store
+
+blueprint = Blueprint("aggregates", __name__)
+
+_PATH = "/resource_providers/<uuid>/aggregates"
+_WITH_GENERATION = (1, 19)
+
+
+def _answer(call: Call, aggregates: list[str], generation: int, last_modified: float) -> Response:
+    document: dict[str, Any] = {"aggregates": aggregates}
+    if call.version >= _WITH_GENERATION:
+        document["resource_provider_generation"] = generation
+    return call.answer(document, last_modified)
+
+
+@operation(blueprint, "GET", _PATH, rules.LIST, since=(1, 1), writes_json=True)
+def show(call: Call, uuid: str) -> Response:
+    """The aggregates of a provider."""
+    with call.service.model.fresh() as view:
+        provider = existing(view, uuid)
+        return _answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
+
+
+@operation(blueprint, "PUT", _PATH, rules.UPDATE, since=(1, 1), reads_json=True)
+def replace(call: Call, uuid: str) -> Response:
+    """Make these the aggregates of a provider."""
+    known = path_uuid(uuid)
+    if call.version >= _WITH_GENERATION:
+        body = call.body(schemas.Aggregates())
+        aggregates, expected = body["aggregates"], body["resource_provider_generation"]
+    else:
+        aggregates, expected = call.wrapped_body(schemas.AggregateList(), "aggregates"), None
+    generation = call.service.database.write(lambda tx: store.replace(tx, known, expected, aggregates))
+    return _answer(call, aggregates, generation, time.time())

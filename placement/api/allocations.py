@@ -1,0 +1,125 @@
+"""``/allocations``, ``/allocations/{consumer_uuid}`` and ``/resource_providers/{uuid}/allocations``."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Blueprint, Response
+from oslo_config import cfg
+
+from placement.api.call import Call, operation
+from placement.api.resource_providers import existing
+from placement.exceptions import InvalidRequest, NotFound
+from placement.microversion import Microversion
+from placement.policies import allocation as rules
+from placement.schemas import allocation as schemas
+from placement.schemas.base import canonical_uuid
+from placement.store import allocations as store
+from placement.store import consumers
+from placement.store.allocations import Allocation, Claim
+from placement.store.consumers import ANY_GENERATION, Owner
+
+blueprint = Blueprint("allocations", __name__)
+
+UNKNOWN_TYPE = "unknown"
+_OWNERS = (1, 8)
+_OWNERS_SHOWN = (1, 12)
+_GENERATIONS = (1, 28)
+_TYPES = (1, 38)
+
+
+def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]) -> Claim:
+    """What the body says that this consumer shall hold."""
+    owner = Owner(
+        body.get("project_id", conf.placement.incomplete_consumer_project_id),
+        body.get("user_id", conf.placement.incomplete_consumer_user_id),
+        body.get("consumer_type"),
+    )
+    return Claim(
+        consumer=consumer,
+        resources={uuid: each["resources"] for uuid, each in body["allocations"].items()},
+        generation=body["consumer_generation"] if version >= _GENERATIONS else ANY_GENERATION,
+        owner=owner,
+        keeps_owner=version < _OWNERS,
+        keeps_type=version < _TYPES,
+    )
+
+
+def _newest(allocations: list[Allocation]) -> float:
+    return max((each.updated_at for each in allocations), default=time.time())
+
+
+@operation(blueprint, "GET", "/allocations/<consumer_uuid>", rules.LIST, writes_json=True)
+def list_of_consumer(call: Call, consumer_uuid: str) -> Response:
+    """All that a consumer holds."""
+    uuid = canonical_uuid(consumer_uuid)
+    if uuid is None:
+        return call.answer({"allocations": {}}, time.time())
+    with call.service.database.read() as conn:
+        held = store.of_consumer(conn, uuid)
+        consumer = consumers.find(conn, uuid) if held else None
+    by_provider: dict[str, Any] = {}
+    for each in held:
+        entry = by_provider.setdefault(
+            each.provider, {"generation": each.provider_generation, "resources": {}}
+        )
+        entry["resources"][each.resource_class] = each.used
+    document: dict[str, Any] = {"allocations": by_provider}
+    if consumer is not None and call.version >= _OWNERS_SHOWN:
+        document["project_id"] = consumer.project_id
+        document["user_id"] = consumer.user_id
+        if call.version >= _GENERATIONS:
+            document["consumer_generation"] = consumer.generation
+        if call.version >= _TYPES:
+            document["consumer_type"] = consumer.consumer_type or UNKNOWN_TYPE
+    return call.answer(document, _newest(held))
+
+
+@operation(blueprint, "PUT", "/allocations/<consumer_uuid>", rules.UPDATE, reads_json=True)
+def replace_of_consumer(call: Call, consumer_uuid: str) -> Response:
+    """Make this all that a consumer holds."""
+    uuid = canonical_uuid(consumer_uuid)
+    if uuid is None:
+        raise InvalidRequest(f"Malformed consumer_uuid: {consumer_uuid}")
+    body = call.body(schemas.put(call.version))
+    claim = claim_of(call.service.conf, call.version, uuid, body)
+    call.service.database.write(lambda tx: store.replace(tx, [claim]))
+    return call.nothing()
+
+
+@operation(blueprint, "POST", "/allocations", rules.MANAGE, since=(1, 13), reads_json=True)
+def replace_several(call: Call) -> Response:
+    """Make this all that several consumers hold, at once."""
+    body = call.wrapped_body(schemas.post(call.version), "allocations")
+    claims = [claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body.items()]
+    call.service.database.write(lambda tx: store.replace(tx, claims))
+    return call.nothing()
+
+
+@operation(blueprint, "DELETE", "/allocations/<consumer_uuid>", rules.DELETE)
+def delete_of_consumer(call: Call, consumer_uuid: str) -> Response:
+    """Give back all that a consumer holds."""
+    uuid = canonical_uuid(consumer_uuid)
+    if uuid is None:
+        raise NotFound(f"No allocations for consumer '{consumer_uuid}'")
+    call.service.database.write(lambda tx: store.delete(tx, uuid))
+    return call.nothing()
+
+
+@operation(blueprint, "GET", "/resource_providers/<uuid>/allocations", rules.PROVIDER_LIST, writes_json=True)
+def list_of_provider(call: Call, uuid: str) -> Response:
+    """All that consumers hold of a provider."""
+    with call.service.model.fresh() as view:
+        provider = existing(view, uuid)
+    with call.service.database.read() as conn:
+        held = store.of_provider(conn, provider.uuid)
+    by_consumer: dict[str, Any] = {}
+    for each in held:
+        entry = by_consumer.setdefault(each.consumer, {"resources": {}})
+        entry["resources"][each.resource_class] = each.used
+        if call.version >= _GENERATIONS:
+            entry["consumer_generation"] = each.consumer_generation
+    # the allocations and the generation that goes with them are of one snapshot
+    generation = held[0].provider_generation if held else provider.generation
+    document = {"resource_provider_generation": generation, "allocations": by_consumer}
+    return call.answer(document, _newest(held))

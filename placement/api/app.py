@@ -1,0 +1,59 @@
+"""The Flask application: one blueprint a resource.
+
+The whole API, as a table, is what ``flask routes`` prints; each operation stands
+at its handler, in the module of its resource.
+"""
+
+from flask import Flask
+from oslo_config import cfg
+
+from placement.api import (
+    aggregates,
+    allocation_candidates,
+    allocations,
+    call,
+    errors,
+    inventories,
+    reshaper,
+    resource_classes,
+    resource_providers,
+    root,
+    traits,
+    usages,
+    versioning,
+)
+from placement.api.service import Service
+
+_MAX_BODY = 64 * 1024 * 1024
+
+BLUEPRINTS = (
+    root.blueprint,
+    resource_providers.blueprint,
+    inventories.blueprint,
+    aggregates.blueprint,
+    traits.blueprint,
+    resource_classes.blueprint,
+    allocations.blueprint,
+    allocation_candidates.blueprint,
+    usages.blueprint,
+    reshaper.blueprint,
+)
+
+
+def create_app(conf: cfg.ConfigOpts) -> Flask:
+    """The service for one worker process; connections are opened by it alone."""
+    app = Flask("placement", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
+    app.url_map.merge_slashes = False
+    service = Service.of(conf)
+    call.provide(app, service)
+    versioning.install(app)
+    errors.install(app)
+    app.before_request(call.check_body_headers)
+    for blueprint in BLUEPRINTS:
+        app.register_blueprint(blueprint)
+    for rule in app.url_map.iter_rules():
+        # werkzeug answers HEAD wherever there is a GET; the API does not
+        (rule.methods or set()).discard("HEAD")
+    service.try_to_prepare()
+    return app

@@ -1,0 +1,188 @@
+"""One request, as the handlers see it, and the answers they give.
+
+A handler is thin: the decorator :func:`operation` has checked version, media
+types and policy, the handler parses, calls the store or the model, and
+serialises.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+from flask import Blueprint, Response, abort, current_app, g, request
+from marshmallow import Schema
+from werkzeug.exceptions import BadRequest, MethodNotAllowed, NotAcceptable, UnsupportedMediaType
+from werkzeug.http import http_date
+
+from placement.api import context
+from placement.api.service import Service
+from placement.exceptions import InvalidRequest
+from placement.microversion import MIN, Microversion
+from placement.schemas import base
+
+JSON: Final = "application/json"
+_CACHE_HEADERS: Final = (1, 15)
+_SERVICE: Final = "placement.service"
+
+Handler = Callable[..., Response]
+
+
+class Call:
+    """The present request: who, which version, what."""
+
+    def __init__(self) -> None:
+        self.version: Microversion = g.version
+        self.service: Service = current_app.extensions[_SERVICE]
+
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """The query string, in its order."""
+        return list(request.args.items(multi=True))
+
+    def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
+        """Refuse who may not do this.
+
+        :raises placement.exceptions.Forbidden: saying so.
+        """
+        self.service.enforcer.authorize(context.of(request.environ), rule, target)
+
+    def require_json(self) -> None:
+        """Refuse a body that says it is something else.
+
+        :raises UnsupportedMediaType: naming what it says.
+        """
+        if request.mimetype != JSON:
+            raise UnsupportedMediaType(
+                f"The media type {request.mimetype or None} is not supported, use {JSON}"
+            )
+
+    def json(self) -> Any:
+        """The body, parsed.
+
+        :raises InvalidRequest: it is not JSON.
+        """
+        try:
+            return orjson.loads(request.get_data(cache=False))
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest(f"Malformed JSON: {error}") from None
+
+    def body(self, schema: Schema) -> dict[str, Any]:
+        """The body as the schema reads it.
+
+        :raises InvalidRequest: it is not JSON or not what the schema says.
+        """
+        return base.load(schema, self.json())
+
+    def wrapped_body(self, schema: Schema, field: str) -> Any:
+        """As :meth:`body`, for a schema whose one field stands for the whole body."""
+        return base.load(schema, {field: self.json()})[field]
+
+    def no_parameters(self) -> None:
+        """Refuse a query string.
+
+        :raises InvalidRequest: naming what was not expected.
+        """
+        if request.args:
+            raise InvalidRequest(f"Invalid query string parameters: {base.unexpected(list(request.args))}")
+
+    def answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
+        """JSON; from 1.15 with the time (seconds since 1970) at which what it shows last changed."""
+        body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
+        return self.dated(Response(body, status, mimetype=JSON), last_modified)
+
+    def nothing(self, status: int = 204, location: str | None = None) -> Response:
+        """An answer without a body."""
+        response = Response(status=status)
+        del response.headers["Content-Type"]
+        return response if location is None else self.located(response, location)
+
+    def located(self, response: Response, path: str) -> Response:
+        """The response with the address of what was made."""
+        response.headers["Location"] = request.root_url.rstrip("/") + path
+        return response
+
+    def dated(self, response: Response, last_modified: float | None) -> Response:
+        """The response with the headers that 1.15 introduced."""
+        if last_modified is not None and self.version >= _CACHE_HEADERS:
+            response.headers["Last-Modified"] = http_date(last_modified)
+            response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+def provide(app: Any, service: Service) -> None:
+    """Make the service known to the calls of this application."""
+    app.extensions[_SERVICE] = service
+
+
+def prefix() -> str:
+    """Where the API is mounted; what links begin with."""
+    return str(request.environ.get("SCRIPT_NAME", ""))
+
+
+def operation(
+    blueprint: Blueprint,
+    method: str,
+    path: str,
+    rule: str | None,
+    *,
+    since: Microversion = MIN,
+    before: HTTPStatus = HTTPStatus.NOT_FOUND,
+    reads_json: bool = False,
+    writes_json: bool = False,
+) -> Callable[[Handler], Handler]:
+    """Make a function the handler of one operation of the API.
+
+    :param rule: the policy rule that must allow it; None when the handler asks itself.
+    :param since: the microversion that introduced the operation, and ``before``
+        what it is to older ones.
+    :param reads_json: the body is JSON, anything else is 415.
+    :param writes_json: the answer is JSON, a client that does not take that gets 406.
+    """
+
+    def decorate(handler: Handler) -> Handler:
+        @wraps(handler)
+        def handle(**path_arguments: str) -> Response:
+            call = Call()
+            if call.version < since:
+                if before is HTTPStatus.METHOD_NOT_ALLOWED:
+                    raise MethodNotAllowed(valid_methods=_other_methods(method))
+                abort(before)
+            if reads_json:
+                call.require_json()
+            if writes_json and request.accept_mimetypes and not request.accept_mimetypes[JSON]:
+                raise NotAcceptable(f"Only {JSON} is provided")
+            call.service.prepare()
+            if rule is not None:
+                call.authorize(rule)
+            return handler(call, **path_arguments)
+
+        blueprint.add_url_rule(
+            path,
+            f"{method} {path}".replace(".", "_"),
+            handle,
+            methods=[method],
+            provide_automatic_options=False,
+        )
+        return handler
+
+    return decorate
+
+
+def _other_methods(method: str) -> list[str]:
+    assert request.url_rule is not None
+    same_path = (each for each in current_app.url_map.iter_rules() if each.rule == request.url_rule.rule)
+    return sorted({name for each in same_path for name in each.methods or ()} - {method})
+
+
+def check_body_headers() -> None:
+    """Refuse a length that is no number, and a body that does not say what it is.
+
+    :raises BadRequest: naming the header.
+    """
+    length = request.environ.get("CONTENT_LENGTH") or ""
+    if length and not (length.isascii() and length.isdigit()):
+        raise BadRequest("content-length header must be an integer")
+    if length and int(length) and not request.environ.get("CONTENT_TYPE"):
+        raise BadRequest("content-type header required")

@@ -1,0 +1,122 @@
+"""``/resource_providers/{uuid}/inventories`` and below."""
+
+import time
+from http import HTTPStatus
+from typing import Any
+
+from flask import Blueprint, Response
+
+from placement.api.call import Call, operation
+from placement.api.resource_providers import existing, path_uuid
+from placement.exceptions import NotFound
+from placement.model.feed import View
+from placement.model.world import Inventory, Provider
+from placement.policies import inventory as rules
+from placement.schemas import inventory as schemas
+from placement.store import inventories as store
+from placement.store.inventories import Values
+
+blueprint = Blueprint("inventories", __name__)
+
+_PATH = "/resource_providers/<uuid>/inventories"
+_MAY_RESERVE_ALL = (1, 26)
+
+
+def _shown(inventory: Inventory | Values) -> dict[str, Any]:
+    return {
+        "total": inventory.total,
+        "reserved": inventory.reserved,
+        "min_unit": inventory.min_unit,
+        "max_unit": inventory.max_unit,
+        "step_size": inventory.step_size,
+        "allocation_ratio": inventory.allocation_ratio,
+    }
+
+
+def _show_all(call: Call, view: View, provider: Provider) -> Response:
+    newest = max((each.updated_at for each in provider.inventories.values()), default=time.time())
+    documents = {name: _shown(each) for name, each in provider.inventories.items()}
+    document = {"resource_provider_generation": provider.generation, "inventories": documents}
+    return call.answer(document, newest)
+
+
+def _checked(call: Call, uuid: str, name: str, values: Values, verb: str) -> Values:
+    store.check_reserved(uuid, name, values, may_reserve_all=call.version >= _MAY_RESERVE_ALL, verb=verb)
+    return values
+
+
+@operation(blueprint, "GET", _PATH, rules.LIST, writes_json=True)
+def list_all(call: Call, uuid: str) -> Response:
+    """All inventories of a provider."""
+    with call.service.model.fresh() as view:
+        return _show_all(call, view, existing(view, uuid))
+
+
+@operation(blueprint, "POST", _PATH, rules.CREATE, reads_json=True)
+def create(call: Call, uuid: str) -> Response:
+    """Add an inventory of one more class."""
+    known = path_uuid(uuid)
+    body = call.body(schemas.Create())
+    name = body["resource_class"]
+    values = _checked(call, known, name, body["values"], "create")
+    generation = call.service.database.write(lambda tx: store.add(tx, known, name, values))
+    document = {"resource_provider_generation": generation, **_shown(values)}
+    return call.located(
+        call.answer(document, time.time(), 201), f"/resource_providers/{known}/inventories/{name}"
+    )
+
+
+@operation(blueprint, "PUT", _PATH, rules.UPDATE, reads_json=True)
+def replace_all(call: Call, uuid: str) -> Response:
+    """Make these the inventories of a provider."""
+    known = path_uuid(uuid)
+    body = call.body(schemas.ReplaceAll())
+    wanted = {
+        name: _checked(call, known, name, each["values"], "update")
+        for name, each in body["inventories"].items()
+    }
+    generation = call.service.database.write(
+        lambda tx: store.replace_all(tx, known, body["resource_provider_generation"], wanted)
+    )
+    documents = {name: _shown(values) for name, values in wanted.items()}
+    return call.answer({"resource_provider_generation": generation, "inventories": documents}, time.time())
+
+
+@operation(blueprint, "DELETE", _PATH, rules.DELETE, since=(1, 5), before=HTTPStatus.METHOD_NOT_ALLOWED)
+def delete_all(call: Call, uuid: str) -> Response:
+    """Remove all inventories of a provider."""
+    known = path_uuid(uuid)
+    call.service.database.write(lambda tx: store.remove_all(tx, known))
+    return call.nothing()
+
+
+@operation(blueprint, "GET", f"{_PATH}/<resource_class>", rules.SHOW, writes_json=True)
+def show(call: Call, uuid: str, resource_class: str) -> Response:
+    """One inventory."""
+    with call.service.model.fresh() as view:
+        provider = existing(view, uuid)
+        inventory = provider.inventories.get(resource_class)
+        if inventory is None:
+            raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
+        document = {"resource_provider_generation": provider.generation, **_shown(inventory)}
+        return call.answer(document, inventory.updated_at)
+
+
+@operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE, reads_json=True)
+def update(call: Call, uuid: str, resource_class: str) -> Response:
+    """Change one inventory."""
+    known = path_uuid(uuid)
+    body = call.body(schemas.Update())
+    values = _checked(call, known, resource_class, body["values"], "update")
+    generation = call.service.database.write(
+        lambda tx: store.change(tx, known, body["resource_provider_generation"], resource_class, values)
+    )
+    return call.answer({"resource_provider_generation": generation, **_shown(values)}, time.time())
+
+
+@operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE)
+def delete(call: Call, uuid: str, resource_class: str) -> Response:
+    """Remove one inventory."""
+    known = path_uuid(uuid)
+    call.service.database.write(lambda tx: store.remove(tx, known, resource_class))
+    return call.nothing()

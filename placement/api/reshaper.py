@@ -1,0 +1,34 @@
+"""``/reshaper``."""
+
+from flask import Blueprint, Response
+
+from placement.api.allocations import claim_of
+from placement.api.call import Call, operation
+from placement.policies import reshaper as rules
+from placement.schemas import allocation as schemas
+from placement.store import inventories as inventory_store
+from placement.store import reshaper as store
+from placement.store.reshaper import NewInventories
+
+blueprint = Blueprint("reshaper", __name__)
+
+
+@operation(blueprint, "POST", "/reshaper", rules.RESHAPE, since=(1, 30), reads_json=True)
+def reshape(call: Call) -> Response:
+    """Move inventories and allocations between providers, at once."""
+    body = call.body(schemas.reshaper(call.version))
+    wanted = {
+        uuid: NewInventories(
+            each["resource_provider_generation"],
+            {name: inventory["values"] for name, inventory in each["inventories"].items()},
+        )
+        for uuid, each in body["inventories"].items()
+    }
+    for uuid, new in wanted.items():
+        for name, values in new.inventories.items():
+            inventory_store.check_reserved(uuid, name, values, may_reserve_all=True, verb="update")
+    claims = [
+        claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body["allocations"].items()
+    ]
+    call.service.database.write(lambda tx: store.reshape(tx, wanted, claims))
+    return call.nothing()

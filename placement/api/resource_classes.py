@@ -1,0 +1,79 @@
+"""``/resource_classes`` and ``/resource_classes/{name}``."""
+
+import time
+from typing import Any
+
+from flask import Blueprint, Response
+
+from placement.api.call import Call, operation, prefix
+from placement.exceptions import Conflict, NotFound
+from placement.policies import resource_class as rules
+from placement.schemas import base
+from placement.schemas import membership as schemas
+from placement.store import classes as store
+
+blueprint = Blueprint("resource_classes", __name__)
+
+_SINCE = (1, 2)
+_PUT_CREATES = (1, 7)
+
+
+def _shown(name: str) -> dict[str, Any]:
+    return {"name": name, "links": [{"rel": "self", "href": f"{prefix()}/resource_classes/{name}"}]}
+
+
+@operation(blueprint, "GET", "/resource_classes", rules.LIST, since=_SINCE, writes_json=True)
+def list_all(call: Call) -> Response:
+    """All resource classes."""
+    with call.service.model.fresh() as view:
+        classes = view.names.classes
+        return call.answer(
+            {"resource_classes": [_shown(name) for name in classes]},
+            max(classes.values(), default=time.time()),
+        )
+
+
+@operation(blueprint, "POST", "/resource_classes", rules.CREATE, since=_SINCE, reads_json=True)
+def create(call: Call) -> Response:
+    """Make a custom class."""
+    name = call.body(schemas.ResourceClass())["name"]
+    if not call.service.database.write(lambda tx: store.create(tx, name)):
+        raise Conflict(f"Conflicting resource class already exists: {name}")
+    return call.nothing(201, f"/resource_classes/{name}")
+
+
+@operation(blueprint, "GET", "/resource_classes/<name>", rules.SHOW, since=_SINCE, writes_json=True)
+def show(call: Call, name: str) -> Response:
+    """One resource class."""
+    with call.service.model.fresh() as view:
+        if name not in view.names.classes:
+            raise NotFound(f"No such resource class {name}.")
+        return call.answer(_shown(name), view.names.classes[name])
+
+
+@operation(blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE, since=_SINCE)
+def update(call: Call, name: str) -> Response:
+    """To 1.6 rename a custom class, from 1.7 make sure that there is one of this name."""
+    if call.version < _PUT_CREATES:
+        return _rename(call, name)
+    base.load(schemas.ResourceClass(), {"name": name})
+    is_new = call.service.database.write(lambda tx: store.create(tx, name))
+    return call.dated(call.nothing(201 if is_new else 204, f"/resource_classes/{name}"), time.time())
+
+
+def _rename(call: Call, name: str) -> Response:
+    call.require_json()
+    new = call.body(schemas.ResourceClass())["name"]
+    if not base.storable(name):
+        raise NotFound(f"No such resource class {name}.")
+    call.service.database.write(lambda tx: store.rename(tx, name, new))
+    return call.answer(_shown(new), time.time())
+
+
+@operation(blueprint, "DELETE", "/resource_classes/<name>", rules.DELETE, since=_SINCE)
+def delete(call: Call, name: str) -> Response:
+    """Remove a custom class that nothing uses."""
+    if not base.storable(name):
+        raise NotFound(f"No such resource class {name}.")
+    call.service.database.write(lambda tx: store.delete(tx, name))
+    return call.nothing()

@@ -1,0 +1,73 @@
+"""What the handlers of one worker share."""
+
+import logging
+from dataclasses import dataclass, field
+from threading import Lock
+
+from oslo_config import cfg
+
+from placement.db import migration
+from placement.db.database import Database
+from placement.db.engine import PoolOptions
+from placement.exceptions import Unavailable
+from placement.model.feed import Model
+from placement.policies.enforcer import Enforcer
+from placement.store import classes
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class Service:
+    """The configuration, the database, the read model and the policy of a worker process."""
+
+    conf: cfg.ConfigOpts
+    database: Database
+    model: Model
+    enforcer: Enforcer
+    _ready: bool = False
+    _lock: Lock = field(default_factory=Lock)
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts) -> "Service":
+        """The service that the configuration describes; nothing is connected yet."""
+        group = conf.placement_database
+        options = PoolOptions(
+            max_pool_size=group.max_pool_size,
+            max_overflow=group.max_overflow,
+            pool_timeout=group.pool_timeout,
+            connection_recycle_time=group.connection_recycle_time,
+            lock_timeout=group.lock_timeout,
+        )
+        database = Database(group.connection, options)
+        return cls(conf, database, Model(database), Enforcer(conf))
+
+    def prepare(self) -> None:
+        """Migrate the database if so configured, and make the standard names; once per worker.
+
+        :raises Unavailable: the database does not answer or lacks our schema. Every
+            request tries again, so a worker that started before its database recovers.
+        """
+        if not self._ready:
+            with self._lock:
+                self._prepare()
+
+    def _prepare(self) -> None:
+        if not self._ready:
+            url = self.conf.placement_database.connection
+            if self.conf.placement_database.sync_on_startup:
+                migration.upgrade(url)
+            elif migration.version(url) != migration.newest():
+                raise Unavailable(
+                    "The database does not have the schema of this version: run 'placement-manage db sync'."
+                )
+            additional = self.conf.placement.additional_resource_classes
+            self.database.write(lambda tx: classes.make_standard_names(tx, additional))
+            self._ready = True
+
+    def try_to_prepare(self) -> None:
+        """As :meth:`prepare`, with a log line in place of an error: requests will tell."""
+        try:
+            self.prepare()
+        except Unavailable as error:
+            LOG.error("not ready yet: %s", error)

@@ -1,0 +1,95 @@
+"""``/traits``, ``/traits/{name}`` and ``/resource_providers/{uuid}/traits``."""
+
+import time
+
+from flask import Blueprint, Response
+
+from placement.api.call import Call, operation
+from placement.api.resource_providers import existing, path_uuid
+from placement.exceptions import InvalidRequest, NotFound
+from placement.policies import trait as rules
+from placement.schemas import base
+from placement.schemas import membership as schemas
+from placement.schemas.query import parse_traits
+from placement.store import traits as store
+
+blueprint = Blueprint("traits", __name__)
+
+_SINCE = (1, 6)
+_OF_PROVIDER = "/resource_providers/<uuid>/traits"
+
+
+@operation(blueprint, "GET", "/traits", rules.LIST, since=_SINCE, writes_json=True)
+def list_all(call: Call) -> Response:
+    """All traits, or those with certain names, or those that providers have."""
+    wanted = parse_traits(call.parameters, call.version)
+    with call.service.model.fresh() as view:
+        found = {
+            name: updated_at
+            for name, updated_at in view.names.traits.items()
+            if wanted.lists(name, associated=name in view.world.by_trait)
+        }
+    return call.answer({"traits": list(found)}, max(found.values(), default=time.time()))
+
+
+@operation(blueprint, "GET", "/traits/<name>", rules.SHOW, since=_SINCE)
+def show(call: Call, name: str) -> Response:
+    """204 if there is such a trait."""
+    with call.service.model.fresh() as view:
+        if name not in view.names.traits:
+            raise NotFound(f"No such trait(s): {name}.")
+        return call.dated(call.nothing(), view.names.traits[name])
+
+
+@operation(blueprint, "PUT", "/traits/<name>", rules.UPDATE, since=_SINCE)
+def create(call: Call, name: str) -> Response:
+    """Make a custom trait; 201 if it is new, 204 if it was there."""
+    try:
+        base.load(schemas.CustomTrait(), {"name": name})
+    except InvalidRequest:
+        raise InvalidRequest(
+            "The trait is invalid. A valid trait must be no longer than 255 characters, start with "
+            'the prefix "CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
+        ) from None
+    is_new = call.service.database.write(lambda tx: store.create(tx, name))
+    return call.dated(call.nothing(201 if is_new else 204, f"/traits/{name}"), time.time())
+
+
+@operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE, since=_SINCE)
+def delete(call: Call, name: str) -> Response:
+    """Remove a custom trait that no provider has."""
+    if not base.storable(name):
+        raise NotFound(f"No such trait(s): {name}.")
+    call.service.database.write(lambda tx: store.delete(tx, name))
+    return call.nothing()
+
+
+def _answer(call: Call, traits: list[str], generation: int, last_modified: float) -> Response:
+    return call.answer({"traits": traits, "resource_provider_generation": generation}, last_modified)
+
+
+@operation(blueprint, "GET", _OF_PROVIDER, rules.PROVIDER_LIST, since=_SINCE, writes_json=True)
+def list_of_provider(call: Call, uuid: str) -> Response:
+    """The traits of a provider."""
+    with call.service.model.fresh() as view:
+        provider = existing(view, uuid)
+        return _answer(call, sorted(provider.traits), provider.generation, provider.updated_at)
+
+
+@operation(blueprint, "PUT", _OF_PROVIDER, rules.PROVIDER_UPDATE, since=_SINCE, reads_json=True)
+def replace_of_provider(call: Call, uuid: str) -> Response:
+    """Make these the traits of a provider."""
+    known = path_uuid(uuid)
+    body = call.body(schemas.Traits())
+    generation = call.service.database.write(
+        lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
+    )
+    return _answer(call, body["traits"], generation, time.time())
+
+
+@operation(blueprint, "DELETE", _OF_PROVIDER, rules.PROVIDER_DELETE, since=_SINCE)
+def delete_of_provider(call: Call, uuid: str) -> Response:
+    """Take all traits from a provider."""
+    known = path_uuid(uuid)
+    call.service.database.write(lambda tx: store.remove_all(tx, known))
+    return call.nothing()

@@ -1,0 +1,63 @@
+"""``/usages`` and ``/resource_providers/{uuid}/usages``."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Blueprint, Response
+
+from placement.api.allocations import UNKNOWN_TYPE
+from placement.api.call import Call, operation
+from placement.api.resource_providers import existing
+from placement.policies import usage as rules
+from placement.schemas.query import parse_usages
+from placement.store import usages as store
+from placement.store.usages import Usage
+
+blueprint = Blueprint("usages", __name__)
+
+_BY_TYPE = (1, 38)
+_ALL_TYPES = "all"
+
+
+@operation(blueprint, "GET", "/resource_providers/<uuid>/usages", rules.PROVIDER_USAGES, writes_json=True)
+def of_provider(call: Call, uuid: str) -> Response:
+    """How much of each inventory of a provider is taken."""
+    with call.service.model.fresh() as view:
+        provider = existing(view, uuid)
+        usages = {name: provider.used.get(name, 0) for name in provider.inventories}
+        document = {"resource_provider_generation": provider.generation, "usages": usages}
+        return call.answer(document, provider.updated_at)
+
+
+@operation(blueprint, "GET", "/usages", None, since=(1, 9), writes_json=True)
+def of_project(call: Call) -> Response:
+    """How much the consumers of a project hold; from 1.38 by consumer type."""
+    wanted = parse_usages(call.parameters, call.version)
+    call.authorize(rules.TOTAL_USAGES, {"project_id": wanted.project_id})
+    with call.service.database.read() as conn:
+        usages = store.of_project(conn, wanted.project_id, wanted.user_id)
+        counts = store.consumer_counts(conn, wanted.project_id, wanted.user_id)
+    if call.version < _BY_TYPE:
+        document: dict[str, Any] = _summed(usages)
+    elif wanted.consumer_type == _ALL_TYPES:
+        document = {_ALL_TYPES: {**_summed(usages), "consumer_count": sum(counts.values())}} if counts else {}
+    else:
+        document = _by_type(usages, counts)
+        if wanted.consumer_type is not None:
+            document = {kind: each for kind, each in document.items() if kind == wanted.consumer_type}
+    return call.answer({"usages": document}, time.time())
+
+
+def _summed(usages: list[Usage]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for usage in usages:
+        totals[usage.resource_class] = totals.get(usage.resource_class, 0) + usage.used
+    return totals
+
+
+def _by_type(usages: list[Usage], counts: Mapping[str | None, int]) -> dict[str, dict[str, int]]:
+    document = {kind or UNKNOWN_TYPE: {"consumer_count": count} for kind, count in counts.items()}
+    for usage in usages:
+        document[usage.consumer_type or UNKNOWN_TYPE][usage.resource_class] = usage.used
+    return document

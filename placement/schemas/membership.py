@@ -1,0 +1,40 @@
+"""Bodies that say what a provider belongs to (aggregates, traits) and that name a resource class."""
+
+from typing import Final
+
+from placement.schemas.base import Array, Integer, Schema, String, Uuid
+
+TRAIT: Final = "^[A-Z0-9_]+$"
+CUSTOM_NAME: Final = "^CUSTOM_[A-Z0-9_]+$"
+MAX_NAME: Final = 255
+
+
+class AggregateList(Schema):
+    """``PUT /resource_providers/{uuid}/aggregates`` to 1.18, whose body is the bare array."""
+
+    aggregates = Array(Uuid(), unique=True, required=True)
+
+
+class Aggregates(AggregateList):
+    """``PUT /resource_providers/{uuid}/aggregates`` from 1.19."""
+
+    resource_provider_generation = Integer(required=True)
+
+
+class Traits(Schema):
+    """``PUT /resource_providers/{uuid}/traits``."""
+
+    traits = Array(String(pattern=TRAIT, max_length=MAX_NAME), unique=True, required=True)
+    resource_provider_generation = Integer(required=True)
+
+
+class ResourceClass(Schema):
+    """``POST /resource_classes``, and ``PUT`` up to 1.6; from 1.7 the name in the path."""
+
+    name = String(required=True, min_length=1, max_length=MAX_NAME, pattern=CUSTOM_NAME)
+
+
+class CustomTrait(Schema):
+    """The name in the path of ``PUT /traits/{name}``."""
+
+    name = String(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)

@@ -1,0 +1,36 @@
+"""Bodies of ``/resource_providers``."""
+
+from functools import cache
+
+from placement.microversion import Microversion
+from placement.schemas.base import Schema, String, Uuid
+
+_NAME_LENGTH = 200
+
+
+class _Update(Schema):
+    name = String(required=True, max_length=_NAME_LENGTH)
+
+
+class _Create(_Update):
+    uuid = Uuid()
+
+
+class _NestedUpdate(_Update):
+    parent_provider_uuid = Uuid(allow_none=True)
+
+
+class _NestedCreate(_Create):
+    parent_provider_uuid = Uuid(allow_none=True)
+
+
+@cache
+def create(version: Microversion) -> Schema:
+    """``POST /resource_providers``; a parent can be given from 1.14."""
+    return _NestedCreate() if version >= (1, 14) else _Create()
+
+
+@cache
+def update(version: Microversion) -> Schema:
+    """``PUT /resource_providers/{uuid}``; a parent can be given from 1.14."""
+    return _NestedUpdate() if version >= (1, 14) else _Update()

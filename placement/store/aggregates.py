@@ -1,0 +1,27 @@
+"""Which aggregates a provider is in."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from placement.db.database import Transaction
+from placement.db.tables import provider_aggregates
+from placement.store import providers
+
+
+def replace(tx: Transaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
+    """Make the provider's aggregates exactly these; return its generation afterwards.
+
+    Without a ``generation`` (before microversion 1.19) none is checked and none goes up.
+
+    :raises NotFound, ConcurrentUpdate: no such provider, stale generation.
+    """
+    row = providers.lock(tx, uuid, generation)
+    tx.conn.execute(sa.delete(provider_aggregates).where(provider_aggregates.c.provider_id == row.id))
+    if aggregates:
+        tx.conn.execute(
+            sa.insert(provider_aggregates),
+            [{"provider_id": row.id, "aggregate": aggregate} for aggregate in sorted(aggregates)],
+        )
+    tx.changed([row.id], generation=generation is not None)
+    return row.generation + (generation is not None)

@@ -1,0 +1,99 @@
+"""Resource classes: the standard ones, the additional ones and the operators' own."""
+
+from collections.abc import Iterable
+
+import os_resource_classes
+import os_traits
+import sqlalchemy as sa
+
+from placement.db.database import Transaction
+from placement.db.tables import allocations, inventories, resource_classes, traits
+from placement.exceptions import Conflict, InvalidRequest, NotFound
+
+
+def create(tx: Transaction, name: str) -> bool:
+    """Make a resource class; False when it is there already."""
+    tx.lock_names()
+    tx.names.classes.clear()
+    if tx.names.classes.ids(tx.conn, [name]):
+        return False
+    tx.conn.execute(sa.insert(resource_classes).values(name=name, updated_at=tx.now))
+    return True
+
+
+def rename(tx: Transaction, old: str, new: str) -> None:
+    """Give a custom class another name (microversions 1.2 to 1.6).
+
+    :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, the name is taken.
+    """
+    number = _custom(tx, old, "update")
+    if old == new:
+        return
+    if tx.names.classes.ids(tx.conn, [new]):
+        raise Conflict(f"Resource class already exists: {new}")
+    # A new number, so that no worker can go on writing what it remembers under the old name.
+    inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
+    (new_number,) = inserted.inserted_primary_key or (None,)
+    for table in (inventories, allocations):
+        tx.conn.execute(
+            sa.update(table).where(table.c.resource_class_id == number).values(resource_class_id=new_number)
+        )
+    tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == number))
+    tx.names.classes.clear()
+
+
+def delete(tx: Transaction, name: str) -> None:
+    """Remove a custom class.
+
+    :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, it is in use.
+    """
+    number = _custom(tx, name, "delete")
+    if _in_use(tx, number):
+        raise Conflict(
+            f"Error in delete resource class: Cannot delete resource class {name}. "
+            "Class is in use in inventory."
+        )
+    tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == number))
+    tx.names.classes.clear()
+
+
+def _custom(tx: Transaction, name: str, verb: str) -> int:
+    tx.lock_names()
+    tx.names.classes.clear()
+    number = tx.names.classes.ids(tx.conn, [name]).get(name)
+    if number is None:
+        raise NotFound(f"No such resource class {name}.")
+    if not name.startswith("CUSTOM_"):
+        raise InvalidRequest(f"Cannot {verb} standard resource class {name}")
+    return number
+
+
+def make_standard_names(tx: Transaction, additional: Iterable[str]) -> None:
+    """Make the standard and the additional classes and the standard traits that are missing.
+
+    A class that was additional once and is not any more is removed unless something uses it.
+    """
+    wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
+    for table, names in ((resource_classes, wanted), (traits, os_traits.get_traits())):
+        present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
+        missing = [name for name in names if name not in present]
+        if missing:
+            tx.lock_names()
+            again = set(tx.conn.execute(sa.select(table.c.name)).scalars())
+            rows = [{"name": name, "updated_at": tx.now} for name in missing if name not in again]
+            if rows:
+                tx.conn.execute(sa.insert(table), rows)
+    known = sa.select(resource_classes.c.id, resource_classes.c.name)
+    for number, name in tx.conn.execute(known).all():
+        if name not in wanted and not name.startswith("CUSTOM_") and not _in_use(tx, number):
+            tx.lock_names()
+            tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == number))
+
+
+def _in_use(tx: Transaction, class_id: int) -> bool:
+    return any(
+        tx.conn.execute(
+            sa.select(sa.literal(1)).where(table.c.resource_class_id == class_id).limit(1)
+        ).first()
+        for table in (inventories, allocations)
+    )

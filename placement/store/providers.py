@@ -1,0 +1,218 @@
+"""Resource providers: create, change, delete, and find the one a request is about."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from placement import exceptions
+from placement.db.buckets import bucket_of
+from placement.db.database import Transaction
+from placement.db.tables import (
+    allocations,
+    inventories,
+    provider_aggregates,
+    provider_traits,
+    resource_providers,
+)
+from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
+
+_rp = resource_providers.c
+_columns: Final = (_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id)
+_by_uuid: Final = sa.select(*_columns).where(_rp.uuid.in_(sa.bindparam("uuids", expanding=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A provider as the database has it; roots have neither ``parent_id`` nor ``root_id``."""
+
+    id: int
+    uuid: str
+    name: str
+    generation: int
+    parent_id: int | None
+    root_id: int | None
+
+    @property
+    def tree(self) -> int:
+        """The id of the root of the tree it is in."""
+        return self.id if self.root_id is None else self.root_id
+
+
+def find(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, Row]:
+    """Those of the providers that exist, by uuid."""
+    return {row.uuid: Row(*row) for row in conn.execute(_by_uuid, {"uuids": list(uuids)})}
+
+
+def missing(uuid: str) -> NotFound:
+    """The error for a provider that does not exist."""
+    return NotFound(f"No resource provider with uuid {uuid} found")
+
+
+def lock(tx: Transaction, uuid: str, generation: int | None = None) -> Row:
+    """The provider, with no other transaction writing to it until this one ends.
+
+    :param generation: the one the client believes it has; None does not check.
+    :raises NotFound: when there is none.
+    :raises ConcurrentUpdate: when its generation is another one.
+    """
+    tx.lock([uuid])
+    row = find(tx.conn, [uuid]).get(uuid)
+    if row is None:
+        raise missing(uuid)
+    if generation is not None and row.generation != generation:
+        raise ConcurrentUpdate(
+            "resource provider generation conflict for resource provider "
+            f"{uuid}: actual: {row.generation}, given: {generation}"
+        )
+    return row
+
+
+def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> None:
+    """Add a provider, below a parent or as the root of a new tree.
+
+    :raises InvalidRequest: when the parent is the provider itself or does not exist.
+    :raises Conflict: when the uuid or the name is taken.
+    """
+    tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
+    parent = None
+    if parent_uuid is not None:
+        if parent_uuid == uuid:
+            raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID cannot be same as UUID"))
+        parent = find(tx.conn, [parent_uuid]).get(parent_uuid)
+        if parent is None:
+            raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID does not exist"))
+    _refuse_taken(tx, uuid, name)
+    inserted = tx.conn.execute(
+        sa.insert(resource_providers).values(
+            uuid=uuid,
+            name=name,
+            generation=0,
+            parent_id=parent and parent.id,
+            root_id=parent and parent.tree,
+            bucket=bucket_of(uuid),
+            change_seq=0,
+            updated_at=tx.now,
+        )
+    )
+    tx.changed(inserted.inserted_primary_key or (), generation=False)
+
+
+def _cannot(what: str, name: str, uuid: str, why: str) -> str:
+    return f'Unable to {what} resource provider "{name}", {uuid}: {why}'
+
+
+def _refuse_taken(tx: Transaction, uuid: str | None, name: str) -> None:
+    taken = tx.conn.execute(
+        sa.select(_rp.uuid, _rp.name).where(sa.or_(_rp.uuid == uuid, _rp.name == name))
+    ).all()
+    if any(row.uuid == uuid for row in taken):
+        raise Conflict(
+            f"Conflicting resource provider uuid: {uuid} already exists.", exceptions.DUPLICATE_NAME
+        )
+    if taken:
+        raise Conflict(
+            f"Conflicting resource provider name: {name} already exists.", exceptions.DUPLICATE_NAME
+        )
+
+
+def update(
+    tx: Transaction, uuid: str, name: str, parent_uuid: str | None, *, sets_parent: bool, may_move: bool
+) -> None:
+    """Rename a provider and, with ``sets_parent``, put it below ``parent_uuid`` (None: make it a root).
+
+    A root may be put below a provider of another tree at any time; with
+    ``may_move`` (microversion 1.37) a child may also change its parent.
+
+    :raises NotFound, InvalidRequest, Conflict: as for :func:`create`; also for a loop.
+    """
+    row = lock(tx, uuid)
+    if name != row.name:
+        _refuse_taken(tx, None, name)
+    values: dict[str, Any] = {"name": name}
+    if sets_parent:
+        tx.lock_trees()
+        subtree = _lock_subtree(tx, row)
+        parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
+        if (parent and parent.id) != row.parent_id:
+            _set_roots(tx, row, parent, subtree)
+            values["parent_id"] = parent and parent.id
+            tx.changed(subtree, generation=False)
+    tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(**values))
+    tx.changed([row.id], generation=False)
+
+
+def _new_parent(
+    tx: Transaction, row: Row, name: str, parent_uuid: str | None, may_move: bool, subtree: set[int]
+) -> Row | None:
+    def refuse(why: str) -> InvalidRequest:
+        return InvalidRequest(_cannot("update", name, row.uuid, why))
+
+    if parent_uuid is None:
+        if row.parent_id is not None and not may_move:
+            raise refuse("un-parenting a provider is not currently allowed.")
+        return None
+    parent = find(tx.conn, [parent_uuid]).get(parent_uuid)
+    if parent is None:
+        raise refuse("parent provider UUID does not exist.")
+    if row.parent_id is not None and row.parent_id != parent.id and not may_move:
+        raise refuse("re-parenting a provider is not currently allowed.")
+    if parent.id in subtree:
+        raise refuse("creating loop in the provider tree is not allowed.")
+    return parent
+
+
+def _lock_subtree(tx: Transaction, row: Row) -> set[int]:
+    """The ids of the provider and of all below it, none of which can get a child any more."""
+    subtree = _subtree(tx.conn, row)
+    while True:
+        tx.lock(tx.conn.execute(sa.select(_rp.uuid).where(_rp.id.in_(subtree))).scalars())
+        locked, subtree = subtree, _subtree(tx.conn, row)
+        if subtree <= locked:
+            return subtree
+
+
+def _subtree(conn: sa.Connection, row: Row) -> set[int]:
+    parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree)).all()
+    found = {row.id}
+    while True:
+        more = {number for number, parent in parents if parent in found} - found
+        if not more:
+            return found
+        found |= more
+
+
+def _set_roots(tx: Transaction, row: Row, parent: Row | None, subtree: set[int]) -> None:
+    below = sorted(subtree - {row.id})
+    new_root = row.id if parent is None else parent.tree
+    if below:
+        tx.conn.execute(sa.update(resource_providers).where(_rp.id.in_(below)).values(root_id=new_root))
+    own_root = None if parent is None else new_root
+    tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(root_id=own_root))
+
+
+def delete(tx: Transaction, uuid: str) -> None:
+    """Remove a provider with its inventories, traits and aggregates.
+
+    :raises NotFound: when there is none.
+    :raises Conflict: when it has children or allocations.
+    """
+    tx.lock([uuid])
+    row = find(tx.conn, [uuid]).get(uuid)
+    if row is None:
+        raise NotFound(f"No resource provider with uuid {uuid} found for delete")
+    if tx.conn.execute(sa.select(_rp.id).where(_rp.parent_id == row.id).limit(1)).first():
+        raise Conflict(
+            f"Unable to delete parent resource provider {uuid}: It has child resource providers.",
+            exceptions.CANNOT_DELETE_PARENT,
+        )
+    if tx.conn.execute(sa.select(sa.literal(1)).where(allocations.c.provider_id == row.id).limit(1)).first():
+        raise Conflict(
+            f"Unable to delete resource provider {uuid}: Resource provider has allocations.",
+            exceptions.PROVIDER_IN_USE,
+        )
+    for table in (inventories, provider_traits, provider_aggregates):
+        tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
+    tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
+    tx.deleted(uuid)

@@ -1,0 +1,49 @@
+"""Moving inventories and the allocations of them between providers, as one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from placement import exceptions
+from placement.db.database import Transaction
+from placement.exceptions import ConcurrentUpdate, InvalidRequest
+from placement.store import allocations, inventories, providers
+from placement.store.allocations import Claim
+from placement.store.inventories import Values
+
+
+@dataclass(frozen=True, slots=True)
+class NewInventories:
+    """All inventories that a provider shall have, and the generation it has now."""
+
+    generation: int
+    inventories: Mapping[str, Values]
+
+
+def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Sequence[Claim]) -> None:
+    """Give the providers these inventories and the consumers these allocations, or change nothing.
+
+    New inventories come first and old ones go last, so that allocations may move
+    from the one to the other.
+
+    :raises InvalidRequest: a provider or a resource class does not exist.
+    :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
+    :raises Conflict: an inventory that would go is still in use, or is not enough.
+    """
+    known = allocations.lock_claimed(tx, claims, wanted)
+    rows = providers.find(tx.conn, wanted)
+    for uuid, new in wanted.items():
+        row = rows.get(uuid)
+        if row is None:
+            raise InvalidRequest(
+                f"Resource provider {uuid} in inventories not found", exceptions.PROVIDER_NOT_FOUND
+            )
+        if row.generation != new.generation:
+            raise ConcurrentUpdate(
+                f"resource provider generation conflict for provider {uuid}: "
+                f"actual: {row.generation}, given: {new.generation}"
+            )
+    for uuid, new in wanted.items():
+        inventories.write(tx, rows[uuid], new.inventories)
+    allocations.write_claims(tx, claims, known)
+    for uuid, new in wanted.items():
+        inventories.remove_others(tx, rows[uuid], new.inventories)

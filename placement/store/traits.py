@@ -1,0 +1,76 @@
+"""Traits: the names there are, and which provider has which."""
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from placement.db.database import Transaction
+from placement.db.tables import provider_traits, traits
+from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
+from placement.store import providers
+
+
+def create(tx: Transaction, name: str) -> bool:
+    """Make a trait; False when it is there already."""
+    tx.lock_names()
+    tx.names.traits.clear()
+    if tx.names.traits.ids(tx.conn, [name]):
+        return False
+    tx.conn.execute(sa.insert(traits).values(name=name, updated_at=tx.now))
+    return True
+
+
+def delete(tx: Transaction, name: str) -> None:
+    """Remove a custom trait.
+
+    :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, a provider has it.
+    """
+    tx.lock_names()
+    tx.names.traits.clear()
+    number = tx.names.traits.ids(tx.conn, [name]).get(name)
+    if number is None:
+        raise NotFound(f"No such trait(s): {name}.")
+    if not name.startswith("CUSTOM_"):
+        raise InvalidRequest(f"Cannot delete standard trait {name}.")
+    if tx.conn.execute(sa.select(sa.literal(1)).where(provider_traits.c.trait_id == number).limit(1)).first():
+        raise Conflict(f"The trait {name} is in use by a resource provider.")
+    tx.conn.execute(sa.delete(traits).where(traits.c.id == number))
+    tx.names.traits.clear()
+
+
+def replace(tx: Transaction, uuid: str, generation: int, names: Iterable[str]) -> int:
+    """Make the provider's traits exactly these; return its new generation.
+
+    :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such trait, stale.
+    """
+    tx.lock([uuid])
+    row = providers.find(tx.conn, [uuid]).get(uuid)
+    if row is None:
+        raise providers.missing(uuid)
+    if row.generation != generation:
+        raise ConcurrentUpdate(
+            "Resource provider's generation already changed. Please update the generation and try again."
+        )
+    wanted = set(names)
+    ids = tx.names.traits.ids(tx.conn, wanted)
+    unknown = sorted(wanted - set(ids))
+    if unknown:
+        raise InvalidRequest(f"No such trait {', '.join(unknown)}")
+    _write(tx, row.id, ids.values())
+    return row.generation + 1
+
+
+def remove_all(tx: Transaction, uuid: str) -> None:
+    """Take all its traits from a provider.
+
+    :raises NotFound: no such provider.
+    """
+    _write(tx, providers.lock(tx, uuid).id, ())
+
+
+def _write(tx: Transaction, provider_id: int, trait_ids: Iterable[int]) -> None:
+    tx.conn.execute(sa.delete(provider_traits).where(provider_traits.c.provider_id == provider_id))
+    rows = [{"provider_id": provider_id, "trait_id": number} for number in trait_ids]
+    if rows:
+        tx.conn.execute(sa.insert(provider_traits), rows)
+    tx.changed([provider_id], generation=True)
