@@ -1,0 +1,84 @@
+"""``placement-api``: the service under its bundled web server, gunicorn."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from gunicorn import glogging
+from gunicorn.app.base import BaseApplication
+from oslo_config import cfg
+from oslo_log import log
+
+from placement.api.pipeline import build_application
+from placement.conf import PROJECT, new_config
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
+    cfg.StrOpt("bind", default="127.0.0.1:8778", help="ADDRESS:PORT or unix:PATH to listen on."),
+    cfg.IntOpt("workers", default=2, min=1, help="How many processes answer requests."),
+    cfg.IntOpt("threads", default=1, min=1, help="How many requests each process answers at a time."),
+)
+
+# As much as Apache httpd takes by default; lists of aggregates and traits in queries get long.
+_LONGEST_REQUEST_LINE: Final = 8190
+_SECONDS_OF_KEEPALIVE: Final = 75
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Serve until stopped; the exit status."""
+    try:
+        conf = new_config(sys.argv[1:] if args is None else args, cli_opts=CLI_OPTIONS)
+    except (cfg.Error, ValueError) as error:
+        print(f"placement-api: {error}", file=sys.stderr)
+        return 1
+    log.setup(conf, PROJECT)
+    Server(conf).run()
+    return 0
+
+
+class Server(BaseApplication):  # type: ignore[misc]
+    """gunicorn with one application per worker, made after the worker was forked.
+
+    So no connection to a database is ever shared by two processes.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Called by gunicorn: its settings from ours."""
+        settings: dict[str, Any] = {
+            "bind": self._conf.bind,
+            "workers": self._conf.workers,
+            "threads": self._conf.threads,
+            "worker_class": "gthread",  # even with one thread: the plain worker knows no keep-alive
+            "keepalive": _SECONDS_OF_KEEPALIVE,
+            "limit_request_line": _LONGEST_REQUEST_LINE,
+            "logger_class": _Logger,
+            "proc_name": "placement-api",
+        }
+        for name, value in settings.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> "WSGIApplication":
+        """Called by gunicorn in each worker: the application."""
+        return build_application(self._conf)
+
+
+class _Logger(glogging.Logger):  # type: ignore[misc]
+    """Leaves gunicorn's log records to the handlers that oslo.log has set up."""
+
+    def setup(self, cfg: Any) -> None:
+        """Called by gunicorn."""
+        super().setup(cfg)
+        self.error_log.handlers.clear()
+        self.error_log.setLevel(logging.NOTSET)
+        self.error_log.propagate = True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
