@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from oslo_config import cfg
 from oslo_policy import _checks, policy
 
-from placement.conf import new_config
+from placement.conf import PROJECT, files_from_environment
 from placement.exceptions import Forbidden
 from placement.policies import list_rules
 
@@ -90,8 +90,12 @@ class Enforcer:
 
 
 def get_enforcer() -> policy.Enforcer:
-    """The rules in force by the configuration files of this machine (``oslo.policy.enforcer``)."""
-    return _load(new_config())
+    """The rules in force on this machine, for oslo.policy's tools (``oslo.policy.enforcer``).
+
+    These know no configuration but the global one, which the service never uses.
+    """
+    cfg.CONF([], project=PROJECT, default_config_files=files_from_environment(os.environ))
+    return _load(cfg.CONF)
 
 
 def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
