@@ -61,6 +61,10 @@ class Server(BaseApplication):  # type: ignore[misc]
             "logger_class": _Logger,
             "proc_name": "placement-api",
         }
+        if (
+            "control_socket_disable" in self.cfg.settings
+        ):  # it would lie in the home folder, one for all servers
+            settings["control_socket_disable"] = True
         for name, value in settings.items():
             self.cfg.set(name, value)
 

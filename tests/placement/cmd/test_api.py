@@ -1,0 +1,129 @@
+"""``placement-api`` and ``placement.wsgi.api:application``, as processes of their own."""
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import orjson
+import pytest
+
+from placement.cmd import api
+from placement.conf import new_config
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    file = tmp_path / "placement.conf"
+    file.write_text(
+        "[api]\nauth_strategy = noauth2\n"
+        f"[placement_database]\nconnection = sqlite:///{tmp_path}/placement.sqlite\nsync_on_startup = true\n"
+    )
+    return file
+
+
+@pytest.fixture
+def environ(tmp_path):
+    return {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+
+
+def free_port():
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        return taken.getsockname()[1]
+
+
+def test_by_default_two_workers_listen_on_the_loopback_address():
+    conf = new_config(config_files=[], cli_opts=api.CLI_OPTIONS)
+    assert (conf.bind, conf.workers, conf.threads) == ("127.0.0.1:8778", 2, 1)
+
+
+def test_the_application_is_made_in_the_workers_and_requests_are_long_enough():
+    settings = api.Server(new_config(["--workers", "3"], config_files=[], cli_opts=api.CLI_OPTIONS)).cfg
+    assert (settings.workers, settings.preload_app, settings.limit_request_line) == (3, False, 8190)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[api]\nauth_strategy = none\n", "auth_strategy"),
+        ("[placement]\nmax_allocation_candidates = many\n", "max_allocation_candidates"),
+        ("not an option\n", "placement.conf:1"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line_on_stderr(tmp_path, capsys, text, complaint):
+    (tmp_path / "placement.conf").write_text(text)
+    assert api.main(["--config-file", str(tmp_path / "placement.conf")]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("placement-api: ")
+    assert complaint in err
+
+
+def test_a_missing_configuration_file_is_named(capsys):
+    assert api.main(["--config-file", "/nowhere/placement.conf"]) == 1
+    assert "/nowhere/placement.conf" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_server_answers_logs_and_stops_when_it_is_told(config_file, environ):
+    port = free_port()
+    program = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config_file)]
+    server = subprocess.Popen(
+        [*program, "--bind", f"127.0.0.1:{port}"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        answer, body, request_id = get(port, "/", server)
+        assert (answer, orjson.loads(body)["versions"][0]["id"]) == (200, "v1.0")
+        assert get(port, "/resource_providers", server)[0] == 401
+        assert get(port, "/resource_providers", server, {"X-Auth-Token": "admin"})[0] == 200
+        server.send_signal(signal.SIGTERM)
+        log = server.communicate(timeout=60)[0]
+    finally:
+        server.kill()
+    assert server.returncode == 0
+    assert re.search(
+        rf'INFO placement.requestlog \[None {request_id} .*\] 127.0.0.1 "GET /" status: 200 len: \d+', log
+    )
+    assert re.search(r"INFO gunicorn.error \[-\] Booting worker", log)
+
+
+def get(port, path, server, headers=None):
+    """Status, body and request id; waits until the server listens."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+                connection.request("GET", path, headers=headers or {})
+                answer = connection.getresponse()
+                return answer.status, answer.read(), answer.headers["x-openstack-request-id"]
+        except ConnectionError:
+            assert server.poll() is None, server.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_other_web_servers_find_the_application_in_the_module(config_file, environ):
+    program = (
+        "import placement.wsgi.api as module\n"
+        "from webtest import TestApp\n"
+        "print(TestApp(vars(module)['application']).get('/').json['versions'][0]['id'])\n"
+    )
+    environ["OS_PLACEMENT_CONFIG_DIR"] = str(config_file.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "v1.0" in done.stdout.splitlines()
+    assert "INFO placement.requestlog" in done.stdout
