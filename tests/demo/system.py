@@ -102,6 +102,7 @@ class System:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="placement-demo-"))
         self.url = f"http://127.0.0.1:{free_port()}"
+        self.agent_port = free_port()
         self.service_ini = self.folder / "placement.ini"
         self.agent_ini = self.folder / "compute-agent.ini"
         self.database = f"sqlite:///{self.folder / 'placement.db'}"
@@ -170,12 +171,13 @@ class System:
 
     # The agent
 
-    def configure_agent(self, compute_options: str, more: str = "") -> None:
+    def configure_agent(self, compute_options: str) -> None:
         """Writes the agent's ini file, with the given lines in its `[compute]` section."""
         self.agent_ini.write_text(
             f"[DEFAULT]\nstate_path = {self.folder / 'agent'}\n\n"
             f"[placement]\nauth_type = admin_token\nendpoint = {self.url}\ntoken = {TOKEN}\n\n"
-            f"[compute]\n{compute_options}\n{more}\n"
+            f"[compute]\n{compute_options}\n\n"
+            f"[daemon]\nhttp_port = {self.agent_port}\n"
         )
 
     def start_agent(self) -> None:
