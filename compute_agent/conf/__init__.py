@@ -11,9 +11,9 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log
 
-from compute_agent.conf import compute, host
+from compute_agent.conf import compute, daemon, guests, host, placement
 
-MODULES: tuple[ModuleType, ...] = (host, compute)
+MODULES: tuple[ModuleType, ...] = (host, compute, placement, guests, daemon)
 
 PROJECT = "compute-agent"
 

@@ -71,10 +71,10 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
         raise ConfigError(
             "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
         )
-    if dedicated is not None and shared is not None and dedicated & shared:
+    if dedicated is not None and shared is not None and (both := dedicated & shared):
         raise ConfigError(
-            "[compute] cpu_dedicated_set and cpu_shared_set overlap: both name CPUs "
-            + cpuset.format(dedicated & shared)
+            "[compute] cpu_dedicated_set and cpu_shared_set overlap: both name"
+            f" {'CPU' if len(both) == 1 else 'CPUs'} {cpuset.format(both)}"
         )
     if options.reserved_host_cpus:
         _check_reserved(options, topology, pinned)

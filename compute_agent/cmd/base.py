@@ -1,0 +1,88 @@
+"""What the commands share: the configuration, the daemon, and the same output formats everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+import stevedore
+from cliff.columns import FormattableColumn
+from cliff.command import Command as CliffCommand
+from cliff.formatters.base import SingleFormatter
+from cliff.formatters.commaseparated import CSVLister
+from cliff.lister import Lister as CliffLister
+from cliff.show import ShowOne as CliffShowOne
+from oslo_config import cfg
+from stevedore.extension import Extension
+
+from compute_agent import conf as agent_conf
+from compute_agent.daemon.protocol import ask
+from compute_agent.daemon.service import socket_path
+
+
+class ConfigMixin:
+    """Commands that need the configuration or the daemon it describes."""
+
+    app: Any
+
+    def load_conf(self) -> cfg.ConfigOpts:
+        """The configuration of ``--config-file``, read anew."""
+        return agent_conf.load([], self.app.options.config_file or None)
+
+    def ask(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
+        """The running daemon's answer."""
+        return ask(socket_path(self.load_conf()), method, params)
+
+
+class _CsvOne(CSVLister, SingleFormatter):
+    """One object as CSV: a header and a row."""
+
+    def emit_one(
+        self,
+        column_names: Sequence[str],
+        data: Sequence[Any],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        self.emit_list(column_names, [data], stdout, parsed_args)
+
+
+class Command(ConfigMixin, CliffCommand):
+    """A command that prints nothing but messages."""
+
+
+class Lister(ConfigMixin, CliffLister):
+    """A command that prints a list."""
+
+
+class ShowOne(ConfigMixin, CliffShowOne):
+    """A command that prints one object; cliff has no CSV for these."""
+
+    def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
+        manager = super()._load_formatter_plugins()
+        if "csv" not in manager.names():
+            manager.extensions.append(Extension("csv", None, _CsvOne, _CsvOne()))  # type: ignore[arg-type]
+        return manager
+
+
+class Lines(FormattableColumn[Any]):
+    """A list or mapping that is shown to people line by line."""
+
+    def human_readable(self) -> str:
+        value = self._value
+        if isinstance(value, Mapping):
+            return "\n".join(f"{key}: {_one_line(item)}" for key, item in value.items())
+        return "\n".join(_one_line(item) for item in value or ())
+
+
+def _one_line(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_one_line(item)}" for key, item in value.items())
+    return str(value)
+
+
+def columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """A document as names and values for ShowOne; what is nested keeps its form in JSON and YAML."""
+    values = (Lines(value) if isinstance(value, list | dict) else value for value in document.values())
+    return tuple(document), tuple(values)

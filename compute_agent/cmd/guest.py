@@ -1,0 +1,111 @@
+"""Commands about guests, answered by the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from compute_agent.cmd.base import Lister, ShowOne, columns
+from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+
+
+class _GuestStart(ShowOne):
+    """Options that a guest has from its start on."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--uuid", help="consumer uuid whose allocation the guest uses; a new one by default"
+        )
+        parser.add_argument("--name", help="name of the guest; its uuid by default")
+        parser.add_argument("--vcpus", type=int, help="guest CPUs; as many as the allocation has by default")
+        parser.add_argument("--thread-policy", choices=[policy.value for policy in ThreadPolicy])
+        parser.add_argument("--emulator-policy", choices=[policy.value for policy in EmulatorPolicy])
+        parser.add_argument("--qos-class")
+        parser.add_argument("--priority", type=int)
+        return parser
+
+    @staticmethod
+    def settings(parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """The options that were given."""
+        names = ("uuid", "name", "vcpus", "thread_policy", "emulator_policy", "qos_class", "priority")
+        return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
+
+
+class GuestRun(_GuestStart):
+    """Start a process as a guest, pinned before its first instruction: guest run --vcpus 2 -- COMMAND
+    ARG...
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--cwd", default=os.getcwd(), help="working folder; this one by default")
+        parser.add_argument("command", nargs="+", metavar="COMMAND", help="program and arguments, after --")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon to start it."""
+        params = {**self.settings(parsed_args), "command": parsed_args.command, "cwd": parsed_args.cwd}
+        return columns(self.ask("guest.run", params))
+
+
+class GuestAdopt(_GuestStart):
+    """Take a running process as a guest, and pin it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--pid", type=int, required=True, help="process id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon to adopt it."""
+        return columns(self.ask("guest.adopt", {**self.settings(parsed_args), "pid": parsed_args.pid}))
+
+
+class GuestList(Lister):
+    """List the guests of this host and their CPUs."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        names = ("uuid", "name", "pid", "vcpus", "kind", "cpus")
+        return names, [tuple(guest[name] for name in names) for guest in self.ask("guest.list")]
+
+
+class _OneGuest(ShowOne):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("guest", help="uuid or name")
+        return parser
+
+
+class GuestShow(_OneGuest):
+    """Show all about one guest."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        return columns(self.ask("guest.show", {"guest": parsed_args.guest}))
+
+
+class GuestStop(_OneGuest):
+    """End a guest. What it holds in Placement stays its owner's to delete."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon to end it."""
+        return columns(self.ask("guest.stop", {"guest": parsed_args.guest}))
+
+
+class Audit(Lister):
+    """List allocations on this host without a guest, and guests without an allocation."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        names = ("consumer", "finding", "resources")
+        rows = self.ask("audit")
+        return names, [(row["consumer"], row["finding"], _amounts(row["resources"])) for row in rows]
+
+
+def _amounts(resources: dict[str, int]) -> str:
+    return " ".join(f"{name}={amount}" for name, amount in sorted(resources.items()))

@@ -1,0 +1,37 @@
+"""Where the daemon listens."""
+
+from typing import Any
+
+from oslo_config import cfg
+
+GROUP = "daemon"
+
+OPTS = [
+    cfg.StrOpt(
+        "socket",
+        help="UNIX socket on which the daemon answers the command line (mode 0660); agent.sock in"
+        " [DEFAULT] state_path"
+        " by default. Whoever may write to it may start guests as the daemon's user.",
+    ),
+    cfg.StrOpt(
+        "http_address",
+        default="127.0.0.1",
+        help="Address of /healthz and /metrics.",
+    ),
+    cfg.PortOpt(
+        "http_port",
+        default=9464,
+        min=0,
+        help="Port of /healthz and /metrics; 0 switches them off.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make section [daemon] known to `conf`."""
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [(GROUP, OPTS)]

@@ -1,0 +1,69 @@
+"""Which guests the agent looks after, where they go, and how often that is compared with the kernel."""
+
+from typing import Any
+
+from oslo_config import cfg
+
+GUESTS_OPTS = [
+    cfg.StrOpt(
+        "driver",
+        default="process",
+        choices=[
+            ("process", "plain processes, started by the agent or adopted"),
+            ("libvirt", "libvirt domains"),
+        ],
+        help="What a guest is on this host.",
+    ),
+    cfg.StrOpt(
+        "unallocated",
+        default="shared",
+        choices=[("shared", "they go to the shared CPUs"), ("ignore", "they are left where they are")],
+        help="What happens to guests that hold no allocation of this host. Either way they are reported.",
+    ),
+    cfg.FloatOpt(
+        "stop_timeout",
+        default=10.0,
+        min=0.0,
+        help="Seconds that a guest has to end after it was asked to, before it is killed.",
+    ),
+    cfg.FloatOpt(
+        "reconcile_interval",
+        default=10.0,
+        min=0.1,
+        help="Seconds between two comparisons of all guests with the kernel, in which drift is repaired.",
+    ),
+]
+
+POLICY_OPTS = [
+    cfg.StrOpt(
+        "name",
+        default="topology-aware",
+        choices=[
+            ("none", "touch nothing"),
+            ("static", "dedicated CPUs in order"),
+            ("topology-aware", "few zones for the guest, whole cores and caches for the next one"),
+        ],
+        help="How dedicated CPUs are chosen.",
+    ),
+    cfg.BoolOpt("rebalance", default=False, help="Let running guests be moved when the gain is worth it."),
+]
+
+CGROUP_OPTS = [
+    cfg.StrOpt(
+        "root",
+        help="Folder of a delegated cgroup v2 group; each process guest gets a group of its own below it."
+        " Without it,"
+        " or where it is not writable, process guests are pinned by scheduler affinity.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make sections [guests], [policy] and [cgroup] known to `conf`."""
+    for group, options in list_opts():
+        conf.register_opts(options, group=group)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [("guests", GUESTS_OPTS), ("policy", POLICY_OPTS), ("cgroup", CGROUP_OPTS)]

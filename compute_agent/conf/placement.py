@@ -1,0 +1,49 @@
+"""How the agent reaches Placement: keystoneauth's options, as Nova has them in its own [placement]
+section.
+"""
+
+from typing import Any
+
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+GROUP = "placement"
+
+RETRY_OPTS = [
+    cfg.IntOpt(
+        "report_retry_maximum",
+        default=300,
+        min=1,
+        help="Longest pause in seconds between two attempts to report, when reports fail. The first is a"
+        " second, and"
+        " each is twice the one before.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make section [placement] known to `conf`: authentication, session, endpoint."""
+    loading.register_auth_conf_options(conf, GROUP)
+    loading.register_session_conf_options(conf, GROUP)
+    loading.register_adapter_conf_options(conf, GROUP)
+    conf.register_opts(RETRY_OPTS, group=GROUP)
+    conf.set_default("service_type", "placement", group=GROUP)
+    # A lost connection or a restarting server should not cost a command; a server that hangs should not hang
+    # us.
+    conf.set_default("connect_retries", 2, group=GROUP)
+    conf.set_default("connect_retry_delay", 0.2, group=GROUP)
+    conf.set_default("status_code_retries", 2, group=GROUP)
+    conf.set_default("status_code_retry_delay", 0.2, group=GROUP)
+    conf.set_default("timeout", 10, group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    options = (
+        loading.get_auth_common_conf_options()
+        + loading.get_auth_plugin_conf_options("password")
+        + loading.get_session_conf_options()
+        + loading.get_adapter_conf_options()
+        + RETRY_OPTS
+    )
+    return [(GROUP, options)]

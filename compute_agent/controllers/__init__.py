@@ -1,0 +1,1 @@
+"""What puts an assignment into effect, one domain of the kernel each."""

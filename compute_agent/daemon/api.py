@@ -1,0 +1,293 @@
+"""The methods that the daemon serves on its UNIX socket."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Protocol
+
+from marshmallow import Schema, ValidationError, fields, validate
+
+from compute_agent.daemon.protocol import Method, RequestError
+from compute_agent.daemon.reporting import allocations_by_consumer
+from compute_agent.drivers.base import DriverError, GuestSettings, StartingDriver
+from compute_agent.host import cpuset
+from compute_agent.pipeline.events import AdoptGuest, Event, GuestStopped, StartGuest
+from compute_agent.pipeline.worker import GuestRefusedError, GuestView, Pipeline
+from compute_agent.pipeline.world import Allocation
+from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import PlacementError
+from compute_agent.report.plan import to_api
+from compute_agent.report.reporter import Reporter
+
+ANSWER_SECONDS = 50.0
+
+
+class AgentParts(Protocol):
+    """What the methods need of the agent."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The guests and the worker."""
+        ...
+
+    @property
+    def driver(self) -> StartingDriver:
+        """What runs the guests."""
+        ...
+
+    @property
+    def client(self) -> PlacementClient:
+        """The way to Placement."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """The agent's state in a few words."""
+        ...
+
+    def stop_timeout(self) -> float:
+        """Seconds that a guest has to end."""
+        ...
+
+
+class _SettingsSchema(Schema):
+    uuid = fields.UUID()
+    name = fields.String(validate=validate.Length(1, 200))
+    vcpus = fields.Integer(strict=True, validate=validate.Range(1, 4096))
+    thread_policy = fields.Enum(ThreadPolicy, by_value=True, load_default=ThreadPolicy.PREFER)
+    emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
+    qos_class = fields.String(load_default="LS", validate=validate.Regexp(r"[A-Za-z0-9_-]{1,64}\Z"))
+    priority = fields.Integer(strict=True, load_default=0)
+
+
+class _RunSchema(_SettingsSchema):
+    command = fields.List(fields.String(), required=True, validate=validate.Length(1))
+    cwd = fields.String(load_default="/", validate=validate.Length(1))
+
+
+class _AdoptSchema(_SettingsSchema):
+    pid = fields.Integer(strict=True, required=True, validate=validate.Range(2))
+
+
+class _GuestSchema(Schema):
+    guest = fields.String(required=True)
+
+
+class _EmptySchema(Schema):
+    pass
+
+
+class Methods:
+    """The methods, bound to one agent."""
+
+    def __init__(self, agent: AgentParts) -> None:
+        self._agent = agent
+
+    def table(self) -> Mapping[str, Method]:
+        """The methods by the name that requests use."""
+        return {
+            "status": self.status,
+            "guest.list": self.guest_list,
+            "guest.show": self.guest_show,
+            "guest.run": self.guest_run,
+            "guest.adopt": self.guest_adopt,
+            "guest.stop": self.guest_stop,
+            "inventory": self.inventory,
+            "audit": self.audit,
+        }
+
+    def status(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The agent's state."""
+        _load(_EmptySchema(), params)
+        return self._agent.status()
+
+    def guest_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All guests."""
+        _load(_EmptySchema(), params)
+        return [guest_document(view) for view in self._agent.pipeline.views()]
+
+    def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """One guest, by uuid or name."""
+        return guest_document(self._find(_load(_GuestSchema(), params)["guest"]))
+
+    def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Start a guest for a consumer, on what the consumer holds."""
+        body = _load(_RunSchema(), params)
+        guest_uuid, as_of, allocation = self._allocation(body)
+        event = StartGuest(
+            uuid=guest_uuid,
+            name=body.get("name", guest_uuid),
+            settings=_settings(body, allocation),
+            command=tuple(body["command"]),
+            allocation=allocation,
+            as_of=as_of,
+            cwd=body["cwd"],
+        )
+        return self._enter(event)
+
+    def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Take a running process as a consumer's guest."""
+        body = _load(_AdoptSchema(), params)
+        guest_uuid, as_of, allocation = self._allocation(body)
+        event = AdoptGuest(
+            uuid=guest_uuid,
+            name=body.get("name", guest_uuid),
+            settings=_settings(body, allocation),
+            pid=body["pid"],
+            allocation=allocation,
+            as_of=as_of,
+        )
+        return self._enter(event)
+
+    def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """End a guest; its allocation stays, as that is its owner's."""
+        guest = self._find(_load(_GuestSchema(), params)["guest"]).guest
+        try:
+            self._agent.driver.stop(guest, self._agent.stop_timeout())
+        except DriverError as error:
+            raise RequestError(str(error)) from error
+        # The driver's own event comes as well, some time later: whoever asks next should not see the guest
+        # any more.
+        self._agent.pipeline.submit(GuestStopped(guest)).result(ANSWER_SECONDS)
+        return {"uuid": guest.uuid, "name": guest.name}
+
+    def inventory(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The provider tree as derived, with the names the server knows, and as Placement has it."""
+        _load(_EmptySchema(), params)
+        tree = self._agent.pipeline.world.tree
+        reader = Reporter(self._agent.client, {}, lambda owned: None)
+        try:
+            tree = reader.server_tree(tree)
+            reported = reader.reported(tree.root.uuid)
+        except PlacementError as error:
+            raise RequestError(str(error)) from error
+        return {
+            "derived": {
+                node.uuid: _provider_document(node.name, node.parent, node.inventories, node.traits)
+                for node in tree.nodes
+            },
+            "reported": {
+                provider.uuid: _provider_document(
+                    provider.name, provider.parent, provider.inventories, provider.traits
+                )
+                for provider in reported.values()
+            },
+        }
+
+    def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Allocations without a guest, and guests without an allocation."""
+        _load(_EmptySchema(), params)
+        try:
+            held = allocations_by_consumer(self._agent.client, self._agent.pipeline.world.tree)
+        except PlacementError as error:
+            raise RequestError(str(error)) from error
+        guests = {view.guest.uuid for view in self._agent.pipeline.views()}
+        return [
+            {"consumer": consumer, "finding": "allocation without guest", "resources": _total(held[consumer])}
+            for consumer in sorted(held.keys() - guests)
+        ] + [
+            {"consumer": guest, "finding": "guest without allocation", "resources": {}}
+            for guest in sorted(guests - held.keys())
+        ]
+
+    def _allocation(self, body: Mapping[str, Any]) -> tuple[str, float, Allocation]:
+        guest_uuid = str(body.get("uuid") or uuid.uuid4())
+        as_of = time.monotonic()
+        try:
+            resources = self._agent.client.allocations(guest_uuid).resources
+        except PlacementError as error:
+            raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
+        return guest_uuid, as_of, self._agent.pipeline.world.own_part(resources)
+
+    def _enter(self, event: Event) -> dict[str, Any]:
+        try:
+            view = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
+        except (GuestRefusedError, DriverError) as error:
+            raise RequestError(str(error)) from error
+        except FutureTimeoutError as error:
+            raise RequestError(f"the agent is busy: no answer within {ANSWER_SECONDS} s") from error
+        return guest_document(view)
+
+    def _find(self, wanted: str) -> GuestView:
+        views = self._agent.pipeline.views()
+        found = [view for view in views if view.guest.uuid == wanted] or [
+            view for view in views if view.guest.name == wanted
+        ]
+        if len(found) != 1:
+            reason = "there is no guest" if not found else f"{len(found)} guests are named"
+            raise RequestError(f"{reason} {wanted}")
+        return found[0]
+
+
+def guest_document(view: GuestView) -> dict[str, Any]:
+    """A guest as the command line shows it. CPUs are strings such as ``0-3,8``."""
+    assignment = view.assignment
+    return {
+        "uuid": view.guest.uuid,
+        "name": view.guest.name,
+        "pid": view.guest.pid,
+        "vcpus": view.guest.settings.vcpus,
+        "kind": _kind(view),
+        "cpus": "" if assignment is None else cpuset.format(assignment.cpus),
+        "vcpu_cpus": [] if assignment is None else [cpuset.format(cpus) for cpus in assignment.vcpu_cpus],
+        "emulator_cpus": "" if assignment is None else cpuset.format(assignment.emulator_cpus),
+        "withheld_cpus": "" if assignment is None else cpuset.format(assignment.withheld),
+        "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
+        "allocation": view.allocation,
+        "thread_policy": view.guest.settings.thread_policy.value,
+        "emulator_policy": view.guest.settings.emulator_policy.value,
+        "qos_class": view.guest.settings.qos_class,
+        "priority": view.guest.settings.priority,
+        "pending": list(view.pending),
+        "refusal": view.refusal,
+        **view.guest.details,
+    }
+
+
+def _kind(view: GuestView) -> str:
+    if view.assignment is None:
+        return "unplaced"
+    if not view.assignment.dedicated:
+        return "shared" if view.allocation else "unallocated"
+    return "dedicated" if view.assignment.cpus <= view.assignment.held else "mixed"
+
+
+def _settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
+    """The guest's settings; without a number of guest CPUs as many as the allocation has, one at least."""
+    amount = sum(held.get("PCPU", 0) + held.get("VCPU", 0) for held in allocation.values())
+    return GuestSettings(
+        vcpus=body.get("vcpus") or max(amount, 1),
+        thread_policy=body["thread_policy"],
+        emulator_policy=body["emulator_policy"],
+        qos_class=body["qos_class"],
+        priority=body["priority"],
+    )
+
+
+def _load(schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        loaded: Mapping[str, Any] = schema.load(params)
+    except ValidationError as error:
+        problems = "; ".join(f"{name}: {problem}" for name, problem in sorted(error.messages_dict.items()))
+        raise RequestError(f"bad parameters: {problems}") from error
+    return loaded
+
+
+def _provider_document(name: str, parent: str | None, inventories: Mapping[str, Any], traits: Any) -> Any:
+    return {
+        "name": name,
+        "parent": parent,
+        "inventories": {rc: to_api(inventory) for rc, inventory in sorted(inventories.items())},
+        "traits": sorted(traits),
+    }
+
+
+def _total(held: Allocation) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for amounts in held.values():
+        for resource_class, amount in amounts.items():
+            total[resource_class] = total.get(resource_class, 0) + amount
+    return total

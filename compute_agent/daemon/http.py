@@ -1,0 +1,73 @@
+"""/healthz and /metrics over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socketserver
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+LOG = logging.getLogger(__name__)
+
+Health = Callable[[], tuple[bool, dict[str, Any]]]
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 10
+
+    def log_message(self, format: str, *args: Any) -> None:
+        LOG.debug(format, *args)
+
+
+class HttpServer:
+    """Serves health and metrics in a thread of its own."""
+
+    def __init__(self, address: str, port: int, registry: CollectorRegistry, health: Health) -> None:
+        """Listen on address and port. Raises OSError naming them."""
+        self._metrics = make_wsgi_app(registry)
+        self._health = health
+        try:
+            self._server = make_server(
+                address, port, self._serve, server_class=_Server, handler_class=_Handler
+            )
+        except OSError as error:
+            raise OSError(
+                error.errno, f"cannot listen on {address} port {port}: {error.strerror or error}"
+            ) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port in use."""
+        return self._server.server_port
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _serve(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        match environ.get("PATH_INFO"):
+            case "/metrics":
+                metrics: Iterable[bytes] = self._metrics(environ, start_response)
+                return metrics
+            case "/healthz":
+                healthy, document = self._health()
+                status, body = "200 OK" if healthy else "503 Service Unavailable", json.dumps(document)
+                kind = "application/json"
+            case path:
+                status, body, kind = "404 Not Found", f"there is no {path} here\n", "text/plain"
+        start_response(status, [("Content-Type", kind)])
+        return [body.encode()]

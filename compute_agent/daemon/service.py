@@ -1,0 +1,206 @@
+"""The agent: its parts, wired, and the life of its process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+
+from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.daemon.api import Methods
+from compute_agent.daemon.http import HttpServer
+from compute_agent.daemon.protocol import SocketServer
+from compute_agent.daemon.reporting import ReportLoop, status_document
+from compute_agent.daemon.world import build_world
+from compute_agent.drivers.process import ProcessDriver
+from compute_agent.host.reader import read_topology
+from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.pipeline.events import Reconcile, WorldChanged
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.state import StateFile, lock_folder
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.reporter import Reporter
+
+LOG = logging.getLogger(__name__)
+
+ConfLoader = Callable[[], cfg.ConfigOpts]
+
+STATE_FILE = "state.json"
+GUESTS_FOLDER = "guests"
+
+
+def socket_path(conf: cfg.ConfigOpts) -> Path:
+    """Where the daemon listens, and where the command line asks."""
+    return Path(conf.daemon.socket) if conf.daemon.socket else Path(conf.state_path) / "agent.sock"
+
+
+class Agent:
+    """One agent on one state folder. Everything listens and runs after start() until stop()."""
+
+    def __init__(self, load_conf: ConfLoader) -> None:
+        """Read configuration, host and state; nothing is changed but the state folder.
+
+        Raises ConfigError (a configuration to refuse), cfg.Error, IdentityError, StateLockedError, OSError.
+        """
+        self._load_conf = load_conf
+        self._conf = load_conf()
+        self._config_error = ""
+        folder = Path(self._conf.state_path)
+        world = build_world(self._conf)
+        self._lock = lock_folder(folder)
+        self.metrics = Metrics()
+        self._state = StateFile(folder / STATE_FILE)
+        self.driver = ProcessDriver(folder / GUESTS_FOLDER)
+        controllers = (CpusetController(self.driver),)
+        self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
+        self.client = PlacementClient.from_conf(self._conf)
+        self._reports = ReportLoop(
+            Reporter(self.client, self._state.state.owned, self._state.keep_owned),
+            self.client,
+            self.pipeline,
+            self.metrics,
+            self._conf.compute.update_resources_interval,
+            self._conf.placement.report_retry_maximum,
+        )
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._signature = self._host_signature()
+        self._server: SocketServer | None = None
+        self._http: HttpServer | None = None
+
+    def start(self) -> None:
+        """Take over the guests, listen, report. Raises OSError if an address or the socket cannot be had."""
+        self.pipeline.start(self._state.state.guests)
+        self._server = SocketServer(socket_path(self._conf), Methods(self).table())
+        threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
+        if self._conf.daemon.http_port:
+            daemon = self._conf.daemon
+            self._http = HttpServer(daemon.http_address, daemon.http_port, self.metrics.registry, self.health)
+        self._reports.start()
+        LOG.info("The agent of %s is up", self.pipeline.world.tree.root.name)
+
+    def stop(self) -> None:
+        """Stop listening and working; guests stay as they are."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        if self._http is not None:
+            self._http.close()
+        self._reports.stop()
+        self.pipeline.stop()
+        self.driver.close()
+        os.close(self._lock)
+        LOG.info("The agent stopped; its guests go on")
+
+    def run(self) -> None:
+        """start(), then live until SIGTERM or SIGINT, then stop(). SIGHUP reloads. For the main thread."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: self._signals.put(number))
+        self.start()
+        try:
+            while True:
+                try:
+                    received = self._signals.get(timeout=self._conf.guests.reconcile_interval)
+                except queue.Empty:
+                    self.tick()
+                    continue
+                if received != signal.SIGHUP:
+                    return
+                self.reload()
+        finally:
+            self.stop()
+
+    def tick(self) -> None:
+        """What the timer does: reconcile, and look whether configuration or hardware changed."""
+        signature = self._host_signature()
+        if signature != self._signature:
+            self._signature = signature
+            self.reload()
+        self.pipeline.submit(Reconcile())
+
+    def reload(self) -> None:
+        """Read configuration and host anew. A configuration to refuse changes nothing but is reported."""
+        try:
+            conf = self._load_conf()
+            topology = read_topology(Path(conf.host.root))
+        except (cfg.Error, OSError) as error:
+            self._config_error = str(error)
+            LOG.error("The configuration cannot be read, the old one stays: %s", error)
+            return
+        try:
+            world = build_world(conf, topology)
+        except (ConfigError, OSError) as error:
+            # Guests keep running on what there is; the report stays as it was until somebody decides.
+            self._config_error = str(error)
+            LOG.error("The configuration does not fit the host, the old one stays: %s", error)
+            self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
+            return
+        self._config_error = ""
+        self._conf = conf
+        self._reports.interval = conf.compute.update_resources_interval
+        self._reports.longest_pause = conf.placement.report_retry_maximum
+        self.pipeline.submit(WorldChanged(world)).result()
+        self._reports.wake()
+        LOG.info("Configuration and host read anew")
+
+    def status(self) -> dict[str, Any]:
+        """The agent's state, for the command line."""
+        world, views = self.pipeline.world, self.pipeline.views()
+        return {
+            "pid": os.getpid(),
+            "provider": world.tree.root.name,
+            "provider_uuid": world.tree.root.uuid,
+            **status_document(self._reports.status),
+            "config_error": self._config_error,
+            "policy": self._conf.policy.name,
+            "driver": self.driver.name,
+            "guests": len(views),
+            "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
+            "refused_guests": [view.guest.uuid for view in views if view.refusal],
+            "pending_guests": [view.guest.uuid for view in views if view.pending],
+        }
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Whether the worker works, and what else is wrong. Placement being away is no illness of ours."""
+        alive = self.pipeline.is_alive
+        document = {
+            "status": "ok" if alive else "the worker is dead",
+            "placement": status_document(self._reports.status)["placement"],
+            "config_error": self._config_error,
+        }
+        return alive, document
+
+    def stop_timeout(self) -> float:
+        """Seconds that a guest has to end."""
+        return float(self._conf.guests.stop_timeout)
+
+    def _host_signature(self) -> tuple[Any, ...]:
+        """Something that changes when a configuration file or the set of online CPUs does; cheap to
+        ask for.
+        """
+        files = [Path(name) for name in self._conf.config_file or ()]
+        online = Path(self._conf.host.root) / "sys/devices/system/cpu/online"
+        return (*map(_stamp, files), _content(online))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,146 @@
+"""The interface that every kind of guest has to offer, and the plain values that cross it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+
+
+class DriverError(Exception):
+    """A guest could not be started, adopted, changed or stopped; the text says which and why."""
+
+
+class GuestGoneError(DriverError):
+    """The guest has ended meanwhile. Whoever wanted to change it has nothing left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestSettings:
+    """What the guest's owner asked for beside amounts."""
+
+    vcpus: int = 1
+    thread_policy: ThreadPolicy = ThreadPolicy.PREFER
+    emulator_policy: EmulatorPolicy = EmulatorPolicy.SHARE
+    qos_class: str = "LS"
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """One guest as its driver knows it. ``uuid`` is its consumer uuid, ``pid`` its main process."""
+
+    uuid: str
+    driver: str
+    name: str
+    pid: int
+    settings: GuestSettings = GuestSettings()
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSettings:
+    """Where a guest's threads run. Sets hold logical CPU numbers; ``mems`` holds NUMA node numbers.
+
+    ``vcpu_cpus`` has one set per guest CPU, ``emulator_cpus`` is for all other threads. ``mems`` empty means
+    that memory is not bound.
+    """
+
+    vcpu_cpus: tuple[frozenset[int], ...]
+    emulator_cpus: frozenset[int]
+    mems: frozenset[int] = frozenset()
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """Every CPU that any of the guest CPUs may use."""
+        return frozenset().union(*self.vcpu_cpus)
+
+
+class ChangeKind(enum.StrEnum):
+    """What happened to a guest."""
+
+    STARTED = "started"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that happened to one guest, as a driver reports it."""
+
+    kind: ChangeKind
+    guest: Guest
+
+
+Listener = Callable[[Change], None]
+
+
+class Driver(Protocol):
+    """One kind of guests. Methods may be called from any thread."""
+
+    name: str
+
+    def guests(self) -> Sequence[Guest]:
+        """The guests that run now."""
+        ...
+
+    def watch(self, listener: Listener) -> None:
+        """Call ``listener`` (from a thread of the driver) for every guest that starts or stops from
+        now on.
+        """
+        ...
+
+    def thread_ids(self, guest: Guest) -> frozenset[int]:
+        """The kernel thread ids of the guest now. Raises GuestGoneError."""
+        ...
+
+    def cpu_affinity(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
+        """The threads of the guest that the kernel does not run as ``settings`` say, with the CPUs they have.
+
+        Empty when kernel and settings agree. Raises GuestGoneError.
+        """
+        ...
+
+    def observed_cpus(self, guest: Guest) -> frozenset[int]:
+        """The CPUs that the kernel lets the guest's threads use, all together. Raises GuestGoneError."""
+        ...
+
+    def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
+        """Make the kernel run the guest as ``settings`` say, read it back, and return how many threads
+        changed.
+
+        Raises GuestGoneError, or DriverError if the kernel does not take it.
+        """
+        ...
+
+    def stop(self, guest: Guest, timeout: float) -> None:
+        """End the guest: politely, and by force after ``timeout`` seconds. Gone already is no error."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything but the guests, which keep running."""
+        ...
+
+
+class StartingDriver(Driver, Protocol):
+    """A driver through which the agent itself starts guests."""
+
+    def create(
+        self, guest_uuid: str, name: str, settings: GuestSettings, command: Sequence[str], cwd: str = "/"
+    ) -> Guest:
+        """Make a guest that is held before its first instruction. Raises DriverError."""
+        ...
+
+    def release(self, guest: Guest) -> None:
+        """Let a guest made by create() run. Raises DriverError if it is gone."""
+        ...
+
+    def discard(self, guest: Guest) -> None:
+        """Undo create(): nothing of the guest remains, and its program never ran."""
+        ...
+
+    def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, pid: int) -> Guest:
+        """Take a running process as a guest. Raises DriverError."""
+        ...

@@ -1,0 +1,68 @@
+"""Hear of the end of processes, children or not, through pidfd_open(2)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import threading
+from collections.abc import Callable
+
+LOG = logging.getLogger(__name__)
+
+
+class PidWatch:
+    """One thread that waits for any number of processes and calls back when one ends."""
+
+    def __init__(self, ended: Callable[[str], None]) -> None:
+        """``ended`` is called with the key of a process, from the watch's thread, once, when it has ended."""
+        self._ended = ended
+        self._selector = selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="pidwatch", daemon=True)
+        self._thread.start()
+
+    def add(self, key: str, pid: int) -> bool:
+        """Watch a process. False if it is gone already (``ended`` is then not called)."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        with self._lock:
+            if self._closed:
+                os.close(descriptor)
+                return True
+            self._selector.register(descriptor, selectors.EVENT_READ, key)
+        return True
+
+    def close(self) -> None:
+        """Stop watching and end the thread. Processes are left alone."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        os.write(self._wake_write, b"x")
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed:
+            for ready, _ in self._selector.select():
+                if ready.data is None:
+                    continue  # the wake-up pipe
+                with self._lock:
+                    self._selector.unregister(ready.fileobj)
+                os.close(ready.fd)
+                try:
+                    self._ended(ready.data)
+                except Exception:
+                    LOG.exception("Could not handle the end of %s", ready.data)
+        with contextlib.suppress(OSError):
+            for watched in list(self._selector.get_map().values()):
+                os.close(watched.fd)
+            os.close(self._wake_write)
+            self._selector.close()

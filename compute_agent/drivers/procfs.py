@@ -1,0 +1,161 @@
+"""Processes as /proc shows them (proc(5)): identity, threads, affinity."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+# Threads that are born while we write inherit the affinity of the thread that makes them, so that two passes
+# nearly always do. A process that makes threads faster than we can list them is left to the reconcile.
+MAX_PASSES = 16
+
+_DEAD_STATES = frozenset("ZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process for good: pids are used again, but never with the same start time in the same boot.
+
+    ``start_time`` is in clock ticks since boot (field 22 of /proc/PID/stat).
+    """
+
+    pid: int
+    start_time: int
+    boot_id: str
+
+
+def boot_id() -> str:
+    """The random id of this boot of the kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """The identity of the process that has ``pid`` now; None if there is none or it is a zombie."""
+    stat = _stat(pid)
+    if stat is None or stat[0] in _DEAD_STATES:
+        return None
+    return ProcessIdentity(pid, int(stat[19]), boot_id())
+
+
+def is_alive(identity: ProcessIdentity) -> bool:
+    """Whether this very process (not another one with its pid) still runs."""
+    return identify(identity.pid) == identity
+
+
+def command_line(pid: int) -> tuple[str, ...]:
+    """The arguments of a process; empty for kernel threads and processes that are gone."""
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ()
+    return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0")) if raw else ()
+
+
+def environment_value(pid: int, name: str) -> str | None:
+    """One variable of the environment that the process was started with; None if absent or unreadable."""
+    try:
+        raw = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return None
+    prefix = name.encode() + b"="
+    for entry in raw.split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode(errors="replace")
+    return None
+
+
+def pids() -> list[int]:
+    """Every process id in this pid namespace."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def thread_ids(pid: int) -> frozenset[int]:
+    """The thread ids of a process now (/proc/PID/task); empty when it is gone."""
+    try:
+        return frozenset(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+        return frozenset()
+
+
+def affinity(tid: int) -> frozenset[int] | None:
+    """The CPUs that the kernel lets a thread use; None when it is gone."""
+    try:
+        return frozenset(os.sched_getaffinity(tid))
+    except ProcessLookupError:
+        return None
+
+
+def pin_threads(pid: int, cpus: frozenset[int]) -> int:
+    """Let all threads of a process run on ``cpus`` only, repeated until no new thread appears.
+
+    Returns how many threads had another affinity. A thread that ends meanwhile is no error. Raises OSError
+    (EINVAL) when none of the CPUs is online or in the process's cpuset.
+    """
+    changed = 0
+    seen: set[int] = set()
+    for _ in range(MAX_PASSES):
+        fresh = thread_ids(pid) - seen
+        if not fresh:
+            break
+        for tid in sorted(fresh):
+            seen.add(tid)
+            if affinity(tid) in (None, cpus):
+                continue
+            try:
+                os.sched_setaffinity(tid, cpus)
+            except ProcessLookupError:
+                continue
+            changed += 1
+    return changed
+
+
+def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int]]:
+    """The threads of a process whose affinity is not ``cpus``, with the affinity they have."""
+    found = {tid: affinity(tid) for tid in thread_ids(pid)}
+    return {tid: has for tid, has in found.items() if has is not None and has != cpus}
+
+
+def running_seconds(start_time: int) -> float:
+    """How long ago a process with ``start_time`` (ticks since boot) was started, in seconds."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_time / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the third (state) on; None when the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the command's name in brackets and may itself hold blanks and brackets.
+    return text.rpartition(")")[2].split()
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all its descendants (/proc/PID/task/TID/children), parents first."""
+    found = [pid]
+    for parent in found:
+        for tid in thread_ids(parent):
+            try:
+                text = Path(f"/proc/{parent}/task/{tid}/children").read_text()
+            except OSError:
+                continue
+            found.extend(int(child) for child in text.split())
+    return found
+
+
+def session_of(pid: int) -> int | None:
+    """The session id of a process; None when it is gone."""
+    stat = _stat(pid)
+    return None if stat is None else int(stat[3])
+
+
+def session_members(session: int) -> list[int]:
+    """The processes of a session without its leader, zombies excepted."""
+    members = []
+    for pid in pids():
+        stat = _stat(pid)
+        if pid != session and stat is not None and int(stat[3]) == session and stat[0] not in _DEAD_STATES:
+            members.append(pid)
+    return members

@@ -1,0 +1,3 @@
+"""From events to a kernel that is as it should be: one queue, one worker, the cache of guests and its state
+file.
+"""

@@ -1,0 +1,77 @@
+"""What the worker is told. Events carry all that is needed to handle them, so that the worker asks no
+network.
+
+``as_of`` is the monotonic time at which Placement was asked for the allocations in the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compute_agent.drivers.base import Guest, GuestSettings
+from compute_agent.pipeline.world import Allocation, World
+
+
+@dataclass(frozen=True, slots=True)
+class StartGuest:
+    """Somebody wants a new guest; answered with its GuestView, or with the reason why not."""
+
+    uuid: str
+    name: str
+    settings: GuestSettings
+    command: tuple[str, ...]
+    allocation: Allocation
+    as_of: float
+    cwd: str = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptGuest:
+    """Somebody wants a running process to be a guest; answered as StartGuest is."""
+
+    uuid: str
+    name: str
+    settings: GuestSettings
+    pid: int
+    allocation: Allocation
+    as_of: float
+
+
+@dataclass(frozen=True, slots=True)
+class GuestStarted:
+    """A driver says that a guest started. ``allocation`` is None when Placement could not be asked."""
+
+    guest: Guest
+    allocation: Allocation | None
+    as_of: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GuestStopped:
+    """A driver says that a guest ended."""
+
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationsRead:
+    """What guests hold now, by guest uuid; an empty allocation for one that holds nothing any more."""
+
+    allocations: Mapping[str, Allocation]
+    as_of: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorldChanged:
+    """The configuration or the hardware changed."""
+
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
+class Reconcile:
+    """The timer: compare every guest with the kernel, repair, retry what is pending."""
+
+
+Event = StartGuest | AdoptGuest | GuestStarted | GuestStopped | AllocationsRead | WorldChanged | Reconcile

@@ -1,0 +1,72 @@
+"""What the agent counts, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class Metrics:
+    """The agent's metrics in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.events = Counter(
+            "compute_agent_events", "Events handled by the worker.", ["event"], registry=self.registry
+        )
+        self.event_failures = Counter(
+            "compute_agent_event_failures", "Events whose handling failed.", ["event"], registry=self.registry
+        )
+        self.guests = Gauge("compute_agent_guests", "Guests known to the agent.", registry=self.registry)
+        self.unallocated_guests = Gauge(
+            "compute_agent_unallocated_guests",
+            "Guests without an allocation of this host.",
+            registry=self.registry,
+        )
+        self.refused_guests = Gauge(
+            "compute_agent_refused_guests", "Guests for which there is no place.", registry=self.registry
+        )
+        self.pending = Gauge(
+            "compute_agent_pending_changes",
+            "Guests whose assignment is not yet in effect.",
+            ["controller"],
+            registry=self.registry,
+        )
+        self.drift = Counter(
+            "compute_agent_drift_repairs",
+            "Guests found in another state than assigned.",
+            ["controller"],
+            registry=self.registry,
+        )
+        self.controller_failures = Counter(
+            "compute_agent_controller_failures",
+            "Assignments that a controller could not put into effect.",
+            ["controller"],
+            registry=self.registry,
+        )
+        self.state_failures = Counter(
+            "compute_agent_state_write_failures",
+            "Failed writes of the state file.",
+            registry=self.registry,
+        )
+        self.pin_seconds = Histogram(
+            "compute_agent_pin_seconds",
+            "Time from the start event of a guest until it is pinned.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0),
+            registry=self.registry,
+        )
+        self.reports = Counter(
+            "compute_agent_reports",
+            "Comparisons of the host with what Placement knows, by outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.refused_changes = Gauge(
+            "compute_agent_refused_changes",
+            "Changes of inventory that Placement refused in the last report.",
+            registry=self.registry,
+        )
+        self.placement_up = Gauge(
+            "compute_agent_placement_up",
+            "Whether Placement answered the last report (1) or not (0).",
+            registry=self.registry,
+        )

@@ -1,0 +1,183 @@
+"""The state file: what must outlive the agent and cannot be read back from elsewhere as well.
+
+JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). Losing it costs
+little: assignments are read back from the kernel, and what the agent owns in Placement is claimed anew as it
+is reported.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from compute_agent.files import write_durably
+from compute_agent.pipeline.world import Allocation
+from compute_agent.policy.base import Assignment
+from compute_agent.report.plan import Owned, Ownership
+
+LOG = logging.getLogger(__name__)
+
+VERSION = 1
+
+
+class StateLockedError(Exception):
+    """Another agent works on the same state folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedGuest:
+    """What is kept of a guest."""
+
+    allocation: Allocation | None
+    assignment: Assignment | None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that is kept."""
+
+    guests: Mapping[str, SavedGuest] = field(default_factory=dict)
+    owned: Ownership = field(default_factory=dict)
+
+
+class StateFile:
+    """The state in one file. Parts may be replaced from different threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Read ``path``. An absent file is an empty state; so is a damaged one, after a log line."""
+        self.path = path
+        self._lock = threading.Lock()
+        self._state = _load(path)
+        self._saved: State | None = self._state if path.exists() else None
+
+    @property
+    def state(self) -> State:
+        """The state as it was last set or read."""
+        return self._state
+
+    def keep_guests(self, guests: Mapping[str, SavedGuest]) -> None:
+        """Replace the part on guests; durable when this returns. Raises OSError, and the next call tries
+        again.
+        """
+        with self._lock:
+            self._state = replace(self._state, guests=dict(guests))
+            self._write()
+
+    def keep_owned(self, owned: Ownership) -> None:
+        """Replace the part on Placement; durable when this returns. Raises OSError, and the next call tries
+        again.
+        """
+        with self._lock:
+            self._state = replace(self._state, owned=dict(owned))
+            self._write()
+
+    def _write(self) -> None:
+        if self._state == self._saved:
+            return
+        write_durably(self.path, dump(self._state))
+        self._saved = self._state
+
+
+def lock_folder(folder: Path) -> int:
+    """Make sure that no other agent uses ``folder`` (made if absent) as long as this process lives.
+
+    Returns the descriptor that holds the lock. Raises StateLockedError, OSError.
+    """
+    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    descriptor = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise StateLockedError(
+            f"another agent{f' (pid {owner})' if owner else ''} works on the state folder {folder}"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def dump(state: State) -> bytes:
+    """The state as the content of its file."""
+    data = {
+        "guests": {uuid: _guest_to_json(guest) for uuid, guest in sorted(state.guests.items())},
+        "owned": {
+            uuid: {"classes": sorted(owned.classes), "traits": sorted(owned.traits)}
+            for uuid, owned in sorted(state.owned.items())
+        },
+    }
+    return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}, indent=1).encode()
+
+
+def parse(content: bytes) -> State:
+    """The state in the content of a file. Raises ValueError saying what is wrong with it."""
+    try:
+        document = json.loads(content)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']!r} is not {VERSION}")
+        data = document["data"]
+        if document["sha256"] != _checksum(data):
+            raise ValueError("the checksum does not match")
+        return State(
+            guests={uuid: _guest_from_json(guest) for uuid, guest in data["guests"].items()},
+            owned={
+                uuid: Owned(frozenset(owned["classes"]), frozenset(owned["traits"]))
+                for uuid, owned in data["owned"].items()
+            },
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+
+
+def _load(path: Path) -> State:
+    try:
+        return parse(path.read_bytes())
+    except FileNotFoundError:
+        return State()
+    except (OSError, ValueError) as error:
+        LOG.warning("The state file %s cannot be used and is started anew: %s", path, error)
+        return State()
+
+
+def _checksum(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _guest_to_json(guest: SavedGuest) -> dict[str, Any]:
+    allocation = guest.allocation
+    assignment = guest.assignment
+    return {
+        "allocation": None if allocation is None else {rp: dict(held) for rp, held in allocation.items()},
+        "assignment": None
+        if assignment is None
+        else {
+            "vcpu_cpus": [sorted(cpus) for cpus in assignment.vcpu_cpus],
+            "emulator_cpus": sorted(assignment.emulator_cpus),
+            "dedicated": list(assignment.dedicated),
+            "withheld": sorted(assignment.withheld),
+            "mems": sorted(assignment.mems),
+        },
+    }
+
+
+def _guest_from_json(content: Any) -> SavedGuest:
+    saved = content["assignment"]
+    assignment = None
+    if saved is not None:
+        assignment = Assignment(
+            vcpu_cpus=tuple(frozenset(cpus) for cpus in saved["vcpu_cpus"]),
+            emulator_cpus=frozenset(saved["emulator_cpus"]),
+            dedicated=tuple(saved["dedicated"]),
+            withheld=frozenset(saved["withheld"]),
+            mems=frozenset(saved["mems"]),
+        )
+    return SavedGuest(content["allocation"], assignment)

@@ -1,0 +1,66 @@
+"""Everything that decisions depend on beside the guests themselves, as one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compute_agent.drivers.base import Guest
+from compute_agent.host.topology import Topology
+from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.inventory.tree import ProviderTree
+from compute_agent.policy import place_nowhere
+from compute_agent.policy.base import Demand, Policy, Request, Supply
+
+Allocation = Mapping[str, Mapping[str, int]]
+"""What a consumer holds: amounts by provider uuid and resource class."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The host as read and configured; replaced as a whole when the host or the configuration changes.
+
+    ``place_unallocated``: guests without an allocation of this host go to the shared CPUs; else they stay.
+    """
+
+    topology: Topology
+    cpu_sets: CpuSets
+    tree: ProviderTree
+    policy: Policy
+    place_unallocated: bool = True
+
+    @property
+    def places(self) -> bool:
+        """Whether the policy touches guests at all."""
+        return self.policy is not place_nowhere
+
+    def supply(self, holdings: Mapping[str, frozenset[int]]) -> Supply:
+        """What there is to give when ``holdings`` (dedicated CPUs by guest) are taken."""
+        return Supply(self.topology, self.cpu_sets, holdings)
+
+    def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
+        """The part of an allocation that is on this host's providers."""
+        return {uuid: dict(amounts) for uuid, amounts in allocation.items() if self.tree.get(uuid)}
+
+
+def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
+    """What a guest needs, from its settings and from what it holds on this host's providers."""
+    settings = guest.settings
+    return Request(
+        guest=guest.uuid,
+        vcpus=settings.vcpus,
+        demands=demands(world.tree, allocation),
+        thread_policy=settings.thread_policy,
+        emulator_policy=settings.emulator_policy,
+    )
+
+
+def demands(tree: ProviderTree, allocation: Allocation) -> tuple[Demand, ...]:
+    """The CPUs that an allocation asks of each zone, in the order of the tree."""
+    found = []
+    for node in tree.nodes:
+        amounts = allocation.get(node.uuid, {})
+        demand = Demand(node.name, node.cpus, amounts.get("PCPU", 0), amounts.get("VCPU", 0))
+        if demand.pcpu or demand.vcpu:
+            found.append(demand)
+    return tuple(found)

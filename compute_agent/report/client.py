@@ -1,0 +1,249 @@
+"""A client of the Placement REST API over a keystoneauth1 adapter.
+
+One method per request the agent needs (https://docs.openstack.org/api-ref/placement/). Answers come back as
+plain dataclasses and mappings; every failure is a :class:`~compute_agent.report.errors.PlacementError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from keystoneauth1 import adapter as ks_adapter
+from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+from compute_agent.report.errors import (
+    ConcurrentUpdateError,
+    ConflictError,
+    CredentialsError,
+    NotFoundError,
+    PlacementError,
+    UnavailableError,
+)
+
+LOG = logging.getLogger(__name__)
+
+PREFERRED_MICROVERSION = (1, 39)
+# Below 1.28 neither nested providers nor consumer generations and error codes can be relied on.
+MINIMUM_MICROVERSION = (1, 28)
+
+_UNAVAILABLE = frozenset({502, 503, 504})
+_CONCURRENT_UPDATE = "placement.concurrent_update"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRecord:
+    """A resource provider as ``GET /resource_providers`` lists it."""
+
+    uuid: str
+    name: str
+    generation: int
+    parent_uuid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAllocations:
+    """What one consumer holds: amounts per provider uuid and resource class. Empty when it holds nothing."""
+
+    consumer: str
+    resources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    generation: int | None = None
+    project_id: str | None = None
+    user_id: str | None = None
+    consumer_type: str | None = None
+
+
+class PlacementClient:
+    """Requests to one Placement endpoint. Safe to use from several threads."""
+
+    def __init__(self, adapter: ks_adapter.Adapter) -> None:
+        self._adapter = adapter
+        self._microversion: str | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> PlacementClient:
+        """A client as ``[placement]`` describes it.
+
+        Raises CredentialsError if the authentication options cannot be used.
+        """
+        try:
+            auth = loading.load_auth_from_conf_options(conf, "placement")
+            session = loading.load_session_from_conf_options(conf, "placement", auth=auth)
+            adapter = loading.load_adapter_from_conf_options(conf, "placement", session=session, auth=auth)
+        except ks_exceptions.ClientException as error:
+            raise CredentialsError("-", "[placement]", str(error)) from error
+        return cls(adapter)
+
+    # Providers
+
+    def providers_in_tree(self, root_uuid: str) -> list[ProviderRecord]:
+        """Every provider of the tree that ``root_uuid`` is in; empty if there is none."""
+        answer = self._request("GET", f"/resource_providers?in_tree={root_uuid}")
+        return [_provider(record) for record in answer["resource_providers"]]
+
+    def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
+        """Create a provider. Raises ConflictError if its name or uuid is taken."""
+        body: dict[str, Any] = {"uuid": uuid, "name": name}
+        if parent_uuid is not None:
+            body["parent_provider_uuid"] = parent_uuid
+        return _provider(self._request("POST", "/resource_providers", body))
+
+    def update_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
+        """Rename a provider or give it another parent."""
+        body = {"name": name, "parent_provider_uuid": parent_uuid}
+        return _provider(self._request("PUT", f"/resource_providers/{uuid}", body))
+
+    def delete_provider(self, uuid: str) -> None:
+        """Delete a provider. Raises ConflictError while it has children or allocations."""
+        self._request("DELETE", f"/resource_providers/{uuid}")
+
+    def inventories(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
+        """The inventories of a provider by resource class, and the provider's generation."""
+        answer = self._request("GET", f"/resource_providers/{uuid}/inventories")
+        return answer["inventories"], answer["resource_provider_generation"]
+
+    def set_inventories(
+        self, uuid: str, inventories: Mapping[str, Mapping[str, Any]], generation: int
+    ) -> int:
+        """Replace all inventories of a provider. Returns its new generation."""
+        body = {"inventories": inventories, "resource_provider_generation": generation}
+        answer = self._request("PUT", f"/resource_providers/{uuid}/inventories", body)
+        return int(answer["resource_provider_generation"])
+
+    def traits(self, uuid: str) -> tuple[frozenset[str], int]:
+        """The traits of a provider, and the provider's generation."""
+        answer = self._request("GET", f"/resource_providers/{uuid}/traits")
+        return frozenset(answer["traits"]), answer["resource_provider_generation"]
+
+    def set_traits(self, uuid: str, traits: frozenset[str], generation: int) -> int:
+        """Replace all traits of a provider. Returns its new generation."""
+        body = {"traits": sorted(traits), "resource_provider_generation": generation}
+        answer = self._request("PUT", f"/resource_providers/{uuid}/traits", body)
+        return int(answer["resource_provider_generation"])
+
+    # Names
+
+    def resource_classes(self) -> frozenset[str]:
+        """The names of all resource classes the server knows."""
+        answer = self._request("GET", "/resource_classes")
+        return frozenset(record["name"] for record in answer["resource_classes"])
+
+    def create_resource_class(self, name: str) -> None:
+        """Make sure that a custom resource class exists."""
+        self._request("PUT", f"/resource_classes/{quote(name, safe='')}")
+
+    def known_traits(self) -> frozenset[str]:
+        """The names of all traits the server knows."""
+        return frozenset(self._request("GET", "/traits")["traits"])
+
+    def create_trait(self, name: str) -> None:
+        """Make sure that a custom trait exists."""
+        self._request("PUT", f"/traits/{quote(name, safe='')}")
+
+    # Allocations
+
+    def allocations(self, consumer: str) -> ConsumerAllocations:
+        """What a consumer holds, on whatever provider."""
+        answer = self._request("GET", f"/allocations/{quote(consumer, safe='')}")
+        return ConsumerAllocations(
+            consumer=consumer,
+            resources={uuid: record["resources"] for uuid, record in answer["allocations"].items()},
+            generation=answer.get("consumer_generation"),
+            project_id=answer.get("project_id"),
+            user_id=answer.get("user_id"),
+            consumer_type=answer.get("consumer_type"),
+        )
+
+    def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:
+        """What is taken from one provider: amounts by consumer uuid and resource class."""
+        answer = self._request("GET", f"/resource_providers/{uuid}/allocations")
+        return {consumer: record["resources"] for consumer, record in answer["allocations"].items()}
+
+    # The transport
+
+    def microversion(self) -> str:
+        """The microversion in use: 1.39, or the newest the server has, asked for once.
+
+        Raises PlacementError if the server is too old for the agent.
+        """
+        with self._lock:
+            if self._microversion is None:
+                self._microversion = self._negotiate()
+            return self._microversion
+
+    def _negotiate(self) -> str:
+        document = self._send("GET", "/", None, {})
+        newest = max((_version(entry["max_version"]) for entry in document["versions"]), default=(0, 0))
+        chosen = min(PREFERRED_MICROVERSION, newest)
+        if chosen < MINIMUM_MICROVERSION:
+            needed = ".".join(map(str, MINIMUM_MICROVERSION))
+            detail = (
+                f"the server offers microversion {newest[0]}.{newest[1]}, the agent needs {needed} or later"
+            )
+            raise PlacementError("GET", "/", detail, status=200)
+        return f"{chosen[0]}.{chosen[1]}"
+
+    def _request(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
+        return self._send(method, url, body, {"OpenStack-API-Version": f"placement {self.microversion()}"})
+
+    def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
+        arguments: dict[str, Any] = {"headers": {"Accept": "application/json", **headers}, "raise_exc": False}
+        if body is not None:
+            arguments["json"] = body
+        try:
+            response = self._adapter.request(url, method, **arguments)
+        except (ks_exceptions.Unauthorized, ks_exceptions.AuthorizationFailure) as error:
+            raise CredentialsError(method, url, str(error)) from error
+        except ks_exceptions.ClientException as error:
+            raise UnavailableError(method, url, str(error)) from error
+        if response.status_code >= 300:
+            raise _failure(method, url, response)
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError as error:
+            detail = f"the answer is not JSON: {response.text[:200]!r}"
+            raise PlacementError(method, url, detail, status=response.status_code) from error
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or 0)
+
+
+def _provider(record: Mapping[str, Any]) -> ProviderRecord:
+    return ProviderRecord(
+        uuid=record["uuid"],
+        name=record["name"],
+        generation=record["generation"],
+        parent_uuid=record.get("parent_provider_uuid"),
+    )
+
+
+def _failure(method: str, url: str, response: Any) -> PlacementError:
+    """The exception for an answer that is no success, with the error's own text where there is one."""
+    status: int = response.status_code
+    code, detail = None, response.text[:500] or response.reason or "no text"
+    try:
+        first = response.json()["errors"][0]
+        code, detail = first.get("code"), first.get("detail") or detail
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        pass  # a proxy answered, or an older server: its text will do
+    kind = PlacementError
+    if status in _UNAVAILABLE:
+        kind = UnavailableError
+    elif status in (401, 403):
+        kind = CredentialsError
+    elif status == 404:
+        kind = NotFoundError
+    elif status == 409:
+        kind = ConcurrentUpdateError if code == _CONCURRENT_UPDATE else ConflictError
+    return kind(method, url, " ".join(detail.split()), status=status, code=code)

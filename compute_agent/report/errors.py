@@ -1,0 +1,44 @@
+"""What can go wrong between the agent and Placement, by what the caller can do about it."""
+
+from __future__ import annotations
+
+
+class PlacementError(Exception):
+    """A request to Placement failed.
+
+    ``method`` and ``url`` name the request, ``status`` is the HTTP status (``None`` where no answer came),
+    ``code`` the error code of the answer (``placement.concurrent_update``, ...) and ``detail`` its text.
+    """
+
+    def __init__(
+        self, method: str, url: str, detail: str, *, status: int | None = None, code: str | None = None
+    ) -> None:
+        self.method = method
+        self.url = url
+        self.detail = detail
+        self.status = status
+        self.code = code
+        answer = "no answer" if status is None else f"HTTP {status}"
+        super().__init__(f"{method} {url}: {answer}: {detail}")
+
+
+class UnavailableError(PlacementError):
+    """Nobody answered, or nobody who can serve now (no connection, time-out, 502, 503, 504): try again
+    later.
+    """
+
+
+class CredentialsError(PlacementError):
+    """The credentials of ``[placement]`` do not work (401, 403): the operator has to act."""
+
+
+class NotFoundError(PlacementError):
+    """The provider, class or trait is not there (404)."""
+
+
+class ConflictError(PlacementError):
+    """The state of the server forbids the change (409)."""
+
+
+class ConcurrentUpdateError(ConflictError):
+    """Somebody else changed the provider since it was read (409): read again and try again."""

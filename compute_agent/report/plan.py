@@ -1,0 +1,273 @@
+"""What has to be sent so that Placement knows the host as it is: a pure function from two trees to a list of
+actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+
+CUSTOM_PREFIX = "CUSTOM_"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedProvider:
+    """A provider as Placement has it."""
+
+    uuid: str
+    name: str
+    parent: str | None
+    generation: int
+    inventories: Mapping[str, Inventory] = field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What the agent put on one provider: the resource classes and traits that are its to change and
+    remove.
+    """
+
+    classes: frozenset[str] = frozenset()
+    traits: frozenset[str] = frozenset()
+
+
+Ownership = Mapping[str, Owned]
+"""By provider uuid; the providers themselves are the agent's as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateResourceClass:
+    """Make a custom resource class known."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTrait:
+    """Make a custom trait known."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateProvider:
+    """Create a provider below ``parent`` (None: as a root)."""
+
+    uuid: str
+    name: str
+    parent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateProvider:
+    """Give a provider another name or parent."""
+
+    uuid: str
+    name: str
+    parent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetInventories:
+    """Replace the inventories of a provider by these: ours as they are now, and those of others unchanged."""
+
+    uuid: str
+    inventories: Mapping[str, Inventory]
+
+
+@dataclass(frozen=True, slots=True)
+class SetTraits:
+    """Replace the traits of a provider by these: ours as they are now, and those of others unchanged."""
+
+    uuid: str
+    traits: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteProvider:
+    """Delete a provider that the agent made and does not need any more."""
+
+    uuid: str
+
+
+Action = (
+    CreateResourceClass
+    | CreateTrait
+    | CreateProvider
+    | UpdateProvider
+    | SetInventories
+    | SetTraits
+    | DeleteProvider
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Names that the server knows."""
+
+    classes: frozenset[str]
+    traits: frozenset[str]
+
+
+def plan(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: Known
+) -> tuple[Action, ...]:
+    """The actions, in an order in which each can be done, that make ``reported`` what ``derived`` says.
+
+    Empty when nothing differs. Inventories and traits of others on our providers, and providers of others in
+    our tree, stay. Traits that the server does not know and that are not custom (its os-traits is older than
+    ours) are left out.
+    """
+    return tuple(_actions(derived, reported, owned, known))
+
+
+def _actions(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: Known
+) -> Iterator[Action]:
+    """Names, providers, what shrinks, what grows, traits: capacity that moves is never counted twice on the
+    way.
+    """
+    classes = {name for node in derived.nodes for name in node.inventories}
+    yield from map(CreateResourceClass, sorted(classes - known.classes))
+    traits = {name for node in derived.nodes for name in node.traits}
+    yield from (CreateTrait(name) for name in sorted(traits - known.traits) if name.startswith(CUSTOM_PREFIX))
+
+    current: dict[str, ReportedProvider] = {}
+    for node in derived.nodes:
+        has = reported.get(node.uuid)
+        if has is None:
+            yield CreateProvider(node.uuid, node.name, node.parent)
+            has = ReportedProvider(node.uuid, node.name, node.parent, generation=0)
+        elif (has.name, has.parent) != (node.name, node.parent):
+            yield UpdateProvider(node.uuid, node.name, node.parent)
+        current[node.uuid] = has
+
+    yield from _deletions(derived, reported, owned)
+    shrinking: list[Action] = []
+    growing: list[Action] = []
+    for node in derived.nodes:
+        has = current[node.uuid]
+        wanted = wanted_inventories(node, has, owned.get(node.uuid, Owned()))
+        if wanted != dict(has.inventories):
+            some_go = not has.inventories.keys() <= wanted.keys()
+            (shrinking if some_go else growing).append(SetInventories(node.uuid, wanted))
+    yield from shrinking
+    yield from growing
+
+    for node in derived.nodes:
+        has = current[node.uuid]
+        wanted_set = wanted_traits(node, has, owned.get(node.uuid, Owned()), known)
+        if wanted_set != has.traits:
+            yield SetTraits(node.uuid, wanted_set)
+
+
+def wanted_inventories(node: ProviderNode, has: ReportedProvider, ours: Owned) -> dict[str, Inventory]:
+    """All inventories the provider should have: those of others, and ours as derived."""
+    others = {name: held for name, held in has.inventories.items() if name not in ours.classes}
+    return {**others, **node.inventories}
+
+
+def wanted_traits(node: ProviderNode, has: ReportedProvider, ours: Owned, known: Known) -> frozenset[str]:
+    """All traits the provider should have: those of others, and ours as derived."""
+    possible = frozenset(t for t in node.traits if t in known.traits or t.startswith(CUSTOM_PREFIX))
+    return (has.traits - ours.traits) | possible
+
+
+def _deletions(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
+) -> Iterator[Action]:
+    """Providers that were ours, children before their parents; none that still has somebody else's child."""
+    present = {node.uuid for node in derived.nodes}
+    doomed = [uuid for uuid in reported if uuid in owned and uuid not in present]
+    remaining = set(reported)
+    while doomed:
+        ready = [
+            uuid for uuid in doomed if not any(reported[other].parent == uuid for other in remaining - {uuid})
+        ]
+        if not ready:
+            return
+        for uuid in sorted(ready):
+            yield DeleteProvider(uuid)
+        remaining -= set(ready)
+        doomed = [uuid for uuid in doomed if uuid in remaining]
+
+
+HOST_CLASSES = frozenset({"PCPU", "VCPU", "MEMORY_MB", "LLC", "MBA", "CUSTOM_LLC", "CUSTOM_MBA"})
+"""Resource classes that nobody but the agent of a host can speak for."""
+
+
+def assume_ownership(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
+) -> Ownership:
+    """``owned``, and for our providers that it knows nothing of (the state file was lost) what must be ours
+    there.
+    """
+    assumed = {
+        node.uuid: Owned(
+            classes=(HOST_CLASSES | node.inventories.keys()) & has.inventories.keys(),
+            traits=node.traits & has.traits,
+        )
+        for node in derived.nodes
+        if node.uuid not in owned and (has := reported.get(node.uuid)) is not None
+    }
+    return {**owned, **assumed}
+
+
+def ownership_before(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
+) -> Ownership:
+    """What may become the agent's while the plan is carried out, to be remembered before anything is sent.
+
+    A crash in the middle then leaves nothing that nobody owns. A trait that is there already and was put
+    there by somebody else stays theirs.
+    """
+    claims: dict[str, Owned] = dict(owned)
+    for node in derived.nodes:
+        old = owned.get(node.uuid, Owned())
+        has = reported.get(node.uuid)
+        foreign = frozenset() if has is None else has.traits - old.traits
+        claims[node.uuid] = Owned(
+            classes=old.classes | frozenset(node.inventories), traits=old.traits | (node.traits - foreign)
+        )
+    return claims
+
+
+def ownership_after(
+    derived: ProviderTree, claims: Ownership, reported: Mapping[str, ReportedProvider]
+) -> Ownership:
+    """What is the agent's once Placement shows ``reported``: of the claims, what is derived or still
+    there.
+    """
+    result: dict[str, Owned] = {}
+    for uuid, claim in claims.items():
+        node, has = derived.get(uuid), reported.get(uuid)
+        if node is None and has is None:
+            continue
+        classes = frozenset() if node is None else frozenset(node.inventories)
+        traits = frozenset() if node is None else node.traits
+        if has is not None:
+            classes |= claim.classes & frozenset(has.inventories)
+            traits = (traits | has.traits) & claim.traits
+        result[uuid] = Owned(classes & claim.classes, traits & claim.traits)
+    return result
+
+
+def to_api(inventory: Inventory) -> dict[str, Any]:
+    """An inventory as the API has it."""
+    return asdict(inventory)
+
+
+def from_api(record: Mapping[str, Any]) -> Inventory:
+    """An inventory from the API's form, which may have further keys."""
+    return Inventory(
+        total=record["total"],
+        reserved=record["reserved"],
+        min_unit=record["min_unit"],
+        max_unit=record["max_unit"],
+        step_size=record["step_size"],
+        allocation_ratio=record["allocation_ratio"],
+    )

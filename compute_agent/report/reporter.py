@@ -1,0 +1,233 @@
+"""Make Placement know the host as it is: read, plan, send what differs, remember what is ours."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from compute_agent.inventory.tree import STOCK_NAMES, ProviderTree, with_stock_names
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import ConcurrentUpdateError, ConflictError, PlacementError, UnavailableError
+from compute_agent.report.plan import (
+    Action,
+    CreateProvider,
+    CreateResourceClass,
+    CreateTrait,
+    DeleteProvider,
+    Known,
+    Ownership,
+    ReportedProvider,
+    SetInventories,
+    SetTraits,
+    UpdateProvider,
+    assume_ownership,
+    from_api,
+    ownership_after,
+    ownership_before,
+    plan,
+    to_api,
+)
+
+LOG = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A change that Placement did not take, and why: for the log, ``status`` and the metrics."""
+
+    action: Action
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of one report: how many changes were sent and taken, and which were refused."""
+
+    sent: int = 0
+    refusals: tuple[Refusal, ...] = ()
+
+
+class Reporter:
+    """Reports trees of one host to one Placement. Not for several threads at once."""
+
+    def __init__(
+        self,
+        client: PlacementClient,
+        owned: Ownership,
+        remember: Callable[[Ownership], None],
+    ) -> None:
+        """``owned`` is what ``remember`` was last called with, which has to keep it durably."""
+        self._client = client
+        self._owned = owned
+        self._remember = remember
+        self._known: Known | None = None
+        self._reported: dict[str, ReportedProvider] = {}
+
+    def report(self, tree: ProviderTree) -> Report:
+        """Send what differs between ``tree`` and Placement; nothing if nothing does.
+
+        A change that is refused (409: in use, name taken) is in the answer, and the others are made
+        nevertheless. When somebody else changes a provider meanwhile, everything is read again, four times
+        at most.
+
+        Raises PlacementError if Placement cannot be reached or keeps changing under us.
+        """
+        try:
+            for attempt in range(1, MAX_ATTEMPTS + 1):
+                try:
+                    return self._attempt(tree)
+                except ConcurrentUpdateError as error:
+                    self._reported.clear()
+                    if attempt == MAX_ATTEMPTS:
+                        raise
+                    LOG.info("Somebody else changed a provider meanwhile, reading again: %s", error)
+        except PlacementError:
+            # The server may have been replaced by another, or restored from an older state.
+            self._known = None
+            self._reported.clear()
+            raise
+        raise AssertionError("unreachable")
+
+    def server_tree(self, tree: ProviderTree) -> ProviderTree:
+        """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC)."""
+        return tree if STOCK_NAMES.keys() <= self._names().classes else with_stock_names(tree)
+
+    def reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
+        """The providers of the host as Placement has them, by uuid. Reads only what changed since the last
+        time.
+        """
+        records = self._client.providers_in_tree(root_uuid)
+        fresh: dict[str, ReportedProvider] = {}
+        for record in records:
+            old = self._reported.get(record.uuid)
+            if old is not None and old.generation == record.generation:
+                fresh[record.uuid] = replace(old, name=record.name, parent=record.parent_uuid)
+            else:
+                fresh[record.uuid] = self._read(record.uuid, record.name, record.parent_uuid)
+        if self._reported.keys() - fresh.keys():
+            self._known = None
+        self._reported = fresh
+        return dict(fresh)
+
+    def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:
+        inventories, before = self._client.inventories(uuid)
+        traits, after = self._client.traits(uuid)
+        if before != after:
+            raise ConcurrentUpdateError(
+                "GET",
+                f"/resource_providers/{uuid}/traits",
+                "the provider changed while it was read",
+                status=200,
+            )
+        parsed = {rc: from_api(record) for rc, record in inventories.items()}
+        return ReportedProvider(uuid, name, parent, after, parsed, traits)
+
+    def _names(self) -> Known:
+        if self._known is None:
+            self._known = Known(self._client.resource_classes(), self._client.known_traits())
+        return self._known
+
+    def _attempt(self, tree: ProviderTree) -> Report:
+        reported = self.reported(tree.root.uuid)
+        wanted = self.server_tree(tree)
+        owned = assume_ownership(wanted, reported, self._owned)
+        actions = plan(wanted, reported, owned, self._names())
+        claims = ownership_before(wanted, reported, owned)
+        self._keep(claims)
+        if not actions:
+            self._keep(ownership_after(wanted, claims, reported))
+            return Report()
+        result = _Execution(self._client, self._reported).run(actions)
+        if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
+            self._known = None
+        self._keep(ownership_after(wanted, claims, self._reported))
+        return result
+
+    def _keep(self, owned: Ownership) -> None:
+        if owned != self._owned:
+            self._remember(owned)
+            self._owned = owned
+
+
+class _Execution:
+    """Carries out one plan and keeps ``providers`` what Placement has."""
+
+    def __init__(self, client: PlacementClient, providers: dict[str, ReportedProvider]) -> None:
+        self._client = client
+        self._providers = providers
+        self._refusals: list[Refusal] = []
+        self._missing: set[str] = set()
+        self._stuck_classes: set[str] = set()
+
+    def run(self, actions: tuple[Action, ...]) -> Report:
+        sent = 0
+        for action in actions:
+            obstacle = self._obstacle(action)
+            if obstacle:
+                self._refuse(action, obstacle)
+                continue
+            try:
+                self._perform(action)
+                sent += 1
+            except (ConcurrentUpdateError, UnavailableError):
+                raise
+            except PlacementError as error:
+                if not isinstance(error, ConflictError) and error.status != 400:
+                    raise
+                self._refuse(action, str(error))
+        return Report(sent, tuple(self._refusals))
+
+    def _obstacle(self, action: Action) -> str | None:
+        """Why an action must wait for one that was refused; None if nothing stands in its way."""
+        match action:
+            case CreateProvider(parent=parent) if parent in self._missing:
+                return f"its parent {parent} could not be created"
+            case SetInventories(uuid=uuid) | SetTraits(uuid=uuid) if uuid in self._missing:
+                return "the provider could not be created"
+            case SetInventories(uuid=uuid, inventories=inventories):
+                added = inventories.keys() - self._providers[uuid].inventories.keys()
+                if stuck := sorted(added & self._stuck_classes):
+                    return f"{', '.join(stuck)} is still in use on another provider of the host"
+        return None
+
+    def _refuse(self, action: Action, reason: str) -> None:
+        self._refusals.append(Refusal(action, reason))
+        match action:
+            case CreateProvider(uuid=uuid):
+                self._missing.add(uuid)
+            case DeleteProvider(uuid=uuid):
+                self._stuck_classes |= self._providers[uuid].inventories.keys()
+            case SetInventories(uuid=uuid, inventories=inventories) if uuid in self._providers:
+                self._stuck_classes |= self._providers[uuid].inventories.keys() - inventories.keys()
+
+    def _perform(self, action: Action) -> None:
+        client, providers = self._client, self._providers
+        LOG.debug("Placement: %s", action)
+        match action:
+            case CreateResourceClass(name):
+                client.create_resource_class(name)
+            case CreateTrait(name):
+                client.create_trait(name)
+            case CreateProvider(uuid, name, parent):
+                record = client.create_provider(uuid, name, parent)
+                providers[uuid] = ReportedProvider(uuid, name, parent, record.generation)
+            case UpdateProvider(uuid, name, parent):
+                record = client.update_provider(uuid, name, parent)
+                providers[uuid] = replace(
+                    providers[uuid], name=name, parent=parent, generation=record.generation
+                )
+            case SetInventories(uuid, inventories):
+                body = {rc: to_api(inventory) for rc, inventory in inventories.items()}
+                generation = client.set_inventories(uuid, body, providers[uuid].generation)
+                providers[uuid] = replace(
+                    providers[uuid], generation=generation, inventories=dict(inventories)
+                )
+            case SetTraits(uuid, traits):
+                generation = client.set_traits(uuid, traits, providers[uuid].generation)
+                providers[uuid] = replace(providers[uuid], generation=generation, traits=traits)
+            case DeleteProvider(uuid):
+                client.delete_provider(uuid)
+                del providers[uuid]

@@ -1,0 +1,90 @@
+"""A placement service of the tests' own, and an agent's configuration for it."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from werkzeug.serving import make_server
+
+from compute_agent import conf as agent_conf
+from compute_agent.report.client import PlacementClient
+from placement.api.pipeline import build_application
+from placement.conf import new_config
+from placement.db import migration
+
+
+class LivePlacement:
+    """The real service on a loopback port, in a thread; it can go away and come back on the same port."""
+
+    def __init__(self, application):
+        self._application = application
+        self.requests = []
+        self.port = 0
+        self._server = None
+        self.start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        self._server = make_server("127.0.0.1", self.port, self._count, threaded=True)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self):
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def _count(self, environ, start_response):
+        self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
+        return self._application(environ, start_response)
+
+    def writes(self):
+        """The changing requests since the last call."""
+        found = [request for request in self.requests if request[0] != "GET"]
+        self.requests.clear()
+        return found
+
+
+@pytest.fixture
+def placement_application(tmp_path):
+    conf = new_config(config_files=[])
+    url = f"sqlite:///{tmp_path / 'placement.db'}"
+    conf.set_override("auth_strategy", "noauth2", group="api")
+    conf.set_override("connection", url, group="placement_database")
+    migration.upgrade(url)
+    return build_application(conf)
+
+
+@pytest.fixture
+def live_placement(placement_application):
+    server = LivePlacement(placement_application)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def write_ini(tmp_path, live_placement):
+    """Writes an agent's ini file; keyword arguments are the lines of its sections."""
+
+    def write(name="agent.ini", **sections):
+        sections = {
+            "DEFAULT": f"state_path = {tmp_path / 'state'}",
+            "compute": "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost",
+            "placement": f"auth_type = admin_token\nendpoint = {live_placement.url}\ntoken = admin\n"
+            "connect_retries = 0\nstatus_code_retries = 0",
+            "daemon": "http_port = 0",
+        } | sections
+        path = Path(tmp_path / name)
+        path.write_text("".join(f"[{group}]\n{lines}\n\n" for group, lines in sections.items()))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def client(write_ini):
+    return PlacementClient.from_conf(agent_conf.load([], [str(write_ini())]))
