@@ -35,7 +35,7 @@ def show(call: Call, uuid: str) -> Response:
 @operation(blueprint, "PUT", _PATH, rules.UPDATE, since=(1, 1), reads_json=True)
 def replace(call: Call, uuid: str) -> Response:
     """Make these the aggregates of a provider."""
-    known = path_uuid(uuid)
+    known = path_uuid(call, uuid)
     if call.version >= _WITH_GENERATION:
         body = call.body(schemas.Aggregates())
         aggregates, expected = body["aggregates"], body["resource_provider_generation"]

@@ -55,7 +55,7 @@ def list_all(call: Call, uuid: str) -> Response:
 @operation(blueprint, "POST", _PATH, rules.CREATE, reads_json=True)
 def create(call: Call, uuid: str) -> Response:
     """Add an inventory of one more class."""
-    known = path_uuid(uuid)
+    known = path_uuid(call, uuid)
     body = call.body(schemas.Create())
     name = body["resource_class"]
     values = _checked(call, known, name, body["values"], "create")
@@ -69,7 +69,7 @@ def create(call: Call, uuid: str) -> Response:
 @operation(blueprint, "PUT", _PATH, rules.UPDATE, reads_json=True)
 def replace_all(call: Call, uuid: str) -> Response:
     """Make these the inventories of a provider."""
-    known = path_uuid(uuid)
+    known = path_uuid(call, uuid)
     body = call.body(schemas.ReplaceAll())
     wanted = {
         name: _checked(call, known, name, each["values"], "update")
@@ -85,7 +85,7 @@ def replace_all(call: Call, uuid: str) -> Response:
 @operation(blueprint, "DELETE", _PATH, rules.DELETE, since=(1, 5), before=HTTPStatus.METHOD_NOT_ALLOWED)
 def delete_all(call: Call, uuid: str) -> Response:
     """Remove all inventories of a provider."""
-    known = path_uuid(uuid)
+    known = path_uuid(call, uuid)
     call.service.database.write(lambda tx: store.remove_all(tx, known))
     return call.nothing()
 
@@ -105,7 +105,7 @@ def show(call: Call, uuid: str, resource_class: str) -> Response:
 @operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE, reads_json=True)
 def update(call: Call, uuid: str, resource_class: str) -> Response:
     """Change one inventory."""
-    known = path_uuid(uuid)
+    known = path_uuid(call, uuid)
     body = call.body(schemas.Update())
     values = _checked(call, known, resource_class, body["values"], "update")
     generation = call.service.database.write(
@@ -117,6 +117,6 @@ def update(call: Call, uuid: str, resource_class: str) -> Response:
 @operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE)
 def delete(call: Call, uuid: str, resource_class: str) -> Response:
     """Remove one inventory."""
-    known = path_uuid(uuid)
+    known = path_uuid(call, uuid)
     call.service.database.write(lambda tx: store.remove(tx, known, resource_class))
     return call.nothing()

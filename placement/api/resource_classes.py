@@ -58,7 +58,7 @@ def update(call: Call, name: str) -> Response:
         return _rename(call, name)
     base.load(schemas.ResourceClass(), {"name": name})
     is_new = call.service.database.write(lambda tx: store.create(tx, name))
-    return call.dated(call.nothing(201 if is_new else 204, f"/resource_classes/{name}"), time.time())
+    return call.nothing(201 if is_new else 204, f"/resource_classes/{name}")
 
 
 def _rename(call: Call, name: str) -> Response:

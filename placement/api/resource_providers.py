@@ -60,15 +60,13 @@ def existing(view: View, uuid: str) -> Provider:
     return provider
 
 
-def path_uuid(uuid: str) -> str:
-    """The uuid of a path in the form the database knows.
+def path_uuid(call: Call, uuid: str) -> str:
+    """The uuid of a path in the form the database knows, before the body is looked at.
 
-    :raises placement.exceptions.NotFound: it is none, so there is no such provider.
+    :raises placement.exceptions.NotFound: there is no such provider.
     """
-    canonical = canonical_uuid(uuid)
-    if canonical is None:
-        raise providers.missing(uuid)
-    return canonical
+    with call.service.model.fresh() as view:
+        return existing(view, uuid).uuid
 
 
 @operation(blueprint, "GET", "/resource_providers", rules.LIST, writes_json=True)
@@ -112,7 +110,7 @@ def _show(call: Call, uuid: str) -> Response:
 @operation(blueprint, "PUT", "/resource_providers/<uuid>", rules.UPDATE, reads_json=True)
 def update(call: Call, uuid: str) -> Response:
     """Rename a provider or put it elsewhere in the trees."""
-    known = path_uuid(uuid)
+    known = path_uuid(call, uuid)
     body = call.body(schemas.update(call.version))
     call.service.database.write(
         lambda tx: providers.update(
@@ -130,6 +128,6 @@ def update(call: Call, uuid: str) -> Response:
 @operation(blueprint, "DELETE", "/resource_providers/<uuid>", rules.DELETE)
 def delete(call: Call, uuid: str) -> Response:
     """Remove a provider that has neither children nor allocations."""
-    known = path_uuid(uuid)
+    known = canonical_uuid(uuid) or uuid
     call.service.database.write(lambda tx: providers.delete(tx, known))
     return call.nothing()

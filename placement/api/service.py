@@ -38,6 +38,7 @@ class Service:
             pool_timeout=group.pool_timeout,
             connection_recycle_time=group.connection_recycle_time,
             lock_timeout=group.lock_timeout,
+            retries=conf.placement.allocation_conflict_retry_count,
         )
         database = Database(group.connection, options)
         return cls(conf, database, Model(database), Enforcer(conf))

@@ -7,6 +7,7 @@ from flask import Blueprint, Response
 from placement.api.call import Call, operation
 from placement.api.resource_providers import existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
+from placement.model.world import in_order
 from placement.policies import trait as rules
 from placement.schemas import base
 from placement.schemas import membership as schemas
@@ -73,13 +74,13 @@ def list_of_provider(call: Call, uuid: str) -> Response:
     """The traits of a provider."""
     with call.service.model.fresh() as view:
         provider = existing(view, uuid)
-        return _answer(call, sorted(provider.traits), provider.generation, provider.updated_at)
+        return _answer(call, in_order(provider.traits), provider.generation, provider.updated_at)
 
 
 @operation(blueprint, "PUT", _OF_PROVIDER, rules.PROVIDER_UPDATE, since=_SINCE, reads_json=True)
 def replace_of_provider(call: Call, uuid: str) -> Response:
     """Make these the traits of a provider."""
-    known = path_uuid(uuid)
+    known = path_uuid(call, uuid)
     body = call.body(schemas.Traits())
     generation = call.service.database.write(
         lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
@@ -90,6 +91,6 @@ def replace_of_provider(call: Call, uuid: str) -> Response:
 @operation(blueprint, "DELETE", _OF_PROVIDER, rules.PROVIDER_DELETE, since=_SINCE)
 def delete_of_provider(call: Call, uuid: str) -> Response:
     """Take all traits from a provider."""
-    known = path_uuid(uuid)
+    known = path_uuid(call, uuid)
     call.service.database.write(lambda tx: store.remove_all(tx, known))
     return call.nothing()

@@ -2,9 +2,11 @@
 
 Without it a search over many like devices proves the impossible by trying
 everything: 17 groups of one unit below a host with 16 single-unit devices are
-16! branches. Both tests are bipartite matchings of needs with providers that
-can take a limited number of them; a search may only be cut off by them, never
-completed, as they look at one resource class at a time.
+16! branches. The tests are bipartite matchings of needs with providers that
+can take a limited number of them: one of those suffixed groups that want a
+provider for themselves, and for every resource class and amount the needs of
+at least that amount. They see a part of the truth only: what they rule out is
+impossible, what they let pass may still be.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,15 +35,17 @@ def fits_at_all(
         for name, amount in need.resources:
             amounts.setdefault(name, []).append((index, amount))
     for name, wanted in amounts.items():
-        if len(wanted) > 1:
-            smallest = min(amount for _, amount in wanted)
-            if not _match(
+        if len(wanted) > 1 and not all(
+            _match(
                 [
-                    {at.id: _room(at, name, taken.get((at.id, name), 0)) // smallest for at in options[index]}
-                    for index, _ in wanted
+                    {at.id: _room(at, name, taken.get((at.id, name), 0)) // least for at in options[index]}
+                    for index, amount in wanted
+                    if amount >= least
                 ]
-            ):
-                return False
+            )
+            for least in {amount for _, amount in wanted}
+        ):
+            return False
     return True
 
 

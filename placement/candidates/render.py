@@ -13,7 +13,7 @@ import orjson
 
 from placement.candidates.combine import Candidate
 from placement.microversion import Microversion
-from placement.model.world import Provider, World
+from placement.model.world import Provider, World, in_order
 
 ALLOCATIONS_BY_PROVIDER: Final[Microversion] = (1, 12)
 TRAITS: Final[Microversion] = (1, 17)
@@ -102,7 +102,7 @@ def _summary(
         }
     }
     if version >= TRAITS:
-        summary["traits"] = sorted(provider.traits)
+        summary["traits"] = in_order(provider.traits)
     if version >= WHOLE_TREES:
         parent = None if provider.parent_id is None else world.providers[provider.parent_id].uuid
         summary["parent_provider_uuid"] = parent

@@ -6,7 +6,7 @@ that a limit bounds the work and not only the answer.
 
 import random
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Set
 from itertools import islice
 from typing import Final, Literal
 
@@ -94,6 +94,10 @@ class _Search:
         self._needs = needs_of(request)
         self._sharing = Sharing(world)
         self._combiner = Combiner(world, request, self._needs)
+        #: of each need the ids of those that may serve it, as far as one index tells
+        self._having = [_having(world, need) for need in self._needs]
+        #: the needs, those first that the last trees could not serve
+        self._hardest_first = list(range(len(self._needs)))
         self._sharing_serves: dict[tuple[int, int], bool] = {}
         self._only_shared: set[tuple[tuple[int, ...], ...]] = set()
 
@@ -122,18 +126,23 @@ class _Search:
 
     def _options(self, root: int) -> list[list[Provider]] | None:
         """The providers that serve each need, or None if there is a need that none serves."""
-        providers = self._world.providers
-        members = [providers[number] for number in sorted(self._world.trees[root])]
-        sharing = [providers[number] for number in sorted(self._sharing.with_tree(root))]
-        options: list[list[Provider]] = []
+        world = self._world
+        members = world.trees[root]
+        sharing = self._sharing.with_tree(root)
+        options: list[list[Provider]] = [[] for _ in self._needs]
         own = False
-        for index, need in enumerate(self._needs):
-            found = [member for member in members if need.served_by(member, self._world)]
-            own = own or bool(found)
-            found += [shared for shared in sharing if self._shared_serves(index, need, shared)]
-            if not found:
+        for rank, index in enumerate(self._hardest_first):
+            need, having = self._needs[index], self._having[index]
+            for number in sorted(members & having):
+                if need.served_by(world.providers[number], world):
+                    options[index].append(world.providers[number])
+                    own = True
+            for number in sorted(sharing & having):
+                if self._shared_serves(index, number):
+                    options[index].append(world.providers[number])
+            if not options[index]:
+                self._hardest_first.insert(0, self._hardest_first.pop(rank))
                 return None
-            options.append(found)
         if own:
             return options
         # nothing of this tree itself: the same sharing providers need be combined only once
@@ -143,10 +152,20 @@ class _Search:
         self._only_shared.add(key)
         return options
 
-    def _shared_serves(self, index: int, need: Need, provider: Provider) -> bool:
+    def _shared_serves(self, index: int, number: int) -> bool:
         """As :meth:`Need.served_by`, remembered, for many trees ask it of the same provider."""
-        key = (index, provider.id)
+        key = (index, number)
         serves = self._sharing_serves.get(key)
         if serves is None:
-            serves = self._sharing_serves[key] = need.served_by(provider, self._world)
+            serves = self._needs[index].served_by(self._world.providers[number], self._world)
+            self._sharing_serves[key] = serves
         return serves
+
+
+def _having(world: World, need: Need) -> Set[int]:
+    """The smallest set in the indexes that holds all providers that serve the need."""
+    sets: list[Set[int]] = [world.by_class.get(name, set()) for name, _ in need.resources]
+    sets += [
+        world.by_trait.get(trait, set()) for traits in need.required if len(traits) == 1 for trait in traits
+    ]
+    return min(sets, key=len, default=world.providers.keys())

@@ -19,7 +19,6 @@ from placement.exceptions import InvalidRequest, Unavailable
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_ATTEMPTS: Final = 10
 _chosen_providers: Final = resource_providers.c.id.in_(sa.bindparam("ids", expanding=True))
 _present_counter: Final = (
     sa.select(change_buckets.c.counter)
@@ -31,7 +30,7 @@ _stamp: Final = (
     .where(_chosen_providers)
     .values(change_seq=_present_counter, updated_at=sa.bindparam("now"))
 )
-_stamp_and_bump: Final = _stamp.values(generation=resource_providers.c.generation + 1)
+_stamp_and_bump: Final = _stamp.values(generation=resource_providers.c.generation + sa.bindparam("by"))
 _sum_of_counters: Final = sa.select(sa.func.sum(change_buckets.c.counter))
 
 
@@ -45,8 +44,7 @@ class Transaction:
         self.conn = conn
         self.names = names
         self.now = time.time()
-        self._changed: set[int] = set()
-        self._bumped: set[int] = set()
+        self._changed: dict[int, int] = {}
 
     def lock(self, uuids: Iterable[str]) -> None:
         """Wait until no other transaction writes to these providers.
@@ -65,8 +63,9 @@ class Transaction:
         buckets.lock(self.conn, (buckets.TREES,))
 
     def changed(self, provider_ids: Iterable[int], *, generation: bool) -> None:
-        """Note that these (locked) providers changed; with ``generation`` theirs goes up by one."""
-        (self._bumped if generation else self._changed).update(provider_ids)
+        """Note that these (locked) providers changed; with ``generation`` theirs goes up by one (more)."""
+        for number in provider_ids:
+            self._changed[number] = self._changed.get(number, 0) + generation
 
     def deleted(self, uuid: str) -> None:
         """Note that this (locked) provider is gone."""
@@ -74,9 +73,12 @@ class Transaction:
 
     def flush(self) -> None:
         """Write the stamps of what changed; the last thing before the commit."""
-        for statement, ids in ((_stamp, self._changed - self._bumped), (_stamp_and_bump, self._bumped)):
-            if ids:
-                self.conn.execute(statement, {"ids": sorted(ids), "now": self.now})
+        for by in sorted(set(self._changed.values())):
+            ids = sorted(number for number, bumps in self._changed.items() if bumps == by)
+            if by:
+                self.conn.execute(_stamp_and_bump, {"ids": ids, "now": self.now, "by": by})
+            else:
+                self.conn.execute(_stamp, {"ids": ids, "now": self.now})
 
 
 class Database:
@@ -90,6 +92,7 @@ class Database:
         self.url = url
         self.names = Names()
         self._patience = options.lock_timeout
+        self._attempts = 1 + options.retries
         self._writer = engine.create(url, "READ COMMITTED", options)
         self._reader = engine.create(url, "REPEATABLE READ", options, ping=True)
         self._probe = engine.create(url, "AUTOCOMMIT", options)
@@ -135,7 +138,7 @@ class Database:
         :raises Unavailable: when the database does not answer or contention does not end.
         """
         deadline = time.monotonic() + self._patience
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, self._attempts + 1):
             committing = False
             try:
                 with self._writer.connect() as connection:

@@ -12,13 +12,18 @@ WRITES: Final = "placement_writes"
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """Sizes and times (seconds) of the connection pools; ``lock_timeout`` bounds waits for locks."""
+    """Sizes and times (seconds) of the connection pools, and patience with other transactions.
+
+    ``lock_timeout`` bounds each wait for a lock, ``retries`` how often a
+    transaction that lost to another one runs again.
+    """
 
     max_pool_size: int = 5
     max_overflow: int = 50
     pool_timeout: float = 30.0
     connection_recycle_time: int = 3600
-    lock_timeout: float = 30.0
+    lock_timeout: float = 10.0
+    retries: int = 10
 
 
 def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: bool = False) -> sa.Engine:

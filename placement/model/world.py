@@ -142,5 +142,10 @@ class World:
         yield self.by_aggregate, provider.aggregates, other.aggregates if other else ()
 
 
+def in_order(traits: Iterable[str]) -> list[str]:
+    """Traits as answers list them: the standard ones by name, then the custom ones."""
+    return sorted(traits, key=lambda name: (name.startswith("CUSTOM_"), name))
+
+
 def _parents(provider: Provider | None) -> tuple[int, ...]:
     return () if provider is None or provider.parent_id is None else (provider.parent_id,)

@@ -47,3 +47,5 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
     allocations.write_claims(tx, claims, known)
     for uuid, new in wanted.items():
         inventories.remove_others(tx, rows[uuid], new.inventories)
+        # Clients count on it: generations go up for each of the two changes of inventories.
+        tx.changed([rows[uuid].id], generation=True)
