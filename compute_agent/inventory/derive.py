@@ -112,7 +112,13 @@ def _inventories(
         )
     vcpus = [len(place & cpu_sets.shared) for place in places]
     reserved_vcpus = spread(cpu_sets.reserved_vcpus, vcpus)
-    reserved_mb = spread(settings.reserved_host_memory_mb, memory_mb)
+    # What the host itself uses lies on nodes with CPUs, not on those of memory expanders or GPUs.
+    near_mb = [
+        memory_mb[0],
+        *(memory if zone.cpus else 0 for zone, memory in zip(zones, memory_mb[1:], strict=True)),
+    ]
+    enough = sum(near_mb) >= settings.reserved_host_memory_mb
+    reserved_mb = spread(settings.reserved_host_memory_mb, near_mb if enough else memory_mb)
     found: list[dict[str, Inventory]] = []
     for place, vcpu, vcpu_reserved, memory, memory_reserved in zip(
         places, vcpus, reserved_vcpus, memory_mb, reserved_mb, strict=True

@@ -1,0 +1,53 @@
+"""Made-up machines of regular shape for tests."""
+
+from collections.abc import Mapping
+
+from compute_agent.host.topology import Cache, Core, NumaNode, Package, Topology
+
+
+def machine(
+    *,
+    packages: int = 1,
+    nodes: int = 1,
+    l3: int = 1,
+    cores: int,
+    threads: int = 1,
+    memory_kib: int = 8 << 20,
+    offline: frozenset[int] = frozenset(),
+    l3_spans_nodes: bool = False,
+    more_nodes: Mapping[int, int] | None = None,
+    **fields: object,
+) -> Topology:
+    """A machine of `packages`, with so many `nodes` each, `l3` domains in a node, `cores` in a domain and
+    `threads` in a core; with `l3_spans_nodes` one L3 for a whole package, and `cores` in a node.
+
+    CPUs are numbered through the threads of a core; L3 ids are 10 apart, as ids may be. `memory_kib` is that
+    of every node, `more_nodes` are nodes without CPUs with their memory.
+    """
+    per_node = (1 if l3_spans_nodes else l3) * cores * threads
+    count = packages * nodes * per_node
+    online = frozenset(range(count)) - offline
+
+    def blocks(size: int) -> list[frozenset[int]]:
+        return [frozenset(range(start, start + size)) & online for start in range(0, count, size)]
+
+    l3_size = nodes * per_node if l3_spans_nodes else cores * threads
+    package_size = nodes * per_node
+    numa = [NumaNode(n, cpus, memory_kib) for n, cpus in enumerate(blocks(per_node))]
+    numa += [NumaNode(n, frozenset(), memory) for n, memory in (more_nodes or {}).items()]
+    return Topology(
+        packages=tuple(Package(n, cpus) for n, cpus in enumerate(blocks(package_size))),
+        dies=(),
+        clusters=(),
+        cores=tuple(
+            Core(n, min(cpus) // package_size, cpus) for n, cpus in enumerate(blocks(threads)) if cpus
+        ),
+        caches=tuple(
+            Cache(3, "unified", 10 * n, 16384, 16, cpus) for n, cpus in enumerate(blocks(l3_size)) if cpus
+        ),
+        numa_nodes=tuple(numa),
+        online=online,
+        offline=offline,
+        present=frozenset(range(count)),
+        **fields,  # type: ignore[arg-type]
+    )

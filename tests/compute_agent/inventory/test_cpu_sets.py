@@ -1,0 +1,125 @@
+"""What the CPU options mean, row by row of the configuration table, and what is refused."""
+
+import pytest
+
+from compute_agent.host import cpuset
+from compute_agent.inventory.cpu_sets import ConfigError, CpuOptions, CpuSets, resolve
+from tests.compute_agent.inventory.machines import machine
+
+HOST = machine(cores=8, threads=2, offline=frozenset({15}))
+
+
+def cpus(text: str) -> frozenset[int]:
+    return cpuset.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "dedicated", "shared", "emulator"),
+    [
+        pytest.param(CpuOptions(), "", "0-14", "0-14", id="none of them: all online CPUs are VCPU"),
+        pytest.param(CpuOptions(cpu_dedicated_set="2-5"), "2-5", "", "", id="dedicated alone: PCPU only"),
+        pytest.param(CpuOptions(cpu_shared_set="2-5,^3"), "", "2,4-5", "2,4-5", id="shared alone: VCPU only"),
+        pytest.param(
+            CpuOptions(cpu_dedicated_set="2-5", cpu_shared_set="6-7"), "2-5", "6-7", "6-7", id="both: both"
+        ),
+        pytest.param(CpuOptions(vcpu_pin_set="2-5"), "2-5", "2-5", "2-5", id="legacy alone: VCPU and PCPU"),
+        pytest.param(
+            CpuOptions(vcpu_pin_set="2-5", cpu_shared_set="0-1"),
+            "",
+            "2-5",
+            "0-1",
+            id="legacy and shared: VCPU from legacy, emulator threads on shared",
+        ),
+    ],
+)
+def test_configuration_gives_sets(options: CpuOptions, dedicated: str, shared: str, emulator: str) -> None:
+    sets = resolve(options, HOST)
+    assert (sets.dedicated, sets.shared, sets.emulator) == (cpus(dedicated), cpus(shared), cpus(emulator))
+    assert (sets.pcpu_total, sets.vcpu_total) == (len(cpus(dedicated)), len(cpus(shared)))
+    assert bool(sets.warnings) == (options.vcpu_pin_set is not None)
+
+
+@pytest.mark.parametrize("shared", [None, "0-1"])
+def test_legacy_set_is_deprecated_and_names_what_replaces_it(shared: str | None) -> None:
+    (warning,) = resolve(CpuOptions(vcpu_pin_set="2-5", cpu_shared_set=shared), HOST).warnings
+    assert "vcpu_pin_set is deprecated" in warning
+    assert "cpu_dedicated_set" in warning
+    assert ("emulator threads only" in warning) == (shared is not None)
+    assert ("aggregates" in warning) == (shared is None)
+
+
+def test_reserved_host_cpus_alone_reserve_vcpu_with_a_warning() -> None:
+    sets = resolve(CpuOptions(reserved_host_cpus=2), HOST)
+    assert sets == CpuSets(
+        dedicated=frozenset(),
+        shared=cpus("0-14"),
+        emulator=cpus("0-14"),
+        reserved_vcpus=2,
+        warnings=sets.warnings,
+    )
+    assert len(sets.warnings) == 1
+    assert "reserved_host_cpus is deprecated" in sets.warnings[0]
+
+
+def test_reserved_host_cpus_reserve_of_the_legacy_set_too() -> None:
+    sets = resolve(CpuOptions(vcpu_pin_set="2-5", reserved_host_cpus=1), HOST)
+    assert (sets.shared, sets.reserved_vcpus, len(sets.warnings)) == (cpus("2-5"), 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        pytest.param(
+            CpuOptions(cpu_dedicated_set="2-9", cpu_shared_set="8-12"), ["overlap", "8-9"], id="overlap"
+        ),
+        pytest.param(
+            CpuOptions(cpu_dedicated_set="14-17"),
+            ["cpu_dedicated_set", "15 are offline", "16-17 are absent"],
+            id="dedicated CPUs offline and absent",
+        ),
+        pytest.param(
+            CpuOptions(cpu_shared_set="99"), ["cpu_shared_set", "99 are absent"], id="shared CPU absent"
+        ),
+        pytest.param(
+            CpuOptions(vcpu_pin_set="15"), ["vcpu_pin_set", "15 are offline"], id="legacy CPU offline"
+        ),
+        pytest.param(CpuOptions(cpu_dedicated_set=""), ["cpu_dedicated_set", "no CPU", "0-14"], id="empty"),
+        pytest.param(
+            CpuOptions(cpu_shared_set="2,^2"), ["cpu_shared_set", "'2,^2'", "no CPU"], id="all excluded"
+        ),
+        pytest.param(CpuOptions(cpu_shared_set="2,x-3"), ["cpu_shared_set", "'x-3'"], id="bad part"),
+        pytest.param(
+            CpuOptions(cpu_dedicated_set="2", vcpu_pin_set="3"),
+            ["unset vcpu_pin_set"],
+            id="dedicated and legacy",
+        ),
+        pytest.param(
+            CpuOptions(cpu_dedicated_set="2", cpu_shared_set="4", vcpu_pin_set="3"),
+            ["unset vcpu_pin_set"],
+            id="all three",
+        ),
+        pytest.param(
+            CpuOptions(cpu_dedicated_set="2", reserved_host_cpus=1),
+            ["reserved_host_cpus = 1", "cpu_dedicated_set"],
+            id="reserved and dedicated",
+        ),
+        pytest.param(
+            CpuOptions(cpu_shared_set="2", reserved_host_cpus=1),
+            ["reserved_host_cpus = 1", "cpu_shared_set"],
+            id="reserved and shared",
+        ),
+        pytest.param(
+            CpuOptions(reserved_host_cpus=16), ["reserved_host_cpus = 16", "15 CPUs"], id="all reserved"
+        ),
+        pytest.param(
+            CpuOptions(vcpu_pin_set="2-3", reserved_host_cpus=3),
+            ["reserved_host_cpus = 3", "2-3"],
+            id="more reserved than the legacy set has",
+        ),
+    ],
+)
+def test_configuration_is_refused_with_the_reason(options: CpuOptions, told: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        resolve(options, HOST)
+    for part in told:
+        assert part in str(refused.value)
