@@ -116,8 +116,8 @@ def inventory(name: str, record: dict[str, Any]) -> str:
     return text
 
 
-def some(words: list[str], limit: int = 6) -> str:
-    """The words in a row, or the last few of a long list and its length."""
+def some(words: list[str], limit: int = 4) -> str:
+    """The words in a row, or the first few of a long list and how many follow."""
     if len(words) <= limit:
         return ", ".join(words)
     return f"{', '.join(words[:limit])} and {len(words) - limit} more"
@@ -187,6 +187,7 @@ def leave_running(system: System) -> None:
         "kept",
         f"everything runs on; configuration, database and logs are in {system.folder}\n\nlook around:\n"
         f"  {agent} status\n  {agent} guest list\n  {agent} inventory show\n  {agent} topology show\n"
+        f"  curl -s http://127.0.0.1:{system.agent_port}/metrics\n"
         f"  {curl} {system.url}/resource_providers\n"
         f"  {curl} {system.url}/allocations/{consumer}\n"
         f"  {SCRIPTS}/openstack --os-auth-type admin_token --os-endpoint {system.url} --os-token {TOKEN} "

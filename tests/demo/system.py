@@ -181,15 +181,15 @@ class System:
         )
 
     def start_agent(self) -> None:
-        """Starts the agent and returns when it has reported a provider with inventory."""
+        """Starts the agent and returns when it answers and all that it has to report is reported."""
         self._start("compute-agent", "--config-file", self.agent_ini, "run")
         self.wait("compute-agent", "report", self._has_reported)
 
     def _has_reported(self) -> bool:
-        return any(
-            self.call("GET", f"/resource_providers/{p['uuid']}/inventories")["inventories"]
-            for p in self.providers()
-        )
+        with contextlib.suppress(DemoError):
+            status = self.agent("status")
+            return status["last_report_seconds_ago"] is not None and not status["refused"]
+        return False
 
     def providers(self) -> list[Any]:
         """All resource providers."""
