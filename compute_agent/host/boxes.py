@@ -1,0 +1,94 @@
+"""The topology as boxes in boxes: what a picture shows, before anybody knows where it goes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from compute_agent.host import cpuset
+from compute_agent.host.topology import Core, NumaNode, Topology
+
+HOST, PACKAGE, DIE, NUMA, L3, CORE = range(6)
+"""Kinds of boxes; of those with the same CPUs the earlier kind is the outer one."""
+
+_KINDS = {"performance": "P", "efficiency": "E", "low-power": "LP"}
+
+
+@dataclass(slots=True)
+class Box:
+    """One box with a line of text for each thing it stands for; things with the same CPUs share a box."""
+
+    kind: int
+    lines: list[str]
+    cpus: frozenset[int]
+    children: list["Box"] = field(default_factory=list)
+
+
+def nest(topology: Topology) -> tuple[Box, list[str]]:
+    """The box of the host, and a line for each thing that crosses others and so has no box."""
+    host = Box(HOST, [_host_line(topology)], topology.online)
+    crossing = []
+    for box in sorted(_boxes(topology), key=lambda box: (-len(box.cpus), box.kind)):
+        around = _innermost(host, box.cpus)
+        if around is not host and around.cpus == box.cpus and box.kind != CORE:
+            around.lines += box.lines
+        elif all(sibling.cpus.isdisjoint(box.cpus) for sibling in around.children):
+            around.children.append(box)
+        else:
+            crossing.append(f"{box.lines[0]}: CPUs {cpuset.format(box.cpus)}")
+    _order(host)
+    host.children += [
+        Box(NUMA, [_node_line(node), "no CPUs"], frozenset()) for node in topology.numa_nodes if not node.cpus
+    ]
+    return host, crossing
+
+
+def size(kib: int) -> str:
+    """A size in the largest unit that leaves at least 1 of it: `46.8 GiB`, `512 KiB`."""
+    amount, unit = float(kib), "KiB"
+    for larger in ("MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.3g} {unit}" if amount < 1000 else f"{amount:.0f} {unit}"
+
+
+def _boxes(topology: Topology) -> Iterator[Box]:
+    for package in topology.packages:
+        yield Box(PACKAGE, [f"Package {package.id}"], package.cpus)
+    for die in topology.dies:
+        if sum(other.package == die.package for other in topology.dies) > 1:
+            yield Box(DIE, [f"Die {die.id}"], die.cpus)
+    for node in topology.numa_nodes:
+        if node.cpus:
+            yield Box(NUMA, [_node_line(node)], node.cpus)
+    for cache in topology.l3_domains:
+        told = "" if cache.size_kib is None else f", {size(cache.size_kib)}"
+        yield Box(L3, [f"L3 {cache.id}{told}"], cache.cpus)
+    for core in topology.cores:
+        yield Box(CORE, _core_lines(core), core.cpus)
+
+
+def _host_line(topology: Topology) -> str:
+    parts = [topology.model_name or topology.architecture, f"{len(topology.online)} CPUs"]
+    memory_kib = sum(node.memory_kib for node in topology.numa_nodes)
+    if memory_kib:
+        parts.append(size(memory_kib))
+    return " · ".join(" ".join(part.split()) for part in parts)
+
+
+def _node_line(node: NumaNode) -> str:
+    return f"NUMA node {node.id}, {size(node.memory_kib)}"
+
+
+def _core_lines(core: Core) -> list[str]:
+    return [] if core.kind is None else [_KINDS.get(core.kind, core.kind.removeprefix("capacity-"))]
+
+
+def _innermost(box: Box, cpus: frozenset[int]) -> Box:
+    inner = next((child for child in box.children if cpus <= child.cpus and child.kind != CORE), None)
+    return box if inner is None else _innermost(inner, cpus)
+
+
+def _order(box: Box) -> None:
+    box.children.sort(key=lambda child: min(child.cpus))
+    for child in box.children:
+        _order(child)

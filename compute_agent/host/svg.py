@@ -1,0 +1,182 @@
+"""A picture of the topology: boxes in boxes down to every CPU, with the CPUs of guests in colour."""
+
+import colorsys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from compute_agent.host import boxes, cpuset
+from compute_agent.host.boxes import CORE, Box
+from compute_agent.host.topology import Topology
+
+_CELL_WIDTH, _CELL_HEIGHT = 30, 22
+_GAP = 6
+_LINE = 17
+_CHARACTER = 7.0
+"""Width of an average character of the 12 pixel font, on the safe side."""
+
+_SHAPE = 1.7
+"""Width to height that rows of boxes are broken at: that of a screen."""
+
+_FILL = {boxes.HOST: "#ffffff", boxes.PACKAGE: "#eceff1", boxes.DIE: "#e3e0ec", boxes.NUMA: "#dbe7f3",
+         boxes.L3: "#f5ecd9", boxes.CORE: "#ffffff"}  # fmt: skip
+_FREE = "#ffffff"
+_STRIPES = 4
+"""Guests on one CPU that get a stripe each; of more, the first ones do."""
+
+
+@dataclass(slots=True)
+class _Placed:
+    """A box with its size and the places of its children relative to its own corner."""
+
+    box: Box
+    width: float
+    height: float
+    children: list[tuple[float, float, "_Placed"]]
+
+
+def draw(topology: Topology, guests: Mapping[str, frozenset[int]] | None = None) -> str:
+    """An SVG document of the host; `guests` are the CPUs of each guest by its name.
+
+    A CPU with several guests is striped. Pointing at a CPU tells its number, core and guests.
+    """
+    guests = guests or {}
+    colours = {name: _colour(index) for index, name in enumerate(guests)}
+    host, notes = boxes.nest(topology)
+    if topology.offline:
+        notes = [f"Offline CPUs: {cpuset.format(topology.offline)}", *notes]
+    placed = _place(host)
+    body = [*_box(placed, 0, 0, topology, guests, colours)]
+    entries = [(colours[name], f"{name}: {cpuset.format(cpus) or 'no CPU'}") for name, cpus in guests.items()]
+    legend, legend_width, legend_height = _legend(entries, notes, placed.width, placed.height + 2 * _GAP)
+    width = max(placed.width, legend_width) + 2 * _GAP
+    height = placed.height + legend_height + 3 * _GAP
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
+            f' viewBox="{-_GAP} {-_GAP} {width:.0f} {height:.0f}" font-family="sans-serif" font-size="12">',
+            f'<rect x="{-_GAP}" y="{-_GAP}" width="100%" height="100%" fill="#ffffff"/>',
+            *body,
+            *legend,
+            "</svg>\n",
+        ]
+    )
+
+
+def _place(box: Box) -> _Placed:
+    """The box with its children in rows, broken where the whole comes nearest to the wanted shape."""
+    if box.kind == CORE:
+        cells = len(box.cpus)
+        columns = min(cells, 4)
+        heading = _LINE if box.lines else 0
+        width = max(columns * _CELL_WIDTH, *(len(line) * _CHARACTER + 4 for line in box.lines), 0)
+        return _Placed(box, width, heading + -(-cells // columns) * _CELL_HEIGHT, [])
+    children = [_place(child) for child in box.children]
+    heading = len(box.lines) * _LINE + _GAP
+    least = max(len(line) for line in box.lines) * _CHARACTER + 2 * _GAP
+    options = [_rows(children, columns, heading) for columns in range(1, len(children) + 1)]
+    placed, width, height = min(options, key=_distortion, default=([], 0.0, float(heading)))
+    return _Placed(box, max(width, least), height, placed)
+
+
+def _rows(
+    children: Sequence[_Placed], columns: int, heading: float
+) -> tuple[list[tuple[float, float, _Placed]], float, float]:
+    places = []
+    width, y = 0.0, heading
+    for start in range(0, len(children), columns):
+        row = children[start : start + columns]
+        x = float(_GAP)
+        for child in row:
+            places.append((x, y, child))
+            x += child.width + _GAP
+        width = max(width, x)
+        y += max(child.height for child in row) + _GAP
+    return places, width, y
+
+
+def _distortion(option: tuple[object, float, float]) -> float:
+    _, width, height = option
+    return max(width / height / _SHAPE, height / width * _SHAPE)
+
+
+def _box(
+    placed: _Placed,
+    x: float,
+    y: float,
+    topology: Topology,
+    guests: Mapping[str, frozenset[int]],
+    colours: Mapping[str, str],
+) -> list[str]:
+    box = placed.box
+    parts = [_rectangle(x, y, placed.width, placed.height, _FILL[box.kind], radius=3)]
+    parts += [_text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.lines)]
+    if box.kind == CORE:
+        heading = _LINE if box.lines else 0
+        for index, cpu in enumerate(sorted(box.cpus)):
+            at = x + index % 4 * _CELL_WIDTH, y + heading + index // 4 * _CELL_HEIGHT
+            on_cpu = [name for name, cpus in guests.items() if cpu in cpus]
+            parts.append(_cell(cpu, *at, topology, on_cpu, [colours[name] for name in on_cpu]))
+    for child_x, child_y, child in placed.children:
+        parts += _box(child, x + child_x, y + child_y, topology, guests, colours)
+    return parts
+
+
+def _cell(
+    cpu: int, x: float, y: float, topology: Topology, guests: Sequence[str], colours: Sequence[str]
+) -> str:
+    core = topology.core_of(cpu)
+    where = "" if core is None else f", core {core.id} of package {core.package}"
+    told = f"CPU {cpu}{where}: {', '.join(guests) or 'free'}"
+    fills = list(colours[:_STRIPES]) or [_FREE]
+    stripe = _CELL_WIDTH / len(fills)
+    parts = [
+        f'<rect x="{x + n * stripe:.1f}" y="{y:.1f}" width="{stripe:.1f}" height="{_CELL_HEIGHT}"'
+        f' fill="{fill}"/>'
+        for n, fill in enumerate(fills)
+    ]
+    frame = _rectangle(x, y, _CELL_WIDTH, _CELL_HEIGHT, "none")
+    middle = f'x="{x + _CELL_WIDTH / 2:.1f}" y="{y + _CELL_HEIGHT / 2 + 4:.1f}"'
+    label = f'<text {middle} text-anchor="middle">{cpu}</text>'
+    return f"<g><title>{_escaped(told)}</title>{''.join(parts)}{frame}{label}</g>"
+
+
+def _legend(
+    entries: Sequence[tuple[str, str]], notes: Sequence[str], width: float, top: float
+) -> tuple[list[str], float, float]:
+    """Guests and their colours in as many columns as fit, then the notes; with width and height."""
+    column = max((len(text) for _, text in entries), default=0) * _CHARACTER + 3 * _GAP + _LINE
+    columns = max(1, int(width // column))
+    parts = []
+    for index, (colour, text) in enumerate(entries):
+        x, y = index % columns * column, top + index // columns * _LINE
+        parts.append(_rectangle(x, y, _LINE - 4, _LINE - 4, colour))
+        parts.append(_text(x + _LINE + 2, y + _LINE - 6, text))
+    rows = -(-len(entries) // columns)
+    parts += [_text(0, top + (rows + n + 0.7) * _LINE, note) for n, note in enumerate(notes)]
+    widest = max((len(note) for note in notes), default=0) * _CHARACTER
+    return parts, max(column if entries else 0, widest), (rows + len(notes)) * _LINE
+
+
+def _rectangle(x: float, y: float, width: float, height: float, fill: str, radius: int = 0) -> str:
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius}" fill="{fill}"'
+        ' stroke="#78868f"/>'
+    )
+
+
+def _text(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}">{_escaped(text)}</text>'
+
+
+def _escaped(text: str) -> str:
+    """Text for XML, which has no way to hold control characters."""
+    return escape(
+        "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    )
+
+
+def _colour(index: int) -> str:
+    """Light colours, for dark text; those next in the list are far away on the colour circle."""
+    red, green, blue = colorsys.hls_to_rgb(index * 0.618034 % 1, 0.75 + 0.06 * (index // 3 % 3 - 1), 0.8)
+    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"

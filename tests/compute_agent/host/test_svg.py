@@ -1,0 +1,143 @@
+"""The picture of a host: every CPU once, where it belongs, legible, in the colours of its guests."""
+
+import itertools
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.host import boxes
+from compute_agent.host.svg import _colour, draw
+from compute_agent.host.topology import Cache, Topology
+from tests.compute_agent.inventory.machines import machine
+
+SVG = "{http://www.w3.org/2000/svg}"
+LARGE = machine(packages=2, nodes=4, l3=2, cores=8, threads=2, offline=frozenset({255}))
+
+Area = tuple[float, float, float, float]
+
+
+def area(rectangle: ET.Element) -> Area:
+    x, y, width, height = (float(rectangle.get(name, "")) for name in ("x", "y", "width", "height"))
+    return x, y, x + width, y + height
+
+
+def cells(picture: str) -> dict[int, ET.Element]:
+    """The group of each CPU by its number."""
+    groups = ET.fromstring(picture).findall(f"{SVG}g")
+    numbered = [(int(group.findtext(f"{SVG}text", "")), group) for group in groups]
+    assert len({cpu for cpu, _ in numbered}) == len(numbered)
+    return dict(numbered)
+
+
+def frame(group: ET.Element) -> Area:
+    return area(group.findall(f"{SVG}rect")[-1])
+
+
+def texts(picture: str) -> list[str]:
+    return [text.text or "" for text in ET.fromstring(picture).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        LARGE,
+        machine(cores=1),
+        machine(packages=2, nodes=2, cores=6, threads=4, l3_spans_nodes=True, more_nodes={8: 1 << 20}),
+    ],
+    ids=["255 CPUs", "one CPU", "sub-NUMA clusters"],
+)
+def test_every_online_cpu_has_a_place_of_its_own_inside_the_picture(topology: Topology) -> None:
+    picture = draw(topology, {"a": topology.online})
+    places = {cpu: frame(group) for cpu, group in cells(picture).items()}
+    assert set(places) == topology.online
+    for (left, top, right, bottom), other in itertools.combinations(places.values(), 2):
+        assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+    x, y, width, height = map(float, ET.fromstring(picture).get("viewBox", "").split())
+    for left, top, right, bottom in places.values():
+        assert x <= left
+        assert y <= top
+        assert right <= x + width
+        assert bottom <= y + height
+
+
+def test_large_host_fits_a_screen() -> None:
+    root = ET.fromstring(draw(LARGE))
+    width, height = float(root.get("width", "")), float(root.get("height", ""))
+    assert width <= 1400
+    assert 1 <= width / height <= 2.5
+
+
+def test_zones_are_boxes_around_their_cpus_and_share_one_where_they_are_the_same() -> None:
+    host, crossing = boxes.nest(machine(packages=2, nodes=2, cores=2, threads=2, more_nodes={9: 1 << 20}))
+    assert crossing == []
+    assert [box.lines[0] for box in host.children] == ["Package 0", "Package 1", "NUMA node 9, 1 GiB"]
+    package = host.children[0]
+    assert [box.lines for box in package.children] == [
+        ["NUMA node 0, 8 GiB", "L3 0, 16 MiB"],
+        ["NUMA node 1, 8 GiB", "L3 10, 16 MiB"],
+    ]
+    assert [box.cpus for box in package.children[1].children] == [{4, 5}, {6, 7}]
+
+
+def test_zone_that_crosses_others_is_told_in_words() -> None:
+    crossing = Cache(3, "unified", 5, None, None, frozenset({1, 2}))
+    topology = replace(machine(packages=2, cores=2), caches=(crossing,))
+    picture = draw(topology)
+    assert "L3 5: CPUs 1-2" in texts(picture)
+    assert set(cells(picture)) == {0, 1, 2, 3}
+
+
+def test_guests_colour_their_cpus_and_are_listed_with_them() -> None:
+    picture = draw(machine(cores=4), {"db": frozenset({0, 1}), "web": frozenset({1})})
+    by_cpu = cells(picture)
+
+    def fills(cpu: int) -> list[str]:
+        return [rectangle.get("fill", "") for rectangle in by_cpu[cpu].findall(f"{SVG}rect")][:-1]
+
+    db, web = _colour(0), _colour(1)
+    assert (fills(0), fills(1), fills(2)) == ([db], [db, web], ["#ffffff"])
+    assert by_cpu[1].findtext(f"{SVG}title") == "CPU 1, core 1 of package 0: db, web"
+    assert by_cpu[2].findtext(f"{SVG}title") == "CPU 2, core 2 of package 0: free"
+    assert {"db: 0-1", "web: 1"} <= set(texts(picture))
+
+
+def test_names_of_guests_are_text_whatever_they_hold() -> None:
+    for name, shown in (("<b>&\"'</b>", "<b>&\"'</b>"), ("a\0\x1b", "a\ufffd\ufffd")):
+        picture = draw(machine(cores=1), {name: frozenset({0})})
+        assert f"{shown}: 0" in texts(picture)
+        assert cells(picture)[0].findtext(f"{SVG}title") == f"CPU 0, core 0 of package 0: {shown}"
+
+
+def test_offline_cpus_and_kinds_of_cores_are_told() -> None:
+    topology = machine(cores=2, threads=2, offline=frozenset({3}))
+    hybrid = tuple(
+        replace(core, kind=kind)
+        for core, kind in zip(topology.cores, ("performance", "efficiency"), strict=True)
+    )
+    told = texts(draw(replace(topology, cores=hybrid)))
+    assert "Offline CPUs: 3" in told
+    assert {"P", "E"} <= set(told)
+
+
+def test_host_of_which_nothing_is_known_is_an_empty_box() -> None:
+    nothing = Topology((), (), (), (), (), (), frozenset())
+    assert texts(draw(nothing)) == ["unknown · 0 CPUs"]
+
+
+def test_colours_are_different_and_leave_the_numbers_legible() -> None:
+    colours = [_colour(index) for index in range(64)]
+    assert len(set(colours)) == len(colours)
+    for colour in colours:
+        channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        assert (luminance + 0.05) / 0.05 >= 4.5, f"contrast of black on {colour}, WCAG AA"
+
+
+@pytest.mark.parametrize(
+    ("kib", "text"),
+    [(512, "512 KiB"), (1024, "1 MiB"), (28160, "27.5 MiB"), (1047527424, "999 GiB"), (1 << 31, "2 TiB")],
+)
+def test_sizes_are_told_in_the_unit_that_suits(kib: int, text: str) -> None:
+    assert boxes.size(kib) == text
