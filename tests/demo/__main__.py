@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from tests.demo.system import (
@@ -32,7 +33,7 @@ GUEST_SECONDS = "3600"  # a guest that everybody forgot ends by itself
 def say(step: str, text: str = "") -> None:
     """Prints one readable line, or several that belong together."""
     first, *others = text.split("\n")
-    print(f"{step:<12} {first}", *(f"{'':<12} {line}" for line in others), sep="\n", flush=True)
+    print(f"{step:<12} {first}", *(f"{'':<12} {line}".rstrip() for line in others), sep="\n", flush=True)
 
 
 def expect(truth: bool, complaint: str) -> None:
@@ -180,7 +181,8 @@ def leave_running(system: System) -> None:
     """Starts a guest again and prints how to look at everything and how to end it."""
     consumer, _pid = run_guest(system)
     system.keep()
-    agent = f"{SCRIPTS}/compute-agent --config-file {system.agent_ini}"
+    scripts = SCRIPTS.relative_to(Path.cwd()) if SCRIPTS.is_relative_to(Path.cwd()) else SCRIPTS
+    agent = f"{scripts}/compute-agent --config-file {system.agent_ini}"
     curl = f"curl -s -H 'X-Auth-Token: {TOKEN}' -H 'OpenStack-API-Version: {MICROVERSION}'"
     pids = " ".join(str(process.pid) for process in system.processes.values())
     say(
@@ -190,9 +192,9 @@ def leave_running(system: System) -> None:
         f"  curl -s http://127.0.0.1:{system.agent_port}/metrics\n"
         f"  {curl} {system.url}/resource_providers\n"
         f"  {curl} {system.url}/allocations/{consumer}\n"
-        f"  {SCRIPTS}/openstack --os-auth-type admin_token --os-endpoint {system.url} --os-token {TOKEN} "
+        f"  {scripts}/openstack --os-auth-type admin_token --os-endpoint {system.url} --os-token {TOKEN} "
         "resource provider list\n"
-        f"\nend it:\n  {agent} guest stop {consumer}; kill {pids}; rm -r {system.folder}",
+        f"\nend it:\n  {agent} guest stop {consumer}; kill {pids}; sleep 5; rm -r {system.folder}",
     )
 
 

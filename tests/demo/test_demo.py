@@ -36,11 +36,11 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
+def start(folder: Path, keep: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.demo"],
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(folder), "KEEP": "0"},
+        env=os.environ | {"TMPDIR": str(folder), "KEEP": keep},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -86,3 +86,25 @@ def test_an_interrupted_demo_leaves_nothing_behind(
     _output, errors = demo.communicate(timeout=60)
     assert demo.returncode == status, errors
     assert left_behind(folder) == []
+
+
+def test_what_was_kept_can_be_looked_at_and_ended_as_printed(folder: Path) -> None:
+    demo = start(folder, keep="1")
+    output, errors = demo.communicate(timeout=120)
+    assert (demo.returncode, errors) == (0, "")
+    assert steps(output)[-2:] == ["kept", "done"]
+    look, end = commands(output, "look around:"), commands(output, "end it:")
+    try:
+        for command in look:
+            done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+            assert (done.returncode, done.stdout != "") == (0, True), f"{command}: {done.stderr}"
+    finally:
+        for command in end:
+            subprocess.run(command, shell=True, cwd=ROOT, timeout=60, check=True)
+    assert left_behind(folder) == []
+
+
+def commands(output: str, heading: str) -> list[str]:
+    """The lines of the paragraph under the heading."""
+    paragraph = output.split(f"{heading}\n")[1].split("\n\n")[0]
+    return [line.strip() for line in paragraph.splitlines() if line.startswith(" ")]
