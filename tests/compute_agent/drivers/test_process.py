@@ -1,0 +1,324 @@
+"""Guests that are plain processes."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import (
+    Change,
+    ChangeKind,
+    CpuSettings,
+    DriverError,
+    GuestGoneError,
+    GuestSettings,
+)
+from compute_agent.drivers.process import ProcessDriver
+
+ALL = frozenset(os.sched_getaffinity(0))
+ONE = frozenset({min(ALL)})
+pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
+
+PINNED = CpuSettings((ONE,), ONE)
+
+
+@pytest.fixture
+def uid():
+    return str(uuid.uuid4())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "guests"
+
+
+@pytest.fixture
+def make_driver(folder):
+    """Makes drivers on one folder, as a restarted agent does; ends all guests afterwards."""
+    made = []
+
+    def make():
+        driver = ProcessDriver(folder)
+        made.append(driver)
+        return driver
+
+    yield make
+    for driver in made:
+        driver.close()
+    for guest in ProcessDriver(folder).guests():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(guest.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def driver(make_driver):
+    return make_driver()
+
+
+def run(driver, uid, *command, settings=PINNED):
+    guest = driver.create(uid, uid, GuestSettings(), command)
+    if settings is not None:
+        driver.apply_cpu_settings(guest, settings)
+    driver.release(guest)
+    return guest
+
+
+def eventually(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+    return value
+
+
+def test_a_guest_runs_where_it_was_pinned_from_its_first_instruction(driver, uid, tmp_path):
+    seen = tmp_path / "seen"
+    guest = run(driver, uid, "sh", "-c", f"grep Cpus_allowed_list /proc/self/status > {seen}; exec sleep 60")
+    eventually(lambda: procfs.command_line(guest.pid) == ("sleep", "60"))
+    assert seen.read_text().split() == ["Cpus_allowed_list:", str(min(ONE))]
+    assert driver.observed_cpus(guest) == ONE
+    assert os.getsid(guest.pid) == guest.pid, "a session of its own"
+
+
+def test_a_held_guest_has_not_run_and_can_be_discarded(driver, uid, tmp_path, folder):
+    mark = tmp_path / "mark"
+    guest = driver.create(uid, uid, GuestSettings(), ("touch", str(mark)))
+    assert [known.uuid for known in driver.guests()] == [uid]
+    driver.discard(guest)
+    assert not mark.exists()
+    assert driver.guests() == []
+    assert not (folder / f"{uid}.json").exists()
+
+
+def test_output_goes_to_a_file(driver, uid):
+    guest = run(driver, uid, "sh", "-c", "echo out; echo err >&2; read line || echo no input")
+    eventually(lambda: not procfs.identify(guest.pid))
+    with open(guest.details["log"]) as log:
+        assert log.read() == "out\nerr\nno input\n"
+
+
+def test_the_end_of_a_guest_is_told(driver, uid, folder):
+    changes = queue.SimpleQueue()
+    driver.watch(changes.put)
+    guest = run(driver, uid, "sleep", "60")
+    os.kill(guest.pid, signal.SIGKILL)
+    assert changes.get(timeout=10) == Change(ChangeKind.STOPPED, guest)
+    assert driver.guests() == []
+    assert not (folder / f"{uid}.json").exists()
+    with pytest.raises(GuestGoneError):
+        driver.observed_cpus(guest)
+
+
+def test_the_end_of_a_guest_of_an_earlier_agent_is_told(make_driver, uid):
+    guest = run(make_driver(), uid, "sleep", "60")
+    again, changes = make_driver(), queue.SimpleQueue()
+    again.watch(changes.put)
+    assert again.guests() == [guest]
+    os.kill(guest.pid, signal.SIGKILL)
+    assert changes.get(timeout=10).guest.uuid == uid
+
+
+def test_a_guest_with_many_threads_is_pinned_as_a_whole(driver, uid):
+    script = (
+        "import threading, time\n"
+        "for _ in range(50): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "time.sleep(60)"
+    )
+    guest = run(driver, uid, sys.executable, "-c", script, settings=None)
+    eventually(lambda: len(driver.thread_ids(guest)) == 51)
+    assert len(driver.cpu_affinity(guest, PINNED)) == 51
+    assert driver.apply_cpu_settings(guest, PINNED) == 51
+    assert driver.cpu_affinity(guest, PINNED) == {}
+
+
+def test_children_of_a_guest_are_pinned_too(driver, uid):
+    guest = run(driver, uid, "sh", "-c", "sleep 60 & sleep 60 & wait", settings=None)
+    eventually(lambda: len(driver.thread_ids(guest)) == 3)
+    assert driver.apply_cpu_settings(guest, PINNED) == 3
+
+
+def test_drift_is_seen(driver, uid):
+    guest = run(driver, uid, "sleep", "60")
+    assert driver.cpu_affinity(guest, PINNED) == {}
+    os.sched_setaffinity(guest.pid, ALL)
+    assert driver.cpu_affinity(guest, PINNED) == {guest.pid: ALL}
+
+
+def test_cpus_that_do_not_exist_are_an_error_that_names_them(driver, uid):
+    guest = run(driver, uid, "sleep", "60")
+    nowhere = frozenset({1023})
+    with pytest.raises(DriverError, match="1023"):
+        driver.apply_cpu_settings(guest, CpuSettings((nowhere,), nowhere))
+
+
+def test_stop_asks_first(driver, uid):
+    guest = run(driver, uid, "sleep", "60")
+    driver.stop(guest, timeout=10)
+    assert not procfs.identify(guest.pid)
+
+
+def test_stop_kills_a_guest_that_does_not_listen(driver, uid):
+    script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on'); time.sleep(60)"
+    guest = run(driver, uid, sys.executable, "-u", "-c", script)
+    eventually(lambda: os.path.getsize(guest.details["log"]))
+    driver.stop(guest, timeout=0.1)
+    assert not procfs.identify(guest.pid)
+
+
+def test_processes_that_a_guest_leaves_behind_do_not_keep_its_cpus(driver, uid):
+    changes = queue.SimpleQueue()
+    driver.watch(changes.put)
+    guest = run(driver, uid, "sh", "-c", "trap '' TERM; sleep 60 & wait; kill -9 $$")
+    child = eventually(lambda: procfs.descendants(guest.pid)[1:])[0]
+    os.kill(guest.pid, signal.SIGKILL)
+    changes.get(timeout=10)
+    eventually(lambda: procfs.identify(child) is None)
+
+
+def test_stopping_a_guest_that_is_gone_is_an_error_that_says_so(driver, uid):
+    changes = queue.SimpleQueue()
+    driver.watch(changes.put)
+    guest = run(driver, uid, "true")
+    changes.get(timeout=10)
+    with pytest.raises(GuestGoneError):
+        driver.stop(guest, 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "cwd", "reason"),
+    [
+        ((), "/", "empty"),
+        (("no-such-program",), "/", "no-such-program"),
+        (("/etc/passwd",), "/", "not executable"),
+        (("sleep", "1"), "/no/such/folder", "/no/such/folder"),
+    ],
+)
+def test_what_cannot_be_started_is_named(driver, uid, command, cwd, reason):
+    with pytest.raises(DriverError, match=reason):
+        driver.create(uid, uid, GuestSettings(), command, cwd)
+    assert driver.guests() == []
+
+
+def test_a_uuid_is_used_once(driver, uid):
+    run(driver, uid, "sleep", "60")
+    with pytest.raises(DriverError, match="exists already"):
+        driver.create(uid, uid, GuestSettings(), ("sleep", "60"))
+
+
+def test_a_guest_that_cannot_be_recorded_does_not_start(driver, uid, monkeypatch, tmp_path):
+    def full(record):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(driver._registry, "save", full)
+    with pytest.raises(DriverError, match="No space left"):
+        driver.create(uid, uid, GuestSettings(), ("touch", str(tmp_path / "mark")))
+    assert driver.guests() == []
+    assert not (tmp_path / "mark").exists()
+
+
+class TestAdopted:
+    """Processes that somebody else started."""
+
+    @pytest.fixture
+    def process(self):
+        child = subprocess.Popen(["sleep", "60"])
+        yield child
+        child.kill()
+        child.wait()
+
+    def test_is_pinned_and_known_again(self, driver, make_driver, uid, process):
+        guest = driver.adopt(uid, "legacy", GuestSettings(vcpus=2), process.pid)
+        driver.apply_cpu_settings(guest, PINNED)
+        assert frozenset(os.sched_getaffinity(process.pid)) == ONE
+        assert make_driver().guests() == [guest]
+        assert guest.settings.vcpus == 2
+
+    def test_only_once(self, driver, uid, process):
+        driver.adopt(uid, uid, GuestSettings(), process.pid)
+        with pytest.raises(DriverError, match=f"pid {process.pid} is guest {uid} already"):
+            driver.adopt(str(uuid.uuid4()), "again", GuestSettings(), process.pid)
+
+    def test_no_such_process(self, driver, uid, process):
+        process.kill()
+        process.wait()
+        with pytest.raises(DriverError, match=f"no process with pid {process.pid}"):
+            driver.adopt(uid, uid, GuestSettings(), process.pid)
+
+    def test_a_kernel_thread_is_refused(self, driver, uid):
+        kernel = [pid for pid in procfs.pids() if procfs.identify(pid) and not procfs.command_line(pid)]
+        if not kernel:
+            pytest.skip("no kernel thread is to be seen in this pid namespace")
+        with pytest.raises(DriverError, match="kernel thread"):
+            driver.adopt(uid, uid, GuestSettings(), kernel[0])
+
+    def test_stop_ends_it_but_not_its_siblings(self, driver, uid, process):
+        sibling = subprocess.Popen(["sleep", "60"])
+        try:
+            guest = driver.adopt(uid, uid, GuestSettings(), process.pid)
+            process_wait = subprocess.Popen.wait
+            driver.stop(guest, 0.2)
+            assert process_wait(process, 10) == -signal.SIGTERM
+            assert sibling.poll() is None
+        finally:
+            sibling.kill()
+            sibling.wait()
+
+
+class TestRestart:
+    """What a new agent makes of the folder that an earlier one left."""
+
+    def test_a_recycled_pid_is_not_the_guest(self, make_driver, uid, folder):
+        run(make_driver(), uid, "sleep", "60")
+        path = folder / f"{uid}.json"
+        record = json.loads(path.read_bytes())
+        other = subprocess.Popen(["sleep", "60"])
+        try:
+            record["identity"]["pid"] = other.pid
+            path.write_text(json.dumps(record))
+            guests = make_driver().guests()
+            assert other.pid not in [guest.pid for guest in guests]
+        finally:
+            other.kill()
+            other.wait()
+
+    def test_a_guest_that_ended_meanwhile_is_forgotten(self, make_driver, uid, folder):
+        guest = run(make_driver(), uid, "true")
+        eventually(lambda: not procfs.identify(guest.pid))
+        assert make_driver().guests() == []
+        assert not (folder / f"{uid}.json").exists()
+
+    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 9}', b"\xff\x00"])
+    def test_a_damaged_record_is_made_good_from_the_process_itself(self, make_driver, uid, folder, content):
+        guest = run(make_driver(), uid, "sleep", "60")
+        eventually(lambda: procfs.command_line(guest.pid) == ("sleep", "60"))
+        (folder / f"{uid}.json").write_bytes(content)
+        (found,) = make_driver().guests()
+        assert (found.uuid, found.pid) == (uid, guest.pid)
+        assert json.loads((folder / f"{uid}.json").read_bytes())["uuid"] == uid
+
+    def test_guests_of_another_agent_are_not_taken_over(self, make_driver, uid, tmp_path):
+        run(make_driver(), uid, "sleep", "60")
+        assert ProcessDriver(tmp_path / "other").guests() == []
+
+    def test_a_held_guest_dies_with_the_agent(self, uid, folder):
+        """Whoever is killed between making a guest and releasing it leaves nothing that runs."""
+        script = (
+            "import os\n"
+            "from pathlib import Path\n"
+            "from compute_agent.drivers.base import GuestSettings\n"
+            "from compute_agent.drivers.process import ProcessDriver\n"
+            f"driver = ProcessDriver(Path({str(folder)!r}))\n"
+            f"print(driver.create({uid!r}, 'x', GuestSettings(), ('sleep', '60')).pid, flush=True)\n"
+            "os.kill(os.getpid(), 9)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+        eventually(lambda: procfs.identify(int(done.stdout)) is None)
+        assert ProcessDriver(folder).guests() == []

@@ -1,0 +1,145 @@
+"""Processes as /proc shows them."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.drivers import procfs
+
+ALL = frozenset(os.sched_getaffinity(0))
+ONE = frozenset({min(ALL)})
+
+THREADS = """
+import sys, threading, time
+stop = threading.Event()
+threads = [threading.Thread(target=stop.wait) for _ in range(int(sys.argv[1]))]
+[thread.start() for thread in threads]
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+# Never has fewer than a few threads that were born in the last moments.
+BREEDER = """
+import threading, time
+def breed(depth):
+    while True:
+        if depth:
+            thread = threading.Thread(target=breed, args=(depth - 1,), daemon=True)
+            thread.start()
+        time.sleep(0.002)
+        if depth < 2:
+            return
+threading.Thread(target=breed, args=(2,), daemon=True).start()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def start(script, *arguments):
+    child = subprocess.Popen([sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    return child
+
+
+def end(child):
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+@pytest.fixture
+def sleeper():
+    child = subprocess.Popen(["sleep", "60"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+def test_a_process_is_known_by_pid_and_start_time(sleeper):
+    identity = procfs.identify(sleeper.pid)
+    assert identity is not None
+    assert procfs.is_alive(identity)
+    assert not procfs.is_alive(replace(identity, start_time=identity.start_time - 1)), "a recycled pid"
+    assert not procfs.is_alive(replace(identity, boot_id="of another boot"))
+
+
+def test_a_zombie_is_not_alive(sleeper):
+    identity = procfs.identify(sleeper.pid)
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not procfs.is_alive(identity)
+    assert procfs.identify(sleeper.pid) is None
+
+
+def test_a_command_name_with_blanks_and_brackets_is_no_problem(tmp_path):
+    odd = tmp_path / "a) S (b"
+    os.symlink("/bin/sleep", odd)
+    child = subprocess.Popen([odd, "60"])
+    try:
+        while procfs.command_line(child.pid) != (str(odd), "60"):
+            time.sleep(0.01)
+        identity = procfs.identify(child.pid)
+        assert identity is not None
+        assert procfs.session_of(child.pid) == os.getsid(0)
+        assert abs(procfs.running_seconds(identity.start_time)) < 60
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_all_threads_are_pinned_and_counted_once():
+    child = start(THREADS, "40")
+    try:
+        assert len(procfs.thread_ids(child.pid)) == 41
+        assert procfs.pin_threads(child.pid, ONE) == (41 if ALL != ONE else 0)
+        assert procfs.misplaced_threads(child.pid, ONE) == {}
+        assert procfs.pin_threads(child.pid, ONE) == 0
+    finally:
+        end(child)
+
+
+@pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
+def test_threads_that_are_born_meanwhile_are_pinned():
+    child = start(BREEDER)
+    try:
+        procfs.pin_threads(child.pid, ONE)
+        for _ in range(20):
+            assert procfs.misplaced_threads(child.pid, ONE) == {}
+            time.sleep(0.005)
+    finally:
+        end(child)
+
+
+def test_a_process_that_is_gone_is_no_error(sleeper):
+    sleeper.kill()
+    sleeper.wait()
+    assert procfs.pin_threads(sleeper.pid, ONE) == 0
+    assert procfs.misplaced_threads(sleeper.pid, ONE) == {}
+    assert procfs.thread_ids(sleeper.pid) == frozenset()
+    assert procfs.affinity(sleeper.pid) is None
+    assert procfs.command_line(sleeper.pid) == ()
+    assert procfs.environment_value(sleeper.pid, "PATH") is None
+
+
+def test_cpus_that_do_not_exist_are_an_error(sleeper):
+    with pytest.raises(OSError, match="Invalid argument"):
+        procfs.pin_threads(sleeper.pid, frozenset({1023}))
+
+
+def test_children_of_children_are_descendants():
+    script = "sleep 60 & echo ready; wait"
+    child = subprocess.Popen(["sh", "-c", f"sh -c '{script}'; true"], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.readline() == b"ready\n"
+        found = procfs.descendants(child.pid)
+        assert found[0] == child.pid
+        assert [procfs.command_line(pid)[0] for pid in found] == ["sh", "sh", "sleep"]
+    finally:
+        for pid in reversed(found):
+            os.kill(pid, 9)
+        child.wait()
+        child.stdout.close()

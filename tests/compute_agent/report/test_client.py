@@ -1,0 +1,148 @@
+"""The client of the Placement API: versions, and errors that say what went wrong."""
+
+import json
+import threading
+
+import pytest
+from werkzeug.serving import make_server
+from werkzeug.wrappers import Response
+
+from compute_agent import conf as agent_conf
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import (
+    ConcurrentUpdateError,
+    ConflictError,
+    CredentialsError,
+    NotFoundError,
+    PlacementError,
+    UnavailableError,
+)
+
+UUID = "11111111-0000-4000-8000-000000000001"
+
+
+class ScriptedServer:
+    """Answers what it is told."""
+
+    def __init__(self):
+        self.newest = "1.39"
+        self.answers = []
+        self.versions = []
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def _answer(self, environ, start_response):
+        if environ["PATH_INFO"] == "/":
+            body = {"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": self.newest}]}
+            return Response(json.dumps(body))(environ, start_response)
+        self.versions.append(environ.get("HTTP_OPENSTACK_API_VERSION"))
+        status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return Response(body, status)(environ, start_response)
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server():
+    server = ScriptedServer()
+    yield server
+    server.close()
+
+
+def make_client(tmp_path, url, more="connect_retries = 0\nstatus_code_retries = 0"):
+    path = tmp_path / "agent.ini"
+    path.write_text(f"[placement]\nauth_type = none\nendpoint_override = {url}\n{more}\n")
+    return PlacementClient.from_conf(agent_conf.load([], [str(path)]))
+
+
+def errors(code, detail):
+    return json.dumps({"errors": [{"status": 0, "title": "t", "detail": detail, "code": code}]})
+
+
+def test_1_39_is_asked_for(tmp_path, server):
+    server.answers = [(200, '{"traits": []}')]
+    make_client(tmp_path, server.url).known_traits()
+    assert server.versions == ["placement 1.39"]
+
+
+def test_an_older_server_gets_its_own_newest_version(tmp_path, server):
+    server.newest = "1.36"
+    server.answers = [(200, '{"traits": []}')]
+    make_client(tmp_path, server.url).known_traits()
+    assert server.versions == ["placement 1.36"]
+
+
+def test_a_server_that_is_too_old_is_named(tmp_path, server):
+    server.newest = "1.10"
+    with pytest.raises(PlacementError, match=r"offers microversion 1\.10.*needs 1\.28"):
+        make_client(tmp_path, server.url).known_traits()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "placement.undefined_code", PlacementError),
+        (401, None, CredentialsError),
+        (403, None, CredentialsError),
+        (404, "placement.undefined_code", NotFoundError),
+        (409, "placement.concurrent_update", ConcurrentUpdateError),
+        (409, "placement.inventory.inuse", ConflictError),
+        (500, None, PlacementError),
+        (503, None, UnavailableError),
+    ],
+)
+def test_an_error_says_request_status_and_detail(tmp_path, server, status, code, kind):
+    server.answers = [(status, errors(code, "so it is:\n  no"))]
+    with pytest.raises(PlacementError) as caught:
+        make_client(tmp_path, server.url).inventories(UUID)
+    assert type(caught.value) is kind
+    assert str(caught.value) == f"GET /resource_providers/{UUID}/inventories: HTTP {status}: so it is: no"
+    assert caught.value.code == code
+
+
+def test_an_error_of_a_proxy_is_told_in_its_own_words(tmp_path, server):
+    server.answers = [(502, "<h1>Bad Gateway</h1>")]
+    with pytest.raises(UnavailableError, match="Bad Gateway"):
+        make_client(tmp_path, server.url).known_traits()
+
+
+def test_an_answer_that_is_not_json_is_an_error(tmp_path, server):
+    server.answers = [(200, "hello")]
+    with pytest.raises(PlacementError, match="not JSON"):
+        make_client(tmp_path, server.url).known_traits()
+
+
+def test_503_is_tried_again(tmp_path, server):
+    server.answers = [(503, "later"), (200, '{"traits": ["A"]}')]
+    more = "status_code_retries = 1\nstatus_code_retry_delay = 0.01"
+    assert make_client(tmp_path, server.url, more).known_traits() == {"A"}
+
+
+def test_nobody_there(tmp_path):
+    with pytest.raises(UnavailableError, match="no answer"):
+        make_client(tmp_path, "http://127.0.0.1:1").known_traits()
+
+
+def test_authentication_options_that_cannot_work_are_named(tmp_path):
+    path = tmp_path / "agent.ini"
+    path.write_text("[placement]\nauth_type = no_such_plugin\n")
+    with pytest.raises(CredentialsError, match="no_such_plugin"):
+        PlacementClient.from_conf(agent_conf.load([], [str(path)]))
+
+
+def test_http_basic_credentials_are_sent(tmp_path, live_placement):
+    path = tmp_path / "basic.ini"
+    path.write_text(
+        f"[placement]\nauth_type = http_basic\nendpoint = {live_placement.url}\nusername = u\npassword = p\n"
+    )
+    seen = []
+    application = live_placement._application
+    live_placement._application = lambda environ, start: (
+        seen.append(environ.get("HTTP_AUTHORIZATION")) or application(environ, start)
+    )
+    with pytest.raises(CredentialsError):  # the service knows tokens only
+        PlacementClient.from_conf(agent_conf.load([], [str(path)])).known_traits()
+    assert seen[-1].startswith("Basic ")

@@ -1,0 +1,197 @@
+"""The plan of a report: what is sent, what is left alone, and in which order."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.report.plan import (
+    CreateProvider,
+    CreateResourceClass,
+    CreateTrait,
+    DeleteProvider,
+    Known,
+    Owned,
+    ReportedProvider,
+    SetInventories,
+    SetTraits,
+    UpdateProvider,
+    assume_ownership,
+    ownership_after,
+    ownership_before,
+    plan,
+)
+
+ROOT, CHILD, OTHER = "root", "child", "other"
+KNOWN = Known(frozenset({"PCPU", "VCPU", "DISK_GB"}), frozenset({"COMPUTE_NODE", "HW_NUMA_ROOT"}))
+PCPU = Inventory(4, max_unit=4)
+
+
+def node(uuid, parent=None, inventories=None, traits=()):
+    return ProviderNode(uuid, uuid, parent, inventories or {}, frozenset(traits))
+
+
+def reported(uuid, parent=None, inventories=None, traits=(), generation=1):
+    return ReportedProvider(uuid, uuid, parent, generation, inventories or {}, frozenset(traits))
+
+
+def tree(*nodes):
+    return ProviderTree(nodes)
+
+
+def test_an_unknown_host_is_created_from_the_root_down():
+    derived = tree(node(ROOT, traits=["COMPUTE_NODE"]), node(CHILD, ROOT, {"PCPU": PCPU}))
+    assert plan(derived, {}, {}, KNOWN) == (
+        CreateProvider(ROOT, ROOT, None),
+        CreateProvider(CHILD, CHILD, ROOT),
+        SetInventories(CHILD, {"PCPU": PCPU}),
+        SetTraits(ROOT, frozenset({"COMPUTE_NODE"})),
+    )
+
+
+def test_nothing_is_sent_when_nothing_differs():
+    derived = tree(node(ROOT, None, {"PCPU": PCPU}, ["COMPUTE_NODE"]))
+    has = {ROOT: reported(ROOT, None, {"PCPU": PCPU}, ["COMPUTE_NODE"])}
+    assert plan(derived, has, {}, KNOWN) == ()
+
+
+def test_custom_names_are_made_known_first_and_unknown_standard_traits_are_left_out():
+    derived = tree(node(ROOT, None, {"CUSTOM_LLC": PCPU}, ["CUSTOM_X", "HW_CPU_OF_TOMORROW"]))
+    assert plan(derived, {ROOT: reported(ROOT)}, {}, KNOWN) == (
+        CreateResourceClass("CUSTOM_LLC"),
+        CreateTrait("CUSTOM_X"),
+        SetInventories(ROOT, {"CUSTOM_LLC": PCPU}),
+        SetTraits(ROOT, frozenset({"CUSTOM_X"})),
+    )
+
+
+def test_inventories_and_traits_of_others_stay():
+    derived = tree(node(ROOT, None, {"PCPU": PCPU}, ["COMPUTE_NODE"]))
+    fpga = Inventory(1)
+    has = {ROOT: reported(ROOT, None, {"CUSTOM_FPGA": fpga}, ["CUSTOM_RACK_7"])}
+    assert plan(derived, has, {ROOT: Owned()}, KNOWN) == (
+        SetInventories(ROOT, {"CUSTOM_FPGA": fpga, "PCPU": PCPU}),
+        SetTraits(ROOT, frozenset({"CUSTOM_RACK_7", "COMPUTE_NODE"})),
+    )
+
+
+def test_what_was_ours_and_is_no_more_is_removed():
+    derived = tree(node(ROOT, None, {"VCPU": PCPU}))
+    has = {ROOT: reported(ROOT, None, {"VCPU": PCPU, "PCPU": PCPU}, ["COMPUTE_NODE", "CUSTOM_RACK_7"])}
+    owned = {ROOT: Owned(frozenset({"VCPU", "PCPU"}), frozenset({"COMPUTE_NODE"}))}
+    assert plan(derived, has, owned, KNOWN) == (
+        SetInventories(ROOT, {"VCPU": PCPU}),
+        SetTraits(ROOT, frozenset({"CUSTOM_RACK_7"})),
+    )
+
+
+def test_capacity_that_moves_leaves_before_it_arrives():
+    derived = tree(node(ROOT), node(CHILD, ROOT, {"PCPU": PCPU}))
+    has = {ROOT: reported(ROOT, None, {"PCPU": PCPU}), CHILD: reported(CHILD, ROOT)}
+    owned = {ROOT: Owned(frozenset({"PCPU"}))}
+    assert plan(derived, has, owned, KNOWN) == (
+        SetInventories(ROOT, {}),
+        SetInventories(CHILD, {"PCPU": PCPU}),
+    )
+
+
+def test_providers_of_ours_go_leaves_first_and_those_of_others_stay():
+    derived = tree(node(ROOT))
+    has = {
+        ROOT: reported(ROOT),
+        "numa": reported("numa", ROOT),
+        "l3": reported("l3", "numa"),
+        OTHER: reported(OTHER, ROOT),
+    }
+    owned = {uuid: Owned() for uuid in (ROOT, "numa", "l3")}
+    assert plan(derived, has, owned, KNOWN) == (DeleteProvider("l3"), DeleteProvider("numa"))
+
+
+def test_a_provider_of_ours_with_a_child_of_somebody_else_stays():
+    has = {ROOT: reported(ROOT), CHILD: reported(CHILD, ROOT), OTHER: reported(OTHER, CHILD)}
+    assert plan(tree(node(ROOT)), has, {CHILD: Owned()}, KNOWN) == ()
+
+
+def test_a_renamed_or_moved_provider_is_updated():
+    derived = tree(replace(node(ROOT), name="new"), node(CHILD, ROOT))
+    has = {ROOT: reported(ROOT), CHILD: reported(CHILD, OTHER), OTHER: reported(OTHER, ROOT)}
+    assert plan(derived, has, {}, KNOWN) == (
+        UpdateProvider(ROOT, "new", None),
+        UpdateProvider(CHILD, CHILD, ROOT),
+    )
+
+
+def test_a_trait_that_was_there_before_us_is_not_claimed():
+    derived = tree(node(ROOT, None, {}, ["COMPUTE_NODE", "CUSTOM_X"]))
+    has = {ROOT: reported(ROOT, None, {}, ["CUSTOM_X"])}
+    claims = ownership_before(derived, has, {ROOT: Owned()})
+    assert claims == {ROOT: Owned(traits=frozenset({"COMPUTE_NODE"}))}
+
+
+def test_without_a_memory_what_only_we_can_have_reported_is_ours():
+    derived = tree(node(ROOT, None, {"VCPU": PCPU}, ["COMPUTE_NODE"]))
+    has = {ROOT: reported(ROOT, None, {"PCPU": PCPU, "CUSTOM_FPGA": PCPU}, ["COMPUTE_NODE", "CUSTOM_X"])}
+    assert assume_ownership(derived, has, {}) == {
+        ROOT: Owned(frozenset({"PCPU"}), frozenset({"COMPUTE_NODE"}))
+    }
+
+
+CLASSES = ("PCPU", "VCPU", "CUSTOM_A")
+TRAITS = ("COMPUTE_NODE", "HW_NUMA_ROOT", "CUSTOM_B")
+INVENTORIES = st.dictionaries(st.sampled_from(CLASSES), st.builds(Inventory, st.integers(1, 3)))
+TRAIT_SETS = st.frozensets(st.sampled_from(TRAITS))
+
+
+@st.composite
+def trees(draw):
+    """A root with any of three children, one of which may have another as parent."""
+    nodes = [node(ROOT, None, draw(INVENTORIES), draw(TRAIT_SETS))]
+    for name in draw(st.lists(st.sampled_from("abc"), unique=True)):
+        parent = draw(st.sampled_from([known.uuid for known in nodes]))
+        nodes.append(node(name, parent, draw(INVENTORIES), draw(TRAIT_SETS)))
+    return ProviderTree(tuple(nodes))
+
+
+def carry_out(actions, has):
+    """What Placement has after the actions; fails where Placement would."""
+    has = dict(has)
+    for action in actions:
+        match action:
+            case CreateProvider(uuid, name, parent):
+                assert parent is None or parent in has
+                has[uuid] = ReportedProvider(uuid, name, parent, 0)
+            case UpdateProvider(uuid, name, parent):
+                has[uuid] = replace(has[uuid], name=name, parent=parent)
+            case SetInventories(uuid, inventories):
+                has[uuid] = replace(has[uuid], inventories=inventories)
+            case SetTraits(uuid, traits):
+                has[uuid] = replace(has[uuid], traits=traits)
+            case DeleteProvider(uuid):
+                assert not any(provider.parent == uuid for provider in has.values())
+                del has[uuid]
+    return has
+
+
+@given(trees(), trees(), TRAIT_SETS, INVENTORIES)
+def test_from_any_tree_to_any_other_in_one_plan(before, after, foreign_traits, foreign_inventories):
+    """Ours becomes exactly what is derived, and what others added in between is untouched."""
+    known = Known(frozenset(CLASSES), frozenset(TRAITS))
+    first = carry_out(plan(before, {}, {}, known), {})
+    owned = ownership_after(before, ownership_before(before, {}, {}), first)
+    fpga = {f"CUSTOM_FPGA_{name}": held for name, held in foreign_inventories.items()}
+    racks = frozenset(f"CUSTOM_RACK_{trait}" for trait in foreign_traits)
+    root = first[ROOT]
+    first[ROOT] = replace(root, traits=root.traits | racks, inventories={**root.inventories, **fpga})
+
+    second = carry_out(plan(after, first, owned, known), first)
+
+    assert second.keys() == {node.uuid for node in after.nodes}
+    for wanted in after.nodes:
+        has = second[wanted.uuid]
+        extra = (fpga, racks) if wanted.uuid == ROOT else ({}, frozenset())
+        assert has.parent == wanted.parent
+        assert has.inventories == {**extra[0], **wanted.inventories}
+        assert has.traits == wanted.traits | extra[1]
+    claims = ownership_before(after, first, owned)
+    assert plan(after, second, ownership_after(after, claims, second), known) == ()

@@ -1,0 +1,213 @@
+"""Reports to the real service."""
+
+import pytest
+
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.report.errors import ConcurrentUpdateError, UnavailableError
+from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
+from placement.api.pipeline import build_application
+from placement.conf import new_config
+from placement.db import migration
+
+ROOT = "11111111-0000-4000-8000-000000000001"
+NODE_0 = "11111111-0000-4000-8000-000000000002"
+CONSUMER = "22222222-0000-4000-8000-000000000001"
+PCPU = Inventory(4, max_unit=4)
+DISK = Inventory(10, max_unit=10)
+
+
+def numa_tree(**inventories):
+    return ProviderTree(
+        (
+            ProviderNode("h", ROOT, None, {"DISK_GB": DISK}, frozenset({"COMPUTE_NODE"})),
+            ProviderNode("h_0", NODE_0, ROOT, {"PCPU": PCPU, **inventories}, frozenset({"HW_NUMA_ROOT"})),
+        )
+    )
+
+
+def flat_tree():
+    return ProviderTree(
+        (ProviderNode("h", ROOT, None, {"DISK_GB": DISK, "PCPU": PCPU}, frozenset({"COMPUTE_NODE"})),)
+    )
+
+
+class Memory:
+    """Keeps what a reporter remembers."""
+
+    def __init__(self):
+        self.owned = {}
+
+    def keep(self, owned):
+        self.owned = owned
+
+    def reporter(self, client):
+        return Reporter(client, self.owned, self.keep)
+
+
+@pytest.fixture
+def memory():
+    return Memory()
+
+
+def claim(client, provider, resources):
+    body = {
+        "allocations": {provider: {"resources": resources}},
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+    }
+    client._request("PUT", f"/allocations/{CONSUMER}", body)
+
+
+def test_a_host_is_reported_once_and_then_nothing_is_written(client, memory, live_placement):
+    reporter = memory.reporter(client)
+    assert reporter.report(numa_tree()).sent == 6
+    live_placement.writes()
+    assert reporter.report(numa_tree()).sent == 0
+    assert live_placement.requests == [("GET", "/resource_providers")]
+    assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
+    assert client.traits(ROOT)[0] == {"COMPUTE_NODE"}
+
+
+def test_a_restarted_agent_writes_nothing(client, memory, live_placement):
+    memory.reporter(client).report(numa_tree())
+    live_placement.writes()
+    assert memory.reporter(client).report(numa_tree()).sent == 0
+    assert live_placement.writes() == []
+
+
+def test_only_the_provider_that_differs_is_written(client, memory, live_placement):
+    reporter = memory.reporter(client)
+    reporter.report(numa_tree())
+    live_placement.writes()
+    assert reporter.report(numa_tree(VCPU=Inventory(2, max_unit=2))).sent == 1
+    assert live_placement.writes() == [("PUT", f"/resource_providers/{NODE_0}/inventories")]
+
+
+def test_what_an_operator_added_stays_and_what_was_ours_goes(client, memory):
+    reporter = memory.reporter(client)
+    reporter.report(numa_tree(VCPU=PCPU))
+    client.create_trait("CUSTOM_RACK_7")
+    client.create_resource_class("CUSTOM_FPGA")
+    inventories, generation = client.inventories(NODE_0)
+    generation = client.set_inventories(NODE_0, {**inventories, "CUSTOM_FPGA": {"total": 1}}, generation)
+    client.set_traits(NODE_0, frozenset({"HW_NUMA_ROOT", "CUSTOM_RACK_7"}), generation)
+
+    assert reporter.report(numa_tree()).sent == 1
+    assert client.inventories(NODE_0)[0].keys() == {"PCPU", "CUSTOM_FPGA"}
+    assert client.traits(NODE_0)[0] == {"HW_NUMA_ROOT", "CUSTOM_RACK_7"}
+
+
+def test_a_change_behind_our_back_is_repaired(client, memory):
+    reporter = memory.reporter(client)
+    reporter.report(numa_tree())
+    client.set_traits(ROOT, frozenset(), client.traits(ROOT)[1])
+    assert reporter.report(numa_tree()).sent == 1
+    assert client.traits(ROOT)[0] == {"COMPUTE_NODE"}
+
+
+def test_a_conflict_is_read_again_and_retried(client, memory, monkeypatch):
+    reporter = memory.reporter(client)
+    reporter.report(numa_tree())
+    send, interfere = client.set_inventories, [True, True]
+
+    def interfering(uuid, inventories, generation):
+        if interfere.pop() if interfere else False:
+            traits, current = client.traits(uuid)
+            client.set_traits(uuid, traits ^ {"COMPUTE_NODE"}, current)
+        return send(uuid, inventories, generation)
+
+    monkeypatch.setattr(client, "set_inventories", interfering)
+    assert reporter.report(numa_tree(VCPU=PCPU)).refusals == ()
+    assert client.inventories(NODE_0)[0].keys() == {"PCPU", "VCPU"}
+    assert client.traits(NODE_0)[0] == {"HW_NUMA_ROOT"}
+
+
+def test_after_four_conflicts_it_is_left_for_the_next_time(client, memory, monkeypatch):
+    attempts = []
+
+    def conflict(*_):
+        attempts.append(1)
+        raise ConcurrentUpdateError("PUT", "/x", "conflict", status=409)
+
+    monkeypatch.setattr(client, "set_inventories", conflict)
+    with pytest.raises(ConcurrentUpdateError):
+        memory.reporter(client).report(numa_tree())
+    assert len(attempts) == MAX_ATTEMPTS
+
+
+def test_capacity_in_use_is_neither_removed_nor_counted_twice(client, memory):
+    reporter = memory.reporter(client)
+    reporter.report(numa_tree())
+    claim(client, NODE_0, {"PCPU": 2})
+    report = reporter.report(flat_tree())
+    assert len(report.refusals) == 2
+    assert "in use" in report.refusals[0].reason.lower() or "allocations" in report.refusals[0].reason.lower()
+    assert "PCPU" in report.refusals[1].reason
+    assert client.inventories(ROOT)[0].keys() == {"DISK_GB"}
+    assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
+
+    client._request("DELETE", f"/allocations/{CONSUMER}")
+    assert reporter.report(flat_tree()).refusals == ()
+    assert client.inventories(ROOT)[0].keys() == {"DISK_GB", "PCPU"}
+    assert [provider.uuid for provider in client.providers_in_tree(ROOT)] == [ROOT]
+
+
+def test_a_name_that_is_taken_is_refused_with_all_below_it(client, memory):
+    client.create_provider("33333333-0000-4000-8000-000000000001", "h", None)
+    report = memory.reporter(client).report(numa_tree())
+    assert report.sent == 0
+    assert len(report.refusals) == 6
+    assert "h" in report.refusals[0].reason
+
+
+def test_an_emptied_server_gets_everything_again(client, memory):
+    reporter = memory.reporter(client)
+    reporter.report(numa_tree())
+    client.delete_provider(NODE_0)
+    client.delete_provider(ROOT)
+    assert reporter.report(numa_tree()).sent == 6
+
+
+def test_an_absent_server_is_an_error_and_then_all_is_caught_up(client, memory, live_placement):
+    reporter = memory.reporter(client)
+    reporter.report(numa_tree())
+    live_placement.stop()
+    with pytest.raises(UnavailableError, match="/resource_providers"):
+        reporter.report(numa_tree(VCPU=PCPU))
+    live_placement.start()
+    assert reporter.report(numa_tree(VCPU=PCPU)).sent == 1
+
+
+def test_memory_is_kept_before_anything_is_sent(client, memory, monkeypatch):
+    """A crash between two requests leaves nothing in Placement that the agent does not know as its own."""
+    monkeypatch.setattr(client, "set_traits", lambda *_: (_ for _ in ()).throw(SystemExit))
+    with pytest.raises(SystemExit):
+        memory.reporter(client).report(numa_tree())
+    assert memory.owned[NODE_0].classes == {"PCPU"}
+    assert memory.owned[ROOT].traits == {"COMPUTE_NODE"}
+
+
+class TestStockServer:
+    """A server that knows neither LLC nor MBA."""
+
+    @pytest.fixture
+    def placement_application(self, tmp_path):
+        conf = new_config(config_files=[])
+        url = f"sqlite:///{tmp_path / 'placement.db'}"
+        conf.set_override("auth_strategy", "noauth2", group="api")
+        conf.set_override("connection", url, group="placement_database")
+        conf.set_override("additional_resource_classes", [], group="placement")
+        migration.upgrade(url)
+        return build_application(conf)
+
+    def test_custom_classes_stand_for_llc_and_mba(self, client, memory):
+        tree = numa_tree(LLC=Inventory(10, max_unit=10), MBA=Inventory(100, max_unit=100))
+        memory.reporter(client).report(tree)
+        assert client.inventories(NODE_0)[0].keys() == {"PCPU", "CUSTOM_LLC", "CUSTOM_MBA"}
+
+
+def test_a_server_that_knows_llc_and_mba_gets_them(client, memory):
+    memory.reporter(client).report(numa_tree(LLC=Inventory(10, max_unit=10)))
+    assert client.inventories(NODE_0)[0].keys() == {"PCPU", "LLC"}
