@@ -12,13 +12,6 @@ from compute_agent.inventory.zones import Zone, layout
 
 SHAPES = ("flat", "numa", "l3")
 
-OWNED_CLASSES = frozenset(
-    {"PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA", "CUSTOM_LLC", "CUSTOM_MBA", "CUSTOM_RESCTRL_GROUP"}
-)
-"""Resource classes whose inventories the agent sets and removes; those of others on its providers are left
-alone.
-"""
-
 _NAME_LIMIT = 200
 """Longest provider name that Placement takes."""
 

@@ -67,12 +67,6 @@ _BY_NAME: Mapping[str, Mapping[str, str]] = {
     for namespace in _NAMESPACES.values()
 }
 
-_CPU_TRAITS = frozenset(
-    [trait for names in _BY_NAME.values() for trait in names.values()]
-    + [trait for traits in _OTHER_NAMES.values() for trait in traits]
-    + [trait for table in _OF_VENDOR.values() for trait in table.values()]
-)
-
 
 def cpu_traits(topology: Topology) -> frozenset[str]:
     """The traits of the processors: what all online CPUs can do, so that it holds wherever a guest runs."""
@@ -102,18 +96,6 @@ def root_traits(topology: Topology, resctrl_features: frozenset[str] = frozenset
 def way_size_trait(way_kib: int) -> str:
     """The trait that tells the size of one cache way: `CUSTOM_LLC_WAY_1408KIB`."""
     return f"{WAY_SIZE_PREFIX}{way_kib}KIB"
-
-
-def is_ours(trait: str) -> bool:
-    """Whether the agent sets `trait` on its providers, and removes it when it no longer holds.
-
-    Traits that it never sets are somebody else's (an operator's, another agent's) and left alone.
-    """
-    return (
-        trait in _CPU_TRAITS
-        or trait in (os_traits.COMPUTE_NODE, os_traits.HW_CPU_HYPERTHREADING, NUMA_ROOT)
-        or trait.startswith((RESCTRL_PREFIX, WAY_SIZE_PREFIX))
-    )
 
 
 def _words(text: str | None) -> list[str]:

@@ -56,10 +56,6 @@ class ProviderTree:
         """The provider of that uuid, None if it is not one of this host's."""
         return next((node for node in self.nodes if node.uuid == provider_uuid), None)
 
-    def children(self, provider_uuid: str) -> tuple[ProviderNode, ...]:
-        """The direct children of a provider."""
-        return tuple(node for node in self.nodes if node.parent == provider_uuid)
-
     def providing(self, resource_class: str) -> tuple[ProviderNode, ...]:
         """The providers that have an inventory of `resource_class`."""
         return tuple(node for node in self.nodes if resource_class in node.inventories)

@@ -254,6 +254,8 @@ def test_uuids_of_zones_come_from_the_roots_and_survive_a_rename() -> None:
     before = derive(topology, sets, settings, ROOT, "old.example.org")
     after = derive(topology, sets, settings, ROOT, "new.example.org")
     assert [node.uuid for node in before.nodes] == [node.uuid for node in after.nodes]
+    assert [after.get(node.uuid) for node in before.nodes] == list(after.nodes)
+    assert after.get(str(uuid.uuid4())) is None
     assert before.nodes[1].uuid == str(uuid.uuid5(uuid.UUID(ROOT), "NUMA_0"))
     assert len({node.uuid for node in before.nodes}) == len(before.nodes)
     other = derive(topology, sets, settings, str(uuid.uuid4()), "old.example.org")
@@ -326,3 +328,7 @@ def test_spread_is_whole_exact_and_within_one_of_proportion(amount: int, weights
 def test_node_without_cpus_in_any_set_still_offers_memory() -> None:
     tree = tree_of(machine(packages=2, cores=2, memory_kib=GIB_KIB), CpuOptions(cpu_dedicated_set="0-1"))
     assert totals(tree)["host_NUMA_1"] == {"MEMORY_MB": 1024}
+
+
+def test_disk_is_not_offered_where_its_size_is_unknown() -> None:
+    assert "DISK_GB" not in tree_of(machine(cores=2), disk_gb=0, reserved_host_disk_mb=10).root.inventories

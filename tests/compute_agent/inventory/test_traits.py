@@ -1,4 +1,4 @@
-"""Traits from processor flags, and which of them the agent owns."""
+"""Traits of processors, by the names of os-traits."""
 
 import os_traits
 import pytest
@@ -56,9 +56,10 @@ def test_arm_and_power_have_names_of_their_own() -> None:
     assert traits.cpu_traits(host("sse aes", architecture="riscv64")) == frozenset()
 
 
-def test_every_cpu_trait_exists_in_os_traits() -> None:
-    for trait in traits._CPU_TRAITS:
-        assert os_traits.check_traits([trait]) == ({trait}, set()), trait
+def test_every_trait_of_the_tables_exists_in_os_traits() -> None:
+    named = {trait for names in traits._OTHER_NAMES.values() for trait in names}
+    named |= {trait for table in traits._OF_VENDOR.values() for trait in table.values()}
+    assert os_traits.check_traits(named) == (named, set())
 
 
 def test_hyperthreading_needs_a_core_with_two_online_threads() -> None:
@@ -68,22 +69,3 @@ def test_hyperthreading_needs_a_core_with_two_online_threads() -> None:
         machine(cores=2, threads=2, offline=frozenset({1, 3}))
     )
     assert traits.root_traits(machine(cores=2)) == {"COMPUTE_NODE"}
-
-
-@pytest.mark.parametrize(
-    ("trait", "ours"),
-    [
-        ("COMPUTE_NODE", True),
-        ("HW_CPU_HYPERTHREADING", True),
-        ("HW_CPU_X86_AVX2", True),
-        ("HW_NUMA_ROOT", True),
-        ("CUSTOM_RESCTRL_L3_CAT", True),
-        ("CUSTOM_LLC_WAY_1024KIB", True),
-        ("CUSTOM_GOLD", False),
-        ("COMPUTE_STATUS_DISABLED", False),
-        ("HW_GPU_API_VULKAN", False),
-        ("STORAGE_DISK_SSD", False),
-    ],
-)
-def test_agent_owns_only_traits_that_it_sets(trait: str, ours: bool) -> None:
-    assert traits.is_ours(trait) is ours
