@@ -1,12 +1,16 @@
 """What all kinds of database offer to tests."""
 
 import itertools
+import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
+
+_MEMORY: Final = Path("/dev/shm")
+_BYTES_WANTED: Final = 2 << 30
 
 
 class ServerMissing(Exception):
@@ -40,7 +44,8 @@ class DatabaseServer(ABC):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _make_folder(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix=f"{self.kind}-"))
+        in_memory = not self.durable and _has_room(_MEMORY)
+        return Path(tempfile.mkdtemp(prefix=f"{self.kind}-", dir=_MEMORY if in_memory else None))
 
     def _new_name(self) -> str:
         return f"placement_{next(self._numbers)}"
@@ -73,3 +78,8 @@ class DatabaseServer(ABC):
     @abstractmethod
     def drop_database(self, url: str) -> None:
         """Remove a database, and whoever is connected to it."""
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether we may write into the folder, and it has room enough for a server and its logs."""
+    return os.access(folder, os.W_OK | os.X_OK) and shutil.disk_usage(folder).free > _BYTES_WANTED

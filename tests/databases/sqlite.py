@@ -1,28 +1,19 @@
-"""SQLite: a folder of database files, in memory where durability does not matter."""
+"""SQLite: a folder of database files."""
 
-import os
 import sqlite3
-import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from sqlalchemy.engine import URL, make_url
 
 from tests.databases.base import DatabaseServer
-
-_MEMORY: Final = Path("/dev/shm")
 
 
 class SQLite(DatabaseServer):
     """There is no server: starting, stopping and killing it do nothing."""
 
     kind: ClassVar[str] = "sqlite"
-
-    def _make_folder(self) -> Path:
-        if not self.durable and os.access(_MEMORY, os.W_OK | os.X_OK):
-            return Path(tempfile.mkdtemp(prefix="sqlite-", dir=_MEMORY))
-        return super()._make_folder()
 
     def start(self) -> None:
         """Nothing to do."""

@@ -1,0 +1,111 @@
+"""The fixtures that the files of requests ask for by name: how the service is set up, and what is in it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+from wsgiref.types import WSGIApplication
+
+import pytest
+import yaml
+from oslo_config.cfg import ConfigOpts
+
+from placement import policies
+from placement.api.pipeline import build_application
+from placement.conf import new_config
+from tests.conformance import worlds
+from tests.conformance.builder import build
+from tests.conformance.world import World, identifier
+
+Setting: TypeAlias = Callable[[ConfigOpts, Path], None]
+"""Changes the configuration; the folder is for files that it names."""
+
+
+def _default_policy(conf: ConfigOpts, folder: Path) -> None:
+    """No more than the policies that the service has by itself."""
+
+
+def _open_policy(conf: ConfigOpts, folder: Path) -> None:
+    """Everybody may do everything."""
+    path = folder / "policy.yaml"
+    path.write_text(yaml.safe_dump({rule.name: "@" for rule in policies.list_rules()}))
+    conf.set_override("policy_file", str(path), "oslo_policy")
+
+
+def _legacy_policy(conf: ConfigOpts, folder: Path) -> None:
+    """The deprecated defaults of policies hold beside the new ones."""
+    conf.set_override("enforce_new_defaults", False, "oslo_policy")
+
+
+def _secure_policy(conf: ConfigOpts, folder: Path) -> None:
+    """Only the new defaults of policies hold."""
+    conf.set_override("enforce_new_defaults", True, "oslo_policy")
+
+
+def _allowed_origin(conf: ConfigOpts, folder: Path) -> None:
+    conf.set_override("allowed_origin", ["http://valid.example.com"], "cors")
+
+
+@dataclass(frozen=True, slots=True)
+class Fixture:
+    """What a file of requests starts from."""
+
+    world: World = worlds.EMPTY
+    setting: Setting = _default_policy
+
+
+FIXTURES: Final[Mapping[str, Fixture]] = {
+    "APIFixture": Fixture(),
+    "AllocationFixture": Fixture(worlds.ALLOCATIONS),
+    "CORSFixture": Fixture(setting=_allowed_origin),
+    "DeepNUMANetworkFixture": Fixture(worlds.DEEP_NUMA_NETWORK),
+    "GranularFixture": Fixture(worlds.GRANULAR),
+    "LegacyRBACPolicyFixture": Fixture(setting=_legacy_policy),
+    "NUMAAggregateFixture": Fixture(worlds.NUMA_AGGREGATES),
+    "NUMANetworkFixture": Fixture(worlds.NUMA_NETWORK),
+    "NeutronQoSMultiSegmentFixture": Fixture(worlds.MULTI_SEGMENT_NETWORK),
+    "NonSharedStorageFixture": Fixture(worlds.NON_SHARED_STORAGE),
+    "OpenPolicyFixture": Fixture(setting=_open_policy),
+    "SecureRBACPolicyFixture": Fixture(setting=_secure_policy),
+    "SharedStorageFixture": Fixture(worlds.SHARED_STORAGE),
+}
+
+# what requests make themselves, and whom they make it for
+_IDENTIFIERS: Final = (
+    *("RP_UUID", "RP_UUID1", "RP_UUID2", "ALT_RP_UUID"),
+    *("PARENT_PROVIDER_UUID", "ALT_PARENT_PROVIDER_UUID"),
+    *("CONSUMER_0", "CONSUMER_ID", "CONSUMER_UUID", "ALT_CONSUMER_ID", "INSTANCE_UUID", "MIGRATION_UUID"),
+    *("PROJECT_ID", "PROJECT_ID_ALT", "ADMIN_PROJECT_ID", "SERVICE_PROJECT_ID"),
+    *("USER_ID", "USER_ID_ALT", "ALT_USER_ID"),
+    *("AGGA_UUID", "AGGB_UUID", "AGGC_UUID"),
+)
+_NAMES: Final = {
+    "RP_NAME": "rp_name",
+    "RP_NAME1": "rp_name1",
+    "RP_NAME2": "rp_name2",
+    "ALT_RP_NAME": "alt_rp_name",
+    "CUSTOM_RES_CLASS": "CUSTOM_IRON_NFV",
+}
+
+
+def environment(fixture: Fixture) -> dict[str, str]:
+    """The environment variables that requests of files with this fixture refer to."""
+    variables = {*_IDENTIFIERS, *fixture.world.variables()}
+    return {**{variable: identifier(variable) for variable in variables}, **_NAMES}
+
+
+@contextmanager
+def running(fixture: Fixture, database_url: str, folder: Path) -> Iterator[WSGIApplication]:
+    """The service as the fixture sets it up, on an empty database, with the fixture's world in it."""
+    conf = new_config(config_files=())
+    conf.set_override("connection", database_url, "placement_database")
+    conf.set_override("auth_strategy", "noauth2", "api")
+    conf.set_override("additional_resource_classes", [], "placement")
+    fixture.setting(conf, folder)
+    application = build_application(conf)
+    build(application, fixture.world)
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in environment(fixture).items():
+            patch.setenv(variable, value)
+        yield application
