@@ -48,7 +48,9 @@ def shown(app: webtest.TestApp) -> dict[str, Any]:
     state = {}
     for provider in providers:
         path = f"/resource_providers/{provider['uuid']}"
-        details = {part: app.get(f"{path}/{part}").json for part in ("inventories", "usages", "traits", "aggregates")}
+        details = {
+            part: app.get(f"{path}/{part}").json for part in ("inventories", "usages", "traits", "aggregates")
+        }
         state[provider["uuid"]] = {**provider, **details}
     candidates = {
         query: sorted(map(str, app.get(f"/allocation_candidates?{query}").json["allocation_requests"]))
@@ -200,7 +202,9 @@ class Deployment:
     def check_books(self, providers: dict[str, Any]) -> None:
         for consumer in CONSUMERS:
             allocations = self.workers[0].get(f"/allocations/{consumer}").json["allocations"]
-            assert {uuid: each["resources"] for uuid, each in allocations.items()} == self.held.get(consumer, {})
+            assert {uuid: each["resources"] for uuid, each in allocations.items()} == self.held.get(
+                consumer, {}
+            )
         for uuid, provider in providers.items():
             for name, used in provider["usages"]["usages"].items():
                 assert used == sum(claim.get(uuid, {}).get(name, 0) for claim in self.held.values())

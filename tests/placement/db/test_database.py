@@ -1,0 +1,152 @@
+"""Transactions: retried when they lose, never repeated when they may have won, and their failures are told."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from placement.db import buckets
+from placement.db.database import Database, Transaction
+from placement.db.engine import PoolOptions
+from placement.db.tables import change_buckets, consumers
+from placement.exceptions import Unavailable
+from tests.databases import DatabaseServer
+
+ONE = "00000001-0000-4000-8000-000000000000"
+TWO = "00000002-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url, PoolOptions(lock_timeout=5))
+    yield database
+    database.close()
+
+
+def insert_consumer(tx: Transaction, uuid: str = ONE) -> None:
+    tx.conn.execute(
+        sa.insert(consumers).values(uuid=uuid, project_id="p", user_id="u", generation=1, updated_at=tx.now)
+    )
+
+
+def count(database: Database) -> int:
+    with database.read() as conn:
+        return int(conn.execute(sa.select(sa.func.count()).select_from(consumers)).scalar_one())
+
+
+def test_a_write_is_there_afterwards_and_its_result_is_returned(database: Database) -> None:
+    def work(tx: Transaction) -> str:
+        insert_consumer(tx)
+        return "done"
+
+    assert database.write(work) == "done"
+    assert count(database) == 1
+
+
+def test_an_error_of_the_work_undoes_all_of_it(database: Database) -> None:
+    def work(tx: Transaction) -> None:
+        insert_consumer(tx)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        database.write(work)
+    assert count(database) == 0
+
+
+def test_a_row_that_both_inserted_makes_the_loser_start_again(database: Database) -> None:
+    attempts = []
+
+    def work(tx: Transaction) -> int:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise exc.IntegrityError("INSERT", {}, Exception("duplicate"))
+        insert_consumer(tx)
+        return len(attempts)
+
+    assert database.write(work) == 2
+    assert count(database) == 1
+
+
+def test_contention_that_does_not_end_is_unavailable_in_the_end(database: Database) -> None:
+    def work(tx: Transaction) -> None:
+        raise exc.IntegrityError("INSERT", {}, Exception("duplicate"))
+
+    with pytest.raises(Unavailable):
+        database.write(work)
+
+
+def test_writers_of_one_provider_come_one_after_the_other(database: Database) -> None:
+    inside = []
+
+    def work(tx: Transaction) -> None:
+        tx.lock([ONE])
+        inside.append("in")
+        threading.Event().wait(0.02)
+        inside.append("out")
+
+    threads = [threading.Thread(target=database.write, args=(work,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert inside == ["in", "out"] * 4
+
+
+def test_opposite_orders_of_locking_do_not_end_in_failure(database: Database) -> None:
+    def work(uuids: list[str]) -> None:
+        def both(tx: Transaction) -> None:
+            for uuid in uuids:
+                tx.lock([uuid])
+                threading.Event().wait(0.02)
+
+        database.write(both)
+
+    assert buckets.bucket_of(ONE) != buckets.bucket_of(TWO)
+    threads = [threading.Thread(target=work, args=(order,)) for order in ([ONE, TWO], [TWO, ONE])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.read() as conn:
+        query = sa.select(change_buckets.c.counter).where(change_buckets.c.id == buckets.bucket_of(ONE))
+        assert conn.execute(query).scalar_one() == 2
+
+
+def test_a_read_sees_one_state_whatever_is_committed_meanwhile(database: Database) -> None:
+    with database.read() as conn:
+        query = sa.select(sa.func.count()).select_from(consumers)
+        assert conn.execute(query).scalar_one() == 0
+        database.write(insert_consumer)
+        assert conn.execute(query).scalar_one() == 0
+    assert count(database) == 1
+
+
+def test_a_restarted_server_is_found_again(
+    database: Database, database_server: DatabaseServer, database_url: str
+) -> None:
+    database.write(insert_consumer)
+    before = database.counters_sum()
+    database_server.restart()
+    assert database.counters_sum() == before
+    assert count(database) == 1
+    database_server.restart()
+    database.write(lambda tx: insert_consumer(tx, TWO))
+    assert count(database) == 2
+
+
+def test_a_server_that_is_down_is_unavailable(database: Database, database_server: DatabaseServer) -> None:
+    if database_server.kind == "sqlite":
+        pytest.skip("SQLite has no server")
+    database_server.stop()
+    try:
+        with pytest.raises(Unavailable):
+            database.counters_sum()
+        with pytest.raises(Unavailable), database.read():
+            pass
+        with pytest.raises(Unavailable):
+            database.write(insert_consumer)
+    finally:
+        database_server.start()
+    assert count(database) == 0

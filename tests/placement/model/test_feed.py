@@ -1,0 +1,137 @@
+"""The read model follows the database: every change, made by whomever, and nothing but changes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from placement.db.database import Database
+from placement.db.tables import change_buckets, resource_providers
+from placement.model import feed
+from placement.model.feed import Model
+from placement.store import aggregates, classes, inventories, providers, traits
+from placement.store.inventories import Values
+
+HOST = "00000001-0000-4000-8000-000000000000"
+CHILD = "00000002-0000-4000-8000-000000000000"
+FOUR = Values(total=4, reserved=0, min_unit=1, max_unit=4, step_size=1, allocation_ratio=1.0)
+
+
+@pytest.fixture
+def writer(database_url: str) -> Iterator[Database]:
+    """The database as another worker has it."""
+    database = Database(database_url)
+    database.write(lambda tx: classes.make_standard_names(tx, ["LLC", "MBA"]))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def model(writer: Database, database_url: str) -> Iterator[Model]:
+    database = Database(database_url)
+    yield Model(database)
+    database.close()
+
+
+def create(writer: Database, uuid: str = HOST, name: str = "host", parent: str | None = None) -> None:
+    writer.write(lambda tx: providers.create(tx, uuid, name, parent))
+
+
+def names(model: Model) -> dict[str, str]:
+    with model.fresh() as view:
+        return {provider.uuid: provider.name for provider in view.world}
+
+
+def test_changes_of_another_worker_show_at_once(writer: Database, model: Model) -> None:
+    assert names(model) == {}
+    create(writer)
+    assert names(model) == {HOST: "host"}
+    writer.write(lambda tx: inventories.add(tx, HOST, "LLC", FOUR))
+    writer.write(lambda tx: aggregates.replace(tx, HOST, 1, [CHILD]))
+    writer.write(lambda tx: traits.replace(tx, HOST, 2, ["COMPUTE_NODE"]))
+    with model.fresh() as view:
+        provider = view.world.get(HOST)
+        assert provider is not None
+        assert (provider.generation, provider.inventories["LLC"].total) == (3, 4)
+        assert (provider.traits, provider.aggregates) == ({"COMPUTE_NODE"}, {CHILD})
+
+
+def test_a_deleted_provider_goes_and_its_name_can_be_used_again(writer: Database, model: Model) -> None:
+    create(writer)
+    assert names(model) == {HOST: "host"}
+    writer.write(lambda tx: providers.delete(tx, HOST))
+    create(writer, CHILD)
+    assert names(model) == {CHILD: "host"}
+    with model.fresh() as view:
+        assert view.world.get(HOST) is None
+
+
+def test_a_moved_subtree_has_its_new_root(writer: Database, model: Model) -> None:
+    third = "00000003-0000-4000-8000-000000000000"
+    create(writer)
+    create(writer, CHILD, "child", HOST)
+    create(writer, third, "grandchild", CHILD)
+    assert len(names(model)) == 3
+    writer.write(lambda tx: providers.update(tx, CHILD, "child", None, sets_parent=True, may_move=True))
+    with model.fresh() as view:
+        by_uuid = {provider.uuid: provider for provider in view.world}
+        assert by_uuid[third].root_id == by_uuid[CHILD].root_id == by_uuid[CHILD].id
+        assert by_uuid[HOST].root_id == by_uuid[HOST].id
+
+
+def test_a_renamed_resource_class_is_renamed_wherever_it_is_used(writer: Database, model: Model) -> None:
+    create(writer)
+    writer.write(lambda tx: classes.create(tx, "CUSTOM_OLD"))
+    writer.write(lambda tx: inventories.add(tx, HOST, "CUSTOM_OLD", FOUR))
+    with model.fresh() as view:
+        assert view.world.by_class.keys() == {"CUSTOM_OLD"}
+    writer.write(lambda tx: classes.rename(tx, "CUSTOM_OLD", "CUSTOM_NEW"))
+    with model.fresh() as view:
+        assert view.world.by_class.keys() == {"CUSTOM_NEW"}
+        assert "CUSTOM_OLD" not in view.names.classes
+
+
+def test_nothing_is_read_when_nothing_changed(
+    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(writer)
+    names(model)
+    monkeypatch.setattr(Database, "read", lambda self: pytest.fail("read without need"))
+    assert names(model) == {HOST: "host"}
+
+
+def test_one_change_does_not_read_everything_anew(
+    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(writer)
+    names(model)
+    monkeypatch.setattr(feed.rows, "read_all", lambda *args: pytest.fail("everything was read"))
+    create(writer, CHILD, "child")
+    assert names(model) == {HOST: "host", CHILD: "child"}
+
+
+def test_a_model_that_is_damaged_is_read_anew(writer: Database, model: Model) -> None:
+    create(writer)
+    names(model)
+    with model.fresh() as view:
+        view.world.by_class.clear()
+        view.world.trees.clear()
+        view.world.by_name["host"] = 99
+        view.world.children = {None: {1}}  # type: ignore[dict-item]
+    writer.write(lambda tx: providers.delete(tx, HOST))
+    create(writer, CHILD, "child")
+    assert names(model) == {CHILD: "child"}
+
+
+def test_a_database_restored_from_an_older_copy_is_read_anew(writer: Database, model: Model) -> None:
+    create(writer)
+    create(writer, CHILD, "child")
+    assert len(names(model)) == 2
+
+    def restore(tx: Any) -> None:
+        tx.conn.execute(sa.delete(resource_providers).where(resource_providers.c.uuid == CHILD))
+        tx.conn.execute(sa.update(change_buckets).values(counter=0))
+
+    writer.write(restore)
+    assert names(model) == {HOST: "host"}
