@@ -68,7 +68,8 @@ class MariaDB(ProcessServer):
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE `{name}`")
         url = URL.create("mysql+pymysql", username="root", host="127.0.0.1", port=self.port, database=name)
-        return url.update_query_dict({"charset": "utf8mb4"}).render_as_string()
+        # without "ssl_disabled" each connection would load the machine's certificates first
+        return url.update_query_dict({"charset": "utf8mb4", "ssl_disabled": "1"}).render_as_string()
 
     def clone(self, url: str) -> str:
         source = make_url(url).database
@@ -96,7 +97,9 @@ class MariaDB(ProcessServer):
             cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def _connect(self) -> "pymysql.connections.Connection[Cursor]":
-        return pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True)
+        return pymysql.connect(
+            host="127.0.0.1", port=self.port, user="root", autocommit=True, ssl_disabled=True
+        )
 
 
 def _only_row(cursor: Cursor) -> tuple[str, ...]:
