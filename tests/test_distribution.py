@@ -1,0 +1,89 @@
+"""What a built wheel contains."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ["setup.cfg", "pyproject.toml", "README.md", "LICENSE", "placement", "compute_agent", "migrations"]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (find_spec("pip") and find_spec("setuptools")), reason="needs pip and setuptools"),
+]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the contents of a wheel; it is built from a copy, as building leaves files behind."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            shutil.copy(ROOT / name, source)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            folder,
+            source,
+        ],
+        check=True,
+    )
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        wheel.extractall(folder / "installed")
+    return folder / "installed"
+
+
+def test_a_wheel_contains_both_packages_and_nothing_else(installed: Path) -> None:
+    assert sorted(path.name for path in installed.iterdir() if path.suffix != ".dist-info") == [
+        "compute_agent",
+        "placement",
+    ]
+    assert (installed / "placement/py.typed").exists()
+    assert (installed / "compute_agent/py.typed").exists()
+
+
+def test_a_wheel_contains_every_python_module(installed: Path) -> None:
+    for package in ("placement", "compute_agent"):
+        modules = {path.relative_to(ROOT) for path in (ROOT / package).rglob("*.py")}
+        assert modules <= {path.relative_to(installed) for path in installed.rglob("*.py")}
+
+
+def test_the_schema_is_made_by_the_migrations_in_the_wheel(installed: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; from placement.db import migration; "
+        "migration.upgrade('sqlite:///made.db'); print(migration.script_location())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout.strip()) == installed / "placement/db/migrations"
+    with sqlite3.connect(tmp_path / "made.db") as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert {"resource_providers", "inventories", "allocations", "change_buckets"} <= tables
