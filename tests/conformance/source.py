@@ -76,8 +76,15 @@ def _download() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         requirements = Path(folder) / "requirements.txt"
         requirements.write_text(f"{PROJECT}=={VERSION} --hash=sha256:{SHA256}\n")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-        command += ["--no-deps", "--no-binary", PROJECT, "--require-hashes", "--requirement"]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "1"]
+        command += [
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--no-binary",
+            PROJECT,
+            "--require-hashes",
+            "--requirement",
+        ]
         try:
             done = subprocess.run(
                 [*command, str(requirements), "--dest", folder],

@@ -7,8 +7,7 @@ of its file run first.
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -18,8 +17,7 @@ from tests.conformance.runner import Runner
 from tests.databases import DatabaseServer
 
 
-@cache
-def _files() -> Mapping[str, dict[str, Any]]:
+def _load() -> Mapping[str, dict[str, Any]]:
     try:
         return source.load()
     except source.SourceMissing as error:
@@ -28,11 +26,14 @@ def _files() -> Mapping[str, dict[str, Any]]:
         pytest.skip(str(error), allow_module_level=True)
 
 
+FILES: Final = _load()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "number" in metafunc.fixturenames:
         cases = [
             pytest.param(file, number, id=f"{file}: {test['name']}", marks=pytest.mark.xdist_group(file))
-            for file, content in _files().items()
+            for file, content in FILES.items()
             for number, test in enumerate(content["tests"])
         ]
         metafunc.parametrize(("file", "number"), cases)
@@ -43,7 +44,7 @@ def runner(
     database_server: DatabaseServer, database_template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
     folder = tmp_path_factory.mktemp("conformance")
-    with Runner(_files(), database_server, database_template, folder) as runner:
+    with Runner(FILES, database_server, database_template, folder) as runner:
         yield runner
 
 
@@ -57,4 +58,4 @@ def test_request(
 
 
 def test_every_fixture_is_used() -> None:
-    assert {fixture for content in _files().values() for fixture in content["fixtures"]} == set(FIXTURES)
+    assert {fixture for content in FILES.values() for fixture in content["fixtures"]} == set(FIXTURES)
