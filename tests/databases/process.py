@@ -106,7 +106,7 @@ class ProcessServer(DatabaseServer):
         log = self.folder / "server.log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command(),
+                [*self._bound_to_us(), *self._command()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -121,6 +121,11 @@ class ProcessServer(DatabaseServer):
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
                 raise ServerFailed(f"{self.kind} {'ended' if ended else 'does not answer'}:\n{tail}")
             time.sleep(0.02)
+
+    def _bound_to_us(self) -> Sequence[str]:
+        """What to put before a command that shall stop when the tests end without stopping it."""
+        setpriv = shutil.which("setpriv")
+        return [setpriv, "--pdeathsig", self.stop_signal.name.removeprefix("SIG")] if setpriv else []
 
     def _run(self, *command: str | Path) -> None:
         """Run a program of the server to its end, as the server's user."""
