@@ -12,7 +12,7 @@ GROUP = "placement"
 RETRY_OPTS = [
     cfg.IntOpt(
         "report_retry_maximum",
-        default=300,
+        default=60,
         min=1,
         help="Longest pause in seconds between two attempts to report, when reports fail. The first is a"
         " second, and"

@@ -79,12 +79,13 @@ class ReportLoop:
         while not self._stopped:
             self._wake.clear()
             failures = 0 if self.once() else failures + 1
-            pause = (
-                min(FIRST_PAUSE * 2 ** min(failures - 1, 30), self.longest_pause)
-                if failures
-                else self.interval
-            )
-            self._wake.wait(min(pause, self.interval) if self.status.up else pause)
+            self._wake.wait(self._pause(failures))
+
+    def _pause(self, failures: int) -> float:
+        """Seconds until the next report after so many failures in a row."""
+        if failures == 0:
+            return self.interval
+        return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 30), self.longest_pause)
 
     def once(self) -> bool:
         """One report and one look at allocations. False if anything failed or was refused."""
@@ -93,6 +94,9 @@ class ReportLoop:
             self._read_allocations()
         except PlacementError as error:
             self._failed(str(error))
+            return False
+        except OSError as error:
+            self._failed(f"what is to be reported cannot be remembered: {error}")
             return False
         except Exception as error:
             LOG.exception("The report failed")

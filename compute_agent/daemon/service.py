@@ -100,11 +100,13 @@ class Agent:
         os.close(self._lock)
         LOG.info("The agent stopped; its guests go on")
 
-    def run(self) -> None:
-        """start(), then live until SIGTERM or SIGINT, then stop(). SIGHUP reloads. For the main thread."""
+    def catch_signals(self) -> None:
+        """Have signals wait for serve(). For the main thread, before start()."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: self._signals.put(number))
-        self.start()
+
+    def serve(self) -> None:
+        """Live until SIGTERM or SIGINT, then stop(). SIGHUP reloads. After start()."""
         try:
             while True:
                 try:

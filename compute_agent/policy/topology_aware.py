@@ -20,6 +20,8 @@ from compute_agent.policy.base import (
     place,
 )
 
+_TOGETHER = frozenset({ThreadPolicy.PREFER, ThreadPolicy.REQUIRE})
+
 LOCAL_DISTANCE = 10
 """Distance of a NUMA node to itself (ACPI SLIT)."""
 
@@ -29,28 +31,33 @@ def place_by_topology(supply: Supply, request: Request) -> Assignment | Refusal:
     return place(supply, request, _best)
 
 
-def score(topology: Topology, free: CpuSet, chosen: CpuSet) -> tuple[int, ...]:
+def score(topology: Topology, free: CpuSet, chosen: CpuSet, policy: ThreadPolicy) -> tuple[int, ...]:
     """How bad a choice is; the least tuple wins. In this order:
 
     1. NUMA nodes crossed, 2. L3 domains crossed, 3. packages crossed, 4. distance between the nodes;
-    5. cores left with only some of their threads free, 6. L3 domains broken that were wholly free before,
-    7. free CPUs left in the L3 domains used (the tightest fit leaves the largest holes elsewhere).
+    5. cores crossed, 6. cores left with only some of their threads free (with thread policies isolate and
+    spread instead: threads of the guest that share a core, and cores shared with others);
+    7. L3 domains broken that were wholly free before,
+    8. free CPUs left in the L3 domains used (the tightest fit leaves the largest holes elsewhere).
     """
     nodes = {topology.node_of(cpu) for cpu in chosen}
     l3s = [cache for cache in topology.l3_domains if cache.cpus & chosen]
+    cores = {topology.threads_of(cpu) for cpu in chosen}
     packages = {core.package for cpu in chosen if (core := topology.core_of(cpu)) is not None}
     left = free - chosen
-    broken_cores = sum(1 for core in topology.cores if core.cpus & left and not core.cpus <= left)
-    broken_l3s = sum(1 for cache in l3s if cache.cpus <= free and cache.cpus & left)
-    left_beside = sum(len(cache.cpus & left) for cache in l3s)
+    if policy in _TOGETHER:
+        broken = sum(1 for core in topology.cores if core.cpus & left and not core.cpus <= left)
+        core_criteria = (len(cores), broken)
+    else:
+        core_criteria = (len(chosen) - len(cores), sum(1 for core in cores if not core <= free))
     return (
         len(nodes),
         len(l3s),
         len(packages),
         _distance(topology, nodes),
-        broken_cores,
-        broken_l3s,
-        left_beside,
+        *core_criteria,
+        sum(1 for cache in l3s if cache.cpus <= free and cache.cpus & left),
+        sum(len(cache.cpus & left) for cache in l3s),
     )
 
 
@@ -60,7 +67,7 @@ def _best(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tup
     if policy is ThreadPolicy.ISOLATE and request.pcpu > request.vcpus:
         policy = ThreadPolicy.REQUIRE  # the allocation counts the siblings too: whole cores
     ranked = [
-        (score(topology, free, frozenset(cpus)), cpus)
+        (score(topology, free, frozenset(cpus), policy), cpus)
         for cpus in _candidates(topology, policy, demand.pcpu, free)
     ]
     if not ranked:
@@ -76,7 +83,7 @@ def _candidates(
 ) -> Iterator[tuple[int, ...]]:
     for domain in _domains(topology):
         inside = free & domain
-        if len(inside) >= count and (cpus := _pick(topology, policy, count, inside)) is not None:
+        if len(inside) >= count and (cpus := _pick(topology, policy, count, [inside])) is not None:
             yield cpus
     for start in topology.l3_domains:
         cpus = _walk(topology, policy, count, free, start.cpus)
@@ -95,24 +102,38 @@ def _domains(topology: Topology) -> Iterable[CpuSet]:
 def _walk(
     topology: Topology, policy: ThreadPolicy, count: int, free: CpuSet, start: CpuSet
 ) -> tuple[int, ...] | None:
-    """A choice that fills the L3 domain it starts in and goes on to the nearest ones."""
+    """A choice that fills the L3 domain it starts in and goes on to near ones until there is enough.
+
+    Among equally near ones: the tightest that has all that is missing, else the roomiest.
+    """
     home = topology.node_of(min(start))
-
-    def far(cpus: CpuSet) -> tuple[int, int, int]:
-        node = topology.node_of(min(cpus))
-        return (_node_distance(topology, home, node), -len(cpus & free), min(cpus))
-
-    reach: CpuSet = free & start
-    for cache in sorted(topology.l3_domains, key=lambda cache: far(cache.cpus)):
-        if len(reach) >= count and (cpus := _pick(topology, policy, count, reach)) is not None:
+    reach = [free & start]
+    others = [cache.cpus for cache in topology.l3_domains if cache.cpus != start and cache.cpus & free]
+    while True:
+        missing = count - sum(map(len, reach))
+        if missing <= 0 and (cpus := _pick(topology, policy, count, reach)) is not None:
             return cpus
-        reach |= free & cache.cpus
-    return _pick(topology, policy, count, reach) if len(reach) >= count else None
+        if not others:
+            return None
+
+        def cost(cpus: CpuSet, missing: int = missing) -> tuple[int, bool, int, int]:
+            amount = len(cpus & free)
+            enough = amount >= missing
+            distance = _node_distance(topology, home, topology.node_of(min(cpus)))
+            return distance, not enough, amount if enough else -amount, min(cpus)
+
+        nearest = min(others, key=cost)
+        others.remove(nearest)
+        reach.append(nearest & free)
 
 
-def _pick(topology: Topology, policy: ThreadPolicy, count: int, inside: CpuSet) -> tuple[int, ...] | None:
-    """``count`` CPUs of ``inside`` as the thread policy wants them; None if that cannot be."""
-    cores = _free_threads_by_core(topology, inside)
+def _pick(
+    topology: Topology, policy: ThreadPolicy, count: int, areas: Sequence[CpuSet]
+) -> tuple[int, ...] | None:
+    """``count`` CPUs of the areas, rather of the first ones, as the thread policy wants them; None if that
+    cannot be.
+    """
+    cores = [core for area in areas for core in _free_threads_by_core(topology, area)]
     whole = [threads for threads, is_whole in cores if is_whole]
     partial = [threads for threads, is_whole in cores if not is_whole]
     match policy:
@@ -121,11 +142,9 @@ def _pick(topology: Topology, policy: ThreadPolicy, count: int, inside: CpuSet) 
         case ThreadPolicy.SPREAD:
             return _one_by_one(whole + partial, count)
         case ThreadPolicy.REQUIRE:
-            if not any(len(threads) > 1 for threads in whole):
-                return None
-            return _pack([threads for threads in whole if len(threads) > 1], [], count)
+            return _together([threads for threads in whole if len(threads) > 1], [], count)
         case _:
-            return _pack(whole, partial, count)
+            return _together(whole, partial, count)
 
 
 def _free_threads_by_core(topology: Topology, inside: CpuSet) -> list[tuple[tuple[int, ...], bool]]:
@@ -134,22 +153,65 @@ def _free_threads_by_core(topology: Topology, inside: CpuSet) -> list[tuple[tupl
     return sorted((tuple(sorted(core & inside)), core <= inside) for core in by_core)
 
 
-def _pack(
+def _together(
     whole: Sequence[tuple[int, ...]], partial: Sequence[tuple[int, ...]], count: int
 ) -> tuple[int, ...] | None:
-    """Whole cores as far as they are filled, then threads of broken cores, then one more core broken."""
-    chosen: list[int] = []
-    unused: list[tuple[int, ...]] = []
-    for threads in whole:
-        if len(chosen) + len(threads) <= count:
-            chosen.extend(threads)
-        else:
-            unused.append(threads)
-    rest = [cpu for threads in (*partial, *unused) for cpu in threads]
-    missing = count - len(chosen)
-    if missing > len(rest):
+    """CPUs on as few cores as can be, and of those choices one that leaves the fewest cores broken."""
+    kinds: dict[tuple[int, bool], list[tuple[int, ...]]] = {}
+    for is_whole, cores in ((False, partial), (True, whole)):
+        for threads in cores:
+            kinds.setdefault((len(threads), is_whole), []).append(threads)
+    order = sorted(kinds, key=lambda kind: (-kind[0], kind[1]))
+    plan = _cheapest([(size, is_whole, len(kinds[size, is_whole])) for size, is_whole in order], count)
+    if plan is None:
         return None
-    return (*chosen, *rest[:missing])
+    full, broken = plan
+    chosen = [
+        cpu for kind, amount in zip(order, full, strict=True) for core in kinds[kind][:amount] for cpu in core
+    ]
+    if broken is not None:
+        next_core = kinds[order[broken]][full[broken]]
+        chosen.extend(next_core[: count - len(chosen)])
+    return tuple(chosen)
+
+
+def _cheapest(
+    kinds: Sequence[tuple[int, bool, int]], count: int
+) -> tuple[tuple[int, ...], int | None] | None:
+    """How many cores of each kind to fill, and the kind of one more to use in part (None: none).
+
+    A kind is (free threads, all of the core's threads are free, how many such cores). Least is the number of
+    cores, then of broken cores afterwards. At most one core is used in part: two could be replaced by a
+    fuller and an emptier one.
+    """
+    best: tuple[tuple[int, int], tuple[int, ...], int | None] | None = None
+
+    def visit(index: int, missing: int, full: tuple[int, ...], unbroken: int) -> None:
+        nonlocal best
+        used = sum(full)
+        if best is not None and used > best[0][0]:
+            return
+        if index < len(kinds) and missing:
+            size, is_whole, amount = kinds[index]
+            for filled in range(min(amount, missing // size), -1, -1):
+                mended = 0 if is_whole else filled
+                visit(index + 1, missing - filled * size, (*full, filled), unbroken + mended)
+            return
+        full = full + (0,) * (len(kinds) - len(full))
+        if not missing:
+            offer((used, -unbroken), full, None)
+            return
+        for kind, (size, is_whole, amount) in enumerate(kinds):
+            if size > missing and full[kind] < amount:
+                offer((used + 1, -unbroken + (1 if is_whole else 0)), full, kind)
+
+    def offer(cost: tuple[int, int], full: tuple[int, ...], part: int | None) -> None:
+        nonlocal best
+        if best is None or cost < best[0]:
+            best = (cost, full, part)
+
+    visit(0, count, (), 0)
+    return None if best is None else best[1:]
 
 
 def _one_by_one(cores: Sequence[tuple[int, ...]], count: int) -> tuple[int, ...] | None:

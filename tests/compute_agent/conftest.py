@@ -75,8 +75,9 @@ def write_ini(tmp_path, live_placement):
             "DEFAULT": f"state_path = {tmp_path / 'state'}",
             "compute": "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost",
             "placement": f"auth_type = admin_token\nendpoint = {live_placement.url}\ntoken = admin\n"
-            "connect_retries = 0\nstatus_code_retries = 0",
+            "connect_retries = 0\nstatus_code_retries = 0\nreport_retry_maximum = 1",
             "daemon": "http_port = 0",
+            "guests": "reconcile_interval = 0.3",
         } | sections
         path = Path(tmp_path / name)
         path.write_text("".join(f"[{group}]\n{lines}\n\n" for group, lines in sections.items()))

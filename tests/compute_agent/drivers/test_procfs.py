@@ -1,5 +1,6 @@
 """Processes as /proc shows them."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -131,15 +132,15 @@ def test_cpus_that_do_not_exist_are_an_error(sleeper):
 
 
 def test_children_of_children_are_descendants():
-    script = "sleep 60 & echo ready; wait"
-    child = subprocess.Popen(["sh", "-c", f"sh -c '{script}'; true"], stdout=subprocess.PIPE)
+    child = subprocess.Popen(["sh", "-c", "sh -c 'sleep 60 & wait'; true"])
+    found = []
     try:
-        assert child.stdout.readline() == b"ready\n"
-        found = procfs.descendants(child.pid)
+        while [procfs.command_line(pid)[:1] for pid in found] != [("sh",), ("sh",), ("sleep",)]:
+            time.sleep(0.01)
+            found = procfs.descendants(child.pid)
         assert found[0] == child.pid
-        assert [procfs.command_line(pid)[0] for pid in found] == ["sh", "sh", "sleep"]
     finally:
-        for pid in reversed(found):
-            os.kill(pid, 9)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
         child.wait()
-        child.stdout.close()

@@ -1,0 +1,85 @@
+"""A driver whose guests are numbers in a dictionary; the tests in drivers/test_contract.py keep it honest."""
+
+import itertools
+
+from compute_agent.drivers.base import Change, ChangeKind, DriverError, Guest, GuestGoneError
+
+
+class FakeDriver:
+    """Guests with a few threads each, and a kernel that remembers their affinities."""
+
+    name = "fake"
+
+    def __init__(self, cpus):
+        self.cpus = frozenset(cpus)
+        self.affinities = {}
+        self.running = {}
+        self.released = []
+        self.broken = None
+        self.writes = 0
+        self._listener = None
+        self._pids = itertools.count(100)
+
+    def guests(self):
+        return list(self.running.values())
+
+    def watch(self, listener):
+        self._listener = listener
+
+    def thread_ids(self, guest):
+        return frozenset(self._threads(guest))
+
+    def cpu_affinity(self, guest, settings):
+        wanted = settings.cpus or settings.emulator_cpus
+        return {tid: cpus for tid, cpus in self._threads(guest).items() if cpus != wanted}
+
+    def observed_cpus(self, guest):
+        return self._threads(guest)[guest.pid]
+
+    def apply_cpu_settings(self, guest, settings):
+        if self.broken is not None:
+            raise self.broken
+        wanted = settings.cpus or settings.emulator_cpus
+        if not wanted <= self.cpus:
+            raise DriverError(f"guest {guest.uuid} cannot be pinned to {sorted(wanted)}")
+        misplaced = self.cpu_affinity(guest, settings)
+        self.writes += len(misplaced)
+        self._threads(guest).update(dict.fromkeys(misplaced, wanted))
+        return len(misplaced)
+
+    def stop(self, guest, timeout):
+        self._threads(guest)
+        self.end(guest)
+
+    def close(self):
+        pass
+
+    def create(self, guest_uuid, name, settings, command, cwd="/"):
+        if guest_uuid in self.running:
+            raise DriverError(f"guest {guest_uuid} exists already")
+        pid = next(self._pids)
+        guest = Guest(guest_uuid, self.name, name, pid, settings)
+        self.running[guest_uuid] = guest
+        self.affinities[guest_uuid] = {pid: self.cpus, pid + 1000: self.cpus}
+        return guest
+
+    def release(self, guest):
+        self.released.append((guest.uuid, self.observed_cpus(guest)))
+
+    def discard(self, guest):
+        del self.running[guest.uuid], self.affinities[guest.uuid]
+
+    def adopt(self, guest_uuid, name, settings, pid):
+        return self.create(guest_uuid, name, settings, ())
+
+    def end(self, guest):
+        """The guest ends by itself."""
+        del self.running[guest.uuid], self.affinities[guest.uuid]
+        if self._listener is not None:
+            self._listener(Change(ChangeKind.STOPPED, guest))
+
+    def _threads(self, guest):
+        try:
+            return self.affinities[guest.uuid]
+        except KeyError:
+            raise GuestGoneError(f"guest {guest.uuid} has ended") from None

@@ -1,0 +1,166 @@
+"""The state file: whole or as it was before, checked, and dispensable."""
+
+import contextlib
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent import files
+from compute_agent.pipeline.state import (
+    SavedGuest,
+    State,
+    StateFile,
+    StateLockedError,
+    dump,
+    lock_folder,
+    parse,
+)
+from compute_agent.policy.base import Assignment
+from compute_agent.report.plan import Owned
+
+CPUS = st.frozensets(st.integers(0, 300))
+ASSIGNMENTS = st.builds(
+    Assignment,
+    vcpu_cpus=st.lists(CPUS).map(tuple),
+    emulator_cpus=CPUS,
+    dedicated=st.lists(st.integers(0, 300)).map(tuple),
+    withheld=CPUS,
+    mems=CPUS,
+)
+ALLOCATIONS = st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers(0)))
+STATES = st.builds(
+    State,
+    guests=st.dictionaries(
+        st.text(), st.builds(SavedGuest, st.none() | ALLOCATIONS, st.none() | ASSIGNMENTS)
+    ),
+    owned=st.dictionaries(st.text(), st.builds(Owned, st.frozensets(st.text()), st.frozensets(st.text()))),
+)
+
+GUESTS = {"a": SavedGuest({"rp": {"PCPU": 1}}, Assignment((frozenset({1}),), frozenset({3}), (1,)))}
+
+
+@given(STATES)
+def test_what_is_written_is_read(state):
+    assert parse(dump(state)) == state
+
+
+@given(STATES, st.data())
+def test_a_file_with_one_byte_changed_is_never_taken_for_another_state(state, data):
+    content = bytearray(dump(state))
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    try:
+        found = parse(bytes(content))
+    except ValueError:
+        return
+    assert found == state  # white space and the like
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "state.json"
+
+
+def test_it_survives_the_process(path):
+    StateFile(path).keep_guests(GUESTS)
+    StateFile(path).keep_owned({"rp": Owned(frozenset({"PCPU"}))})
+    state = StateFile(path).state
+    assert state == State(GUESTS, {"rp": Owned(frozenset({"PCPU"}))})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_nothing_is_written_when_nothing_changed(path):
+    file = StateFile(path)
+    file.keep_guests(GUESTS)
+    before = path.stat()
+    file.keep_guests(dict(GUESTS))
+    StateFile(path).keep_guests(GUESTS)
+    assert path.stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"null",
+        b"\xff\xfe",
+        b'{"version": 2, "data": {}}',
+        b'{"version": 1, "sha256": "0", "data": {"guests": {}, "owned": {}}}',
+    ],
+)
+def test_a_damaged_file_costs_a_log_line(path, content, caplog):
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        file = StateFile(path)
+    assert file.state == State()
+    assert str(path) in caplog.text
+    file.keep_guests(GUESTS)
+    assert StateFile(path).state.guests == GUESTS
+
+
+def test_a_truncated_file_costs_a_log_line(path, caplog):
+    StateFile(path).keep_guests(GUESTS)
+    path.write_bytes(path.read_bytes()[:-40])
+    assert StateFile(path).state == State()
+    assert "cannot be used" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, step):
+    file = StateFile(path)
+    file.keep_guests(GUESTS)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, step, fail)
+        with pytest.raises(OSError, match="No space"):
+            file.keep_guests({})
+    assert StateFile(path).state.guests == GUESTS
+    assert os.listdir(path.parent) == [path.name]
+    file.keep_guests({})
+    assert StateFile(path).state.guests == {}
+
+
+def test_a_crash_at_any_moment_leaves_the_old_content_or_the_new(tmp_path):
+    """A writer is killed again and again; whatever is found is whole."""
+    path = tmp_path / "state.json"
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from compute_agent.pipeline.state import SavedGuest, StateFile\n"
+        "file, n = StateFile(Path(sys.argv[1])), 0\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    n += 1\n"
+        "    file.keep_guests({'g': SavedGuest({'rp': {'N': n}}, None)})\n"
+    )
+    for pause in (0.0, 0.003, 0.011, 0.02):
+        child = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+        child.stdout.readline()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(pause)
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        if path.exists():
+            assert json.loads(path.read_bytes())["version"] == 1
+            parse(path.read_bytes())
+
+
+def test_a_second_agent_is_refused_and_told_who_is_there(tmp_path):
+    folder = tmp_path / "new" / "state"
+    descriptor = lock_folder(folder)
+    with pytest.raises(StateLockedError, match=rf"pid {os.getpid()}.*{folder}"):
+        lock_folder(folder)
+    os.close(descriptor)
+    os.close(lock_folder(folder))

@@ -1,0 +1,324 @@
+"""From events to assignments in the kernel."""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.drivers.base import DriverError, GuestSettings
+from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.pipeline.events import (
+    AdoptGuest,
+    AllocationsRead,
+    GuestStopped,
+    Reconcile,
+    StartGuest,
+    WorldChanged,
+)
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.state import SavedGuest
+from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.inventory.machines import machine
+
+TOPOLOGY = machine(nodes=2, cores=4)
+SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
+TREE = ProviderTree(
+    (
+        ProviderNode("h", "root", None, cpus=TOPOLOGY.online),
+        *(ProviderNode(f"h_{n.id}", f"node{n.id}", "root", cpus=n.cpus) for n in TOPOLOGY.numa_nodes),
+    )
+)
+WORLD = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+ALL = TOPOLOGY.online
+
+
+class Rig:
+    """A pipeline on a fake host whose events are handled here and now."""
+
+    def __init__(self, world=WORLD):
+        self.driver = FakeDriver(ALL)
+        self.saved = {}
+        self.full_disk = False
+        self.metrics = Metrics()
+        self.new_pipeline(world)
+
+    def new_pipeline(self, world=WORLD):
+        """As after a restart of the agent."""
+        controllers = (CpusetController(self.driver),)
+        self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
+
+    def _save(self, guests):
+        if self.full_disk:
+            raise OSError(28, "No space left on device")
+        self.saved = dict(guests)
+
+    def restart(self, saved=None, world=WORLD):
+        self.new_pipeline(world)
+        self.pipeline.start(self.saved if saved is None else saved)
+        self.pipeline.stop()
+
+    def handle(self, event):
+        return self.pipeline.handle(event)
+
+    def run(self, uuid, *amounts, vcpus=1, as_of=1.0):
+        allocation = {f"node{n}": {"PCPU": pcpu, "VCPU": vcpu} for n, pcpu, vcpu in amounts}
+        return self.handle(StartGuest(uuid, uuid, GuestSettings(vcpus), ("sleep", "9"), allocation, as_of))
+
+    def observed(self, uuid):
+        return set(self.driver.observed_cpus(self.driver.running[uuid]))
+
+    def metric(self, name, **labels):
+        return self.metrics.registry.get_sample_value(f"compute_agent_{name}", labels)
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+def test_a_guest_is_pinned_before_it_is_released_and_saved(rig):
+    view = rig.run("a", (0, 2, 0), vcpus=2)
+    assert view.assignment.dedicated == (1, 2)
+    assert rig.driver.released == [("a", {1, 2})]
+    assert rig.saved["a"].assignment == view.assignment
+    assert view.pending == ()
+
+
+def test_two_guests_share_no_dedicated_cpu(rig):
+    first, second = rig.run("a", (0, 1, 0)), rig.run("b", (0, 1, 0))
+    assert not first.assignment.held & second.assignment.held
+
+
+def test_a_guest_for_which_there_is_no_place_is_not_started(rig):
+    rig.run("a", (0, 2, 0))
+    with pytest.raises(GuestRefusedError, match="h_0 has 0 free dedicated CPUs"):
+        rig.run("b", (0, 1, 0))
+    assert list(rig.driver.running) == ["a"]
+
+
+def test_a_guest_that_cannot_be_pinned_never_runs(rig):
+    rig.driver.broken = DriverError("no")
+    with pytest.raises(DriverError):
+        rig.run("a", (0, 1, 0))
+    assert rig.driver.running == {}
+    assert rig.driver.released == []
+    assert rig.pipeline.views() == []
+    rig.driver.broken = None
+    assert rig.run("a", (0, 1, 0)).assignment.dedicated == (1,)
+
+
+def test_a_guest_that_ended_gives_its_cpus_back(rig):
+    guest = rig.run("a", (0, 2, 0)).guest
+    rig.handle(GuestStopped(guest))
+    assert rig.saved == {}
+    assert rig.run("b", (0, 2, 0)).assignment.held == {1, 2}
+
+
+def test_nobody_is_moved_when_another_guest_comes_or_goes(rig):
+    rig.run("a", (0, 1, 0))
+    second = rig.run("b", (0, 1, 0))
+    rig.handle(GuestStopped(rig.pipeline.views()[0].guest))
+    writes = rig.driver.writes
+    rig.handle(Reconcile())
+    assert rig.observed("b") == second.assignment.cpus
+    assert rig.driver.writes == writes
+
+
+def test_an_adopted_process_is_pinned(rig):
+    rig.handle(AdoptGuest("a", "a", GuestSettings(), 1234, {"node1": {"PCPU": 1}}, 1.0))
+    assert rig.observed("a") == {5}
+
+
+class TestUnallocated:
+    """Guests that hold nothing of this host."""
+
+    def test_goes_to_the_shared_cpus_and_is_reported(self, rig):
+        rig.run("a")
+        assert rig.observed("a") == {3, 7}
+        rig.pipeline._update_gauges()
+        assert rig.metric("unallocated_guests") == 1
+
+    def test_or_stays_where_it_is_if_so_configured(self):
+        rig = Rig(replace(WORLD, place_unallocated=False))
+        assert rig.run("a").assignment is None
+        assert rig.observed("a") == ALL
+
+    def test_losing_its_allocation_a_guest_loses_its_cpus(self, rig):
+        rig.run("a", (0, 2, 0))
+        rig.handle(AllocationsRead({"a": {}}, 2.0))
+        assert rig.observed("a") == {3, 7}
+
+    def test_getting_one_it_gets_cpus(self, rig):
+        rig.run("a")
+        rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 1}, "elsewhere": {"PCPU": 9}}}, 2.0))
+        assert rig.observed("a") == {5}
+
+    def test_what_was_read_before_the_guest_started_does_not_count(self, rig):
+        rig.run("a", (0, 1, 0), as_of=5.0)
+        rig.handle(AllocationsRead({"a": {}}, 4.0))
+        assert rig.observed("a") == {1}
+
+
+def test_a_refused_guest_stays_and_is_placed_when_somebody_leaves(rig):
+    first = rig.run("a", (0, 2, 0)).guest
+    rig.run("b")
+    rig.handle(AllocationsRead({"b": {"node0": {"PCPU": 1}}}, 2.0))
+    (_, view) = rig.pipeline.views()
+    assert "free dedicated CPUs" in view.refusal
+    assert rig.observed("b") == {3, 7}
+    rig.driver.end(first)
+    rig.handle(GuestStopped(first))
+    assert rig.observed("b") == {1}
+    assert rig.pipeline.views()[0].refusal == ""
+
+
+class TestReconcile:
+    """The kernel is brought back to what was decided."""
+
+    def test_drift_is_repaired_and_counted(self, rig):
+        guest = rig.run("a", (0, 1, 0)).guest
+        rig.driver.affinities["a"][guest.pid + 1000] = ALL
+        rig.handle(Reconcile())
+        assert rig.driver.cpu_affinity(guest, _pinned(1)) == {}
+        assert rig.metric("drift_repairs_total", controller="cpuset") == 1
+
+    def test_without_drift_nothing_is_written(self, rig):
+        rig.run("a", (0, 1, 0))
+        writes = rig.driver.writes
+        rig.handle(Reconcile())
+        assert rig.driver.writes == writes
+        assert rig.metric("drift_repairs_total", controller="cpuset") is None
+
+    def test_a_failed_change_stays_pending_and_is_tried_again(self, rig):
+        rig.run("a")
+        rig.driver.broken = DriverError("not now")
+        rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1}}}, 2.0))
+        assert rig.pipeline.views()[0].pending == ("cpuset",)
+        assert rig.metric("controller_failures_total", controller="cpuset") == 1
+        rig.driver.broken = None
+        rig.handle(Reconcile())
+        assert rig.pipeline.views()[0].pending == ()
+        assert rig.observed("a") == {1}
+
+    def test_a_guest_whose_end_nobody_told_is_missed(self, rig):
+        guest = rig.run("a", (0, 1, 0)).guest
+        rig.driver.discard(guest)
+        rig.handle(Reconcile())
+        assert rig.pipeline.views() == []
+
+    def test_a_full_disk_is_counted_and_saving_is_tried_again(self, rig):
+        rig.full_disk = True
+        rig.run("a", (0, 1, 0))
+        assert rig.saved == {}
+        assert rig.metric("state_write_failures_total") == 1
+        rig.full_disk = False
+        rig.handle(Reconcile())
+        assert rig.saved.keys() == {"a"}
+
+
+def _pinned(*cpus):
+    from compute_agent.drivers.base import CpuSettings
+
+    return CpuSettings((frozenset(cpus),), frozenset(cpus))
+
+
+class TestRestart:
+    """A new agent finds the guests of the one before."""
+
+    def test_nothing_moves(self, rig):
+        rig.run("a", (0, 1, 0))
+        rig.run("b", (0, 1, 0))
+        rig.driver.stop(rig.driver.running["a"], 0)
+        before, writes = rig.observed("b"), rig.driver.writes
+        rig.restart()
+        assert rig.observed("b") == before == {2}
+        assert rig.driver.writes == writes
+        assert [view.guest.uuid for view in rig.pipeline.views()] == ["b"]
+        rig.handle(AllocationsRead({"b": {"node0": {"PCPU": 1, "VCPU": 0}}}, 2.0))
+        assert rig.observed("b") == {2}
+
+    @pytest.mark.parametrize(
+        ("amounts", "vcpus"), [(((0, 1, 0),), 1), (((1, 2, 0),), 2), (((0, 1, 1),), 2), (((1, 0, 1),), 1)]
+    )
+    def test_without_a_state_file_positions_come_from_the_kernel(self, rig, amounts, vcpus):
+        rig.run("first", (0, 1, 0))
+        view = rig.run("a", *amounts, vcpus=vcpus)
+        writes = rig.driver.writes
+        rig.restart(saved={})
+        rig.handle(AllocationsRead({"a": view.allocation}, 2.0))
+        again = rig.pipeline.views()[0]
+        assert again.assignment.cpus == view.assignment.cpus
+        assert set(again.assignment.dedicated) == set(view.assignment.dedicated)
+        assert rig.driver.writes == writes
+
+    def test_drift_while_nobody_looked_is_repaired(self, rig):
+        guest = rig.run("a", (0, 1, 0)).guest
+        rig.driver.affinities["a"][guest.pid] = ALL
+        rig.restart()
+        assert rig.observed("a") == {1}
+
+    def test_a_process_that_was_never_placed_waits_for_placement(self, rig):
+        rig.driver.create("a", "a", GuestSettings(), ())
+        rig.restart(saved={})
+        assert rig.observed("a") == ALL
+        rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1}}}, 2.0))
+        assert rig.observed("a") == {1}
+
+    def test_a_guest_that_is_gone_is_forgotten(self, rig):
+        rig.restart(saved={"gone": SavedGuest({}, None)})
+        assert rig.saved == {}
+
+    def test_policy_none_touches_nobody(self, rig):
+        rig.run("a", (0, 1, 0))
+        writes = rig.driver.writes
+        rig.restart(saved={}, world=replace(WORLD, policy=POLICIES["none"]))
+        rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 2}}}, 2.0))
+        assert rig.observed("a") == {1}
+        assert rig.driver.writes == writes
+
+
+class TestWorldChanges:
+    """Configuration and hardware change under running guests."""
+
+    def test_guests_stay_when_their_cpus_leave_the_sets(self, rig):
+        rig.run("a", (0, 2, 0))
+        smaller = CpuSets(frozenset({5, 6}), SETS.shared, SETS.emulator)
+        rig.handle(WorldChanged(replace(WORLD, cpu_sets=smaller)))
+        assert rig.observed("a") == {1, 2}
+
+    def test_shared_guests_follow_the_shared_set(self, rig):
+        rig.run("a")
+        larger = CpuSets(SETS.dedicated, frozenset({0, 3, 7}), frozenset({0, 3, 7}))
+        rig.handle(WorldChanged(replace(WORLD, cpu_sets=larger)))
+        assert rig.observed("a") == {0, 3, 7}
+
+    def test_a_cpu_that_went_offline_costs_its_guest_only_that_cpu(self, rig):
+        rig.run("a", (0, 2, 0), vcpus=2)
+        offline = machine(nodes=2, cores=4, offline=frozenset({2}))
+        rig.handle(WorldChanged(replace(WORLD, topology=offline)))
+        rig.handle(Reconcile())
+        assert rig.observed("a") == {1}
+        assert rig.pipeline.views()[0].assignment.dedicated == (1, 2)
+        rig.handle(WorldChanged(WORLD))
+        rig.handle(Reconcile())
+        assert rig.observed("a") == {1, 2}
+
+
+def test_events_from_other_threads_are_answered(rig):
+    rig.pipeline.start({})
+    event = StartGuest("a", "a", GuestSettings(), ("x",), {"node0": {"PCPU": 1}}, 1.0)
+    assert rig.pipeline.submit(event).result(10).assignment.dedicated == (1,)
+    event = StartGuest("b", "b", GuestSettings(), ("x",), {"node0": {"PCPU": 9}}, 1.0)
+    with pytest.raises(GuestRefusedError):
+        rig.pipeline.submit(event).result(10)
+    rig.driver.stop(rig.driver.running["a"], 0)
+    rig.pipeline.submit(Reconcile()).result(10)
+    assert rig.pipeline.views() == []
+    assert rig.metric("events_total", event="StartGuest") == 2
+    assert rig.metric("pin_seconds_count") == 1
+    rig.pipeline.stop()
+    assert not rig.pipeline.is_alive
