@@ -10,16 +10,20 @@ impossible, what they let pass may still be.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from placement.candidates.needs import Need
 from placement.model.world import Provider
+
+#: amounts by provider id and resource class
+Taken = dict[tuple[int, str], int]
 
 
 def fits_at_all(
     needs: Sequence[Need],
     options: Sequence[Sequence[Provider]],
     isolate: bool,
-    taken: Mapping[tuple[int, str], int] = {},
+    taken: Mapping[tuple[int, str], int] = MappingProxyType({}),
 ) -> bool:
     """False if there surely is no way to give each need one of its options.
 
@@ -38,7 +42,7 @@ def fits_at_all(
         if len(wanted) > 1 and not all(
             _match(
                 [
-                    {at.id: _room(at, name, taken.get((at.id, name), 0)) // least for at in options[index]}
+                    {at.id: (room(at, name) - taken.get((at.id, name), 0)) // least for at in options[index]}
                     for index, amount in wanted
                     if amount >= least
                 ]
@@ -49,10 +53,10 @@ def fits_at_all(
     return True
 
 
-def _room(provider: Provider, name: str, taken: int) -> int:
-    """How much more a candidate may take of a class."""
+def room(provider: Provider, name: str) -> int:
+    """How much one candidate may take of a resource class."""
     inventory = provider.inventories[name]
-    return min(inventory.max_unit, inventory.capacity - provider.used.get(name, 0)) - taken
+    return min(inventory.max_unit, inventory.capacity - provider.used.get(name, 0))
 
 
 def _match(places: Sequence[Mapping[int, int]]) -> bool:

@@ -10,10 +10,11 @@ from collections.abc import Hashable, Iterator, Set
 from itertools import islice
 from typing import Final, Literal
 
-from placement.candidates.combine import Candidate, Combiner
+from placement.candidates.combine import Candidate, combine
 from placement.candidates.needs import Need, needs_of
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
+from placement.candidates.rules import Rules
 from placement.model.world import Provider, World
 
 Strategy = Literal["depth-first", "breadth-first"]
@@ -93,7 +94,7 @@ class _Search:
         self._rng = rng
         self._needs = needs_of(request)
         self._sharing = Sharing(world)
-        self._combiner = Combiner(world, request, self._needs)
+        self._rules = Rules(world, request, self._needs)
         #: of each need the ids of those that may serve it, as far as one index tells
         self._having = [_having(world, need) for need in self._needs]
         #: the needs, those first that the last trees could not serve
@@ -110,7 +111,7 @@ class _Search:
             if self._accepts(self._world.providers[root]):
                 options = self._options(root)
                 if options is not None:
-                    yield self._combiner.combine(root, options, self._rng)
+                    yield combine(self._rules, root, options, self._rng)
 
     def may_repeat(self, candidate: Candidate) -> bool:
         """Whether the same candidate may be found at another root."""

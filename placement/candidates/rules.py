@@ -1,0 +1,130 @@
+"""The rules that tie the parts of a candidate to one another.
+
+What one provider has to offer is told by :mod:`placement.candidates.needs`;
+here is whether it may serve a need beside what is chosen for the others.
+"""
+
+from collections.abc import Sequence
+
+from placement.candidates.feasibility import Taken, fits_at_all
+from placement.candidates.needs import Need
+from placement.candidates.request import CandidatesRequest
+from placement.model.world import Provider, World
+
+
+class Rules:
+    """What a request says about all its parts together."""
+
+    def __init__(self, world: World, request: CandidatesRequest, needs: Sequence[Need]) -> None:
+        self.world = world
+        self.needs = needs
+        #: no two suffixed groups at one provider
+        self.isolate = request.group_policy == "isolate"
+        #: whether several providers of a tree may be combined
+        self.nested = request.nested
+        #: what the providers of the group without a suffix must have together
+        self.together = next((group.required for group in request.groups if group.suffix == ""), ())
+        subtrees = [
+            [index for index, need in enumerate(needs) if need.suffix in suffixes]
+            for suffixes in request.same_subtrees
+        ]
+        #: for each need, of what same_subtree rules it is part: the needs of each
+        self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
+
+
+class Assignment:
+    """Providers chosen for some of the needs, from the options that a tree gives."""
+
+    def __init__(self, rules: Rules, options: Sequence[Sequence[Provider]]) -> None:
+        self.rules = rules
+        self.options = options
+        self.chosen: list[Provider | None] = [None] * len(options)
+        #: what the chosen ones give, by provider id and resource class
+        self.taken: Taken = {}
+
+    def take(self, index: int, provider: Provider) -> None:
+        """Let the provider serve the need of that index."""
+        self.chosen[index] = provider
+        for name, amount in self.rules.needs[index].resources:
+            key = (provider.id, name)
+            self.taken[key] = self.taken.get(key, 0) + amount
+
+    def release(self, index: int) -> None:
+        """Undo :meth:`take`, if it was done."""
+        provider = self.chosen[index]
+        if provider is not None:
+            self.chosen[index] = None
+            for name, amount in self.rules.needs[index].resources:
+                self.taken[provider.id, name] -= amount
+
+    def allows(self, index: int, provider: Provider) -> bool:
+        """Whether the provider may serve the need beside all that is chosen, without ruling out the rest."""
+        rules = self.rules
+        need = rules.needs[index]
+        for name, amount in need.resources:
+            before = self.taken.get((provider.id, name), 0)
+            if before and not _accepts(provider, name, before + amount):
+                return False
+        if rules.isolate and not need.collective and self._is_taken_by_a_group(provider):
+            return False
+        if not rules.nested and self._has_a_relative(provider):
+            return False
+        if need.collective and not self._traits_in_reach(index, provider):
+            return False
+        return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
+
+    def can_complete(self, rest: Sequence[int]) -> bool:
+        """Whether the needs that are left have, each and together, a place left."""
+        left = [[at for at in self.options[index] if self.allows(index, at)] for index in rest]
+        needs = [self.rules.needs[index] for index in rest]
+        return all(left) and fits_at_all(needs, left, self.rules.isolate, self.taken)
+
+    def _is_taken_by_a_group(self, provider: Provider) -> bool:
+        return any(
+            at is not None and at.id == provider.id and not need.collective
+            for need, at in zip(self.rules.needs, self.chosen, strict=True)
+        )
+
+    def _has_a_relative(self, provider: Provider) -> bool:
+        return any(
+            at is not None and at.root_id == provider.root_id and at.id != provider.id for at in self.chosen
+        )
+
+    def _traits_in_reach(self, index: int, provider: Provider) -> bool:
+        """Whether each set of required traits is met by the group or still can be."""
+        others = [other for other, need in enumerate(self.rules.needs) if need.collective and other != index]
+        return all(
+            not provider.traits.isdisjoint(traits)
+            or any(not at.traits.isdisjoint(traits) for other in others for at in self._possible(other))
+            for traits in self.rules.together
+        )
+
+    def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
+        """Whether one provider of the rule is, or can become, an ancestor of all the others."""
+        others = [other for other in rule if other != index]
+        above = self._lineage(provider)
+        for other in others:
+            at = self.chosen[other]
+            if at is not None:
+                above &= self._lineage(at)
+        return provider.id in above or any(at.id in above for other in others for at in self._possible(other))
+
+    def _possible(self, index: int) -> Sequence[Provider]:
+        """The provider chosen for a need, or all that may be."""
+        at = self.chosen[index]
+        return self.options[index] if at is None else (at,)
+
+    def _lineage(self, provider: Provider) -> set[int]:
+        """The ids of the provider and all its ancestors."""
+        found = {provider.id}
+        parent = provider.parent_id
+        while parent is not None:
+            found.add(parent)
+            parent = self.rules.world.providers[parent].parent_id
+        return found
+
+
+def _accepts(provider: Provider, name: str, total: int) -> bool:
+    """Whether the sum of what several groups take from a provider is within its bounds."""
+    inventory = provider.inventories[name]
+    return total <= inventory.max_unit and provider.used.get(name, 0) + total <= inventory.capacity

@@ -1,0 +1,43 @@
+"""Ask a world in the words of a query string, and read the answer at a glance."""
+
+from urllib.parse import parse_qsl
+
+from placement.candidates.combine import Candidate
+from placement.candidates.search import search
+from placement.model.world import World
+from placement.schemas.query import parse_candidates
+from tests.placement.candidates.worlds import name_to_uuid
+
+
+def ask(world: World, query: str, minor: int = 39) -> list[str]:
+    """The candidates for a query at microversion 1.``minor``, sorted.
+
+    ``{name}`` in the query stands for the uuid of that provider or aggregate.
+    A candidate reads ``cn1(MEMORY_MB:1024, VCPU:1) + ss1(DISK_GB:5)``.
+    """
+    return sorted(readable(world, candidate) for candidate in candidates(world, query, minor))
+
+
+def candidates(world: World, query: str, minor: int = 39) -> list[Candidate]:
+    """The candidates themselves."""
+    names = [part.split("}")[0] for part in query.split("{")[1:]]
+    query = query.format(**{name: name_to_uuid(name) for name in names})
+    return search(world, parse_candidates(parse_qsl(query, keep_blank_values=True), (1, minor)))
+
+
+def readable(world: World, candidate: Candidate) -> str:
+    parts = {
+        world.providers[number].name: ", ".join(
+            f"{name}:{amount}" for name, amount in sorted(amounts.items())
+        )
+        for number, amounts in candidate.resources.items()
+    }
+    return " + ".join(f"{name}({amounts})" for name, amounts in sorted(parts.items()))
+
+
+def mappings(world: World, candidate: Candidate) -> dict[str, list[str]]:
+    """Names of the providers of each suffix."""
+    return {
+        suffix: sorted(world.providers[number].name for number in numbers)
+        for suffix, numbers in candidate.mappings.items()
+    }

@@ -1,0 +1,117 @@
+"""Random worlds and requests: few names, so that things meet."""
+
+from hypothesis import strategies as st
+
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.model.world import SHARES, Inventory, World
+from tests.placement.candidates.worlds import Spec, build, inventory, name_to_uuid
+
+CLASSES = ("VCPU", "DISK_GB", "CUSTOM_A")
+TRAITS = ("T1", "T2", "T3")
+AGGREGATES = ("a", "b", "c")
+SUFFIXES = ("_1", "_2", "_3")
+
+amounts = st.sampled_from((1, 1, 1, 1, 2, 3))
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> Inventory:
+    total = draw(st.integers(1, 6))
+    if draw(st.integers(0, 3)):
+        return inventory(total)
+    return inventory(
+        total,
+        reserved=draw(st.integers(0, 1)),
+        min_unit=draw(st.integers(1, 2)),
+        max_unit=draw(st.integers(1, 6)),
+        step_size=draw(st.integers(1, 2)),
+        allocation_ratio=draw(st.sampled_from((1.0, 1.5, 2.0))),
+    )
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Up to seven providers in trees, some of them sharing, some of what they have in use."""
+    specs: list[Spec] = []
+    for number in range(draw(st.integers(2, 7))):
+        parents = [*(spec.name for spec in specs[-3:]), None]
+        share = draw(st.sampled_from((False, False, False, True)))
+        having = [name for name in CLASSES if draw(st.booleans())]
+        specs.append(
+            Spec(
+                name=f"p{number}",
+                parent=draw(st.sampled_from(parents)),
+                inventories={name: draw(inventories()) for name in having},
+                traits=[name for name in TRAITS if draw(st.booleans())] + [SHARES] * share,
+                aggregates=[name for name in AGGREGATES if draw(st.booleans())],
+                used={name: 1 for name in having if draw(st.integers(0, 4)) == 0},
+            )
+        )
+    return build(*specs)
+
+
+@st.composite
+def groups(draw: st.DrawFn, suffix: str, world: World, resourceless: bool) -> RequestGroup:
+    having = set() if resourceless else draw(st.sets(st.sampled_from(CLASSES), min_size=1, max_size=2))
+    sometimes = st.sampled_from((False, False, True))
+    required: list[frozenset[str]] = []
+    forbidden: set[str] = set()
+    if draw(sometimes):
+        required = draw(st.lists(st.frozensets(st.sampled_from(TRAITS), min_size=1, max_size=2), max_size=2))
+        forbidden = draw(st.sets(st.sampled_from(TRAITS), max_size=draw(st.integers(0, 1))))
+    member_of: list[frozenset[str]] = []
+    not_member_of: set[str] = set()
+    if draw(sometimes):
+        uuids = st.sampled_from([name_to_uuid(name) for name in AGGREGATES])
+        member_of = draw(st.lists(st.frozensets(uuids, min_size=1, max_size=2), max_size=2))
+        not_member_of = draw(st.sets(uuids, max_size=draw(st.integers(0, 1))))
+    in_tree = None
+    if draw(st.integers(0, 7)) == 0:
+        in_tree = draw(st.sampled_from([*(provider.uuid for provider in world), name_to_uuid("nobody")]))
+    return RequestGroup(
+        suffix=suffix,
+        resources={name: draw(amounts) for name in sorted(having)},
+        required=tuple(required),
+        forbidden=frozenset(forbidden),
+        member_of=tuple(member_of),
+        forbidden_aggregates=frozenset(not_member_of),
+        in_tree=in_tree,
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn, world: World) -> CandidatesRequest:
+    """Any request that parsing lets through, and group policies where they are not needed."""
+    suffixes = SUFFIXES[: draw(st.integers(0, 3))]
+    unsuffixed = draw(st.booleans()) or not suffixes
+    nested = draw(st.sampled_from((True, True, True, False)))
+    found: list[RequestGroup] = []
+    if unsuffixed:
+        found.append(draw(groups("", world, resourceless=False)))
+    for suffix in suffixes:
+        bare = nested and bool(found) and draw(st.integers(0, 3)) == 0
+        found.append(draw(groups(suffix, world, resourceless=bare)))
+    same_subtrees = []
+    if suffixes and nested and draw(st.integers(0, 2)) == 0:
+        same_subtrees = draw(
+            st.lists(st.frozensets(st.sampled_from(suffixes), min_size=1), min_size=1, max_size=2)
+        )
+    root_required: set[str] = set()
+    root_forbidden: set[str] = set()
+    if draw(st.integers(0, 4)) == 0:
+        root_required = draw(st.sets(st.sampled_from((*TRAITS, SHARES)), max_size=1))
+        root_forbidden = draw(st.sets(st.sampled_from((*TRAITS, SHARES)), max_size=1))
+    return CandidatesRequest(
+        groups=tuple(found),
+        group_policy=draw(st.sampled_from(("none", "isolate"))),
+        root_required=frozenset(root_required),
+        root_forbidden=frozenset(root_forbidden),
+        same_subtrees=tuple(same_subtrees),
+        nested=nested,
+    )
+
+
+@st.composite
+def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[World, list[CandidatesRequest]]:
+    world = draw(worlds())
+    return world, [draw(requests(world)) for _ in range(requests_each)]

@@ -1,0 +1,118 @@
+"""The search finds exactly what trying everything finds, in random worlds.
+
+PLACEMENT_RANDOM_WORLDS sets the number of worlds, each asked ten times.
+"""
+
+import os
+from collections.abc import Sequence
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from placement.candidates.combine import Candidate
+from placement.candidates.render import render
+from placement.candidates.request import CandidatesRequest
+from placement.candidates.search import search
+from placement.model.world import World
+from tests.placement.candidates.brute import Found, all_candidates
+from tests.placement.candidates.strategies import situations
+
+WORLDS = int(os.environ.get("PLACEMENT_RANDOM_WORLDS", "150"))
+exhaustive = settings(
+    max_examples=WORLDS,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+
+
+def comparable(candidate: Candidate) -> Found:
+    return (
+        frozenset(
+            (number, name, amount)
+            for number, amounts in candidate.resources.items()
+            for name, amount in amounts.items()
+        ),
+        frozenset((suffix, number) for suffix, numbers in candidate.mappings.items() for number in numbers),
+    )
+
+
+@exhaustive
+@given(situations())
+def test_search_finds_every_candidate_once(situation: tuple[World, list[CandidatesRequest]]) -> None:
+    world, requests = situation
+    for request in requests:
+        found = [comparable(candidate) for candidate in search(world, request)]
+        assert len(found) == len(set(found))
+        assert set(found) == all_candidates(world, request)
+
+
+@settings(exhaustive, max_examples=max(1, WORLDS // 5))
+@given(situations())
+def test_order_and_chance_change_no_result(situation: tuple[World, list[CandidatesRequest]]) -> None:
+    world, requests = situation
+    for request in requests:
+        expected = sorted(map(repr, map(comparable, search(world, request))))
+        for variant in (
+            search(world, request, strategy="breadth-first"),
+            search(world, request, randomize=True),
+            search(world, request, strategy="breadth-first", randomize=True),
+        ):
+            assert sorted(map(repr, map(comparable, variant))) == expected
+
+
+@settings(exhaustive, max_examples=max(1, WORLDS // 5))
+@given(situations())
+def test_limit_takes_the_first_candidates(situation: tuple[World, list[CandidatesRequest]]) -> None:
+    world, requests = situation
+    for request in requests:
+        everything = search(world, request)
+        assert search(world, request, max_candidates=2) == everything[:2]
+
+
+@pytest.mark.parametrize("minor", [10, 12, 17, 27, 29, 34, 39])
+@settings(exhaustive, max_examples=max(1, WORLDS // 5))
+@given(situations(requests_each=3))
+def test_answer_tells_what_the_world_holds(
+    minor: int, situation: tuple[World, list[CandidatesRequest]]
+) -> None:
+    world, requests = situation
+    for request in requests:
+        candidates = search(world, request)
+        answer = orjson.loads(render(world, candidates, (1, minor)))
+        assert len(answer["allocation_requests"]) == len(candidates)
+        assert answer["provider_summaries"] == expected_summaries(world, request, candidates, minor)
+
+
+def expected_summaries(
+    world: World, request: CandidatesRequest, candidates: Sequence[Candidate], minor: int
+) -> dict[str, object]:
+    """From the version history: 1.17 traits, 1.27 all classes, 1.29 whole trees with parents and roots."""
+    uuids = {provider.id: provider.uuid for provider in world}
+    used = {number for candidate in candidates for number in candidate.resources}
+    shown = [
+        provider
+        for provider in world
+        if provider.id in used
+        or (minor >= 29 and provider.root_id in {world.providers[number].root_id for number in used})
+    ]
+    asked = {name for group in request.groups for name in group.resources}
+    expected = {}
+    for provider in shown:
+        summary: dict[str, object] = {
+            "resources": {
+                name: {
+                    "capacity": int((inventory.total - inventory.reserved) * inventory.allocation_ratio),
+                    "used": provider.used.get(name, 0),
+                }
+                for name, inventory in provider.inventories.items()
+                if minor >= 27 or name in asked
+            }
+        }
+        if minor >= 17:
+            summary["traits"] = sorted(provider.traits)
+        if minor >= 29:
+            summary["parent_provider_uuid"] = uuids.get(provider.parent_id)
+            summary["root_provider_uuid"] = uuids[provider.root_id]
+        expected[provider.uuid] = summary
+    return expected

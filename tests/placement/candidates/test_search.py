@@ -1,0 +1,219 @@
+"""How much is searched, in which order, and what is found in wide trees."""
+
+from collections import Counter
+
+import pytest
+
+from placement.candidates.needs import Need
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.candidates.rules import Assignment
+from placement.candidates.search import search
+from placement.model.world import SHARES, Provider, World
+from tests.placement.candidates.worlds import Spec, build
+
+
+def hosts(number: int, nodes: int = 2) -> World:
+    """That many hosts with so many NUMA nodes of 4 VCPU each."""
+    return build(
+        *(
+            spec
+            for host in range(number)
+            for spec in (
+                Spec(f"cn{host}", None, {"MEMORY_MB": 1024}),
+                *(Spec(f"numa{host}_{node}", f"cn{host}", {"VCPU": 4}) for node in range(nodes)),
+            )
+        )
+    )
+
+
+def devices(number: int, size: int = 1) -> World:
+    """One host with so many devices."""
+    return build(Spec("cn"), *(Spec(f"dev{index}", "cn", {"CUSTOM_DEV": size}) for index in range(number)))
+
+
+def groups_of(amounts: list[int], policy: str, limit: int | None = None) -> CandidatesRequest:
+    return CandidatesRequest(
+        tuple(RequestGroup(f"_{index}", {"CUSTOM_DEV": amount}) for index, amount in enumerate(amounts)),
+        group_policy=policy,
+        limit=limit,
+    )
+
+
+SMALL = RequestGroup("", {"VCPU": 1, "MEMORY_MB": 1})
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the providers that are looked at and the choices that are weighed."""
+    counts: Counter[str] = Counter()
+    served_by, allowed = Need.served_by, Assignment.allows
+
+    def counting_served_by(self: Need, provider: Provider, world: World) -> bool:
+        counts["providers"] += 1
+        return served_by(self, provider, world)
+
+    def counting_allowed(self: Assignment, *args: object) -> bool:
+        counts["choices"] += 1
+        return allowed(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Need, "served_by", counting_served_by)
+    monkeypatch.setattr(Assignment, "allows", counting_allowed)
+    return counts
+
+
+class TestOrder:
+    def test_depth_first_gives_all_of_a_root_before_the_next(self) -> None:
+        roots = [candidate.root for candidate in search(hosts(3), CandidatesRequest((SMALL,)))]
+        assert roots == [1, 1, 4, 4, 7, 7]
+
+    def test_breadth_first_gives_one_of_each_root_in_turn(self) -> None:
+        request = CandidatesRequest((SMALL,))
+        roots = [candidate.root for candidate in search(hosts(3), request, strategy="breadth-first")]
+        assert roots == [1, 4, 7, 1, 4, 7]
+
+    def test_breadth_first_goes_on_with_the_roots_that_have_more(self) -> None:
+        world = build(
+            Spec("cn1", None, {"VCPU": 1}),
+            Spec("cn2"),
+            *(Spec(f"numa{node}", "cn2", {"VCPU": 1}) for node in range(3)),
+        )
+        request = CandidatesRequest((RequestGroup("", {"VCPU": 1}),))
+        roots = [candidate.root for candidate in search(world, request, strategy="breadth-first")]
+        assert roots == [1, 2, 2, 2]
+
+    def test_same_question_gets_the_same_answer(self) -> None:
+        world, request = hosts(20), CandidatesRequest((SMALL,), limit=7)
+        assert search(world, request) == search(world, request)
+
+    def test_chance_picks_different_candidates_from_many_roots(self) -> None:
+        world, request = hosts(200), CandidatesRequest((SMALL,), limit=10)
+        answers = [[candidate.root for candidate in search(world, request, randomize=True)] for _ in range(5)]
+        assert all(len(set(roots)) == 10 for roots in answers)
+        assert len({tuple(roots) for roots in answers}) > 1
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("limit", "most", "expected"),
+        [(None, -1, 6), (4, -1, 4), (None, 3, 3), (4, 3, 3), (3, 4, 3), (9, 9, 6)],
+    )
+    def test_lower_limit_counts(self, limit: int | None, most: int, expected: int) -> None:
+        request = CandidatesRequest((SMALL,), limit=limit)
+        assert len(search(hosts(3), request, max_candidates=most)) == expected
+
+    @pytest.mark.parametrize("strategy", ["depth-first", "breadth-first"])
+    def test_limit_bounds_the_number_of_trees_that_are_looked_at(
+        self, strategy: str, looked_at: Counter[str]
+    ) -> None:
+        request = CandidatesRequest((SMALL,), limit=5)
+        assert len(search(hosts(1000), request, strategy=strategy)) == 5  # type: ignore[arg-type]
+        assert looked_at["providers"] <= 5 * 3
+
+    @pytest.mark.parametrize(
+        "group",
+        [
+            RequestGroup("", {"VCPU": 1}, required=(frozenset({"RARE"}),)),
+            RequestGroup("_1", {"VCPU": 1}, required=(frozenset({"RARE", "RARER"}),)),
+            RequestGroup("", {"VCPU": 1, "CUSTOM_RARE": 1}),
+            RequestGroup("", {"VCPU": 1}, member_of=(frozenset({"nowhere"}),)),
+            RequestGroup("", {"VCPU": 1}, in_tree="0fd6a5b5-0e4c-4b4e-8a7e-6fd2d8a4b0f1"),
+        ],
+        ids=["trait", "any trait", "class", "aggregate", "tree"],
+    )
+    def test_what_nobody_has_is_known_without_looking_at_providers(
+        self, group: RequestGroup, looked_at: Counter[str]
+    ) -> None:
+        assert search(hosts(100), CandidatesRequest((group,))) == []
+        assert looked_at["providers"] == 0
+
+    def test_trees_without_a_rare_root_trait_are_not_looked_at(self, looked_at: Counter[str]) -> None:
+        world = hosts(100)
+        world.put(
+            Provider(
+                999,
+                "u",
+                "rare",
+                0,
+                None,
+                999,
+                0.0,
+                world.providers[2].inventories,
+                {},
+                frozenset({"RARE"}),
+                frozenset(),
+            )
+        )
+        request = CandidatesRequest((RequestGroup("", {"VCPU": 1}),), root_required=frozenset({"RARE"}))
+        assert [candidate.root for candidate in search(world, request)] == [999]
+        assert looked_at["providers"] == 1
+
+    def test_sharing_providers_alone_are_combined_once_for_like_trees(self, looked_at: Counter[str]) -> None:
+        world = build(
+            Spec("disk", None, {"DISK_GB": 10}, [SHARES], ["agg"]),
+            *(Spec(f"cn{host}", None, {"VCPU": 1}, (), ["agg"]) for host in range(100)),
+        )
+        found = search(world, CandidatesRequest((RequestGroup("", {"DISK_GB": 1}),)))
+        assert [dict(candidate.resources) for candidate in found] == [{1: {"DISK_GB": 1}}]
+        assert looked_at["choices"] <= 2
+
+
+class TestWideTrees:
+    @pytest.mark.parametrize("policy", ["isolate", "none"])
+    @pytest.mark.parametrize("number", [3, 5, 8, 16])
+    def test_limit_bounds_the_work_below_one_root(
+        self, number: int, policy: str, looked_at: Counter[str]
+    ) -> None:
+        found = search(devices(16), groups_of([1] * number, policy, limit=10))
+        assert len(found) == 10
+        for candidate in found:
+            assert list(candidate.resources.values()) == [{"CUSTOM_DEV": 1}] * number
+        assert looked_at["choices"] < 10 * 16 * 16
+
+    def test_all_ways_to_hand_out_devices(self) -> None:
+        assert len(search(devices(6), groups_of([1] * 4, "isolate"))) == 6 * 5 * 4 * 3
+        assert len(search(devices(4, size=6), groups_of([6] * 3, "none"))) == 4 * 3 * 2
+        assert len(search(devices(4, size=18), groups_of([6] * 3, "none"))) == 4**3
+
+    @pytest.mark.parametrize(
+        ("amounts", "size", "policy"),
+        [
+            ([1] * 17, 1, "isolate"),
+            ([1] * 17, 9, "isolate"),
+            ([1] * 17, 1, "none"),
+            ([3] * 17, 5, "none"),
+            ([3] * 17 + [1], 5, "none"),
+        ],
+    )
+    def test_the_impossible_is_found_out_at_once(
+        self, amounts: list[int], size: int, policy: str, looked_at: Counter[str]
+    ) -> None:
+        assert search(devices(16, size), groups_of(amounts, policy)) == []
+        assert looked_at["choices"] == 0
+
+    @pytest.mark.parametrize("amounts", [[5] * 15 + [4, 2], [4] * 8 + [3] * 8 + [2] * 9])
+    def test_like_devices_are_not_tried_in_every_order(
+        self, amounts: list[int], looked_at: Counter[str]
+    ) -> None:
+        assert search(devices(16, size=5), groups_of(amounts, "none")) == []
+        assert looked_at["choices"] < 20_000
+
+    def test_dead_ends_are_seen_ahead(self, looked_at: Counter[str]) -> None:
+        # only the first device has the trait that the last group needs
+        world = build(
+            Spec("cn"),
+            *(
+                Spec(f"dev{index}", "cn", {"CUSTOM_DEV": 1}, ["T1"] if index in (0, 1) else [])
+                for index in range(12)
+            ),
+        )
+        picky = [
+            RequestGroup(f"_{index}", {"CUSTOM_DEV": 1}, required=(frozenset({"T1"}),)) for index in (10, 11)
+        ]
+        request = CandidatesRequest(
+            (*groups_of([1] * 10, "isolate").groups, *picky), group_policy="isolate", limit=20
+        )
+        assert len(search(world, request)) == 20
+        assert looked_at["choices"] < 20 * 12 * 12 * 12
+
+    def test_hundreds_of_groups_need_no_deep_recursion(self) -> None:
+        assert len(search(devices(450), groups_of([1] * 450, "isolate", limit=1))) == 1

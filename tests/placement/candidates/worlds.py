@@ -1,0 +1,68 @@
+"""Worlds for the tests of candidates, written down in one line a provider."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from placement.model.world import Inventory, Provider, World
+
+NAMESPACE = uuid.UUID("c0ffee00-0000-4000-8000-000000000000")
+
+
+def name_to_uuid(name: str) -> str:
+    """The uuid of the provider or aggregate of that name."""
+    return str(uuid.uuid5(NAMESPACE, name))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A provider by name: its parent's name, what it has and what of that is used."""
+
+    name: str
+    parent: str | None = None
+    inventories: Mapping[str, int | Inventory] = field(default_factory=dict)
+    traits: Iterable[str] = ()
+    aggregates: Iterable[str] = ()
+    used: Mapping[str, int] = field(default_factory=dict)
+
+
+def inventory(
+    total: int,
+    *,
+    reserved: int = 0,
+    min_unit: int = 1,
+    max_unit: int = 2**31 - 1,
+    step_size: int = 1,
+    allocation_ratio: float = 1.0,
+) -> Inventory:
+    """An inventory with the defaults of the API."""
+    return Inventory(total, reserved, min_unit, max_unit, step_size, allocation_ratio, updated_at=0.0)
+
+
+def build(*specs: Spec) -> World:
+    """The world of these providers, parents before children; ids count from 1."""
+    ids: dict[str, int] = {}
+    roots: dict[str, int] = {}
+    world = World()
+    for number, spec in enumerate(specs, start=1):
+        ids[spec.name] = number
+        roots[spec.name] = number if spec.parent is None else roots[spec.parent]
+        world.put(
+            Provider(
+                id=number,
+                uuid=name_to_uuid(spec.name),
+                name=spec.name,
+                generation=0,
+                parent_id=None if spec.parent is None else ids[spec.parent],
+                root_id=roots[spec.name],
+                updated_at=0.0,
+                inventories={
+                    name: inventory(amount) if isinstance(amount, int) else amount
+                    for name, amount in spec.inventories.items()
+                },
+                used=dict(spec.used),
+                traits=frozenset(spec.traits),
+                aggregates=frozenset(map(name_to_uuid, spec.aggregates)),
+            )
+        )
+    return world
