@@ -1,0 +1,84 @@
+"""The one place that touches files of a mount, and the error it raises."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+STATUS_FILE = "info/last_cmd_status"
+
+
+class ResctrlError(OSError):
+    """The kernel refused an operation. `errno` is the kernel's, `status` the text of info/last_cmd_status.
+
+    `status` is empty where the kernel gave no reason of its own.
+    """
+
+    def __init__(self, number: int, path: str, status: str = "") -> None:
+        super().__init__(number, os.strerror(number), path)
+        self.status = status
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}: {self.status}" if self.status else text
+
+
+class Filesystem:
+    """A mounted resctrl (or a copy of one, to read). Paths are relative to its root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def read(self, path: str) -> str:
+        """The text of a file. Raises ResctrlError."""
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise self._error(error, path, asked=False) from error
+
+    def read_optional(self, path: str) -> str | None:
+        """The text of a file without blanks at its ends; None where it is missing or cannot be read."""
+        try:
+            return self.read(path).strip()
+        except ResctrlError:
+            return None
+
+    def write(self, path: str, text: str) -> None:
+        """Write to a file of the kernel, at once as the kernel needs it. Raises ResctrlError."""
+        try:
+            handle = os.open(self.root / path, os.O_WRONLY)
+            try:
+                os.write(handle, text.encode())
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise self._error(error, path) from error
+
+    def make(self, path: str) -> None:
+        """Make a group. Raises ResctrlError."""
+        try:
+            (self.root / path).mkdir()
+        except OSError as error:
+            raise self._error(error, path) from error
+
+    def remove(self, path: str) -> None:
+        """Remove a group; its tasks go to its parent. Raises ResctrlError."""
+        try:
+            (self.root / path).rmdir()
+        except OSError as error:
+            raise self._error(error, path) from error
+
+    def folders(self, path: str = "") -> tuple[str, ...]:
+        """Names of the folders in a folder, sorted; none where it does not exist."""
+        try:
+            with os.scandir(self.root / path) as entries:
+                return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise self._error(error, path, asked=False) from error
+
+    def _error(self, error: OSError, path: str, asked: bool = True) -> ResctrlError:
+        status = (self.read_optional(STATUS_FILE) or "") if asked else ""
+        return ResctrlError(error.errno or errno.EIO, str(self.root / path), "" if status == "ok" else status)
