@@ -8,10 +8,7 @@ GUESTS_OPTS = [
     cfg.StrOpt(
         "driver",
         default="process",
-        choices=[
-            ("process", "plain processes, started by the agent or adopted"),
-            ("libvirt", "libvirt domains"),
-        ],
+        choices=[("process", "plain processes, started by the agent or adopted")],
         help="What a guest is on this host.",
     ),
     cfg.StrOpt(
@@ -45,7 +42,6 @@ POLICY_OPTS = [
         ],
         help="How dedicated CPUs are chosen.",
     ),
-    cfg.BoolOpt("rebalance", default=False, help="Let running guests be moved when the gain is worth it."),
 ]
 
 CGROUP_OPTS = [

@@ -20,6 +20,7 @@ from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.protocol import SocketServer
 from compute_agent.daemon.reporting import ReportLoop, status_document
 from compute_agent.daemon.world import build_world
+from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.cpu_sets import ConfigError
@@ -59,7 +60,8 @@ class Agent:
         self._lock = lock_folder(folder)
         self.metrics = Metrics()
         self._state = StateFile(folder / STATE_FILE)
-        self.driver = ProcessDriver(folder / GUESTS_FOLDER)
+        groups = CgroupRoot.open(Path(self._conf.cgroup.root)) if self._conf.cgroup.root else None
+        self.driver = ProcessDriver(folder / GUESTS_FOLDER, groups)
         controllers = (CpusetController(self.driver),)
         self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
         self.client = PlacementClient.from_conf(self._conf)

@@ -1,4 +1,5 @@
-"""Guests that are plain processes, pinned by scheduler affinity (sched_setaffinity(2)).
+"""Guests that are plain processes, pinned by scheduler affinity (sched_setaffinity(2)) and, where there is a
+writable cgroup v2 group, confined in a group of their own.
 
 A guest is started by the agent or adopted by pid. It lives in a session of its own and outlives the agent.
 It is known by pid and start time, so that another process that got its pid later is not taken for it.
@@ -15,6 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from compute_agent.drivers import procfs
@@ -28,6 +30,7 @@ from compute_agent.drivers.base import (
     GuestSettings,
     Listener,
 )
+from compute_agent.drivers.cgroup import CgroupRoot, Group
 from compute_agent.drivers.pidwatch import PidWatch
 from compute_agent.drivers.registry import ProcessRecord, Registry
 
@@ -49,9 +52,13 @@ class ProcessDriver:
 
     name = "process"
 
-    def __init__(self, folder: Path) -> None:
-        """Take over the guests recorded in ``folder`` (made if absent) that still run; forget the others."""
+    def __init__(self, folder: Path, groups: CgroupRoot | None = None) -> None:
+        """Take over the guests recorded in ``folder`` (made if absent) that still run; forget the others.
+
+        New guests get a group below ``groups``, if there is one.
+        """
         self._registry = Registry(folder)
+        self._groups = groups
         self._lock = threading.RLock()
         self._records: dict[str, ProcessRecord] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -120,6 +127,7 @@ class ProcessDriver:
             self._children[guest_uuid] = child
             self._records[guest_uuid] = record
         try:
+            record = self._records[guest_uuid] = self._grouped(record)
             self._registry.save(record)
         except OSError as error:
             self.discard(_guest(record))
@@ -141,9 +149,11 @@ class ProcessDriver:
         """Undo create(): the held process ends without having run the guest's program."""
         with self._lock:
             child = self._children.pop(guest.uuid)
-            self._records.pop(guest.uuid, None)
+            record = self._records.pop(guest.uuid)
         child.kill()
         child.wait()
+        if record.cgroup:
+            Group(Path(record.cgroup)).remove()
         assert child.stdin is not None
         with contextlib.suppress(OSError):
             child.stdin.close()
@@ -164,6 +174,7 @@ class ProcessDriver:
                     raise DriverError(f"pid {pid} is guest {other.uuid} already")
             record = ProcessRecord(guest_uuid, name, identity, settings, command, adopted=True)
             try:
+                record = self._grouped(record)
                 self._registry.save(record)
             except OSError as error:
                 raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
@@ -210,7 +221,10 @@ class ProcessDriver:
         """Pin every thread of the guest's processes and read back. Returns how many threads changed."""
         wanted = _process_cpus(settings)
         changed = 0
+        record = self._record(guest)
         try:
+            if record.cgroup:
+                Group(Path(record.cgroup)).confine(wanted, settings.mems)
             seen: set[int] = set()
             while fresh := [pid for pid in self._processes(guest) if pid not in seen]:
                 seen.update(fresh)
@@ -233,6 +247,8 @@ class ProcessDriver:
             else:
                 LOG.info("Guest %s (pid %d) ended while nobody looked", record.uuid, record.identity.pid)
                 self._registry.remove(record.uuid)
+                if record.cgroup:
+                    Group(Path(record.cgroup)).remove()
         for record in _lost_guests(str(self._registry.folder), self._records.keys()):
             LOG.warning(
                 "Guest %s (pid %d) runs without a record: taken over", record.uuid, record.identity.pid
@@ -257,10 +273,23 @@ class ProcessDriver:
         return procfs.is_alive(record.identity)
 
     def _processes(self, guest: Guest) -> list[int]:
-        """The guest's main process and all its descendants. Raises GuestGoneError."""
-        if not procfs.is_alive(self._record(guest).identity):
+        """The guest's processes: those of its group, else its main process and all descendants.
+
+        Raises GuestGoneError.
+        """
+        record = self._record(guest)
+        if not procfs.is_alive(record.identity):
             raise GuestGoneError(f"guest {guest.uuid} has ended")
-        return procfs.descendants(guest.pid)
+        return (record.cgroup and Group(Path(record.cgroup)).processes()) or procfs.descendants(guest.pid)
+
+    def _grouped(self, record: ProcessRecord) -> ProcessRecord:
+        """The record with the group that its process was moved into, if there are groups. Raises OSError."""
+        if self._groups is None:
+            return record
+        group = self._groups.make(record.uuid)
+        for pid in procfs.descendants(record.identity.pid):
+            group.add(pid)
+        return replace(record, cgroup=str(group.folder))
 
     def _signal(self, record: ProcessRecord, number: signal.Signals) -> None:
         if not procfs.is_alive(record.identity):
@@ -287,7 +316,9 @@ class ProcessDriver:
             record = self._records.pop(guest_uuid, None)
         if record is None:
             return
-        if not record.adopted:
+        if record.cgroup:
+            Group(Path(record.cgroup)).remove()
+        elif not record.adopted:
             self._end_leftovers(record)
         status = self._reap(guest_uuid)
         self._children.pop(guest_uuid, None)

@@ -100,6 +100,7 @@ def test_a_configuration_that_cannot_be_read_is_named(cli, tmp_path, content, wo
 
 def test_every_command_of_the_daemon_prints_every_format(agent):
     agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
     guest = agent.ask("guest", "run", "--name", "g", "--", "sleep", "60")
     for command in ("status", "guest list", "guest show g", "inventory show", "audit"):
         for form, parse in FORMATS.items():

@@ -1,0 +1,139 @@
+"""Guests in cgroup v2 groups of their own, on the kernel's own cgroup file system where there is one."""
+
+import os
+import queue
+import signal
+import uuid
+from pathlib import Path
+
+import pytest
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import CpuSettings, GuestSettings
+from compute_agent.drivers.cgroup import CgroupRoot, Group
+from compute_agent.drivers.process import ProcessDriver
+
+ALL = frozenset(os.sched_getaffinity(0))
+ONE = frozenset({min(ALL)})
+
+
+def mount_point():
+    """Where cgroup v2 is mounted; None if nowhere."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        fields = line.split()
+        if fields[2] == "cgroup2" and os.access(fields[1], os.W_OK):
+            return Path(fields[1])
+    return None
+
+
+@pytest.fixture
+def root():
+    mount = mount_point()
+    if mount is None:
+        pytest.skip("there is no writable cgroup v2 file system")
+    folder = mount / f"test-{uuid.uuid4()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"groups cannot be made: {error}")
+    yield CgroupRoot.open(folder)
+    for group in folder.iterdir():
+        if group.is_dir():
+            Group(group).remove()
+    folder.rmdir()
+
+
+@pytest.fixture
+def driver(tmp_path, root):
+    driver = ProcessDriver(tmp_path, root)
+    yield driver
+    driver.close()
+
+
+def run(driver, *command):
+    uid = str(uuid.uuid4())
+    guest = driver.create(uid, uid, GuestSettings(), command)
+    driver.apply_cpu_settings(guest, CpuSettings((ONE,), ONE))
+    driver.release(guest)
+    return guest
+
+
+def group_of(root, guest):
+    return Group(root.folder / f"guest-{guest.uuid}")
+
+
+def test_a_guest_is_in_a_group_of_its_own_and_pinned(driver, root):
+    guest = run(driver, "sleep", "60")
+    assert group_of(root, guest).processes() == [guest.pid]
+    assert driver.observed_cpus(guest) == ONE
+
+
+def test_the_group_goes_with_the_guest_and_all_its_processes(driver, root):
+    changes = queue.SimpleQueue()
+    driver.watch(changes.put)
+    guest = run(driver, "sh", "-c", "setsid -f sleep 60; sleep 60")
+    while len(processes := group_of(root, guest).processes()) < 2:
+        pass
+    os.kill(guest.pid, signal.SIGKILL)
+    changes.get(timeout=10)
+    assert not group_of(root, guest).folder.exists()
+    assert [pid for pid in processes if procfs.identify(pid)] == []
+
+
+def test_a_process_that_left_the_family_is_pinned_with_its_group(driver, root):
+    guest = run(driver, "sh", "-c", "setsid -f sleep 60; exec sleep 61")
+    while len(group_of(root, guest).processes()) < 2 or procfs.command_line(guest.pid)[-1] != "61":
+        pass
+    assert driver.apply_cpu_settings(guest, CpuSettings((ALL,), ALL)) == (2 if ALL != ONE else 0)
+
+
+def test_a_discarded_guest_leaves_no_group(driver, root):
+    uid = str(uuid.uuid4())
+    guest = driver.create(uid, uid, GuestSettings(), ("sleep", "60"))
+    driver.discard(guest)
+    assert not group_of(root, guest).folder.exists()
+
+
+def test_a_guest_that_ended_meanwhile_leaves_no_group(driver, root, tmp_path):
+    guest = run(driver, "sleep", "60")
+    os.kill(guest.pid, signal.SIGKILL)
+    os.waitpid(guest.pid, 0)
+    assert ProcessDriver(tmp_path, root).guests() == []
+    assert not group_of(root, guest).folder.exists()
+
+
+@pytest.mark.parametrize("content", [None, "cgroup.procs"], ids=["absent", "not a group"])
+def test_a_folder_that_is_no_group_means_affinity(tmp_path, caplog, content):
+    folder = tmp_path / "cgroup"
+    if content is not None:
+        folder.mkdir()
+        (folder / content).touch()
+    assert CgroupRoot.open(folder) is None
+    assert "affinity is used instead" in caplog.text
+
+
+class TestFakeTree:
+    """What is written, on a folder that stands for the file system."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        (tmp_path / "cgroup.controllers").write_text("cpuset cpu pids\n")
+        (tmp_path / "cgroup.subtree_control").write_text("cpu\n")
+        (tmp_path / "cgroup.procs").touch()
+        return tmp_path
+
+    def test_controllers_that_are_offered_are_handed_down(self, folder):
+        CgroupRoot.open(folder)
+        assert (folder / "cgroup.subtree_control").read_text() == "+cpuset"
+
+    def test_cpus_and_memory_nodes_are_written_where_they_differ(self, folder):
+        group = CgroupRoot.open(folder).make("g")
+        (group.folder / "cpuset.cpus").write_text("0-3\n")
+        (group.folder / "cpuset.mems").write_text("\n")
+        assert group.confine(frozenset({0, 1, 2, 3}), frozenset()) is False
+        assert group.confine(frozenset({1, 3}), frozenset({0})) is True
+        assert (group.folder / "cpuset.cpus").read_text() == "1,3\n"
+        assert (group.folder / "cpuset.mems").read_text() == "0\n"
+
+    def test_without_the_cpuset_controller_nothing_is_written(self, folder):
+        assert CgroupRoot.open(folder).make("g").confine(frozenset({1}), frozenset()) is False
