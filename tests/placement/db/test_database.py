@@ -1,4 +1,4 @@
-"""Transactions: retried when they lose, never repeated when they may have won, and their failures are told."""
+"""Transactions: retried when they lose, never repeated when they may have won; failures are told."""
 
 import threading
 from collections.abc import Iterator
