@@ -10,8 +10,7 @@ OPTS = [
     cfg.StrOpt(
         "socket",
         help="UNIX socket on which the daemon answers the command line (mode 0660); agent.sock in"
-        " [DEFAULT] state_path"
-        " by default. Whoever may write to it may start guests as the daemon's user.",
+        " [DEFAULT] state_path by default. Whoever may write to it may start guests as the daemon's user.",
     ),
     cfg.StrOpt(
         "http_address",

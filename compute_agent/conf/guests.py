@@ -48,8 +48,7 @@ CGROUP_OPTS = [
     cfg.StrOpt(
         "root",
         help="Folder of a delegated cgroup v2 group; each process guest gets a group of its own below it."
-        " Without it,"
-        " or where it is not writable, process guests are pinned by scheduler affinity.",
+        " Without it, or where it is not writable, process guests are pinned by scheduler affinity alone.",
     ),
 ]
 

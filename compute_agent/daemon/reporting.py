@@ -18,7 +18,7 @@ from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.pipeline.world import Allocation
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
+from compute_agent.report.errors import NotFoundError, PlacementError
 from compute_agent.report.reporter import Refusal, Reporter
 
 LOG = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class ReportLoop:
         self.interval = interval
         self.longest_pause = longest_pause
         self.status = ReportStatus()
+        self._next_client: PlacementClient | None = None
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
@@ -67,6 +68,11 @@ class ReportLoop:
     def wake(self) -> None:
         """Report now: something changed."""
         self._wake.set()
+
+    def use(self, client: PlacementClient) -> None:
+        """Talk through another client from the next report on; for any thread."""
+        self._next_client = client
+        self.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
         """End the loop; a request that hangs is not waited for longer than ``timeout`` seconds."""
@@ -89,6 +95,10 @@ class ReportLoop:
 
     def once(self) -> bool:
         """One report and one look at allocations. False if anything failed or was refused."""
+        if (client := self._next_client) is not None:
+            self._next_client = None
+            self._client = client
+            self._reporter.use(client)
         try:
             report = self._reporter.report(self._pipeline.world.tree)
             self._read_allocations()
@@ -143,9 +153,14 @@ def allocations_by_consumer(
     """What consumers hold on the host's providers: amounts by consumer, provider and resource class."""
     held: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
     for node in tree.nodes:
-        if node.inventories:
-            for consumer, resources in client.provider_allocations(node.uuid).items():
-                held[consumer][node.uuid] = resources
+        if not node.inventories:
+            continue
+        try:
+            consumers = client.provider_allocations(node.uuid)
+        except NotFoundError:
+            continue  # it could not be created so far, and nobody holds anything of it
+        for consumer, resources in consumers.items():
+            held[consumer][node.uuid] = resources
     return dict(held)
 
 

@@ -29,6 +29,7 @@ from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_folder
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import Reporter
 
 LOG = logging.getLogger(__name__)
@@ -135,7 +136,8 @@ class Agent:
         try:
             conf = self._load_conf()
             topology = read_topology(Path(conf.host.root))
-        except (cfg.Error, OSError) as error:
+            client = PlacementClient.from_conf(conf)
+        except (cfg.Error, PlacementError, OSError) as error:
             self._config_error = str(error)
             LOG.error("The configuration cannot be read, the old one stays: %s", error)
             return
@@ -152,7 +154,8 @@ class Agent:
         self._reports.interval = conf.compute.update_resources_interval
         self._reports.longest_pause = conf.placement.report_retry_maximum
         self.pipeline.submit(WorldChanged(world)).result()
-        self._reports.wake()
+        self.client = client
+        self._reports.use(client)
         LOG.info("Configuration and host read anew")
 
     def status(self) -> dict[str, Any]:

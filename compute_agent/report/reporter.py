@@ -84,12 +84,21 @@ class Reporter:
                     if attempt == MAX_ATTEMPTS:
                         raise
                     LOG.info("Somebody else changed a provider meanwhile, reading again: %s", error)
-        except PlacementError:
-            # The server may have been replaced by another, or restored from an older state.
-            self._known = None
-            self._reported.clear()
+        except Exception:
+            # What we believe to be there may be wrong: the server was restored from an older state, ...
+            self._forget()
             raise
         raise AssertionError("unreachable")
+
+    def use(self, client: PlacementClient) -> None:
+        """Report by another client from now on."""
+        self._client = client
+        self._forget()
+
+    def _forget(self) -> None:
+        """Have everything read anew."""
+        self._known = None
+        self._reported.clear()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
         """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC)."""

@@ -1,0 +1,202 @@
+"""The thread that talks to Placement, on the real service and a fake host."""
+
+import logging
+import time
+
+import pytest
+
+from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.daemon.reporting import FIRST_PAUSE, ReportLoop, status_document
+from compute_agent.drivers.base import GuestSettings
+from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.pipeline.events import StartGuest
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from compute_agent.report.errors import UnavailableError
+from compute_agent.report.reporter import Reporter
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.inventory.machines import machine
+
+TOPOLOGY = machine(nodes=2, cores=4)
+ROOT = "11111111-0000-4000-8000-000000000000"
+NODES = ["11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"]
+CONSUMER = "22222222-0000-4000-8000-000000000001"
+TREE = ProviderTree(
+    (
+        ProviderNode("h", ROOT, None, cpus=TOPOLOGY.online),
+        *(
+            ProviderNode(f"h_{n.id}", NODES[n.id], ROOT, {"PCPU": Inventory(2, max_unit=2)}, cpus=n.cpus)
+            for n in TOPOLOGY.numa_nodes
+        ),
+    )
+)
+SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
+
+
+class Rig:
+    """A report loop whose reports are made by hand."""
+
+    def __init__(self, client):
+        self.client = client
+        self.driver = FakeDriver(TOPOLOGY.online)
+        self.metrics = Metrics()
+        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        controllers = (CpusetController(self.driver),)
+        self.pipeline = Pipeline(world, self.driver, controllers, lambda guests: None, self.metrics)
+        self.pipeline.start({})
+        reporter = Reporter(client, {}, lambda owned: None)
+        self.loop = ReportLoop(reporter, client, self.pipeline, self.metrics, 60, 300)
+
+    def run_guest(self, allocation):
+        event = StartGuest(CONSUMER, "g", GuestSettings(), ("x",), allocation, time.monotonic())
+        return self.pipeline.submit(event).result(10)
+
+    def cpus(self):
+        """Where the guest is when all that is queued is done."""
+        self.pipeline.stop()
+        return set(self.pipeline.views()[0].assignment.cpus)
+
+    def claim(self, provider, **resources):
+        body = {
+            "allocations": {provider: {"resources": resources}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": self.client.allocations(CONSUMER).generation,
+            "consumer_type": "INSTANCE",
+        }
+        self.client._request("PUT", f"/allocations/{CONSUMER}", body)
+
+    def metric(self, name, **labels):
+        return self.metrics.registry.get_sample_value(f"compute_agent_{name}", labels)
+
+
+@pytest.fixture
+def rig(client):
+    rig = Rig(client)
+    yield rig
+    if rig.pipeline.is_alive:
+        rig.pipeline.stop()
+
+
+def test_a_good_report_shows_in_status_and_metrics(rig):
+    assert rig.loop.once()
+    document = status_document(rig.loop.status)
+    assert (document["placement"], document["last_error"], document["refused"]) == ("up", "", [])
+    assert document["last_report_seconds_ago"] >= 0
+    assert rig.metric("placement_up") == 1
+    assert rig.metric("reports_total", outcome="ok") == 1
+
+
+def test_an_absent_placement_is_told_once_and_shown(rig, live_placement, caplog):
+    live_placement.stop()
+    with caplog.at_level(logging.WARNING, "compute_agent"):
+        assert not rig.loop.once()
+        assert not rig.loop.once()
+    assert caplog.text.count("Report to Placement failed") == 1
+    assert status_document(rig.loop.status)["placement"] == "away"
+    assert rig.metric("placement_up") == 0
+    live_placement.start()
+    assert rig.loop.once()
+    assert rig.loop.status.last_error == ""
+
+
+def test_a_refused_change_shows_in_status_and_metrics(rig, client):
+    client.create_provider("33333333-0000-4000-8000-000000000001", "h", None)
+    assert not rig.loop.once()
+    refused = status_document(rig.loop.status)["refused"]
+    assert refused[0].startswith("CreateProvider h: POST /resource_providers: HTTP 409")
+    assert rig.metric("refused_changes") == len(refused)
+
+
+def test_a_disk_that_is_full_stops_the_report_and_is_shown(client):
+    rig = Rig(client)
+
+    def full(owned):
+        raise OSError(28, "No space left on device")
+
+    rig.loop._reporter = Reporter(client, {}, full)
+    assert not rig.loop.once()
+    assert "No space left" in rig.loop.status.last_error
+    assert client.providers_in_tree(ROOT) == []
+    rig.pipeline.stop()
+
+
+def test_pauses_grow_up_to_the_longest(rig):
+    pauses = [rig.loop._pause(failures) for failures in range(12)]
+    assert pauses[0] == 60
+    assert pauses[1:4] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
+    assert pauses[-1] == rig.loop._pause(10**6) == 300
+
+
+class TestAllocations:
+    """Guests follow what Placement says they hold."""
+
+    @pytest.fixture
+    def rig(self, rig):
+        rig.loop.once()
+        return rig
+
+    def test_a_claim_made_after_the_start_is_honoured(self, rig):
+        assert rig.run_guest({}).assignment.cpus == {3, 7}
+        rig.claim(NODES[1], PCPU=1)
+        rig.loop.once()
+        assert rig.cpus() == {5}
+
+    def test_a_move_to_another_node_is_followed(self, rig):
+        rig.claim(NODES[0], PCPU=2)
+        rig.run_guest({NODES[0]: {"PCPU": 2}})
+        rig.claim(NODES[1], PCPU=2)
+        rig.loop.once()
+        assert rig.cpus() == {5, 6}
+
+    def test_an_allocation_that_is_on_its_way_between_two_requests_is_not_missed(self, rig, monkeypatch):
+        rig.claim(NODES[0], PCPU=2)
+        rig.run_guest({NODES[0]: {"PCPU": 2}})
+        monkeypatch.setattr(rig.client, "provider_allocations", lambda uuid: {})
+        rig.loop.once()
+        assert rig.cpus() == {1, 2}
+
+    def test_while_placement_is_away_nobody_loses_cpus(self, rig, live_placement):
+        rig.claim(NODES[0], PCPU=2)
+        rig.run_guest({NODES[0]: {"PCPU": 2}})
+        live_placement.stop()
+        assert not rig.loop.once()
+        assert rig.cpus() == {1, 2}
+
+    def test_an_unchanged_allocation_costs_no_event(self, rig):
+        rig.claim(NODES[0], PCPU=2)
+        rig.run_guest({NODES[0]: {"PCPU": 2}})
+        rig.loop.once()
+        rig.pipeline.stop()
+        assert rig.metric("events_total", event="AllocationsRead") is None
+
+
+def test_a_new_client_is_used_from_the_next_report_on(rig, client):
+    class Gone:
+        def __getattr__(self, name):
+            def fail(*_):
+                raise UnavailableError("GET", "/", "gone")
+
+            return fail
+
+    rig.loop.use(Gone())
+    assert not rig.loop.once()
+    rig.loop.use(client)
+    assert rig.loop.once()
+
+
+def test_the_loop_reports_at_once_and_when_woken(rig, live_placement):
+    rig.loop.start()
+    deadline = time.monotonic() + 20
+    while rig.loop.status.up is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert rig.loop.status.up
+    live_placement.requests.clear()
+    rig.loop.wake()
+    while not live_placement.requests and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert live_placement.requests[0] == ("GET", "/resource_providers")
+    rig.loop.stop()
