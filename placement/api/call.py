@@ -38,8 +38,14 @@ class Call:
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
-        """The query string, in its order."""
-        return list(request.args.items(multi=True))
+        """The query string, in its order.
+
+        :raises InvalidRequest: it holds bytes that are no text.
+        """
+        try:
+            return list(request.args.items(multi=True))
+        except UnicodeDecodeError:
+            raise InvalidRequest("Invalid query string parameters: the query string is not UTF-8") from None
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
         """Refuse who may not do this.
@@ -184,5 +190,5 @@ def check_body_headers() -> None:
     length = request.environ.get("CONTENT_LENGTH") or ""
     if length and not (length.isascii() and length.isdigit()):
         raise BadRequest("content-length header must be an integer")
-    if length and int(length) and not request.environ.get("CONTENT_TYPE"):
+    if length.strip("0") and not request.environ.get("CONTENT_TYPE"):
         raise BadRequest("content-type header required")

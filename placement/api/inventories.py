@@ -8,11 +8,12 @@ from flask import Blueprint, Response
 
 from placement.api.call import Call, operation
 from placement.api.resource_providers import existing, path_uuid
-from placement.exceptions import NotFound
+from placement.exceptions import InvalidRequest, NotFound
 from placement.model.feed import View
 from placement.model.world import Inventory, Provider
 from placement.policies import inventory as rules
 from placement.schemas import inventory as schemas
+from placement.schemas.base import storable
 from placement.store import inventories as store
 from placement.store.inventories import Values
 
@@ -107,6 +108,8 @@ def update(call: Call, uuid: str, resource_class: str) -> Response:
     """Change one inventory."""
     known = path_uuid(call, uuid)
     body = call.body(schemas.Update())
+    if not storable(resource_class):
+        raise InvalidRequest(f"No inventory record with resource class {resource_class} for {known}.")
     values = _checked(call, known, resource_class, body["values"], "update")
     generation = call.service.database.write(
         lambda tx: store.change(tx, known, body["resource_provider_generation"], resource_class, values)
@@ -118,5 +121,7 @@ def update(call: Call, uuid: str, resource_class: str) -> Response:
 def delete(call: Call, uuid: str, resource_class: str) -> Response:
     """Remove one inventory."""
     known = path_uuid(call, uuid)
+    if not storable(resource_class):
+        raise NotFound(f"No inventory of class {resource_class} found for delete")
     call.service.database.write(lambda tx: store.remove(tx, known, resource_class))
     return call.nothing()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
+_MAX_CAPACITY: Final = 2.0**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,12 @@ class Inventory:
 
     @property
     def capacity(self) -> int:
-        """What may be allocated in all: ``(total - reserved) * allocation_ratio``, rounded down."""
-        return int((self.total - self.reserved) * self.allocation_ratio)
+        """What may be allocated in all: ``(total - reserved) * allocation_ratio``, rounded down.
+
+        Ratios may be huge: more than any reader of JSON takes for an integer is not shown.
+        """
+        capacity = (self.total - self.reserved) * self.allocation_ratio
+        return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, capacity)))
 
     def portions(self, amount: int) -> bool:
         """Whether ``amount`` is one that is given in one go, however much is free."""

@@ -111,7 +111,8 @@ class String(Field):
         super().__init__(**kwargs)
         self.min_length = min_length
         self.max_length = max_length
-        self.pattern = re.compile(pattern) if pattern else None
+        self.pattern = pattern
+        self._matches = _compile(pattern).search if pattern else None
         self.choices = choices
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
@@ -124,11 +125,16 @@ class String(Field):
             raise _fail("minLength", f"{value!r} {shortage}")
         if self.max_length is not None and len(value) > self.max_length:
             raise _fail("maxLength", f"{value!r} is too long")
-        if self.pattern is not None and not self.pattern.search(value):
-            raise _fail("pattern", f"{value!r} does not match {self.pattern.pattern!r}")
+        if self._matches is not None and not self._matches(value):
+            raise _fail("pattern", f"{value!r} does not match {self.pattern!r}")
         if not storable(value):
             raise _fail("pattern", f"{value!r} holds characters that no text may hold")
         return value
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    """The pattern as JSON schema means it: ``$`` is the end, not before a last line feed as in Python."""
+    return re.compile(pattern.replace("$", r"\Z"))
 
 
 def storable(value: str) -> bool:
@@ -206,7 +212,8 @@ class Map(Field):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.keys = re.compile(keys)
+        self.keys = keys
+        self._matches = _compile(keys).search
         self.values = values
         self.min_properties = min_properties
         self.canonical = canonical
@@ -219,10 +226,10 @@ class Map(Field):
         named: dict[Any, tuple[Any, fields.Field[Any]]] = {}
         for key, item in value.items():
             name = self.canonical(key) if self.canonical else key
-            if name is None or not self.keys.search(name):
+            if name is None or not self._matches(name):
                 raise _fail(
                     "additionalProperties",
-                    f"{key!r} does not match any of the regexes: {self.keys.pattern!r}",
+                    f"{key!r} does not match any of the regexes: {self.keys!r}",
                 )
             if name in named:
                 raise _fail("uniqueItems", f"{key!r} names the same thing as another key")

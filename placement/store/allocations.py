@@ -18,7 +18,7 @@ from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.model.world import Inventory
 from placement.store import consumers as consumer_store
 from placement.store import providers
-from placement.store.consumers import Owner
+from placement.store.consumers import Generation, Owner
 
 Resources = Mapping[str, int]
 ByProvider = Mapping[str, Resources]
@@ -36,7 +36,7 @@ class Claim:
 
     consumer: str
     resources: ByProvider
-    generation: int | None
+    generation: Generation
     owner: Owner
     keeps_owner: bool = False
     keeps_type: bool = False

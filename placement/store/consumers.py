@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 import sqlalchemy as sa
@@ -10,7 +11,15 @@ from placement.db.database import Transaction
 from placement.db.tables import consumers
 from placement.exceptions import ConcurrentUpdate
 
-ANY_GENERATION: Final = -1
+
+class AnyGeneration(Enum):
+    """The one value that stands for "whatever the generation is"."""
+
+    ANY_GENERATION = "any"
+
+
+ANY_GENERATION: Final = AnyGeneration.ANY_GENERATION
+Generation = int | AnyGeneration | None
 
 _columns: Final = (
     consumers.c.id,
@@ -60,19 +69,19 @@ def lock(tx: Transaction, uuids: Iterable[str]) -> dict[str, Row]:
     return {row.uuid: Row(*row) for row in tx.conn.execute(_by_uuid_locked, {"uuids": sorted(uuids)})}
 
 
-def check_generation(uuid: str, present: Row | None, given: int | None) -> None:
+def check_generation(uuid: str, present: Row | None, given: Generation) -> None:
     """Refuse a generation that is not the consumer's; None stands for "there is no such consumer".
 
     :raises ConcurrentUpdate: naming both.
     """
     expected = None if present is None else present.generation
-    if given != expected and given != ANY_GENERATION:
+    if given is not ANY_GENERATION and given != expected:
         raise ConcurrentUpdate(
             f"consumer generation conflict - expected {_shown(expected)} but got {_shown(given)}"
         )
 
 
-def _shown(generation: int | None) -> str:
+def _shown(generation: Generation) -> str:
     return "null" if generation is None else str(generation)
 
 
