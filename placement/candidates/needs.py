@@ -43,11 +43,12 @@ class Need:
     def _in_aggregates(self, provider: Provider, world: World) -> bool:
         if not self.member_of and not self.forbidden_aggregates:
             return True
-        aggregates = provider.aggregates
+        memberships = [provider.aggregates]
         if self.collective:
-            aggregates |= world.providers[provider.root_id].aggregates
-        return aggregates.isdisjoint(self.forbidden_aggregates) and not any(
-            map(aggregates.isdisjoint, self.member_of)
+            memberships.append(world.providers[provider.root_id].aggregates)
+        # the provider or its root, but one of them alone has to be in all of the aggregates
+        return all(map(self.forbidden_aggregates.isdisjoint, memberships)) and any(
+            not any(map(aggregates.isdisjoint, self.member_of)) for aggregates in memberships
         )
 
     def _in_tree(self, provider: Provider, world: World) -> bool:

@@ -125,15 +125,18 @@ def traits_are_right(world: World, request: CandidatesRequest, assignment: Assig
 
 
 def aggregates_are_right(world: World, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Each provider is in the aggregates; without a suffix its root being there is enough."""
+    """Each provider is in all the aggregates; without a suffix its root being there is enough."""
     for group in request.groups:
         for provider in of_group(assignment, group):
-            aggregates = set(provider.aggregates)
+            members = [provider]
             if group.suffix == "":
-                aggregates |= world.providers[provider.root_id].aggregates
-            if not all(any(one in aggregates for one in several) for several in group.member_of):
+                members.append(world.providers[provider.root_id])
+            if not any(
+                all(any(one in member.aggregates for one in several) for several in group.member_of)
+                for member in members
+            ):
                 return False
-            if any(one in aggregates for one in group.forbidden_aggregates):
+            if any(one in member.aggregates for one in group.forbidden_aggregates for member in members):
                 return False
     return True
 

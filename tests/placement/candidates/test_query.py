@@ -89,7 +89,8 @@ WRONG_CANDIDATES: list[tuple[int, str, str, *tuple[str, ...]]] = [
     (
         17,
         "resources=VCPU:1&required=",
-        "Expected 'required' parameter value of the form: HW_CPU_X86_VMX,CUSTOM_MAGIC. Got an empty trait in: ",
+        "Expected 'required' parameter value of the form: HW_CPU_X86_VMX,CUSTOM_MAGIC. "
+        "Got an empty trait in: ",
     ),
     (
         17,

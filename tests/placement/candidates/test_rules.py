@@ -215,6 +215,15 @@ class TestAggregates:
         answer = ask(landscapes.numa_aggregates(), f"resources=VCPU:1&member_of={member_of}")
         assert answer == [f"{name}(VCPU:1)" for name in expected]
 
+    def test_provider_and_root_are_not_in_all_the_aggregates_between_them(self) -> None:
+        world = build(
+            Spec("cn", aggregates=["b"]),
+            Spec("numa1", "cn", {"VCPU": 8}, (), ["c"]),
+            Spec("numa2", "cn", {"VCPU": 8}, (), ["b", "c"]),
+        )
+        assert ask(world, "resources=VCPU:1&member_of={b}&member_of={c}") == ["numa2(VCPU:1)"]
+        assert ask(world, "resources=VCPU:1&member_of={b}") == ["numa1(VCPU:1)", "numa2(VCPU:1)"]
+
     def test_suffixed_group_asks_the_provider_itself(self) -> None:
         world = landscapes.numa_aggregates()
         assert ask(world, "resources1=VCPU:1&member_of1={aggA}") == []
