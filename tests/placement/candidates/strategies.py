@@ -115,3 +115,38 @@ def requests(draw: st.DrawFn, world: World) -> CandidatesRequest:
 def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[World, list[CandidatesRequest]]:
     world = draw(worlds())
     return world, [draw(requests(world)) for _ in range(requests_each)]
+
+
+@st.composite
+def crowded_hosts(draw: st.DrawFn) -> tuple[World, CandidatesRequest]:
+    """A host with like devices on two NUMA nodes, and about as many groups as there is room for."""
+    specs = [Spec("cn", None, {"CUSTOM_DEV": 1}, aggregates=["a"])]
+    specs += [Spec(f"numa{node}", "cn", {}, ["T1"] * node) for node in range(2)]
+    for number in range(draw(st.integers(1, 4))):
+        specs.append(
+            Spec(
+                f"dev{number}",
+                draw(st.sampled_from(("numa0", "numa1", None))),
+                {"CUSTOM_DEV": draw(st.sampled_from((2, 2, 3)))},
+                draw(st.sampled_from(((SHARES,), (SHARES,), (SHARES, "T1")))),
+                ["a"],
+            )
+        )
+    suffixes = SUFFIXES[: draw(st.integers(1, 3))]
+    traits = st.sampled_from(((), (), (), (frozenset({"T1"}),)))
+    groups = [
+        RequestGroup(suffix, {"CUSTOM_DEV": draw(st.integers(1, 3))}, required=draw(traits))
+        for suffix in suffixes
+    ]
+    if draw(st.booleans()):
+        groups.append(RequestGroup("", {"CUSTOM_DEV": draw(st.integers(1, 2))}, required=draw(traits)))
+    if draw(st.integers(0, 3)) == 0:
+        groups.append(RequestGroup("_0", required=(frozenset({"T1"}),)))
+        suffixes = (*suffixes, "_0")
+    subtrees = st.lists(st.frozensets(st.sampled_from(suffixes), min_size=2), max_size=1)
+    return build(*specs), CandidatesRequest(
+        tuple(groups),
+        group_policy=draw(st.sampled_from(("none", "isolate"))),
+        same_subtrees=tuple(draw(subtrees)) if len(suffixes) > 1 else (),
+        nested=draw(st.sampled_from((True, True, False))),
+    )

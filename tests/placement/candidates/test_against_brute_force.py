@@ -16,7 +16,7 @@ from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
 from placement.model.world import World
 from tests.placement.candidates.brute import Found, all_candidates
-from tests.placement.candidates.strategies import situations
+from tests.placement.candidates.strategies import crowded_hosts, situations
 
 WORLDS = int(os.environ.get("PLACEMENT_RANDOM_WORLDS", "150"))
 exhaustive = settings(
@@ -45,6 +45,17 @@ def test_search_finds_every_candidate_once(situation: tuple[World, list[Candidat
         found = [comparable(candidate) for candidate in search(world, request)]
         assert len(found) == len(set(found))
         assert set(found) == all_candidates(world, request)
+
+
+@settings(exhaustive, max_examples=WORLDS * 2)
+@given(crowded_hosts())
+def test_search_finds_every_way_into_the_last_free_device(
+    situation: tuple[World, CandidatesRequest],
+) -> None:
+    world, request = situation
+    found = [comparable(candidate) for candidate in search(world, request)]
+    assert len(found) == len(set(found))
+    assert set(found) == all_candidates(world, request)
 
 
 @settings(exhaustive, max_examples=max(1, WORLDS // 5))
