@@ -1,0 +1,61 @@
+"""What the commands for operators share."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from oslo_config import cfg
+from prettytable import PrettyTable
+
+from placement.db import migration
+from placement.db.database import Database
+from placement.exceptions import Unavailable
+from placement.store.consumers import Owner
+
+
+@contextmanager
+def open_database(conf: cfg.ConfigOpts) -> Iterator[Database]:
+    """The database that the configuration names.
+
+    :raises Unavailable: it does not answer or lacks the schema of this version.
+    """
+    url = conf.placement_database.connection
+    require_newest_schema(url)
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def require_newest_schema(url: str) -> None:
+    """:raises Unavailable: the database does not answer or lacks the schema of this version."""
+    present, newest = migration.version(url), migration.newest()
+    if present != newest:
+        raise Unavailable(
+            f"The database is at revision {present}, this version needs {newest}: "
+            "run 'placement-manage db sync'."
+        )
+
+
+def incomplete_owner(conf: cfg.ConfigOpts) -> Owner:
+    """Whose consumers are that nobody is known to own."""
+    options = conf.placement
+    return Owner(options.incomplete_consumer_project_id, options.incomplete_consumer_user_id, None)
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows for people; numbers to the right."""
+    table = PrettyTable(list(titles))
+    table.align = "l"
+    for index, title in enumerate(titles):
+        if rows and all(isinstance(row[index], int) for row in rows):
+            table.align[title] = "r"
+    table.add_rows([list(row) for row in rows])
+    print(table)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """A document for programs."""
+    print(json.dumps(document, indent=2))

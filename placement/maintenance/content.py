@@ -1,0 +1,142 @@
+"""What a database holds, in one shape for our schema and for that of OpenStack Placement.
+
+Both sides of an import are read through the same queries of the same columns,
+so that they can be counted, summed and compared alike.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from placement.db import tables
+
+BATCH: Final = 5_000
+
+#: the tables that are compared, with the column that is summed
+_SUMMED: Final[Mapping[str, str | None]] = {
+    "resource_providers": "generation",
+    "provider_traits": None,
+    "provider_aggregates": None,
+    "inventories": "total",
+    "consumers": "generation",
+    "allocations": "used",
+}
+CONSUMERS: Final = "consumers (sum of generations)"
+_TITLES: Final = {
+    "resource_providers": "resource providers (sum of generations)",
+    "provider_traits": "traits of resource providers",
+    "provider_aggregates": "aggregates of resource providers",
+    "inventories": "inventories of {} (sum of totals)",
+    "consumers": CONSUMERS,
+    "allocations": "allocations of {} (sum used)",
+}
+_NOT_COMPARED: Final = frozenset({"bucket", "change_seq", "root_id", "updated_at"})  # derived, or unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many rows there are of something, and the sum of what they say."""
+
+    rows: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Content:
+    """The data behind a connection, as queries that yield rows of our tables.
+
+    :param classes: the resource classes, by the number that inventories and allocations use.
+    :param traits: the traits, likewise.
+    :param queries: by name of our table, a query with our columns.
+    """
+
+    conn: sa.Connection
+    classes: Mapping[int, str]
+    traits: Mapping[int, str]
+    queries: Mapping[str, sa.Select[Any]]
+
+    def rows(self, table: str) -> Iterator[dict[str, Any]]:
+        """The rows of one of our tables, streamed; only one stream at a time on a connection."""
+        result = self.conn.execute(self.queries[table], execution_options={"yield_per": BATCH})
+        for row in result.mappings():
+            yield self._finish(dict(row))
+
+    def _finish(self, row: dict[str, Any]) -> dict[str, Any]:
+        """What only Python can do to a row."""
+        return row
+
+    def tallies(self) -> dict[str, Tally]:
+        """Counts and sums, by what they are of; the database computes them."""
+        found: dict[str, Tally] = {}
+        for table, summed in _SUMMED.items():
+            rows = self.queries[table].subquery()
+            columns: list[Any] = [
+                sa.func.count(),
+                sa.literal(0) if summed is None else sa.func.sum(rows.c[summed]),
+            ]
+            if "resource_class_id" in rows.c:
+                by_class = sa.select(rows.c.resource_class_id, *columns).group_by(rows.c.resource_class_id)
+                for number, count, total in self.conn.execute(by_class):
+                    found[_TITLES[table].format(self.classes[number])] = Tally(count, int(total))
+            else:
+                count, total = self.conn.execute(sa.select(*columns).select_from(rows)).one()
+                found[_TITLES[table]] = Tally(count, int(total or 0))
+        return found
+
+    def fingerprints(self) -> dict[str, int]:
+        """A number for the content of each table: equal for equal rows in any order.
+
+        Only numbers of one process can be compared. Times are left out, since a
+        source may have none.
+        """
+        return {table: sum(map(self._fingerprint, self.rows(table))) for table in _SUMMED}
+
+    def _fingerprint(self, row: dict[str, Any]) -> int:
+        named = {
+            "resource_class_id": self.classes.get(row.get("resource_class_id", -1)),
+            "trait_id": self.traits.get(row.get("trait_id", -1)),
+        }
+        return hash(
+            tuple(
+                sorted(
+                    (column, named.get(column, value))
+                    for column, value in row.items()
+                    if column not in _NOT_COMPARED
+                )
+            )
+        )
+
+
+def of_ours(conn: sa.Connection) -> Content:
+    """The content of a database of this service."""
+    names = [
+        {row.id: row.name for row in conn.execute(sa.select(table.c.id, table.c.name))}
+        for table in (tables.resource_classes, tables.traits)
+    ]
+    queries = {table: sa.select(tables.metadata.tables[table]) for table in _SUMMED}
+    return Content(conn, names[0], names[1], queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two sets of tallies side by side, by what they are of."""
+
+    pairs: Mapping[str, tuple[Tally, Tally]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Mapping[str, Tally], target: Mapping[str, Tally]) -> "Comparison":
+        """What is on one side only counts as nothing on the other."""
+        nothing = Tally()
+        return cls(
+            {
+                title: (source.get(title, nothing), target.get(title, nothing))
+                for title in dict.fromkeys((*source, *target))
+            }
+        )
+
+    @property
+    def differences(self) -> list[str]:
+        """What is not equal on both sides."""
+        return [title for title, (source, target) in self.pairs.items() if source != target]

@@ -1,0 +1,75 @@
+"""Databases and services that the tests of imports and audits work on."""
+
+import pytest
+from webtest import TestApp as Client
+
+from placement.api.pipeline import build_application
+from placement.conf import new_config
+from placement.db.database import Database
+from placement.store.consumers import Owner
+from tests.placement.maintenance.reference_world import ReferenceDatabase
+
+OWNER = Owner("lost-project", "lost-user", None)
+
+
+@pytest.fixture
+def reference_of(database_server):
+    """Makes databases of OpenStack Placement on the same server."""
+    urls = []
+
+    def make(**options):
+        urls.append(database_server.fresh_database())
+        return ReferenceDatabase(urls[-1], **options)
+
+    yield make
+    for url in urls:
+        database_server.drop_database(url)
+
+
+@pytest.fixture
+def reference(reference_of):
+    """A database of OpenStack Placement with the whole world in it."""
+    database = reference_of()
+    database.fill()
+    return database
+
+
+@pytest.fixture
+def database(database_url):
+    """Our database, migrated and empty."""
+    database = Database(database_url)
+    yield database
+    database.close()
+
+
+class Service:
+    """One worker of the service on a database, asked over REST."""
+
+    def __init__(self, url):
+        conf = new_config(config_files=[])
+        conf.set_override("auth_strategy", "noauth2", group="api")
+        conf.set_override("connection", url, group="placement_database")
+        self._client = Client(
+            build_application(conf),
+            extra_environ={"HTTP_X_AUTH_TOKEN": "admin", "HTTP_OPENSTACK_API_VERSION": "placement 1.39"},
+        )
+
+    def get(self, path):
+        return self._client.get(path).json
+
+    def last_modified(self, path):
+        return self._client.get(path).headers["last-modified"]
+
+    def put(self, path, body):
+        """The status of the answer."""
+        return self._client.put_json(path, body, expect_errors=True).status_int
+
+    def post(self, path, body):
+        """The status of the answer."""
+        return self._client.post_json(path, body, expect_errors=True).status_int
+
+
+@pytest.fixture
+def service(database_url):
+    """A worker that runs on our database from before the test."""
+    return Service(database_url)
