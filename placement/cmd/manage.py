@@ -3,36 +3,49 @@
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
+from oslo_config import cfg
+from sqlalchemy import exc
+
+from placement.cmd import auditing, importing
+from placement.cmd.common import require_newest_schema
 from placement.conf import new_config
 from placement.db import migration
 from placement.exceptions import PlacementError
 
-Command = Callable[[str, Namespace], int]
+Command = Callable[[cfg.ConfigOpts, Namespace], int]
+
+_INVALID_COUNT: Final = 127  # as OpenStack documents it for this command
 
 
-def db_sync(url: str, arguments: Namespace) -> int:
+def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Bring the schema of the database up to date."""
+    url = conf.placement_database.connection
     migration.upgrade(url, arguments.version or "head")
     print(f"The database is at revision {migration.version(url)}.")
     return 0
 
 
-def db_version(url: str, arguments: Namespace) -> int:
+def db_version(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Show the revision of the database."""
-    print(migration.version(url) or "none: run 'placement-manage db sync'")
+    print(migration.version(conf.placement_database.connection) or "none: run 'placement-manage db sync'")
     return 0
 
 
-def db_stamp(url: str, arguments: Namespace) -> int:
+def db_stamp(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Say which revision the database has, without changing its schema."""
-    migration.stamp(url, arguments.version)
+    migration.stamp(conf.placement_database.connection, arguments.version)
     return 0
 
 
-def db_online_data_migrations(url: str, arguments: Namespace) -> int:
+def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Rewrite data for a newer release while the service runs; this release has nothing to rewrite."""
+    if arguments.max_count is not None and arguments.max_count < 1:
+        print("placement-manage: --max-count must be at least 1", file=sys.stderr)
+        return _INVALID_COUNT
+    require_newest_schema(conf.placement_database.connection)
     print("No data need to be migrated.")
     return 0
 
@@ -41,7 +54,7 @@ def parser() -> ArgumentParser:
     """The command line."""
     top = ArgumentParser(prog="placement-manage", description=__doc__)
     top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
-    top.add_argument("--version", action="version", version=version("placement-compute"))
+    top.add_argument("--version", action="version", version=_version())
     groups = top.add_subparsers(required=True, metavar="COMMAND")
     db = groups.add_parser("db", help="schema and data of the database").add_subparsers(
         required=True, metavar="ACTION"
@@ -51,8 +64,20 @@ def parser() -> ArgumentParser:
     _add(db, "version", db_version)
     stamp = _add(db, "stamp", db_stamp)
     stamp.add_argument("version", help="a revision, or head")
-    _add(db, "online_data_migrations", db_online_data_migrations).add_argument("--max-count", type=int)
+    _add(db, "online_data_migrations", db_online_data_migrations).add_argument(
+        "--max-count", type=int, help="how many rows to rewrite at most"
+    )
+    importing.add_arguments(_add(groups, "import", importing.import_database))
+    auditing.add_audit_arguments(_add(groups, "audit", auditing.audit))
+    auditing.add_heal_arguments(_add(groups, "heal", auditing.heal))
     return top
+
+
+def _version() -> str:
+    try:
+        return version("placement-compute")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _add(group: "_SubParsersAction[ArgumentParser]", name: str, command: Command) -> ArgumentParser:
@@ -63,15 +88,20 @@ def _add(group: "_SubParsersAction[ArgumentParser]", name: str, command: Command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when it did what it should, 1 when not, 2 for a wrong command line."""
+    """Run the command; 0 when it did what it should, 1 when not, 2 for a wrong command line.
+
+    ``audit`` and ``heal`` end with 3 when something is (still) wrong in the database.
+    """
     arguments = parser().parse_args(argv)
-    conf = new_config(config_files=arguments.config_file)
     try:
+        conf = new_config(config_files=arguments.config_file)
         command: Command = arguments.command
-        return command(conf.placement_database.connection, arguments)
-    except PlacementError as error:
+        return command(conf, arguments)
+    except (PlacementError, cfg.Error, ValueError) as error:
         print(f"placement-manage: {error}", file=sys.stderr)
-        return 1
+    except (exc.ArgumentError, ImportError) as error:  # no URL, or of a database that is not installed
+        print(f"placement-manage: [placement_database] connection cannot be used: {error}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

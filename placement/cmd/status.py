@@ -1,0 +1,133 @@
+"""``placement-status upgrade check``: whether the service can be (re)started with this version."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_upgradecheck import common_checks, upgradecheck
+from oslo_upgradecheck.upgradecheck import Code, Result
+
+from placement.cmd.common import open_database, require_newest_schema
+from placement.conf import PROJECT, files_from_environment, new_config, opts
+from placement.db import migration
+from placement.db.tables import consumers
+from placement.exceptions import Unavailable
+from placement.maintenance import audit
+
+_UNEXPECTED: Final = 255
+# no answer or an old schema; no URL; a database or driver that is not installed
+_UNUSABLE: Final = (Unavailable, sa.exc.ArgumentError, ImportError)
+_AUDIT: Final = "'placement-manage audit' names them;"
+
+
+class Checks(upgradecheck.UpgradeCommands):
+    """The checks in the order in which they are shown."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__()
+        self._conf = conf
+        self._upgrade_checks = (
+            ("Configuration", Checks._configuration),
+            ("Database", Checks._database),
+            ("Schema", Checks._schema),
+            ("Missing Root Provider IDs", Checks._missing_roots),
+            ("Missing Consumers", Checks._missing_consumers),
+            ("Incomplete Consumers", Checks._incomplete_consumers),
+            ("Policy File JSON to YAML Migration", (common_checks.check_policy_json, {"conf": conf})),
+        )
+
+    def _configuration(self) -> Result:
+        try:
+            opts.check(self._conf)
+        except (cfg.Error, ValueError) as error:
+            return Result(Code.FAILURE, str(error))
+        return Result(Code.SUCCESS)
+
+    def _database(self) -> Result:
+        return self._attempt(migration.version)
+
+    def _schema(self) -> Result:
+        return self._attempt(require_newest_schema)
+
+    def _attempt(self, action: Callable[[str], object]) -> Result:
+        """Success when that can be done with the URL of the database."""
+        try:
+            action(self._conf.placement_database.connection)
+        except _UNUSABLE as error:
+            return Result(Code.FAILURE, str(error))
+        return Result(Code.SUCCESS)
+
+    def _missing_roots(self) -> Result:
+        def look(conn: sa.Connection) -> str | None:
+            count = len(list(audit.trees(conn)))
+            return f"{count} resource providers have a wrong root or parent." if count else None
+
+        return self._look(look, f"{_AUDIT} 'placement-manage heal' sets roots right.")
+
+    def _missing_consumers(self) -> Result:
+        def look(conn: sa.Connection) -> str | None:
+            count = len(audit.without_consumer(conn))
+            return f"{count} consumers that hold allocations do not exist." if count else None
+
+        return self._look(look, f"{_AUDIT} 'placement-manage heal' makes them.")
+
+    def _incomplete_consumers(self) -> Result:
+        options = self._conf.placement
+        query = (
+            sa.select(sa.func.count())
+            .select_from(consumers)
+            .where(
+                sa.or_(
+                    consumers.c.project_id == options.incomplete_consumer_project_id,
+                    consumers.c.user_id == options.incomplete_consumer_user_id,
+                )
+            )
+        )
+
+        def look(conn: sa.Connection) -> str | None:
+            count = conn.execute(query).scalar_one()
+            return f"{count} consumers have no project or user of their own." if count else None
+
+        return self._look(
+            look,
+            "Clients before microversion 1.8 made them; they are complete once "
+            "their allocations are written by a newer one.",
+            Code.WARNING,
+        )
+
+    def _look(
+        self,
+        find: Callable[[sa.Connection], str | None],
+        advice: str = "",
+        code: Code = Code.FAILURE,
+    ) -> Result:
+        """The result ``code`` with what ``find`` says is wrong, success when it says None."""
+        try:
+            with open_database(self._conf) as database, database.read() as conn:
+                wrong = find(conn)
+        except _UNUSABLE as error:
+            return Result(Code.FAILURE, f"Not checked: {error}")
+        return Result(Code.SUCCESS) if wrong is None else Result(code, f"{wrong} {advice}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a table (``--json``: a document) of all checks.
+
+    Returns 0 when all succeeded, 1 for a warning, 2 for a failure or a wrong
+    command line, 255 when something unexpected happened; as oslo.upgradecheck documents.
+    """
+    conf = new_config(config_files=[])
+    conf.clear()  # the options are known; the library reads the files that the command line names
+    try:
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        return upgradecheck.main(conf, PROJECT, Checks(conf), arguments, files_from_environment(os.environ))
+    except (cfg.Error, ValueError) as error:
+        print(f"placement-status: {error}", file=sys.stderr)
+        return _UNEXPECTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""What is wrong in the database, found by reading it and nothing else."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from placement.db.tables import allocations, consumers, inventories, resource_classes, resource_providers
+from placement.maintenance.trees import Roots, find_roots
+from placement.model.world import Inventory
+
+
+class Problem(StrEnum):
+    """The kinds of findings; the value is what operators read."""
+
+    NO_CONSUMER = "allocations without consumer"
+    NO_ALLOCATIONS = "consumer without allocations"
+    WRONG_ROOT = "wrong root provider"
+    NO_PARENT = "parent provider does not exist"
+    LOOP = "provider below itself"
+    OVER_CAPACITY = "usage above capacity"
+    NO_INVENTORY = "allocations without inventory"
+
+    @property
+    def healable(self) -> bool:
+        """Whether it can be repaired without a decision that only the operator can make."""
+        return self in (Problem.NO_CONSUMER, Problem.NO_ALLOCATIONS, Problem.WRONG_ROOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with a provider or consumer.
+
+    ``number`` is its id in the database; ``subject`` its uuid, where there is one.
+    """
+
+    problem: Problem
+    number: int
+    subject: str
+    detail: str
+
+
+def audit(conn: sa.Connection) -> list[Finding]:
+    """All findings, by kind."""
+    return [
+        *without_consumer(conn),
+        *without_allocations(conn),
+        *trees(conn),
+        *over_capacity(conn),
+        *without_inventory(conn),
+    ]
+
+
+_c, _a, _p, _i = consumers.c, allocations.c, resource_providers.c, inventories.c
+
+_without_consumer: Final = (
+    sa.select(_a.consumer_id, _p.uuid, resource_classes.c.name, _a.used)
+    .select_from(allocations)
+    .outerjoin(consumers, _c.id == _a.consumer_id)
+    .outerjoin(resource_providers, _p.id == _a.provider_id)
+    .outerjoin(resource_classes, resource_classes.c.id == _a.resource_class_id)
+    .where(_c.id.is_(None))
+    .order_by(_a.consumer_id, _a.provider_id, _a.resource_class_id)
+)
+_without_allocations: Final = (
+    sa.select(_c.id, _c.uuid, _c.project_id)
+    .where(~sa.exists().where(_a.consumer_id == _c.id))
+    .order_by(_c.id)
+)
+
+
+def without_consumer(conn: sa.Connection) -> list[Finding]:
+    """Allocations whose consumer has no row: no client can see or release them."""
+    held: dict[int, list[str]] = {}
+    for number, provider, name, used in conn.execute(_without_consumer):
+        held.setdefault(number, []).append(f"{used} {name} of {provider}")
+    return [
+        Finding(Problem.NO_CONSUMER, number, f"consumer number {number}", ", ".join(amounts))
+        for number, amounts in held.items()
+    ]
+
+
+def without_allocations(conn: sa.Connection) -> list[Finding]:
+    """Consumers that hold nothing; they should have gone with their last allocation."""
+    return [
+        Finding(Problem.NO_ALLOCATIONS, number, uuid, f"of project {project}")
+        for number, uuid, project in conn.execute(_without_allocations)
+    ]
+
+
+def trees(conn: sa.Connection) -> Iterator[Finding]:
+    """Providers whose root is not the one that their parents lead to, or who have none."""
+    rows, roots = _read_trees(conn)
+    for number, row in rows.items():
+        if number in roots.loops:
+            yield Finding(Problem.LOOP, number, row.uuid, "give one provider of the loop another parent")
+        elif number in roots.orphans:
+            detail = f"number {row.parent_id}, or one above it; give it another parent"
+            yield Finding(Problem.NO_PARENT, number, row.uuid, detail)
+        elif row.root_id != roots.of[number]:
+            right = roots.of[number]
+            shown = "itself" if right is None else rows[right].uuid
+            yield Finding(Problem.WRONG_ROOT, number, row.uuid, f"should be {shown}")
+
+
+def right_roots(conn: sa.Connection) -> dict[int, int | None]:
+    """What ``root_id`` should be, by id of the providers where it is something else."""
+    rows, roots = _read_trees(conn)
+    return {number: root for number, root in roots.of.items() if rows[number].root_id != root}
+
+
+def _read_trees(conn: sa.Connection) -> tuple[dict[int, Any], Roots]:
+    rows = {row.id: row for row in conn.execute(_trees)}
+    return rows, find_roots({number: row.parent_id for number, row in rows.items()})
+
+
+_trees: Final = sa.select(_p.id, _p.uuid, _p.parent_id, _p.root_id).order_by(_p.id)
+
+_used: Final = (
+    sa.select(_a.provider_id, _a.resource_class_id, sa.func.sum(_a.used).label("used"))
+    .group_by(_a.provider_id, _a.resource_class_id)
+    .subquery()
+)
+_with_names: Final = (
+    sa.select(_p.id, _p.uuid, resource_classes.c.name, _used.c.used)
+    .select_from(_used)
+    .join(resource_providers, _p.id == _used.c.provider_id)
+    .join(resource_classes, resource_classes.c.id == _used.c.resource_class_id)
+    .outerjoin(
+        inventories,
+        sa.and_(_i.provider_id == _used.c.provider_id, _i.resource_class_id == _used.c.resource_class_id),
+    )
+    .order_by(_p.id, resource_classes.c.id)
+)
+_over_capacity: Final = _with_names.add_columns(
+    _i.total, _i.reserved, _i.min_unit, _i.max_unit, _i.step_size, _i.allocation_ratio, _i.updated_at
+).where(_used.c.used > (_i.total - _i.reserved) * _i.allocation_ratio)
+_without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
+
+
+def over_capacity(conn: sa.Connection) -> list[Finding]:
+    """Inventories of which more is allocated than there is.
+
+    No request can allocate so much, but an inventory may shrink below its usage.
+    """
+    return [
+        Finding(
+            Problem.OVER_CAPACITY, number, uuid, f"{name}: {used} used of {Inventory(*inventory).capacity}"
+        )
+        for number, uuid, name, used, *inventory in conn.execute(_over_capacity)
+    ]
+
+
+def without_inventory(conn: sa.Connection) -> list[Finding]:
+    """Allocations of a resource class of which their provider has no inventory."""
+    return [
+        Finding(Problem.NO_INVENTORY, number, uuid, f"{name}: {used} used, no inventory")
+        for number, uuid, name, used in conn.execute(_without_inventory)
+    ]

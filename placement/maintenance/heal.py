@@ -1,0 +1,94 @@
+"""Repairing what an audit found, as far as no allocation is lost and nothing has to be guessed."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db.database import Database, Transaction
+from placement.db.tables import allocations, consumers, resource_providers
+from placement.maintenance import audit
+from placement.maintenance.audit import Finding, Problem
+from placement.maintenance.sequences import advance_sequence
+from placement.store import consumers as consumer_store
+from placement.store.consumers import Owner
+
+_CHUNK: Final = 10_000  # numbers in one statement; SQLite takes 32,766
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What was repaired (or, in a dry run, would be), and what is left to the operator."""
+
+    repaired: Sequence[Finding]
+    remaining: Sequence[Finding]
+
+
+def heal(database: Database, owner: Owner, *, dry_run: bool = False) -> Healed:
+    """Repair what can be; each kind in transactions of their own, with the service running.
+
+    :param owner: to whom allocations without a consumer are given.
+    :raises Unavailable: the database does not answer.
+    """
+    with database.read() as conn:
+        found = audit.audit(conn)
+    healable = [finding for finding in found if finding.problem.healable]
+    if dry_run:
+        return Healed(healable, [finding for finding in found if not finding.problem.healable])
+    database.write(lambda tx: _adopt(tx, owner))
+    for problem, repair in ((Problem.NO_ALLOCATIONS, _forget), (Problem.WRONG_ROOT, _set_roots)):
+        findings = [finding for finding in found if finding.problem is problem]
+        for start in range(0, len(findings), _CHUNK):
+            database.write(partial(repair, findings=findings[start : start + _CHUNK]))
+    with database.read() as conn:
+        remaining = audit.audit(conn)
+    return Healed([finding for finding in healable if finding not in remaining], remaining)
+
+
+def _adopt(tx: Transaction, owner: Owner) -> None:
+    """Give allocations a consumer again; its uuid is lost, so it gets a new one."""
+    numbers = [finding.number for finding in audit.without_consumer(tx.conn)]
+    if numbers:
+        tx.conn.execute(
+            sa.insert(consumers),
+            [
+                {
+                    "id": number,
+                    "uuid": str(uuid.uuid4()),
+                    "project_id": owner.project_id,
+                    "user_id": owner.user_id,
+                    "consumer_type": owner.consumer_type,
+                    "generation": 1,
+                    "updated_at": tx.now,
+                }
+                for number in numbers
+            ],
+        )
+        advance_sequence(tx.conn, consumers)
+
+
+def _forget(tx: Transaction, findings: Sequence[Finding]) -> None:
+    """Remove consumers that still hold nothing once no claim can come between."""
+    locked = [row.id for row in consumer_store.lock(tx, [finding.subject for finding in findings]).values()]
+    query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
+    holding = set(tx.conn.execute(query).scalars())
+    consumer_store.remove(tx, [number for number in locked if number not in holding])
+
+
+def _set_roots(tx: Transaction, findings: Sequence[Finding]) -> None:
+    """Set the roots of these providers right, as their parents are once nobody can move them."""
+    tx.lock(finding.subject for finding in findings)
+    tx.lock_trees()
+    right = audit.right_roots(tx.conn)
+    chosen = {finding.number: right[finding.number] for finding in findings if finding.number in right}
+    if chosen:
+        tx.conn.execute(
+            sa.update(resource_providers)
+            .where(resource_providers.c.id == sa.bindparam("number"))
+            .values(root_id=sa.bindparam("root")),
+            [{"number": number, "root": root} for number, root in chosen.items()],
+        )
+        tx.changed(chosen, generation=False)

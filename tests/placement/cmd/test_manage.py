@@ -1,0 +1,156 @@
+"""``placement-manage`` as operators call it: exit status and output."""
+
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from placement.cmd.manage import main
+from placement.db import migration
+from tests.placement.maintenance import reference_world as world
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/placement.sqlite"
+
+
+@pytest.fixture
+def manage(tmp_path, url, capsys):
+    """Runs the command; returns exit status, output and errors."""
+    file = tmp_path / "placement.conf"
+    file.write_text(f"[placement_database]\nconnection = {url}\n")
+
+    def run(*arguments):
+        status = main(["--config-file", str(file), *arguments])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def synced(manage, url):
+    migration.upgrade(url)
+    return manage
+
+
+@pytest.fixture
+def source(tmp_path):
+    database = world.ReferenceDatabase(f"sqlite:///{tmp_path}/reference.sqlite")
+    database.fill()
+    return database.url
+
+
+def execute(url, *statements):
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.begin() as conn:
+        for statement in statements:
+            conn.exec_driver_sql(statement)
+
+
+def add_empty_consumer(url):
+    columns = "uuid, project_id, user_id, generation, updated_at"
+    execute(url, f"INSERT INTO consumers ({columns}) VALUES ('{world.EMPTY}', 'red', 'ann', 1, 0)")
+
+
+def test_sync_then_version(manage):
+    assert manage("db", "version") == (0, "none: run 'placement-manage db sync'\n", "")
+    assert manage("db", "sync")[:2] == (0, f"The database is at revision {migration.newest()}.\n")
+    assert manage("db", "version")[:2] == (0, f"{migration.newest()}\n")
+
+
+def test_online_data_migrations_are_done_only_on_the_newest_schema(manage, url):
+    status, _, errors = manage("db", "online_data_migrations")
+    assert status == 1
+    assert "run 'placement-manage db sync'" in errors
+    migration.upgrade(url)
+    assert manage("db", "online_data_migrations")[:2] == (0, "No data need to be migrated.\n")
+    assert manage("db", "online_data_migrations", "--max-count", "50")[0] == 0
+    assert manage("db", "online_data_migrations", "--max-count", "0")[0] == 127
+
+
+@pytest.mark.parametrize("command", [["audit"], ["heal"], ["import", "sqlite:///nowhere"]], ids=" ".join)
+def test_a_database_without_schema_is_named(manage, command):
+    status, _, errors = manage(*command)
+    assert status == 1
+    assert "The database is at revision None" in errors
+
+
+def test_an_import_shows_what_arrived(synced, source):
+    status, output, _ = synced("import", source)
+    assert status == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines() if "|" in line]
+    assert rows[0] == ["Content", "Rows there", "Rows here", "Sum there", "Sum here"]
+    assert ["resource providers (sum of generations)", "5", "5", "23", "23"] in rows
+    assert ["allocations of DISK_GB (sum used)", "2", "2", "25", "25"] in rows
+    assert ["consumers (sum of generations)", "4", "4", "8", "8"] in rows
+    assert output.endswith("All is imported.\n")
+    assert synced("audit")[0] == 0
+
+
+def test_a_second_import_finds_all_there(synced, source):
+    assert synced("import", source)[0] == 0
+    status, output, _ = synced("import", source)
+    assert (status, output.splitlines()[-1]) == (0, "All of it was there already.")
+
+
+def test_a_dry_run_of_an_import_writes_nothing(synced, source, url):
+    status, output, _ = synced("import", "--dry-run", source)
+    assert status == 0
+    assert f"root provider set right: numa ({world.NUMA})" in output
+    assert output.endswith("It can be imported.\n")
+    engine = sa.create_engine(url)
+    with engine.connect() as conn:
+        assert conn.exec_driver_sql("SELECT count(*) FROM resource_providers").scalar_one() == 0
+
+
+def test_a_refused_import_says_why(synced, source, url):
+    add_empty_consumer(url)
+    status, _, errors = synced("import", source)
+    assert status == 1
+    assert errors.startswith("placement-manage: The database to import into is not empty")
+
+
+def test_audit_is_0_for_nothing_and_3_for_something(synced, url):
+    assert synced("audit")[:2] == (0, "Nothing is wrong.\n")
+    add_empty_consumer(url)
+    status, output, _ = synced("audit")
+    assert status == 3
+    assert f"| consumer without allocations | {world.EMPTY} | of project red | yes" in output
+
+
+def test_heal_repairs_and_audit_is_content(synced, url):
+    add_empty_consumer(url)
+    status, output, _ = synced("heal", "--dry-run", "-f", "json")
+    expected = {
+        "problem": "consumer without allocations",
+        "subject": world.EMPTY,
+        "detail": "of project red",
+        "healable": True,
+    }
+    assert (status, json.loads(output)) == (0, {"repaired": [expected], "remaining": []})
+    assert json.loads(synced("audit", "-f", "json")[1]) == {"findings": [expected]}
+    status, output, _ = synced("heal")
+    assert status == 0
+    assert world.EMPTY in output.split("Remains:")[0]
+    assert synced("audit")[0] == 0
+
+
+def test_heal_is_3_when_something_remains(synced, source, url):
+    assert synced("import", source)[0] == 0
+    execute(url, "UPDATE inventories SET total = 5, allocation_ratio = 1 WHERE total = 16")
+    status, output, _ = synced("heal")
+    assert status == 3
+    assert "VCPU: 6 used of 5" in output.split("Remains:")[1]
+
+
+@pytest.mark.parametrize("url", ["nonsense", "strange://host/placement", "mysql+nodriver://host/placement"])
+def test_a_connection_that_cannot_be_used_is_named(manage, url):
+    status, _, errors = manage("audit")
+    assert status == 1
+    assert "[placement_database] connection cannot be used" in errors
+
+
+def test_a_configuration_file_that_is_not_there_is_named(capsys):
+    assert main(["--config-file", "/nowhere/placement.conf", "audit"]) == 1
+    assert "/nowhere/placement.conf" in capsys.readouterr().err

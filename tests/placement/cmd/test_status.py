@@ -1,0 +1,164 @@
+"""``placement-status upgrade check``: one row a check, the worst decides the exit status."""
+
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from placement.cmd.status import main
+from placement.db import migration
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+SUCCESS, WARNING, FAILURE = range(3)
+ALL_CHECKS = (
+    "Configuration",
+    "Database",
+    "Schema",
+    "Missing Root Provider IDs",
+    "Missing Consumers",
+    "Incomplete Consumers",
+    "Policy File JSON to YAML Migration",
+)
+
+
+@pytest.fixture
+def url(tmp_path):
+    url = f"sqlite:///{tmp_path}/placement.sqlite"
+    migration.upgrade(url)
+    return url
+
+
+@pytest.fixture
+def conf_file(tmp_path, url):
+    file = tmp_path / "placement.conf"
+    file.write_text(f"[placement_database]\nconnection = {url}\n")
+    return file
+
+
+@pytest.fixture
+def check(conf_file, capsys):
+    """Runs the checks; returns the exit status and, of each check, its result and details."""
+
+    def run():
+        status = main(["--config-file", str(conf_file), "upgrade", "check", "--json"])
+        checks = json.loads(capsys.readouterr().out)["checks"]
+        return status, {each["check"]: (each["result"], each["details"]) for each in checks}
+
+    return run
+
+
+@pytest.fixture
+def execute(url):
+    def run(*statements):
+        engine = sa.create_engine(url, poolclass=sa.NullPool)
+        with engine.begin() as conn:
+            for statement in statements:
+                conn.exec_driver_sql(statement)
+
+    return run
+
+
+def test_a_sound_database_passes_every_check(check):
+    assert check() == (SUCCESS, dict.fromkeys(ALL_CHECKS, (SUCCESS, None)))
+
+
+def test_the_table_is_that_of_openstacks_commands(conf_file, capsys):
+    assert main(["--config-file", str(conf_file), "upgrade", "check"]) == SUCCESS
+    lines = [line.strip("| ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert lines[:4] == ["Upgrade Check Results", "Check: Configuration", "Result: Success", "Details: None"]
+
+
+def test_an_old_schema_is_a_failure_that_says_what_to_do(check, execute):
+    execute("UPDATE alembic_version SET version_num = '0000'")
+    status, results = check()
+    assert status == FAILURE
+    assert results["Database"] == (SUCCESS, None)
+    assert results["Schema"][0] == FAILURE
+    assert "run 'placement-manage db sync'" in results["Schema"][1]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite:////nowhere/placement.sqlite", "nonsense", "postgresql+psycopg://someone@127.0.0.1:9/placement"],
+)
+def test_a_database_that_cannot_be_reached_is_a_failure(check, url):
+    status, results = check()
+    assert status == FAILURE
+    assert results["Database"][0] == FAILURE
+    assert results["Missing Consumers"][1].startswith("Not checked: ")
+    assert results["Policy File JSON to YAML Migration"][0] == SUCCESS
+
+
+def add_provider(uuid, number, root):
+    columns = "id, uuid, name, generation, root_id, bucket, change_seq, updated_at"
+    values = f"{number}, '{uuid}', '{uuid}', 0, {root}, 1, 0, 0"
+    return f"INSERT INTO resource_providers ({columns}) VALUES ({values})"
+
+
+def test_wrong_roots_are_a_failure(check, execute):
+    execute(add_provider("a", 1, "NULL"), add_provider("b", 2, 1))
+    status, results = check()
+    assert status == FAILURE
+    assert results["Missing Root Provider IDs"] == (
+        FAILURE,
+        "1 resource providers have a wrong root or parent. 'placement-manage audit' names them; "
+        "'placement-manage heal' sets roots right.",
+    )
+
+
+def test_allocations_without_consumer_are_a_failure(check, execute):
+    execute(
+        add_provider("a", 1, "NULL"),
+        "INSERT INTO resource_classes VALUES (1, 'VCPU', 0)",
+        "INSERT INTO allocations VALUES (17, 1, 1, 4, 0)",
+    )
+    status, results = check()
+    assert status == FAILURE
+    assert results["Missing Consumers"][0] == FAILURE
+    assert results["Missing Consumers"][1].startswith("1 consumers that hold allocations do not exist.")
+
+
+def test_consumers_without_a_project_of_their_own_are_a_warning(check, execute):
+    columns = "uuid, project_id, user_id, generation, updated_at"
+    execute(
+        f"INSERT INTO consumers ({columns}) VALUES ('c', '{NOBODY}', 'ann', 1, 0), ('d', 'red', 'ann', 1, 0)"
+    )
+    status, results = check()
+    assert status == WARNING
+    assert results["Incomplete Consumers"][0] == WARNING
+    assert results["Incomplete Consumers"][1].startswith("1 consumers have no project or user of their own.")
+
+
+def test_a_policy_file_of_json_is_a_failure(check, conf_file, tmp_path):
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"placement:traits:list": "@"}')
+    with conf_file.open("a") as file:
+        file.write(f"[oslo_policy]\npolicy_file = {policy}\n")
+    status, results = check()
+    assert status == FAILURE
+    assert "oslopolicy-convert-json-to-yaml" in results["Policy File JSON to YAML Migration"][1]
+
+
+def test_what_nobody_expects_is_255(check, conf_file, monkeypatch, capsys):
+    def fail(url):
+        raise RuntimeError("out of the blue")
+
+    monkeypatch.setattr(migration, "version", fail)
+    assert main(["--config-file", str(conf_file), "upgrade", "check"]) == 255
+    assert "out of the blue" in capsys.readouterr().out
+
+
+def test_an_option_with_a_wrong_value_is_a_failure(check, conf_file):
+    with conf_file.open("a") as file:
+        file.write("max_pool_size = many\n")
+    status, results = check()
+    assert status == FAILURE
+    assert results["Configuration"][0] == FAILURE
+    assert "max_pool_size" in results["Configuration"][1]
+    assert results["Schema"] == (SUCCESS, None)
+
+
+def test_a_configuration_file_that_is_not_there_is_255(conf_file, capsys):
+    conf_file.unlink()
+    assert main(["--config-file", str(conf_file), "upgrade", "check"]) == 255
+    assert "placement.conf" in capsys.readouterr().err

@@ -1,0 +1,211 @@
+"""Findings in a database that somebody damaged, and their repair with the service running."""
+
+import pytest
+import sqlalchemy as sa
+
+from placement.maintenance.audit import Finding, Problem, audit
+from placement.maintenance.heal import heal
+from tests.placement.maintenance.conftest import OWNER
+from tests.placement.maintenance.reference_world import uuid
+
+ROOT, CHILD, GRANDCHILD, OTHER = (uuid("a", number) for number in range(1, 5))
+SERVER, VOLUME = uuid("c", 1), uuid("c", 2)
+
+_UNCHECKED = {
+    "sqlite": "PRAGMA foreign_keys = OFF",
+    "postgresql": "SET session_replication_role = replica",
+    "mysql": "SET foreign_key_checks = 0",
+}
+
+
+@pytest.fixture
+def world(service):
+    """Two trees, of which one gives something to two consumers; the service that serves them."""
+    for number, (name, parent) in enumerate(
+        ((ROOT, None), (CHILD, ROOT), (GRANDCHILD, CHILD), (OTHER, None))
+    ):
+        body = {"name": f"provider {number}", "uuid": name, "parent_provider_uuid": parent}
+        assert service.post("/resource_providers", body) == 200
+    inventories = {"VCPU": {"total": 8}, "MEMORY_MB": {"total": 4096}}
+    body = {"resource_provider_generation": 0, "inventories": inventories}
+    assert service.put(f"/resource_providers/{CHILD}/inventories", body) == 200
+    for consumer, resources in ((SERVER, {"VCPU": 6, "MEMORY_MB": 1024}), (VOLUME, {"VCPU": 2})):
+        body = {
+            "allocations": {CHILD: {"resources": resources}},
+            "project_id": "red",
+            "user_id": "ann",
+            "consumer_type": "INSTANCE",
+            "consumer_generation": None,
+        }
+        assert service.put(f"/allocations/{consumer}", body) == 204
+    return service
+
+
+@pytest.fixture
+def damage(world, database_url):
+    """Runs statements that no constraint of the database stops."""
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+
+    def run(*statements):
+        with engine.begin() as conn:
+            conn.exec_driver_sql(_UNCHECKED[conn.engine.url.get_backend_name().replace("mariadb", "mysql")])
+            for statement in statements:
+                conn.exec_driver_sql(statement)
+
+    return run
+
+
+def findings(database):
+    with database.read() as conn:
+        return audit(conn)
+
+
+def shown(found):
+    return [(finding.problem, finding.subject, finding.detail) for finding in found]
+
+
+def tree_of(service, provider):
+    return {
+        each["uuid"] for each in service.get(f"/resource_providers?in_tree={provider}")["resource_providers"]
+    }
+
+
+def test_a_database_that_only_the_service_wrote_to_has_no_findings(world, database):
+    assert findings(database) == []
+    healed = heal(database, OWNER)
+    assert (healed.repaired, healed.remaining) == ([], [])
+
+
+def test_allocations_without_consumer_get_one_that_clients_can_see(damage, world, database):
+    damage(f"DELETE FROM consumers WHERE uuid = '{SERVER}'")
+    (found,) = findings(database)
+    assert found.problem is Problem.NO_CONSUMER
+    assert found.detail == f"6 VCPU of {CHILD}, 1024 MEMORY_MB of {CHILD}"
+
+    healed = heal(database, OWNER)
+    assert (healed.repaired, healed.remaining) == ([found], [])
+    held = world.get(f"/resource_providers/{CHILD}/allocations")["allocations"]
+    (adopted,) = held.keys() - {VOLUME}
+    assert held[adopted]["resources"] == {"VCPU": 6, "MEMORY_MB": 1024}
+    consumer = world.get(f"/allocations/{adopted}")
+    assert (consumer["project_id"], consumer["user_id"]) == (OWNER.project_id, OWNER.user_id)
+    body = {**consumer, "allocations": {}, "consumer_type": "INSTANCE"}
+    assert world.put(f"/allocations/{adopted}", body) == 204
+    assert world.get(f"/resource_providers/{CHILD}/usages")["usages"] == {"VCPU": 2, "MEMORY_MB": 0}
+
+
+def test_new_consumers_come_after_an_adopted_one(damage, world, database):
+    damage(
+        "UPDATE allocations SET consumer_id = 1000 WHERE used = 2",
+        f"DELETE FROM consumers WHERE uuid = '{VOLUME}'",
+    )
+    heal(database, OWNER)
+    allocations = {CHILD: {"resources": {"MEMORY_MB": 1}}}
+    body = {"allocations": allocations, "project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+    assert world.put(f"/allocations/{uuid('c', 7)}", {**body, "consumer_generation": None}) == 204
+
+
+def test_a_consumer_without_allocations_goes_and_the_others_stay(damage, world, database):
+    damage("DELETE FROM allocations WHERE used = 2")
+    assert shown(findings(database)) == [(Problem.NO_ALLOCATIONS, VOLUME, "of project red")]
+    healed = heal(database, OWNER)
+    assert (shown(healed.repaired), healed.remaining) == (
+        [(Problem.NO_ALLOCATIONS, VOLUME, "of project red")],
+        [],
+    )
+    counts = world.get("/usages?project_id=red&consumer_type=all")["usages"]["all"]
+    assert counts["consumer_count"] == 1
+
+
+def test_wrong_roots_are_set_right_and_running_workers_see_it(damage, world, database):
+    assert tree_of(world, ROOT) == {ROOT, CHILD, GRANDCHILD}
+    other = f"(SELECT id FROM (SELECT id FROM resource_providers WHERE uuid = '{OTHER}') AS o)"
+    damage(
+        f"UPDATE resource_providers SET root_id = {other}, change_seq = 1000000 WHERE uuid = '{GRANDCHILD}'",
+        f"UPDATE resource_providers SET root_id = {other}, change_seq = 1000000 WHERE uuid = '{OTHER}'",
+        "UPDATE change_buckets SET counter = counter + 1000000",
+    )
+    assert tree_of(world, OTHER) == {OTHER, GRANDCHILD}
+    generation = world.get(f"/resource_providers/{GRANDCHILD}")["generation"]
+
+    assert shown(findings(database)) == [
+        (Problem.WRONG_ROOT, GRANDCHILD, f"should be {ROOT}"),
+        (Problem.WRONG_ROOT, OTHER, "should be itself"),
+    ]
+    healed = heal(database, OWNER)
+    assert ([each.subject for each in healed.repaired], healed.remaining) == ([GRANDCHILD, OTHER], [])
+    assert tree_of(world, ROOT) == {ROOT, CHILD, GRANDCHILD}
+    assert tree_of(world, OTHER) == {OTHER}
+    assert world.get(f"/resource_providers/{GRANDCHILD}")["generation"] == generation
+
+
+def test_trees_without_an_end_are_left_to_the_operator(damage, database):
+    grandchild = f"(SELECT id FROM (SELECT id FROM resource_providers WHERE uuid = '{GRANDCHILD}') AS g)"
+    damage(
+        f"UPDATE resource_providers SET parent_id = {grandchild} WHERE uuid = '{CHILD}'",
+        f"UPDATE resource_providers SET parent_id = 999 WHERE uuid = '{OTHER}'",
+    )
+    expected = [(Problem.LOOP, CHILD), (Problem.LOOP, GRANDCHILD), (Problem.NO_PARENT, OTHER)]
+    assert [(each.problem, each.subject) for each in findings(database)] == expected
+    healed = heal(database, OWNER)
+    assert healed.repaired == []
+    assert [(each.problem, each.subject) for each in healed.remaining] == expected
+
+
+def test_too_much_and_misplaced_allocations_are_named_and_stay(damage, world, database):
+    damage(
+        "UPDATE inventories SET total = 9, reserved = 2 WHERE total = 8",
+        "DELETE FROM inventories WHERE total = 4096",
+    )
+    expected = [
+        (Problem.OVER_CAPACITY, CHILD, "VCPU: 8 used of 7"),
+        (Problem.NO_INVENTORY, CHILD, "MEMORY_MB: 1024 used, no inventory"),
+    ]
+    assert shown(findings(database)) == expected
+    healed = heal(database, OWNER)
+    assert (healed.repaired, shown(healed.remaining)) == ([], expected)
+    assert world.get(f"/allocations/{SERVER}")["allocations"][CHILD]["resources"] == {
+        "VCPU": 6,
+        "MEMORY_MB": 1024,
+    }
+
+
+def test_usage_up_to_the_rounded_capacity_is_no_finding(damage, database):
+    damage("UPDATE inventories SET total = 5, allocation_ratio = 1.7 WHERE total = 8")  # 8.5
+    assert findings(database) == []
+
+
+def test_a_dry_run_says_what_it_would_repair_and_writes_nothing(damage, database):
+    damage("DELETE FROM allocations WHERE used = 2", "DELETE FROM inventories WHERE total = 4096")
+    before = findings(database)
+    counters = database.counters_sum()
+    healed = heal(database, OWNER, dry_run=True)
+    assert [each.problem for each in healed.repaired] == [Problem.NO_ALLOCATIONS]
+    assert [each.problem for each in healed.remaining] == [Problem.NO_INVENTORY]
+    assert findings(database) == before
+    assert database.counters_sum() == counters
+
+
+def test_a_consumer_that_claims_in_between_is_not_removed(damage, world, database, monkeypatch):
+    damage("DELETE FROM allocations WHERE used = 2")
+    found = findings(database)
+    body = {"project_id": "red", "user_id": "ann", "consumer_type": "INSTANCE", "consumer_generation": 1}
+    body["allocations"] = {CHILD: {"resources": {"VCPU": 1}}}
+    assert world.put(f"/allocations/{VOLUME}", body) == 204
+    late = iter([found])
+    monkeypatch.setattr(
+        "placement.maintenance.heal.audit.audit", lambda conn: next(late, None) or audit(conn)
+    )
+    healed = heal(database, OWNER)
+    assert healed.remaining == []
+    assert world.get(f"/allocations/{VOLUME}")["consumer_generation"] == 2
+
+
+def test_a_provider_that_moved_in_between_gets_the_root_it_has_now(damage, world, database, monkeypatch):
+    stale = Finding(Problem.WRONG_ROOT, 3, GRANDCHILD, f"should be {OTHER}")
+    late = iter([[stale]])
+    monkeypatch.setattr(
+        "placement.maintenance.heal.audit.audit", lambda conn: next(late, None) or audit(conn)
+    )
+    heal(database, OWNER)
+    assert world.get(f"/resource_providers/{GRANDCHILD}")["root_provider_uuid"] == ROOT
