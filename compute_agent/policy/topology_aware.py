@@ -86,9 +86,10 @@ def _candidates(
         if len(inside) >= count and (cpus := _pick(topology, policy, count, [inside])) is not None:
             yield cpus
     for start in topology.l3_domains:
-        cpus = _walk(topology, policy, count, free, start.cpus)
-        if cpus is not None:
-            yield cpus
+        for nearest_first in (True, False):
+            cpus = _walk(topology, policy, count, free, start.cpus, nearest_first)
+            if cpus is not None:
+                yield cpus
 
 
 def _domains(topology: Topology) -> Iterable[CpuSet]:
@@ -100,11 +101,17 @@ def _domains(topology: Topology) -> Iterable[CpuSet]:
 
 
 def _walk(
-    topology: Topology, policy: ThreadPolicy, count: int, free: CpuSet, start: CpuSet
+    topology: Topology,
+    policy: ThreadPolicy,
+    count: int,
+    free: CpuSet,
+    start: CpuSet,
+    nearest_first: bool,
 ) -> tuple[int, ...] | None:
-    """A choice that fills the L3 domain it starts in and goes on to near ones until there is enough.
+    """A choice that fills the L3 domain it starts in and goes on to others until there is enough.
 
-    Among equally near ones: the tightest that has all that is missing, else the roomiest.
+    Either to the nearest first, or to whatever makes the fewest: the tightest that has all that is missing,
+    else the roomiest. Each decides where the other leaves it open.
     """
     home = topology.node_of(min(start))
     reach = [free & start]
@@ -116,15 +123,15 @@ def _walk(
         if not others:
             return None
 
-        def cost(cpus: CpuSet, missing: int = missing) -> tuple[int, bool, int, int]:
+        def cost(cpus: CpuSet, missing: int = missing) -> tuple[tuple[int, int], ...]:
             amount = len(cpus & free)
-            enough = amount >= missing
-            distance = _node_distance(topology, home, topology.node_of(min(cpus)))
-            return distance, not enough, amount if enough else -amount, min(cpus)
+            distance = (_node_distance(topology, home, topology.node_of(min(cpus))), 0)
+            fit = (0, amount) if amount >= missing else (1, -amount)
+            return (distance, fit) if nearest_first else (fit, distance)
 
-        nearest = min(others, key=cost)
-        others.remove(nearest)
-        reach.append(nearest & free)
+        chosen = min(others, key=cost)
+        others.remove(chosen)
+        reach.append(chosen & free)
 
 
 def _pick(

@@ -181,19 +181,15 @@ def _deletions(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Iterator[Action]:
     """Providers that were ours, children before their parents; none that still has somebody else's child."""
-    present = {node.uuid for node in derived.nodes}
-    doomed = [uuid for uuid in reported if uuid in owned and uuid not in present]
-    remaining = set(reported)
-    while doomed:
-        ready = [
-            uuid for uuid in doomed if not any(reported[other].parent == uuid for other in remaining - {uuid})
-        ]
-        if not ready:
-            return
+    present = {node.uuid: node.parent for node in derived.nodes}
+    # What stays of ours is below its new parent by now.
+    parents = {**{uuid: provider.parent for uuid, provider in reported.items()}, **present}
+    doomed = {uuid for uuid in reported if uuid in owned and uuid not in present}
+    while ready := doomed - set(parents.values()):
         for uuid in sorted(ready):
             yield DeleteProvider(uuid)
-        remaining -= set(ready)
-        doomed = [uuid for uuid in doomed if uuid in remaining]
+            del parents[uuid]
+        doomed -= ready
 
 
 HOST_CLASSES = frozenset({"PCPU", "VCPU", "MEMORY_MB", "LLC", "MBA", "CUSTOM_LLC", "CUSTOM_MBA"})

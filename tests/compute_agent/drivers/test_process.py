@@ -279,6 +279,7 @@ class TestRestart:
         run(make_driver(), uid, "sleep", "60")
         path = folder / f"{uid}.json"
         record = json.loads(path.read_bytes())
+        time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # start times are in ticks; no pid comes round within one
         other = subprocess.Popen(["sleep", "60"])
         try:
             record["identity"]["pid"] = other.pid

@@ -108,6 +108,13 @@ def test_providers_of_ours_go_leaves_first_and_those_of_others_stay():
     assert plan(derived, has, owned, KNOWN) == (DeleteProvider("l3"), DeleteProvider("numa"))
 
 
+def test_a_provider_goes_when_its_child_has_moved_elsewhere():
+    derived = tree(node(ROOT), node(CHILD, ROOT))
+    has = {ROOT: reported(ROOT), "gone": reported("gone", ROOT), CHILD: reported(CHILD, "gone")}
+    owned = {uuid: Owned() for uuid in has}
+    assert plan(derived, has, owned, KNOWN) == (UpdateProvider(CHILD, CHILD, ROOT), DeleteProvider("gone"))
+
+
 def test_a_provider_of_ours_with_a_child_of_somebody_else_stays():
     has = {ROOT: reported(ROOT), CHILD: reported(CHILD, ROOT), OTHER: reported(OTHER, CHILD)}
     assert plan(tree(node(ROOT)), has, {CHILD: Owned()}, KNOWN) == ()
