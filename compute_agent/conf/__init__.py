@@ -5,6 +5,7 @@ An option module has `register_opts(conf)`, which makes its options known, and `
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +36,17 @@ def load(args: Sequence[str] = (), config_files: Sequence[str] | None = None) ->
         default_config_files=None if config_files is None else list(config_files),
         default_config_dirs=None if config_files is None else [],
     )
+    _check_values(conf)
     return conf
+
+
+def _check_values(conf: cfg.ConfigOpts) -> None:
+    """Look at every value, as oslo.config converts and checks them only when they are asked for."""
+    for group, options in list_opts():
+        section = conf if group == "DEFAULT" else conf[group]
+        for option in options:
+            with suppress(cfg.NoSuchOptError):  # listed for the sample only, such as those of an auth plugin
+                getattr(section, option.dest)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

@@ -24,6 +24,7 @@ from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.inventory.identity import IdentityError
 from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_folder
@@ -143,7 +144,7 @@ class Agent:
             return
         try:
             world = build_world(conf, topology)
-        except (ConfigError, OSError) as error:
+        except (ConfigError, IdentityError, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self._config_error = str(error)
             LOG.error("The configuration does not fit the host, the old one stays: %s", error)

@@ -1,0 +1,268 @@
+"""A whole agent in this process, asked on its socket."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+
+import pytest
+import requests
+
+from compute_agent import conf as agent_conf
+from compute_agent.daemon.protocol import RequestError, ask
+from compute_agent.daemon.service import Agent
+from compute_agent.drivers.base import DriverError
+from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.pipeline.state import StateLockedError
+
+SECONDS = 20
+
+
+class Rig:
+    """An agent, the way to ask it, and the way to change its ini file."""
+
+    def __init__(self, write_ini, client):
+        self.write_ini = write_ini
+        self.client = client
+        self.ini = write_ini()
+        self.agent = Agent(self.load_conf)
+        self.agent.start()
+        self.wait_for(lambda: self.ask("status")["placement"] == "up")
+
+    def load_conf(self):
+        return agent_conf.load([], [str(self.ini)])
+
+    def ask(self, method, **params):
+        return ask(self.ini.parent / "state" / "agent.sock", method, params)
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + SECONDS
+        while not (value := condition()):
+            assert time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.02)
+        return value
+
+    def node(self):
+        """The provider that has the CPUs."""
+        return self.agent.pipeline.world.tree.providing("VCPU")[0].uuid
+
+    def claim(self, consumer, **resources):
+        body = {
+            "allocations": {self.node(): {"resources": resources}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": self.client.allocations(consumer).generation,
+            "consumer_type": "INSTANCE",
+        }
+        self.client._request("PUT", f"/allocations/{consumer}", body)
+
+    def close(self):
+        for guest in self.agent.driver.guests():
+            self.agent.driver.stop(guest, 0)
+        self.agent.stop()
+
+
+@pytest.fixture
+def rig(write_ini, client):
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    rig = Rig(write_ini, client)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def uid():
+    return str(uuid.uuid4())
+
+
+def test_a_guest_from_start_to_stop(rig, uid):
+    rig.claim(uid, PCPU=1)
+    guest = rig.ask("guest.run", uuid=uid, name="web", command=["sleep", "60"])
+    assert (guest["cpus"], guest["kind"], guest["vcpus"], guest["command"]) == (
+        "0",
+        "dedicated",
+        1,
+        "sleep 60",
+    )
+    assert guest["allocation"] == {rig.node(): {"PCPU": 1}}
+    assert os.sched_getaffinity(guest["pid"]) == {0}
+    assert rig.ask("guest.list") == [guest]
+    assert rig.ask("guest.show", guest="web") == rig.ask("guest.show", guest=uid) == guest
+    assert rig.ask("audit") == []
+    assert rig.ask("status")["guests"] == 1
+    rig.ask("guest.stop", guest="web")
+    assert rig.ask("guest.list") == []
+    assert rig.ask("audit") == [
+        {"consumer": uid, "finding": "allocation without guest", "resources": {"PCPU": 1}}
+    ]
+
+
+def test_a_mixed_guest_has_its_own_and_the_shared_cpus(rig, uid):
+    rig.claim(uid, PCPU=1, VCPU=1)
+    guest = rig.ask("guest.run", uuid=uid, command=["sleep", "60"])
+    assert (guest["kind"], guest["vcpu_cpus"], guest["cpus"]) == ("mixed", ["0", "1"], "0-1")
+
+
+def test_a_guest_without_allocation_is_shared_and_reported(rig):
+    guest = rig.ask("guest.run", command=["sleep", "60"])
+    assert (guest["kind"], guest["cpus"]) == ("unallocated", "1")
+    assert rig.ask("status")["unallocated_guests"] == [guest["uuid"]]
+    assert rig.ask("audit")[0]["finding"] == "guest without allocation"
+
+
+def test_an_adopted_process(rig, uid):
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        guest = rig.ask("guest.adopt", uuid=uid, pid=process.pid, vcpus=2)
+        assert (guest["origin"], guest["vcpus"]) == ("adopted", 2)
+        assert os.sched_getaffinity(process.pid) == {1}
+        with pytest.raises(RequestError, match=f"pid {process.pid} is guest {uid} already"):
+            rig.ask("guest.adopt", pid=process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "words"),
+    [
+        ("guest.run", {}, "command"),
+        ("guest.run", {"command": []}, "command"),
+        ("guest.run", {"command": ["no-such-program"]}, "no-such-program"),
+        ("guest.run", {"command": ["true"], "vcpus": 0}, "vcpus"),
+        ("guest.run", {"command": ["true"], "vcpus": "2"}, "vcpus"),
+        ("guest.run", {"command": ["true"], "uuid": "x"}, "uuid"),
+        ("guest.run", {"command": ["true"], "thread_policy": "x"}, "thread_policy"),
+        ("guest.run", {"command": ["true"], "qos_class": "a b"}, "qos_class"),
+        ("guest.run", {"command": ["true"], "thread_policy": "require"}, None),
+        ("guest.run", {"command": ["true"], "nonsense": 1}, "nonsense"),
+        ("guest.adopt", {"pid": 1}, "pid"),
+        ("guest.show", {"guest": "nobody"}, "there is no guest nobody"),
+        ("guest.list", {"extra": 1}, "extra"),
+    ],
+)
+def test_bad_parameters_are_named(rig, method, params, words):
+    if words is None:
+        assert rig.ask(method, **params)["kind"] == "unallocated"  # without PCPU there is nothing to require
+        return
+    with pytest.raises(RequestError, match=words):
+        rig.ask(method, **params)
+    assert rig.ask("guest.list") == []
+
+
+def test_a_name_that_two_guests_have_is_ambiguous(rig):
+    for _ in range(2):
+        rig.ask("guest.run", name="twin", command=["sleep", "60"])
+    with pytest.raises(RequestError, match="2 guests are named twin"):
+        rig.ask("guest.stop", guest="twin")
+
+
+def test_inventory_shows_both_sides(rig):
+    answer = rig.ask("inventory")
+    assert answer["derived"] == answer["reported"]
+    assert answer["derived"][rig.node()]["inventories"]["PCPU"]["total"] == 1
+
+
+def test_what_needs_placement_says_that_it_is_away(rig, live_placement, uid):
+    live_placement.stop()
+    for method, params in (("audit", {}), ("inventory", {}), ("guest.run", {"command": ["true"]})):
+        with pytest.raises(RequestError, match="no answer"):
+            rig.ask(method, **params)
+    live_placement.start()
+
+
+def test_no_second_agent_on_the_same_state(rig):
+    with pytest.raises(StateLockedError, match=f"pid {os.getpid()}"):
+        Agent(rig.load_conf)
+
+
+def test_a_timer_repairs_and_sees_a_changed_file(rig):
+    guest = rig.ask("guest.run", command=["sleep", "60"])
+    os.sched_setaffinity(guest["pid"], {0, 1})
+    rig.write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = testhost")
+    rig.agent.tick()
+    rig.wait_for(lambda: "PCPU" not in rig.client.inventories(rig.node())[0])
+    assert rig.ask("guest.show", guest=guest["uuid"])["cpus"] == "0-1"
+    os.sched_setaffinity(guest["pid"], {0})
+    rig.agent.tick()
+    rig.wait_for(lambda: os.sched_getaffinity(guest["pid"]) == {0, 1})
+
+
+@pytest.mark.parametrize(
+    ("section", "lines", "words"),
+    [
+        ("compute", "cpu_shared_set = 0-1\ncpu_dedicated_set = 1", "CPU 1"),
+        ("policy", "name = nonsense", "nonsense"),
+        ("placement", "auth_type = nonsense", "nonsense"),
+        ("guests", "reconcile_interval = often", "often"),
+    ],
+)
+def test_a_configuration_to_refuse_changes_nothing_and_is_told(rig, section, lines, words):
+    before = rig.agent.pipeline.world.cpu_sets
+    rig.write_ini(**{section: lines})
+    rig.agent.reload()
+    assert words in rig.ask("status")["config_error"]
+    assert words in rig.agent.health()[1]["config_error"]
+    assert rig.agent.pipeline.world.cpu_sets == before
+    rig.write_ini()
+    rig.agent.reload()
+    assert rig.ask("status")["config_error"] == ""
+
+
+def test_signals_end_and_reload(rig, monkeypatch):
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    calls = []
+    monkeypatch.setattr(rig.agent, "reload", lambda: calls.append("reload"))
+    monkeypatch.setattr(rig.agent, "stop", lambda: calls.append("stop"))
+    try:
+        rig.agent.catch_signals()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        rig.agent.serve()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        monkeypatch.undo()
+    assert calls == ["reload", "stop"]
+
+
+def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ini = write_ini(daemon=f"http_port = {port}")
+    agent = Agent(lambda: agent_conf.load([], [str(ini)]))
+    agent.start()
+    try:
+        answer = requests.get(f"http://127.0.0.1:{port}/healthz", timeout=10)
+        assert (answer.status_code, answer.json()["status"]) == (200, "ok")
+        assert "compute_agent_guests 0.0" in requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+    finally:
+        agent.stop()
+    assert agent.health() == (False, agent.health()[1])
+
+
+def test_a_configuration_to_refuse_leaves_no_lock(write_ini):
+    bad = write_ini(compute="cpu_dedicated_set = 0-1\ncpu_shared_set = 1")
+    with pytest.raises(ConfigError, match="CPU 1"):
+        Agent(lambda: agent_conf.load([], [str(bad)]))
+    good = write_ini()
+    agent = Agent(lambda: agent_conf.load([], [str(good)]))
+    agent.start()
+    agent.stop()
+
+
+def test_a_guest_that_cannot_be_stopped_is_told(rig, monkeypatch):
+    guest = rig.ask("guest.run", command=["sleep", "60"])
+
+    def fail(*_):
+        raise DriverError("it does not want to")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.agent.driver, "stop", fail)
+        with pytest.raises(RequestError, match="it does not want to"):
+            rig.ask("guest.stop", guest=guest["uuid"])
