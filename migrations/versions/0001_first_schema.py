@@ -61,6 +61,7 @@ def upgrade() -> None:
         sa.Column("parent_id", sa.Integer(), nullable=True),
         sa.Column("bucket", sa.SmallInteger(), nullable=False),
         sa.Column("change_seq", sa.BigInteger(), nullable=False),
+        sa.Column("described_seq", sa.BigInteger(), nullable=False, server_default="0"),
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
             ["parent_id"], ["resource_providers.id"], name="fk_resource_providers_parent_id"

@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -25,12 +25,16 @@ _present_counter: Final = (
     .where(change_buckets.c.id == resource_providers.c.bucket)
     .scalar_subquery()
 )
-_stamp: Final = (
+_stamp_usage: Final = (
     sa.update(resource_providers)
     .where(_chosen_providers)
-    .values(change_seq=_present_counter, updated_at=sa.bindparam("now"))
+    .values(
+        change_seq=_present_counter,
+        generation=resource_providers.c.generation + sa.bindparam("by"),
+        updated_at=sa.bindparam("now"),
+    )
 )
-_stamp_and_bump: Final = _stamp.values(generation=resource_providers.c.generation + sa.bindparam("by"))
+_stamp_all: Final = _stamp_usage.values(described_seq=_present_counter)
 _sum_of_counters: Final = sa.select(sa.func.sum(change_buckets.c.counter))
 
 
@@ -44,7 +48,7 @@ class Transaction:
         self.conn = conn
         self.names = names
         self.now = time.time()
-        self._changed: dict[int, int] = {}
+        self._changed: dict[int, _Change] = {}
 
     def lock(self, uuids: Iterable[str]) -> None:
         """Wait until no other transaction writes to these providers.
@@ -62,10 +66,14 @@ class Transaction:
         """As :meth:`lock`, for moving providers between parents."""
         buckets.lock(self.conn, (buckets.TREES,))
 
-    def changed(self, provider_ids: Iterable[int], *, generation: bool) -> None:
-        """Note that these (locked) providers changed; with ``generation`` theirs goes up by one (more)."""
+    def changed(self, provider_ids: Iterable[int], *, generation: bool, usage_only: bool = False) -> None:
+        """Note that these (locked) providers changed; with ``generation`` theirs goes up by one (more).
+
+        With ``usage_only`` nothing changed but how much of them is used, which readers take up faster.
+        """
         for number in provider_ids:
-            self._changed[number] = self._changed.get(number, 0) + generation
+            before = self._changed.get(number, _NO_CHANGE)
+            self._changed[number] = _Change(before.bumps + generation, before.usage_only and usage_only)
 
     def deleted(self, uuid: str) -> None:
         """Note that this (locked) provider is gone."""
@@ -73,12 +81,20 @@ class Transaction:
 
     def flush(self) -> None:
         """Write the stamps of what changed; the last thing before the commit."""
-        for by in sorted(set(self._changed.values())):
-            ids = sorted(number for number, bumps in self._changed.items() if bumps == by)
-            if by:
-                self.conn.execute(_stamp_and_bump, {"ids": ids, "now": self.now, "by": by})
-            else:
-                self.conn.execute(_stamp, {"ids": ids, "now": self.now})
+        for change in sorted(set(self._changed.values())):
+            statement = _stamp_usage if change.usage_only else _stamp_all
+            ids = sorted(number for number, each in self._changed.items() if each == change)
+            self.conn.execute(statement, {"ids": ids, "now": self.now, "by": change.bumps})
+
+
+class _Change(NamedTuple):
+    """By how much the generation of a provider goes up, and whether nothing but its usage changed."""
+
+    bumps: int
+    usage_only: bool
+
+
+_NO_CHANGE: Final = _Change(0, usage_only=True)
 
 
 class Database:

@@ -53,9 +53,11 @@ resource_providers = _table(
     # a provider without a parent is a root: both are NULL
     sa.Column("root_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
     sa.Column("parent_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
-    # in which change bucket the provider is, and that bucket's counter when it last changed
+    # in which change bucket the provider is, and that bucket's counter when it last changed:
+    # in any way, and in another way than that more or less of it is used
     sa.Column("bucket", sa.SmallInteger, nullable=False),
     sa.Column("change_seq", sa.BigInteger, nullable=False),
+    sa.Column("described_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Index("ix_resource_providers_bucket_change_seq", "bucket", "change_seq"),
 )

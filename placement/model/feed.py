@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from placement.db import buckets
 from placement.db.database import Database
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import rows
-from placement.model.world import World
+from placement.model.world import Provider, World
 
 LOG = logging.getLogger(__name__)
 
@@ -119,16 +119,32 @@ class Model:
         for bucket, (_, deletions) in moved.items():
             if deletions != state.deletions[bucket]:
                 self._forget_deleted(conn, state, bucket)
-        changed = self._changed_since(conn, {bucket: state.counters[bucket] for bucket in moved})
-        if len(changed) > 100 and len(changed) > _FULL_READ_SHARE * len(state.world):
-            return None
-        for bucket, provider in rows.read_some(conn, changed, state.names, self._shared):
-            state.world.put(provider)
-            state.members.setdefault(bucket, set()).add(provider.id)
+        if moved:
+            changed = rows.read_changed(conn, {bucket: state.counters[bucket] for bucket in moved})
+            if len(changed) > 100 and len(changed) > _FULL_READ_SHARE * len(state.world):
+                return None
+            self._apply(conn, state, changed)
         for bucket, (counter, deletions) in moved.items():
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
         return state
+
+    def _apply(self, conn: sa.Connection, state: _State, changed: list[rows.Row]) -> None:
+        """Take up the changed providers; those of which only the usage changed with less reading."""
+        described, usage = [], []
+        for row in changed:
+            known = state.world.providers.get(row.id)
+            if known is None or row.described_seq > state.counters[row.bucket] or not _same(row, known):
+                described.append(row)
+            else:
+                usage.append((row, known))
+        for bucket, provider in rows.read_some(conn, described, state.names, self._shared):
+            state.world.put(provider)
+            state.members.setdefault(bucket, set()).add(provider.id)
+        used = rows.read_used(conn, [row.id for row, _ in usage], state.names)
+        for row, known in usage:
+            new = used.get(row.id, rows.NOTHING)
+            state.world.put(replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
 
     def _forget_deleted(self, conn: sa.Connection, state: _State, bucket: int) -> None:
         query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
@@ -137,16 +153,12 @@ class Model:
             state.world.remove(number)
         state.members[bucket] = state.members.get(bucket, set()) & remaining
 
-    def _changed_since(self, conn: sa.Connection, seen: dict[int, int]) -> list[int]:
-        if not seen:
-            return []
-        bounds = {"buckets": list(seen), "lowest": min(seen.values())}
-        return [number for number, bucket, stamp in conn.execute(_stamped, bounds) if stamp > seen[bucket]]
 
-
-_stamped: Final = sa.select(
-    resource_providers.c.id, resource_providers.c.bucket, resource_providers.c.change_seq
-).where(
-    resource_providers.c.bucket.in_(sa.bindparam("buckets", expanding=True)),
-    resource_providers.c.change_seq > sa.bindparam("lowest"),
-)
+def _same(row: rows.Row, known: Provider) -> bool:
+    """Whether the provider is still called and placed as it was."""
+    return (row.uuid, row.name, row.parent_id, row.root_id) == (
+        known.uuid,
+        known.name,
+        known.parent_id,
+        known.root_id,
+    )

@@ -1,7 +1,7 @@
 """Reading providers, and all that belongs to them, out of the database."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -22,7 +22,19 @@ _rp = resource_providers.c
 _own: sa.BindParameter[list[int]] = sa.bindparam("ids", expanding=True)
 
 _providers: Final = sa.select(
-    _rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id, _rp.updated_at, _rp.bucket
+    _rp.id,
+    _rp.uuid,
+    _rp.name,
+    _rp.generation,
+    _rp.parent_id,
+    sa.func.coalesce(_rp.root_id, _rp.id).label("root_id"),
+    _rp.updated_at,
+    _rp.bucket,
+    _rp.change_seq,
+    _rp.described_seq,
+)
+_stamped: Final = _providers.where(
+    _rp.bucket.in_(sa.bindparam("buckets", expanding=True)), _rp.change_seq > sa.bindparam("lowest")
 )
 _inventories: Final = sa.select(
     inventories.c.provider_id,
@@ -42,14 +54,12 @@ _traits: Final = sa.select(provider_traits.c.provider_id, provider_traits.c.trai
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
 _some: Final = {
-    "providers": _providers.where(_rp.id.in_(_own)),
     "inventories": _inventories.where(inventories.c.provider_id.in_(_own)),
     "used": _used.where(allocations.c.provider_id.in_(_own)),
     "traits": _traits.where(provider_traits.c.provider_id.in_(_own)),
     "aggregates": _aggregates.where(provider_aggregates.c.provider_id.in_(_own)),
 }
 _all: Final = {
-    "providers": _providers,
     "inventories": _inventories,
     "used": _used,
     "traits": _traits,
@@ -84,53 +94,90 @@ class Shared:
         return self._kept.setdefault(value, value)
 
 
+class Row(NamedTuple):
+    """A provider's own row: what it is, and when it last changed (see :mod:`placement.db.buckets`)."""
+
+    id: int
+    uuid: str
+    name: str
+    generation: int
+    parent_id: int | None
+    root_id: int
+    updated_at: float
+    bucket: int
+    change_seq: int
+    described_seq: int
+
+
+def read_changed(conn: sa.Connection, seen: Mapping[int, int]) -> list[Row]:
+    """The providers of these buckets that were stamped with more than the counter seen in theirs."""
+    bounds = {"buckets": list(seen), "lowest": min(seen.values())}
+    changed = (Row._make(row) for row in conn.execute(_stamped, bounds))
+    return [row for row in changed if row.change_seq > seen[row.bucket]]
+
+
 def read_all(conn: sa.Connection, names: Names, shared: Shared) -> Iterator[tuple[int, Provider]]:
     """Every provider, with the number of its change bucket."""
-    return _assemble({kind: conn.execute(query).all() for kind, query in _all.items()}, names, shared)
+    rows = [Row._make(row) for row in conn.execute(_providers)]
+    return _assemble(rows, {kind: conn.execute(query).all() for kind, query in _all.items()}, names, shared)
 
 
 def read_some(
-    conn: sa.Connection, ids: Iterable[int], names: Names, shared: Shared
+    conn: sa.Connection, rows: Sequence[Row], names: Names, shared: Shared
 ) -> Iterator[tuple[int, Provider]]:
-    """Those of the providers that exist, with the numbers of their change buckets."""
-    ordered = sorted(ids)
-    for start in range(0, len(ordered), _CHUNK):
-        chosen = {"ids": ordered[start : start + _CHUNK]}
-        yield from _assemble(
-            {kind: conn.execute(query, chosen).all() for kind, query in _some.items()}, names, shared
-        )
+    """The providers of these rows, with the numbers of their change buckets."""
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        chosen = {"ids": [row.id for row in chunk]}
+        parts = {kind: conn.execute(query, chosen).all() for kind, query in _some.items()}
+        yield from _assemble(chunk, parts, names, shared)
 
 
-def _assemble(rows: dict[str, Sequence[Any]], names: Names, shared: Shared) -> Iterator[tuple[int, Provider]]:
+def read_used(conn: sa.Connection, ids: Sequence[int], names: Names) -> dict[int, dict[str, int]]:
+    """How much of each class is used, of those of the providers of which anything is."""
+    used: dict[int, dict[str, int]] = {}
+    for start in range(0, len(ids), _CHUNK):
+        _sum_up(used, conn.execute(_some["used"], {"ids": ids[start : start + _CHUNK]}), names)
+    return used
+
+
+def _sum_up(used: dict[int, dict[str, int]], rows: Iterable[Any], names: Names) -> None:
+    for provider_id, class_id, amount in rows:
+        used.setdefault(provider_id, {})[names.class_of[class_id]] = int(amount)
+
+
+def _assemble(
+    rows: Iterable[Row], parts: Mapping[str, Sequence[Any]], names: Names, shared: Shared
+) -> Iterator[tuple[int, Provider]]:
     owned_inventories: dict[int, dict[str, Inventory]] = {}
-    for provider_id, class_id, *values in rows["inventories"]:
+    for provider_id, class_id, *values in parts["inventories"]:
         owned_inventories.setdefault(provider_id, {})[names.class_of[class_id]] = shared(Inventory(*values))
     used: dict[int, dict[str, int]] = {}
-    for provider_id, class_id, amount in rows["used"]:
-        used.setdefault(provider_id, {})[names.class_of[class_id]] = int(amount)
+    _sum_up(used, parts["used"], names)
     owned_traits: dict[int, list[str]] = {}
-    for provider_id, trait_id in rows["traits"]:
+    for provider_id, trait_id in parts["traits"]:
         owned_traits.setdefault(provider_id, []).append(names.trait_of[trait_id])
     aggregates: dict[int, list[str]] = {}
-    for provider_id, aggregate in rows["aggregates"]:
+    for provider_id, aggregate in parts["aggregates"]:
         aggregates.setdefault(provider_id, []).append(shared(aggregate))
-    for number, uuid, name, generation, parent_id, root_id, updated_at, bucket in rows["providers"]:
+    for row in rows:
+        number = row.id
         yield (
-            bucket,
+            row.bucket,
             Provider(
                 id=number,
-                uuid=uuid,
-                name=name,
-                generation=generation,
-                parent_id=parent_id,
-                root_id=number if root_id is None else root_id,
-                updated_at=updated_at,
-                inventories=owned_inventories.get(number, _NOTHING),
-                used=used.get(number, _NOTHING),
+                uuid=row.uuid,
+                name=row.name,
+                generation=row.generation,
+                parent_id=row.parent_id,
+                root_id=row.root_id,
+                updated_at=row.updated_at,
+                inventories=owned_inventories.get(number, NOTHING),
+                used=used.get(number, NOTHING),
                 traits=shared(frozenset(owned_traits.get(number, ()))),
                 aggregates=shared(frozenset(aggregates.get(number, ()))),
             ),
         )
 
 
-_NOTHING: Final[dict[str, Any]] = {}
+NOTHING: Final[dict[str, Any]] = {}

@@ -88,8 +88,8 @@ def write_claims(tx: Transaction, claims: Sequence[Claim], known: Mapping[str, c
     _check_capacity(tx.conn, claims, rows)
     _insert(tx, claims, known, rows, classes)
     claimed = {rows[uuid].id for claim in claims for uuid in claim.resources}
-    tx.changed(claimed, generation=True)
-    tx.changed({each.provider_id for each in before}, generation=False)
+    tx.changed(claimed, generation=True, usage_only=True)
+    tx.changed({each.provider_id for each in before}, generation=False, usage_only=True)
 
 
 def _class_ids(tx: Transaction, claims: Sequence[Claim]) -> dict[str, int]:
@@ -240,7 +240,7 @@ def delete(tx: Transaction, consumer: str) -> None:
     tx.lock({each.provider_uuid for each in held})
     tx.conn.execute(sa.delete(allocations).where(allocations.c.consumer_id.in_(ids)))
     consumer_store.remove(tx, ids)
-    tx.changed({each.provider_id for each in held}, generation=False)
+    tx.changed({each.provider_id for each in held}, generation=False, usage_only=True)
 
 
 @dataclass(frozen=True, slots=True)
