@@ -1,0 +1,28 @@
+"""Runs `openstack` commands in one process, one after the other: a second's start is paid once.
+
+Reads arguments as a line of JSON, answers `[status, stdout, stderr]` as another. Run by
+:mod:`tests.placement.client.shell`, apart from the tests because the program sets up logging as it likes.
+"""
+
+import contextlib
+import io
+import json
+import sys
+
+from openstackclient.shell import OpenStackShell
+
+
+def run(arguments: list[str]) -> tuple[int, str, str]:
+    """What the program `openstack` would do: its exit status, and what it would print."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = OpenStackShell().run(arguments)
+        except SystemExit as ended:  # argparse
+            status = ended.code if isinstance(ended.code, int) else 1
+    return status, out.getvalue(), err.getvalue()
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)

@@ -1,0 +1,88 @@
+"""The command line of operators, against a running service."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[3]
+COMMANDS: Final = frozenset(
+    entry.name.replace("_", " ") for entry in entry_points(group="openstack.placement.v1")
+)
+"""What the plugin osc-placement adds to `openstack`."""
+
+
+class CommandFailed(Exception):
+    """The command ended with an error; the text is what it printed."""
+
+
+class Shell:
+    """`openstack` at one microversion, as administrator of the service at ``url``."""
+
+    def __init__(self, driver: "subprocess.Popen[str]", url: str, version: str) -> None:
+        self._driver = driver
+        self._options = [
+            *("--os-auth-type", "admin_token", "--os-token", "admin", "--os-endpoint", url),
+            *("--os-placement-api-version", version),
+        ]
+        self.version = tuple(map(int, version.split(".")))
+        self.walked: set[str] = set()
+        """The commands that were run and did not fail."""
+
+    def __call__(self, command: str) -> Any:
+        """Run a command; what it shows as JSON, None for nothing.
+
+        :raises CommandFailed: it ended with another status than 0.
+        """
+        words = shlex.split(command)
+        name = max((each for each in COMMANDS if words[: len(each.split())] == each.split()), key=len)
+        if _shows(name):
+            words += ["--format", "json"]
+        status, out, err = self._run([*self._options, *words])
+        if status:
+            raise CommandFailed(f"{command}: {err or out}")
+        self.walked.add(name)
+        return json.loads(out) if out else None
+
+    def _run(self, arguments: list[str]) -> tuple[int, str, str]:
+        assert self._driver.stdin is not None
+        assert self._driver.stdout is not None
+        print(json.dumps(arguments), file=self._driver.stdin, flush=True)
+        answer = self._driver.stdout.readline()
+        assert answer, f"the client ended with {self._driver.wait()}"
+        status, out, err = json.loads(answer)
+        return status, out, err
+
+
+def _shows(command: str) -> bool:
+    """Whether the command prints a table, which then can be JSON."""
+    return command.split()[-1] not in ("delete",) and command not in (
+        "resource class create",
+        "resource class set",
+        "trait create",
+    )
+
+
+@contextmanager
+def client() -> Iterator["subprocess.Popen[str]"]:
+    """The process that runs commands; ended afterwards."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.placement.client.driver"],
+        cwd=ROOT,
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield driver
+    finally:
+        driver.communicate(timeout=60)

@@ -1,0 +1,332 @@
+"""Operators' command line, `openstack` with osc-placement, shows what it shows of OpenStack Placement."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import os_resource_classes
+import pytest
+
+from placement.conf import new_config
+from placement.db import migration
+from tests import databases
+from tests.placement.client.shell import COMMANDS, CommandFailed, Shell, client
+from tests.placement.workers.stress import service
+
+HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
+NODE = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
+RACK = "d1ad1c8f-3cd9-4a36-9c8d-1c4a3b3f4e55"
+GUEST = "67a82c9a-4a12-4b0a-8b5b-6e5d0b2a9b11"
+OTHER = "c8e96ef0-6d1e-4f0c-8a23-0e0f4f4f0a22"
+ALLOCATION = "resource provider allocation"
+INVENTORY = "resource provider inventory"
+
+# The versions that commands of the plugin ask for, as their --help says.
+SINCE = {
+    "allocation candidate list": (1, 10),
+    "resource class create": (1, 2),
+    "resource class delete": (1, 2),
+    "resource class list": (1, 2),
+    "resource class set": (1, 7),
+    "resource class show": (1, 2),
+    "resource provider aggregate list": (1, 1),
+    "resource provider aggregate set": (1, 1),
+    "resource provider allocation unset": (1, 12),
+    "resource provider trait delete": (1, 6),
+    "resource provider trait list": (1, 6),
+    "resource provider trait set": (1, 6),
+    "resource usage show": (1, 9),
+    "trait create": (1, 6),
+    "trait delete": (1, 6),
+    "trait list": (1, 6),
+    "trait show": (1, 6),
+}
+
+
+@pytest.fixture
+def url(tmp_path) -> Iterator[str]:
+    """The service under gunicorn, on an empty SQLite database."""
+    with databases.create("sqlite") as server:
+        database = server.fresh_database()
+        migration.upgrade(database)
+        with service(database, tmp_path, workers=1) as running:
+            yield running.base
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["1.0", "1.14", "1.24", "1.29", "1.39"])
+def test_every_command_shows_what_is_true(url, version):
+    with client() as driver:
+        shell = Shell(driver, url, version)
+        walk_providers(shell)
+        walk_inventories(shell)
+        if shell.version >= (1, 1):
+            walk_aggregates(shell)
+        if shell.version >= (1, 2):
+            walk_classes(shell)
+        if shell.version >= (1, 6):
+            walk_traits(shell)
+        walk_allocations(shell)
+        if shell.version >= (1, 10):
+            walk_candidates(shell)
+        walk_back(shell)
+    assert shell.walked == {command for command in COMMANDS if shell.version >= SINCE.get(command, (1, 0))}
+
+
+def test_the_plugin_has_the_commands_that_are_said_to_be_new_in_a_version():
+    assert SINCE.keys() <= COMMANDS
+
+
+def provider(
+    shell: Shell, uuid: str, name: str, generation: int, parent: str | None = None
+) -> dict[str, Any]:
+    """A resource provider, as the version shows it."""
+    shown = {"uuid": uuid, "name": name, "generation": generation}
+    if shell.version >= (1, 14):
+        shown |= {"root_provider_uuid": parent or uuid, "parent_provider_uuid": parent}
+    return shown
+
+
+def inventory(total: int, **others: Any) -> dict[str, Any]:
+    """An inventory, with its defaults."""
+    defaults = {"reserved": 0, "min_unit": 1, "max_unit": 2**31 - 1, "step_size": 1, "allocation_ratio": 1.0}
+    return {"total": total, **defaults, **others}
+
+
+def untold(resource_class: str, total: int) -> dict[str, Any]:
+    """An inventory that the client has not sent yet: it does not know the defaults."""
+    return {"resource_class": resource_class, **dict.fromkeys(inventory(total), ""), "total": total}
+
+
+def named(*names: str) -> list[dict[str, str]]:
+    return [{"name": name} for name in names]
+
+
+def in_order(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row[key])
+
+
+def walk_providers(shell: Shell) -> None:
+    assert shell("resource provider list") == []
+    host = provider(shell, HOST, "host", 0)
+    assert shell(f"resource provider create --uuid {HOST} host") == host
+    parent = f"--parent-provider {HOST}" if shell.version >= (1, 14) else ""
+    node = provider(shell, NODE, "node", 0, HOST)
+    assert shell(f"resource provider create --uuid {NODE} {parent} node") == node
+    assert shell("resource provider list") == [host, node]
+    assert shell("resource provider list --name node") == [node]
+    assert shell(f"resource provider list --uuid {HOST}") == [host]
+    if shell.version >= (1, 14):
+        assert shell(f"resource provider list --in-tree {HOST}") == [host, node]
+    assert shell(f"resource provider show {NODE}") == node
+    assert shell(f"resource provider show --allocations {NODE}") == {**node, "allocations": {}}
+    renamed = provider(shell, NODE, "node0", 0, HOST)
+    assert shell(f"resource provider set {NODE} --name node0 {parent}") == renamed
+    with pytest.raises(CommandFailed, match="Conflicting resource provider name: host already exists"):
+        shell("resource provider create host")
+    with pytest.raises(CommandFailed, match=f"No resource provider with uuid {RACK} found"):
+        shell(f"resource provider show {RACK}")
+
+
+def walk_inventories(shell: Shell) -> None:
+    vcpu = {"resource_class": "VCPU", **inventory(8, max_unit=4)}
+    memory = {"resource_class": "MEMORY_MB", **inventory(1024)}
+    assert shell(
+        f"{INVENTORY} set {NODE} --resource VCPU=8 --resource VCPU:max_unit=4 --resource MEMORY_MB=1024"
+    ) == [vcpu, memory]
+    larger = inventory(16, reserved=1, max_unit=8, allocation_ratio=2.0)
+    options = "--total 16 --reserved 1 --min_unit 1 --max_unit 8 --step_size 1 --allocation_ratio 2.0"
+    assert shell(f"{INVENTORY} class set {NODE} VCPU {options}") == larger
+    assert shell(f"{INVENTORY} show {NODE} VCPU") == {**larger, "used": 0}
+    cache = {"resource_class": "LLC", **inventory(20)}
+    rows = in_order([{"resource_class": "VCPU", **larger}, memory, cache], "resource_class")
+    for _ in ("once without effect", "once more with none"):
+        amended = shell(f"{INVENTORY} set {NODE} --amend --dry-run --resource LLC=20")
+        assert in_order(amended, "resource_class") == [untold("LLC", total=20), *rows[1:]]
+    shell(f"{INVENTORY} set {NODE} --amend --resource LLC=20")
+    listed = in_order(shell(f"{INVENTORY} list {NODE}"), "resource_class")
+    assert listed == [{**row, "used": 0} for row in rows]
+    assert shell(f"{INVENTORY} delete {NODE} --resource-class MEMORY_MB") is None
+    assert {row["resource_class"] for row in shell(f"{INVENTORY} list {NODE}")} == {"VCPU", "LLC"}
+    usages = in_order(shell(f"resource provider usage show {NODE}"), "resource_class")
+    assert usages == [{"resource_class": "LLC", "usage": 0}, {"resource_class": "VCPU", "usage": 0}]
+    if shell.version >= (1, 4):
+        node = provider(shell, NODE, "node0", 4, HOST)
+        assert shell("resource provider list --resource VCPU=8") == [node]
+        assert shell("resource provider list --resource VCPU=9") == []
+    with pytest.raises(CommandFailed, match=f"No inventory of class DISK_GB for {NODE}"):
+        shell(f"{INVENTORY} show {NODE} DISK_GB")
+
+
+def walk_aggregates(shell: Shell) -> None:
+    has_generations = shell.version >= (1, 19)
+    generation = "--generation 4" if has_generations else ""
+    assert shell(f"resource provider aggregate list {NODE}") == []
+    assert shell(f"resource provider aggregate set {NODE} --aggregate {RACK} {generation}") == [
+        {"uuid": RACK}
+    ]
+    assert shell(f"resource provider aggregate list {NODE}") == [{"uuid": RACK}]
+    node = provider(shell, NODE, "node0", 4 + has_generations, HOST)
+    if has_generations:
+        with pytest.raises(CommandFailed, match="generation"):
+            shell(f"resource provider aggregate set {NODE} --aggregate {RACK} {generation}")
+    if shell.version >= (1, 3):
+        assert shell(f"resource provider list --member-of {RACK}") == [node]
+        assert shell(f"resource provider list --member-of {HOST}") == []
+        row = {"resource_provider": NODE, **untold("VCPU", total=32)}
+        assert shell(f"{INVENTORY} set {RACK} --aggregate --dry-run --resource VCPU=32") == [row]
+
+
+def walk_classes(shell: Shell) -> None:
+    additional = new_config(config_files=()).placement.additional_resource_classes
+    standard = named(*os_resource_classes.STANDARDS, *additional)
+    assert shell("resource class list") == standard
+    assert shell("resource class create CUSTOM_FPGA") is None
+    assert shell("resource class show CUSTOM_FPGA") == {"name": "CUSTOM_FPGA"}
+    if shell.version >= (1, 7):
+        for _ in ("new", "there already"):
+            assert shell("resource class set CUSTOM_NIC") is None
+        assert shell("resource class list") == [*standard, *named("CUSTOM_FPGA", "CUSTOM_NIC")]
+        assert shell("resource class delete CUSTOM_NIC") is None
+    with pytest.raises(CommandFailed, match="Conflicting resource class already exists: CUSTOM_FPGA"):
+        shell("resource class create CUSTOM_FPGA")
+    assert shell("resource class delete CUSTOM_FPGA") is None
+    with pytest.raises(CommandFailed, match="No such resource class CUSTOM_FPGA"):
+        shell("resource class show CUSTOM_FPGA")
+    with pytest.raises(CommandFailed, match="Cannot delete standard resource class VCPU"):
+        shell("resource class delete VCPU")
+    assert shell("resource class list") == standard
+
+
+def walk_traits(shell: Shell) -> None:
+    assert shell("trait create CUSTOM_GOLD") is None
+    assert shell("trait show CUSTOM_GOLD") == {"name": "CUSTOM_GOLD"}
+    assert shell("trait list --name startswith:CUSTOM_") == named("CUSTOM_GOLD")
+    assert shell("trait list --associated") == []
+    assert {"name": "HW_CPU_X86_AVX2"} in shell("trait list")
+    both = named("CUSTOM_GOLD", "HW_CPU_X86_AVX2")
+    given = shell(f"resource provider trait set {NODE} --trait CUSTOM_GOLD --trait HW_CPU_X86_AVX2")
+    assert in_order(given, "name") == both
+    assert in_order(shell(f"resource provider trait list {NODE}"), "name") == both
+    assert in_order(shell("trait list --associated"), "name") == both
+    uuids = [row["uuid"] for row in shell("resource provider list")]
+    assert uuids == [HOST, NODE]
+    if shell.version >= (1, 18):
+        (row,) = shell("resource provider list --required CUSTOM_GOLD")
+        assert row["uuid"] == NODE
+    if shell.version >= (1, 22):
+        (row,) = shell("resource provider list --forbidden CUSTOM_GOLD")
+        assert row["uuid"] == HOST
+    if shell.version >= (1, 39):
+        (row,) = shell("resource provider list --required CUSTOM_GOLD,HW_CPU_X86_AVX512F")
+        assert row["uuid"] == NODE
+    with pytest.raises(CommandFailed, match="in use by a resource provider"):
+        shell("trait delete CUSTOM_GOLD")
+
+
+def walk_allocations(shell: Shell) -> None:
+    owner: dict[str, str] = {}
+    options = ""
+    if shell.version >= (1, 8):
+        options = "--project-id project --user-id user"
+    if shell.version >= (1, 12):
+        owner = {"project_id": "project", "user_id": "user"}
+    if shell.version >= (1, 38):
+        options += " --consumer-type INSTANCE"
+        owner["consumer_type"] = "INSTANCE"
+    before = shell(f"resource provider show {NODE}")["generation"]
+    held = {"VCPU": 2, "LLC": 3}
+    claimed = [{"resource_provider": NODE, "generation": before + 1, "resources": held, **owner}]
+    assert shell(f"{ALLOCATION} show {GUEST}") == []
+    amounts = f"--allocation rp={NODE},VCPU=2 --allocation rp={NODE},LLC=3"
+    assert shell(f"{ALLOCATION} set {GUEST} {amounts} {options}") == claimed
+    assert shell(f"{ALLOCATION} show {GUEST}") == claimed
+    with pytest.raises(CommandFailed, match="The requested amount would exceed the capacity"):
+        shell(f"{ALLOCATION} set {OTHER} --allocation rp={NODE},LLC=18 {options}")
+    shown = shell(f"resource provider show --allocations {NODE}")
+    consumer = {"resources": held}
+    if shell.version >= (1, 28):
+        consumer["consumer_generation"] = 1
+    expected = provider(shell, NODE, "node0", before + 1, HOST) | {"allocations": {GUEST: consumer}}
+    assert shown == expected
+    usages = in_order(shell(f"resource provider usage show {NODE}"), "resource_class")
+    assert usages == [{"resource_class": "LLC", "usage": 3}, {"resource_class": "VCPU", "usage": 2}]
+    assert shell(f"{INVENTORY} show {NODE} VCPU")["used"] == 2
+    if shell.version >= (1, 9):
+        walk_usages(shell)
+    with pytest.raises(CommandFailed, match=f"Inventory for 'VCPU' on resource provider '{NODE}' in use"):
+        shell(f"{INVENTORY} delete {NODE} --resource-class VCPU")
+    with pytest.raises(CommandFailed, match="Resource provider has allocations"):
+        shell(f"resource provider delete {NODE}")
+
+
+def walk_usages(shell: Shell) -> None:
+    for command in ("resource usage show project", "resource usage show project --user-id user"):
+        usages = shell(command)
+        if shell.version >= (1, 38):
+            of_type = {"consumer_count": 1, "VCPU": 2, "LLC": 3}
+            assert usages == [{"resource_class": "INSTANCE", "usage": of_type}]
+        else:
+            rows = [{"resource_class": "LLC", "usage": 3}, {"resource_class": "VCPU", "usage": 2}]
+            assert in_order(usages, "resource_class") == rows
+    assert shell("resource usage show project --user-id nobody") == []
+
+
+def walk_candidates(shell: Shell) -> None:
+    all_classes = shell.version >= (1, 27)  # before, only those that are asked for
+    stock = "VCPU=2/30,LLC=3/20" if all_classes else "VCPU=2/30"
+    (row,) = shell("allocation candidate list --resource VCPU=1")
+    expected = {"#": 1, "allocation": "VCPU=1", "resource provider": NODE, "inventory used/capacity": stock}
+    traits = row.pop("traits", None)
+    assert row == expected
+    if shell.version >= (1, 17):
+        assert set(traits.split(",")) == {"CUSTOM_GOLD", "HW_CPU_X86_AVX2"}
+        (row,) = shell("allocation candidate list --resource VCPU=1 --required CUSTOM_GOLD")
+        assert row["resource provider"] == NODE
+    assert shell("allocation candidate list --resource VCPU=1 --resource LLC=18") == []
+    if shell.version >= (1, 16):
+        assert len(shell("allocation candidate list --resource VCPU=1 --limit 1")) == 1
+    if shell.version >= (1, 21):
+        assert len(shell(f"allocation candidate list --resource VCPU=1 --member-of {RACK}")) == 1
+        assert shell(f"allocation candidate list --resource VCPU=1 --member-of {HOST}") == []
+    if shell.version >= (1, 22):
+        assert shell("allocation candidate list --resource VCPU=1 --forbidden CUSTOM_GOLD") == []
+    if shell.version >= (1, 25):
+        groups = (
+            "--group 1 --resource VCPU=1 --required CUSTOM_GOLD --group 2 --resource VCPU=2 --resource LLC=1"
+        )
+        (row,) = shell(f"allocation candidate list {groups} --group-policy none")
+        assert row["resource provider"] == NODE
+        assert set(row["allocation"].split(",")) == {"VCPU=3", "LLC=1"}
+        assert shell(f"allocation candidate list {groups} --group-policy isolate") == []
+    if shell.version >= (1, 39):
+        any_trait = "--required CUSTOM_GOLD,HW_CPU_X86_AVX512F"
+        assert len(shell(f"allocation candidate list --resource VCPU=1 {any_trait}")) == 1
+    with pytest.raises(CommandFailed, match="No such resource class CUSTOM_X"):
+        shell("allocation candidate list --resource CUSTOM_X=1")
+
+
+def walk_back(shell: Shell) -> None:
+    """Remove everything again."""
+    if shell.version >= (1, 12):
+        (row,) = shell(f"{ALLOCATION} unset {GUEST} --resource-class LLC")
+        assert row["resources"] == {"VCPU": 2}
+        row["generation"] += 1  # of what is written again as it was
+        assert shell(f"{ALLOCATION} unset {GUEST} --provider {HOST}") == [row]
+    assert shell(f"{ALLOCATION} delete {GUEST}") is None
+    assert shell(f"{ALLOCATION} show {GUEST}") == []
+    with pytest.raises(CommandFailed, match=f"No allocations for consumer '{GUEST}'"):
+        shell(f"{ALLOCATION} delete {GUEST}")
+    if shell.version >= (1, 6):
+        assert shell(f"resource provider trait delete {NODE}") is None
+        assert shell(f"resource provider trait list {NODE}") == []
+        assert shell("trait delete CUSTOM_GOLD") is None
+        assert shell("trait list --name startswith:CUSTOM_") == []
+    if shell.version >= (1, 5):
+        assert shell(f"{INVENTORY} delete {NODE}") is None
+        assert shell(f"{INVENTORY} list {NODE}") == []
+    if shell.version >= (1, 14):
+        with pytest.raises(CommandFailed, match="It has child resource providers"):
+            shell(f"resource provider delete {HOST}")
+    assert shell(f"resource provider delete {NODE}") is None
+    assert shell(f"resource provider delete {HOST}") is None
+    assert shell("resource provider list") == []
