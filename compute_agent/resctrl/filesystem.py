@@ -80,5 +80,7 @@ class Filesystem:
             raise self._error(error, path, asked=False) from error
 
     def _error(self, error: OSError, path: str, asked: bool = True) -> ResctrlError:
-        status = (self.read_optional(STATUS_FILE) or "") if asked else ""
-        return ResctrlError(error.errno or errno.EIO, str(self.root / path), "" if status == "ok" else status)
+        # Some kernels add to the text of earlier failures: each line once is enough.
+        lines = (self.read_optional(STATUS_FILE) or "").splitlines() if asked else []
+        status = "; ".join(dict.fromkeys(line for line in lines if line != "ok"))
+        return ResctrlError(error.errno or errno.EIO, str(self.root / path), status)

@@ -65,16 +65,19 @@ def vendor_of(cpuinfo: str) -> Vendor | None:
     return Vendor.ARM if re.search(r"^CPU implementer\s*:", cpuinfo, re.MULTILINE) else None
 
 
-def read_platform(files: Filesystem, cpuinfo: str = "") -> Platform:
-    """What the mount offers. `cpuinfo` is the text of the machine's /proc/cpuinfo.
+def read_platform(files: Filesystem, cpuinfo: str = "", options: frozenset[str] = frozenset()) -> Platform:
+    """What the mount offers. `cpuinfo` is the text of /proc/cpuinfo, `options` are those of the mount.
 
-    Where that does not name the vendor, bandwidth in other units than percent tells AMD, and everything else
-    counts as Intel. Files of `info` that are missing or make no sense cost that resource, and a log line.
-    Raises ResctrlError if the default group's schemata cannot be read, BadSchemataError if it makes no sense.
+    Where the first does not name the vendor, bandwidth in other units than percent tells AMD, and everything
+    else counts as Intel. Files of `info` that are missing or make no sense cost that resource, and a log
+    line. Raises ResctrlError if the default group's schemata cannot be read, BadSchemataError if it makes no
+    sense.
     """
     default = schemata.parse(files.read("schemata"))
     present = set(files.folders("info"))
-    mb, smba = (_bandwidth(files, name, default, name in present) for name in ("MB", "SMBA"))
+    mb, smba = (
+        _bandwidth(files, name, default, options) if name in present else None for name in ("MB", "SMBA")
+    )
     vendor = vendor_of(cpuinfo)
     if vendor is None:
         in_units = mb is not None and not mb.in_mbps and max(mb.maximum.values(), default=0) > 100
@@ -157,8 +160,10 @@ def _way_bytes(files: Filesystem, resource: str, default: Schemata) -> dict[int,
     return {domain: size // ways[domain] for domain, size in sizes.items() if size and ways[domain]}
 
 
-def _bandwidth(files: Filesystem, resource: str, default: Schemata, told: bool) -> BandwidthControl | None:
-    if not told or not default.ids(resource):
+def _bandwidth(
+    files: Filesystem, resource: str, default: Schemata, options: frozenset[str]
+) -> BandwidthControl | None:
+    if not default.ids(resource):
         return None
     folder = f"info/{resource}"
     try:
@@ -168,17 +173,16 @@ def _bandwidth(files: Filesystem, resource: str, default: Schemata, told: bool) 
     except (ResctrlError, ValueError) as error:
         LOG.warning("No control over bandwidth %s: %s", resource, error)
         return None
-    values = default.lines[resource]
+    maximum = _maximum(files, resource, default.lines[resource])
     return BandwidthControl(
         resource=resource,
         ids=default.ids(resource),
         minimum=minimum,
         granularity=max(1, granularity),
         closids=closids,
-        maximum=_maximum(files, resource, values),
+        maximum=maximum,
         linear=files.read_optional(f"{folder}/delay_linear") != "0",
-        in_mbps=resource == "MB"
-        and (files.read_optional("mba_MBps_event") is not None or UNLIMITED_MBPS in values.values()),
+        in_mbps=resource == "MB" and ("mba_MBps" in options or UNLIMITED_MBPS in maximum.values()),
     )
 
 

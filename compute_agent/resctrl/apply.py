@@ -1,0 +1,143 @@
+"""Carry out plans: writes are read back, and undone if a later step fails. Move tasks into groups."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from compute_agent.resctrl.engine import Engine
+from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
+from compute_agent.resctrl.plan import Create, Remove, Step, Write
+from compute_agent.resctrl.reader import inside, read_schemata
+from compute_agent.resctrl.schemata import BANDWIDTH_RESOURCES, BadSchemataError, Schemata
+
+LOG = logging.getLogger(__name__)
+
+MAX_PASSES = 100
+"""How often new threads of a guest are looked for: each pass catches those that the last one's made."""
+
+_Undo = Callable[[], None]
+
+
+def carry_out(files: Filesystem, steps: Sequence[Step], engine: Engine | None = None) -> None:
+    """Do the steps in order. If one fails, those before it are undone, the last first, and it is raised.
+
+    Groups that were removed stay so: they had nobody. Raises ResctrlError, with a note for everything that
+    could not be undone.
+    """
+    undo: list[_Undo] = []
+    for step in steps:
+        try:
+            undo.extend(_do(files, step, engine))
+        except ResctrlError as error:
+            for back in reversed(undo):
+                try:
+                    back()
+                except ResctrlError as failure:
+                    error.add_note(f"could not be undone: {failure}")
+                    LOG.error("A change of resctrl groups could not be undone: %s", failure)
+            raise
+
+
+def _do(files: Filesystem, step: Step, engine: Engine | None) -> Iterable[_Undo]:
+    if isinstance(step, Remove):
+        remove_group(files, step.group)
+        return ()
+    if isinstance(step, Create):
+        files.make(step.group)
+        try:
+            write_schemata(files, step.group, step.schemata, engine)
+        except ResctrlError:
+            remove_group(files, step.group)  # never a half-made group
+            raise
+        return (lambda: remove_group(files, step.group),)
+    before = _read(files, step.group).within(step.schemata)
+    try:
+        write_schemata(files, step.group, step.schemata, engine)
+    except ResctrlError as error:
+        _put_back(files, step, before, error)
+        raise
+    return (lambda: write_schemata(files, step.group, before, engine),)
+
+
+def _put_back(files: Filesystem, step: Write, before: Schemata, error: ResctrlError) -> None:
+    """What the kernel took of a write that it did not take as a whole, or not as it was meant."""
+    try:
+        taken = before.changes_from(_read(files, step.group))
+        if taken:
+            files.write(inside(step.group, "schemata"), str(taken))
+    except ResctrlError as failure:
+        error.add_note(f"could not be undone: {failure}")
+
+
+def _read(files: Filesystem, group: str) -> Schemata:
+    try:
+        return read_schemata(files, group)
+    except BadSchemataError as error:
+        raise ResctrlError(errno.EIO, str(files.root / inside(group, "schemata")), str(error)) from error
+
+
+def write_schemata(files: Filesystem, group: str, wanted: Schemata, engine: Engine | None = None) -> None:
+    """Write values and read them back. Raises ResctrlError: the kernel's, or EIO where it shows other values.
+
+    An `engine` knows how far bandwidths may be rounded by the kernel.
+    """
+    if not wanted:
+        return
+    path = inside(group, "schemata")
+    files.write(path, str(wanted))
+    shown = _read(files, group)
+    for resource, domain, value in wanted:
+        found = shown.get(resource, domain)
+        if found == value:
+            continue
+        if (
+            found is None
+            or engine is None
+            or resource not in BANDWIDTH_RESOURCES
+            or not engine.agrees(value, found)
+        ):
+            part = Schemata({resource: {domain: value}})
+            raise ResctrlError(
+                errno.EIO, str(files.root / path), f"{str(part).strip()} was written, but it reads {found}"
+            )
+
+
+def remove_group(files: Filesystem, group: str) -> None:
+    """Remove a group with its monitoring groups; gone already is no error. Raises ResctrlError."""
+    try:
+        files.remove(group)
+    except ResctrlError as error:
+        if error.errno != errno.ENOENT:
+            raise
+
+
+def read_tasks(files: Filesystem, group: str) -> frozenset[int]:
+    """The thread ids in a group (or, with its path, in a monitoring group). Raises ResctrlError."""
+    return frozenset(int(line) for line in files.read(inside(group, "tasks")).split())
+
+
+def move_tasks(files: Filesystem, group: str, thread_ids: Callable[[], Iterable[int]]) -> int:
+    """Write the threads that `thread_ids` tells into a group, until a pass finds none that is elsewhere.
+
+    New threads are in the group of the one that made them, so each pass leaves fewer outside. A thread that
+    ended meanwhile is no error. Returns how many were moved. Raises ResctrlError; EAGAIN where threads are
+    made faster than they can be moved.
+    """
+    moved = 0
+    gone: set[int] = set()
+    for _ in range(MAX_PASSES):
+        outside = set(thread_ids()) - read_tasks(files, group) - gone
+        outside.discard(0)  # would be ourselves
+        if not outside:
+            return moved
+        for thread in sorted(outside):
+            try:
+                files.write(inside(group, "tasks"), f"{thread}\n")
+                moved += 1
+            except ResctrlError as error:
+                if error.errno != errno.ESRCH:
+                    raise
+                gone.add(thread)
+    raise ResctrlError(errno.EAGAIN, str(files.root / inside(group, "tasks")), "new threads keep appearing")

@@ -1,0 +1,178 @@
+"""Monitoring groups, their counters, and rates from counters that wrap, reset or cannot be read.
+
+Every control group counts what its tasks do; a guest that shares one gets a monitoring group in it. Each
+needs an RMID of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
+from compute_agent.resctrl.platform import Platform
+from compute_agent.resctrl.reader import Present, inside
+
+OCCUPANCY = "llc_occupancy"
+TOTAL_BYTES = "mbm_total_bytes"
+LOCAL_BYTES = "mbm_local_bytes"
+
+COUNTER_BITS = 64
+"""The kernel adds up the hardware's shorter counters itself."""
+
+PLAUSIBLE_BYTES = 2**48
+"""More than any memory moves between two readings: what looks like it is a reset, not a wrap-around."""
+
+
+class NoValue(enum.StrEnum):
+    """What a counter reads where it has no number."""
+
+    UNAVAILABLE = "Unavailable"
+    UNASSIGNED = "Unassigned"
+    ERROR = "Error"
+
+
+Value = int | NoValue
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The counters of a group at a time (seconds of a monotonic clock), by L3 cache id and event."""
+
+    time: float
+    values: Mapping[tuple[int, str], Value] = field(default_factory=dict)
+
+
+def monitoring_group(group: str, name: str) -> str:
+    """The path of a monitoring group; for the default group too."""
+    return inside(group, f"mon_groups/{name}")
+
+
+def make_monitoring_group(files: Filesystem, group: str, name: str) -> bool:
+    """Make a monitoring group; True if there is one now, False if the kernel has no RMID for it.
+
+    An RMID that was used before is kept back by the kernel until its cache lines are gone. Raises
+    ResctrlError.
+    """
+    try:
+        files.make(monitoring_group(group, name))
+    except ResctrlError as error:
+        if error.errno == errno.EEXIST:
+            return True
+        if error.errno in (errno.ENOSPC, errno.EBUSY):
+            return False
+        raise
+    return True
+
+
+def read_counters(files: Filesystem, group: str, time: float) -> Sample:
+    """The counters of a control group, or with its path of a monitoring group.
+
+    With sub-NUMA clustering a value is the sum of the nodes of its cache. Raises ResctrlError if the group is
+    gone.
+    """
+    values: dict[tuple[int, str], Value] = {}
+    folder = inside(group, "mon_data")
+    for name in files.folders(folder):
+        match = re.fullmatch(r"mon_L3_([0-9]+)", name)
+        for event in (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES) if match else ():
+            text = files.read_optional(f"{folder}/{name}/{event}")
+            value = parse_counter(text) if text is not None else None
+            if match and value is not None:
+                values[int(match[1]), event] = value
+    if not values and not (files.root / group).is_dir():
+        raise ResctrlError(errno.ENOENT, str(files.root / folder))
+    return Sample(time, values)
+
+
+def parse_counter(text: str) -> Value | None:
+    """The value of a counter file; None for a text that no kernel has."""
+    text = text.strip()
+    if re.fullmatch(r"[0-9]+", text, re.ASCII):
+        return int(text)
+    try:
+        return NoValue(text)
+    except ValueError:
+        return None
+
+
+def increase(before: Value | None, now: Value | None) -> int | None:
+    """Bytes between two readings of a bandwidth counter; None where one of them is missing.
+
+    A counter that went down has wrapped around, or has begun anew (at 0, so that its value is what was
+    counted since).
+    """
+    if not isinstance(before, int) or not isinstance(now, int):
+        return None
+    if now >= before:
+        return now - before
+    wrapped = now + 2**COUNTER_BITS - before
+    return wrapped if wrapped < PLAUSIBLE_BYTES else now
+
+
+def rates(before: Sample, now: Sample) -> dict[tuple[int, str], float]:
+    """Bytes a second by L3 cache id and bandwidth event; what cannot be told is not in it."""
+    seconds = now.time - before.time
+    found = {}
+    for key, value in now.values.items():
+        grown = None if key[1] == OCCUPANCY else increase(before.values.get(key), value)
+        if grown is not None and seconds > 0:
+            found[key] = grown / seconds
+    return found
+
+
+class Totals:
+    """Bandwidth counters that only grow, whatever the kernel's do: for metrics.
+
+    A reading that has no number is bridged: the next one is compared with the last that had.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, str], int] = {}
+        self.bytes: dict[tuple[int, str], int] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Count what has come since the last sample; the first is where counting begins."""
+        for key, value in sample.values.items():
+            if key[1] == OCCUPANCY or not isinstance(value, int):
+                continue
+            self.bytes[key] = self.bytes.get(key, 0) + (increase(self._last.get(key), value) or 0)
+            self._last[key] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Something to monitor. `own_group`: it has a control group, whose RMID it has anyway."""
+
+    name: str
+    is_class: bool = False
+    priority: int = 0
+    own_group: bool = False
+
+
+def spare_rmids(platform: Platform, present: Present, ours: Callable[[str], bool]) -> int:
+    """RMIDs that neither control groups nor monitoring groups of others have; `ours` tells by name."""
+    if platform.monitoring is None:
+        return 0
+    foreign = sum(
+        1 for group in present.groups.values() for name in group.monitoring_groups if not ours(name)
+    )
+    return max(0, platform.monitoring.rmids - len(present.groups) - foreign)
+
+
+def choose_monitored(free_rmids: int, wanted: Iterable[Watched]) -> Sequence[str]:
+    """Who is monitored when RMIDs run out: classes first, then guests of higher priority, in that order.
+
+    `free_rmids` are those that no group has yet, or that monitoring groups of ours have.
+    """
+    chosen = []
+    for one in sorted(wanted, key=lambda one: (not one.is_class, -one.priority, one.name)):
+        if not one.own_group:
+            if free_rmids <= 0:
+                continue
+            free_rmids -= 1
+        chosen.append(one.name)
+    return chosen

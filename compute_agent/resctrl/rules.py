@@ -1,0 +1,275 @@
+"""Who gets what: configuration and guests resolved to exact schemata, without touching the kernel.
+
+For each domain of a guest the first of these that says something applies: its allocation, its annotation, its
+QoS class; what nobody speaks of stays open. Caches of level 2 and slow memory are left as the kernel made
+them, and so is the bandwidth of the default group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from compute_agent.resctrl.bandwidth import BandwidthUnknownError
+from compute_agent.resctrl.host import Host, cache_mask
+from compute_agent.resctrl.masks import Mask
+from compute_agent.resctrl.reader import DEFAULT_GROUP, Present
+from compute_agent.resctrl.schemata import Schemata
+from compute_agent.resctrl.ways import NOTHING, Assignment, Move, assign
+from compute_agent.resctrl.wishes import BadWishError, WayRange, Wish
+
+DEFAULT_CLASSES: Mapping[str, Wish] = {
+    "LSR": Wish(WayRange(0, 100), mb=100),
+    "LS": Wish(WayRange(0, 100), mb=100),
+    "BE": Wish(WayRange(0, 30), mb=100),
+}
+"""The QoS classes that exist without configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A guest. `ways` and `bandwidth` (percent) are its allocation by L3 cache id, `wish` its annotation.
+
+    Guests of a higher priority get groups first when there are not enough.
+    """
+
+    guest: str
+    qos_class: str = ""
+    ways: Mapping[int, int] = field(default_factory=dict, hash=False)
+    bandwidth: Mapping[int, int] = field(default_factory=dict, hash=False)
+    wish: Wish = field(default_factory=Wish)
+    priority: int = 0
+
+    @property
+    def allocated(self) -> bool:
+        """Whether Placement has given it cache ways or bandwidth."""
+        return any(self.ways.values()) or any(self.bandwidth.values())
+
+
+@dataclass(frozen=True, slots=True)
+class WantedGroup:
+    """A group that should be: the schemata it should have, and which ways are its own, by L3 cache id."""
+
+    name: str
+    schemata: Schemata
+    exclusive: Mapping[int, Mask] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What should be. `groups` are by name, with the default group; `membership` is guest to group.
+
+    `moves` are the rewritings of exclusive masks in their order, by L3 cache id; owners are groups. `refused`
+    tells of each guest (and, by its group's name, of each class) what it does not get and why.
+    """
+
+    groups: Mapping[str, WantedGroup]
+    membership: Mapping[str, str]
+    moves: Mapping[int, tuple[Move, ...]]
+    refused: Mapping[str, tuple[str, ...]]
+
+
+_Refuse = Callable[[str, str], None]
+
+
+def resolve(
+    host: Host, classes: Mapping[str, Wish], demands: Iterable[Demand], present: Present
+) -> Resolution:
+    """Everybody's groups and schemata. What cannot be had is refused, and the next rule applies.
+
+    When there are more groups wanted than the kernel can make, classes come first, then allocations, then
+    annotations; among these, groups that exist and guests of a higher priority.
+    """
+    refused: dict[str, list[str]] = {}
+
+    def refuse(name: str, reason: str) -> None:
+        if reason not in refused.setdefault(name, []):
+            refused[name].append(reason)
+
+    usable = {name: _usable(host, wish, host.class_group(name), refuse) for name, wish in classes.items()}
+    guests = sorted(
+        (_possible(host, demand, refuse) for demand in demands),
+        key=lambda demand: (-demand.priority, demand.guest),
+    )
+    names = _admitted(host, usable, guests, present)
+    membership = {demand.guest: _group_of(host, usable, demand, names, refuse) for demand in guests}
+    exclusive = _exclusive(host, guests, membership, present, refuse)
+    taken = {cache: _union(found.masks.values()) for cache, found in exclusive.items()}
+
+    groups = {DEFAULT_GROUP: WantedGroup(DEFAULT_GROUP, _masks(host, Wish(), {}, taken))}
+    for name, wish in usable.items():
+        group = host.class_group(name)
+        if group in names:
+            groups[group] = WantedGroup(group, _schemata(host, wish, {}, {}, taken))
+    for demand in guests:
+        group = membership[demand.guest]
+        if group not in groups:
+            own = {cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks}
+            bandwidth = demand.bandwidth if group == host.guest_group(demand.guest) else {}
+            wish = demand.wish.over(usable.get(demand.qos_class, Wish()))
+            groups[group] = WantedGroup(group, _schemata(host, wish, bandwidth, own, taken), own)
+    moves = {cache: found.moves for cache, found in exclusive.items() if found.moves}
+    return Resolution(groups, membership, moves, {name: tuple(why) for name, why in refused.items()})
+
+
+def _usable(host: Host, wish: Wish, name: str, refuse: _Refuse) -> Wish:
+    """The wish without a bandwidth that has no value here."""
+    engine, control = host.engine, host.platform.mb
+    if engine is None or control is None:
+        return replace(wish, mb=None, mb_per_cache={})
+    for domain in control.ids:
+        percent = wish.percent_on(domain)
+        try:
+            if percent is not None:
+                engine.bandwidth(domain, percent)
+        except BandwidthUnknownError as error:
+            refuse(name, str(error))
+            return replace(wish, mb=None, mb_per_cache={})
+    return wish
+
+
+def _possible(host: Host, demand: Demand, refuse: _Refuse) -> Demand:
+    """The demand without what this host cannot give."""
+    wish = demand.wish
+    try:
+        wish.check(host.platform)
+    except BadWishError as error:
+        refuse(demand.guest, str(error))
+        wish = Wish()
+    wish = _usable(host, wish, demand.guest, refuse)
+    ways, bandwidth = {}, {}
+    for cache, count in demand.ways.items():
+        if count and cache not in host.divisions:
+            refuse(demand.guest, f"there are no ways to give of L3 cache {cache}")
+        elif count:
+            ways[cache] = count
+    for cache, percent in demand.bandwidth.items():
+        domain = host.platform.mb_domain(cache)
+        if not percent:
+            continue
+        if host.engine is None or domain is None:
+            refuse(demand.guest, f"the bandwidth of L3 cache {cache} cannot be controlled")
+            continue
+        try:
+            host.engine.bandwidth(domain, percent)
+            bandwidth[cache] = percent
+        except BandwidthUnknownError as error:
+            refuse(demand.guest, str(error))
+    return replace(demand, wish=wish, ways=ways, bandwidth=bandwidth)
+
+
+def _own_group(host: Host, classes: Mapping[str, Wish], demand: Demand) -> str | None:
+    """The group that a guest's own rules ask for; None where its class is enough.
+
+    Guests of one annotation share a group, as their ways overlap anyway, unless they would share a cap, too.
+    """
+    if demand.allocated:
+        return host.guest_group(demand.guest)
+    wish = demand.wish
+    if not wish:
+        return None
+    capped = any(percent < 100 for percent in (wish.mb, *wish.mb_per_cache.values()) if percent is not None)
+    if capped and host.engine is not None and host.engine.shares_cap:
+        return host.guest_group(demand.guest)
+    return host.wish_group(wish.over(classes.get(demand.qos_class, Wish())))
+
+
+def _admitted(
+    host: Host, classes: Mapping[str, Wish], demands: Sequence[Demand], present: Present
+) -> frozenset[str]:
+    """The names of the groups there is room for, as many as CLOSIDs and RMIDs last."""
+    foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
+    wanted: dict[str, tuple[int, bool]] = {host.class_group(name): (0, False) for name in classes}
+    for demand in demands:
+        group = _own_group(host, classes, demand)
+        if group is not None:
+            rank = (1 if demand.allocated else 2, group not in present.groups)
+            wanted[group] = min(rank, wanted.get(group, rank))
+    # Equals stay in their order: classes as configured, guests by priority.
+    return frozenset(sorted(wanted, key=wanted.__getitem__)[: max(0, host.platform.groups - 1 - foreign)])
+
+
+def _group_of(
+    host: Host, classes: Mapping[str, Wish], demand: Demand, names: frozenset[str], refuse: _Refuse
+) -> str:
+    group = _own_group(host, classes, demand)
+    if group is not None:
+        if group in names:
+            return group
+        refuse(demand.guest, f"all {host.platform.groups} resctrl groups are taken")
+    if demand.qos_class and demand.qos_class not in classes:
+        refuse(demand.guest, f"there is no QoS class {demand.qos_class}")
+    group = host.class_group(demand.qos_class)
+    return group if group in names else DEFAULT_GROUP
+
+
+def _exclusive(
+    host: Host,
+    demands: Iterable[Demand],
+    membership: Mapping[str, str],
+    present: Present,
+    refuse: _Refuse,
+) -> dict[int, Assignment]:
+    """The exclusive ways on each cache, of groups; those that exist keep theirs."""
+    guest_of = {group: guest for guest, group in membership.items()}
+    wanted: dict[int, dict[str, int]] = {cache: {} for cache in host.divisions}
+    for demand in demands:
+        group = membership[demand.guest]
+        if group == host.guest_group(demand.guest):
+            for cache, count in demand.ways.items():
+                wanted[cache][group] = count
+    found = {}
+    for cache, counts in wanted.items():
+        held = {
+            group: cache_mask(host.platform, present.groups[group].schemata, cache)
+            for group in counts
+            if group in present.groups
+        }
+        found[cache] = assign(host.divisions[cache], held, counts)
+        for group, reason in found[cache].refused.items():
+            refuse(guest_of[group], f"L3 cache {cache}: {reason}")
+    return found
+
+
+def _schemata(
+    host: Host,
+    wish: Wish,
+    bandwidth: Mapping[int, int],
+    own: Mapping[int, Mask],
+    taken: Mapping[int, Mask],
+) -> Schemata:
+    masks = _masks(host, wish, own, taken)
+    control, engine = host.platform.mb, host.engine
+    if control is None or engine is None:
+        return masks
+    percents = {host.platform.mb_domain(cache): percent for cache, percent in bandwidth.items()}
+    values = {}
+    for domain in control.ids:
+        asked = percents.get(domain, wish.percent_on(domain))
+        values[domain] = engine.bandwidth(domain, 100 if asked is None else asked)
+    return masks.updated(Schemata({control.resource: values}))
+
+
+def _masks(host: Host, wish: Wish, own: Mapping[int, Mask], taken: Mapping[int, Mask]) -> Schemata:
+    """The L3 lines; code and data get the same ways."""
+    cache_control = host.platform.l3
+    if cache_control is None:
+        return Schemata()
+    masks = {}
+    for cache in cache_control.ids:
+        mask = own.get(cache)
+        if mask is None:
+            open_ways = host.divisions[cache].open_ways(taken.get(cache, NOTHING))
+            asked = wish.range_on(cache) or WayRange(0, 100)
+            mask = open_ways.part(asked.first, asked.last, cache_control.rules.min_bits)
+            if cache_control.rules.fault(mask):  # a range that begins with a piece that is too small
+                mask = open_ways
+        masks[cache] = mask.bits
+    return Schemata(dict.fromkeys(cache_control.resources, masks))
+
+
+def _union(masks: Iterable[Mask]) -> Mask:
+    union = NOTHING
+    for mask in masks:
+        union = union | mask
+    return union

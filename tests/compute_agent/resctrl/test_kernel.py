@@ -1,0 +1,482 @@
+"""The library on a kernel: the same cases on fake trees, and on the mount that RESCTRL_MOUNT names.
+
+Runs with nothing but pytest, so that it can be taken into a virtual machine.
+"""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compute_agent.resctrl import apply, monitor, mount
+from compute_agent.resctrl.engine import choose
+from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
+from compute_agent.resctrl.host import cache_mask, describe
+from compute_agent.resctrl.masks import Mask
+from compute_agent.resctrl.plan import Create, Remove, Write, make_plan
+from compute_agent.resctrl.platform import UNLIMITED_MBPS, Vendor
+from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_platform, read_schemata
+from compute_agent.resctrl.rules import DEFAULT_CLASSES, Demand, resolve
+from compute_agent.resctrl.schemata import Schemata
+from compute_agent.resctrl.wishes import WayRange, Wish
+
+MOUNT = os.environ.get("RESCTRL_MOUNT")
+PREFIX = "test."
+GBPS = 10.0
+"""What 100 % is where the kernel wants MiB/s."""
+
+if MOUNT is None:
+    from tests.compute_agent.resctrl import fake
+
+    MACHINES = {
+        "intel": fake.INTEL,
+        "intel-cdp": fake.INTEL_CDP,
+        "intel-mbps": fake.INTEL_MBPS,
+        "amd": fake.AMD,
+        "arm": fake.ARM,
+    }
+else:
+    MACHINES = {"kernel": None}
+
+
+class Kernel:
+    """A mount with what the library makes of it."""
+
+    def __init__(self, files, cpuinfo, options):
+        self.files = files
+        self.platform = read_platform(files, cpuinfo, options)
+        gbps = GBPS if self.platform.mb and self.platform.mb.in_mbps else None
+        self.engine = choose(self.platform, gbps)
+
+    @property
+    def present(self):
+        return read_groups(self.files)
+
+    def host(self, shared_ways=2):
+        return describe(self.platform, self.engine, self.present, PREFIX, shared_ways)
+
+    def plan(self, demands, classes=DEFAULT_CLASSES):
+        host = self.host()
+        resolution = resolve(host, classes, demands, self.present)
+        return resolution, make_plan(host, self.present, resolution)
+
+    def settle(self, demands, classes=DEFAULT_CLASSES):
+        """Put demands into effect; everything has to read as resolved, and nothing be left to do."""
+        resolution, plan = self.plan(demands, classes)
+        apply.carry_out(self.files, plan.steps, self.engine)
+        present = self.present
+        for name, group in resolution.groups.items():
+            for resource, domain, value in group.schemata:
+                assert present.groups[name].schemata.get(resource, domain) == value
+        assert self.plan(demands, classes)[1].steps == ()
+        return resolution
+
+    def mask(self, group, cache):
+        return cache_mask(self.platform, read_schemata(self.files, group), cache)
+
+    def values(self):
+        return {name: group.schemata for name, group in self.present.groups.items()}
+
+
+@pytest.fixture(params=MACHINES)
+def kernel(request, tmp_path):
+    if MOUNT is None:
+        machine = MACHINES[request.param]
+        files = fake.FakeResctrl.of(machine, tmp_path / "resctrl")
+        yield Kernel(files, machine.cpuinfo, frozenset())
+        return
+    files = Filesystem(Path(MOUNT))
+    found = mount.find_mount(Path("/"))
+    before = read_schemata(files, DEFAULT_GROUP)
+    yield Kernel(files, Path("/proc/cpuinfo").read_text(), found.options)
+    for name in read_groups(files).groups:
+        if name != DEFAULT_GROUP:
+            files.remove(name)
+    for name in files.folders("mon_groups"):
+        files.remove(f"mon_groups/{name}")
+    files.write("schemata", str(before))
+
+
+@pytest.fixture
+def cache(kernel):
+    """The last L3 cache: its id is rarely 0."""
+    return kernel.platform.l3.ids[-1]
+
+
+@pytest.fixture
+def process():
+    """A process that goes on making threads, nine in all."""
+    code = (
+        "import threading, time\n"
+        "print('up', flush=True)\n"
+        "for _ in range(8):\n"
+        "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "    time.sleep(0.02)\n"
+        "time.sleep(600)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    yield child
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+def threads(pid):
+    return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+
+
+def wait_for_threads(process):
+    deadline = time.monotonic() + 60
+    while len(threads(process.pid)) < 9 and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_the_platform_is_read_and_consistent(kernel):
+    platform = kernel.platform
+    assert platform.l3.ids == tuple(sorted(set(platform.l3.ids)))
+    assert platform.l3.rules.fault(platform.l3.rules.all_ways) is None
+    assert platform.l3.rules.all_ways.covers(platform.l3.shareable)
+    assert 1 < platform.groups <= platform.l3.closids
+    assert set(platform.l3.way_bytes) == set(platform.l3.ids)
+    assert all(size >= 4096 for size in platform.l3.way_bytes.values())
+    assert platform.monitoring.rmids > 1
+    assert monitor.OCCUPANCY in platform.monitoring.features
+    default = kernel.present.default.schemata
+    for cache in platform.l3.ids:
+        assert kernel.mask(DEFAULT_GROUP, cache) == platform.l3.rules.all_ways
+    for domain in platform.mb.ids:
+        assert default.get("MB", domain) == platform.mb.maximum[domain]
+    if platform.vendor is Vendor.AMD:
+        assert min(platform.mb.maximum.values()) > 100
+    elif platform.mb.in_mbps:
+        assert set(platform.mb.maximum.values()) == {UNLIMITED_MBPS}
+    else:
+        assert set(platform.mb.maximum.values()) == {100}
+
+
+def test_every_percent_of_bandwidth_is_taken_and_read_back(kernel):
+    files, engine = kernel.files, kernel.engine
+    files.make("test.mb")
+    domain = kernel.platform.mb.ids[-1]
+    for percent in range(101):
+        value = engine.bandwidth(domain, percent)
+        wanted = Schemata({"MB": {domain: value}})
+        apply.write_schemata(files, "test.mb", wanted)  # without an engine: exactly
+        told = engine.percent(domain, value)
+        assert told >= min(percent, 100)
+        assert told - percent <= max(engine.percent_step, engine.least_percent)
+    assert engine.percent(domain, kernel.present.default.schemata.get("MB", domain)) == 100
+
+
+def test_every_range_of_ways_is_taken(kernel, cache):
+    files, l3 = kernel.files, kernel.platform.l3
+    files.make("test.cat")
+    for first in range(0, 100, 7):
+        for last in range(first + 1, 101, 9):
+            mask = l3.rules.all_ways.part(first, last, l3.rules.min_bits)
+            wanted = Schemata({name: {cache: mask.bits} for name in l3.resources})
+            apply.write_schemata(files, "test.cat", wanted)
+
+
+def test_masks_that_the_rules_call_faulty_are_those_that_the_kernel_refuses(kernel, cache):
+    files, l3 = kernel.files, kernel.platform.l3
+    files.make("test.cat")
+    name, all_ways = l3.resources[0], l3.rules.all_ways
+    for bits in (1, 2, 3, 5, 6, 9, 11, all_ways.bits, all_ways.bits - 2, all_ways.bits + 1):
+        fault = l3.rules.fault(Mask(bits))
+        wanted = Schemata({name: {cache: bits}})
+        if fault is None:
+            apply.write_schemata(files, "test.cat", wanted)
+            continue
+        with pytest.raises(ResctrlError, match=r"mask|Mask") as caught:
+            apply.write_schemata(files, "test.cat", wanted)
+        assert caught.value.errno == errno.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("L3:{cache}=g\n", "Non-hex character in the mask g"),
+        ("{l3}:{cache}\n", "Missing '=' or non-numeric domain"),
+        ("{l3}\n", "Missing ':'"),
+        ("L4:{cache}=1\n", "Unknown or unsupported resource name 'L4'"),
+        ("{l3}:9999=1\n", ""),
+        ("{l3}:{cache}=3;{cache}=3\n", "Duplicate domain {cache}"),
+        ("MB:{domain}=x\n", "x"),
+    ],
+)
+def test_a_refused_write_tells_errno_and_the_kernels_reason(kernel, cache, text, status):
+    names = {"cache": cache, "domain": kernel.platform.mb.ids[0], "l3": kernel.platform.l3.resources[0]}
+    kernel.files.make("test.bad")
+    before = kernel.values()
+    text = text.replace("L3:", "{l3}:").format(**names)
+    with pytest.raises(ResctrlError) as caught:
+        kernel.files.write("test.bad/schemata", text)
+    assert caught.value.errno == errno.EINVAL
+    assert status.format(**names) in str(caught.value)
+    assert caught.value.filename.endswith("test.bad/schemata")
+    assert kernel.values() == before
+
+
+def test_what_is_not_there_is_enoent(kernel):
+    with pytest.raises(ResctrlError) as caught:
+        kernel.files.remove("test.none")
+    assert caught.value.errno == errno.ENOENT
+    with pytest.raises(ResctrlError) as caught:
+        kernel.files.write("test.none/schemata", "L3:0=1\n")
+    assert caught.value.errno == errno.ENOENT
+    with pytest.raises(ResctrlError) as caught:
+        kernel.files.make("test.none/below")
+    assert caught.value.errno in (errno.ENOENT, errno.EPERM)
+    apply.remove_group(kernel.files, "test.none")  # gone already is no error
+
+
+@pytest.mark.parametrize("path", ["info", "mon_groups", "mon_data"])
+def test_folders_of_the_kernel_cannot_be_removed(kernel, path):
+    with pytest.raises(ResctrlError) as caught:
+        kernel.files.remove(path)
+    assert caught.value.errno == errno.EPERM
+
+
+def test_a_group_that_exists_cannot_be_made_again(kernel):
+    kernel.files.make("test.twice")
+    with pytest.raises(ResctrlError) as caught:
+        kernel.files.make("test.twice")
+    assert caught.value.errno == errno.EEXIST
+
+
+def test_classes_become_groups_with_their_part_of_the_ways(kernel):
+    resolution = kernel.settle([Demand("guest", "BE")])
+    assert resolution.membership == {"guest": "test.class.BE"}
+    assert set(kernel.present.groups) == {DEFAULT_GROUP, *(f"test.class.{n}" for n in DEFAULT_CLASSES)}
+    all_ways = kernel.platform.l3.rules.all_ways
+    for cache in kernel.platform.l3.ids:
+        assert kernel.mask("test.class.LS", cache) == all_ways
+        assert kernel.mask("test.class.BE", cache) == all_ways.part(0, 30)
+
+
+def test_classes_are_changed_at_run_time(kernel):
+    kernel.settle([])
+    kernel.settle([], {**DEFAULT_CLASSES, "BE": Wish(WayRange(50, 100), mb=50)})
+    ways, domain = kernel.platform.l3.rules.all_ways, kernel.platform.mb.ids[0]
+    assert kernel.mask("test.class.BE", kernel.platform.l3.ids[0]) == ways.part(50, 100)
+    value = read_schemata(kernel.files, "test.class.BE").get("MB", domain)
+    assert kernel.engine.percent(domain, value) == 50
+    kernel.settle([], {"BE": DEFAULT_CLASSES["BE"]})
+    assert set(kernel.present.groups) == {DEFAULT_GROUP, "test.class.BE"}
+
+
+def test_an_allocation_gets_ways_that_nobody_else_can_fill(kernel, cache):
+    demand = Demand("guest", "LS", ways={cache: 4}, bandwidth={cache: 30})
+    kernel.settle([demand])
+    own = kernel.mask("test.guest.guest", cache)
+    assert len(own) == 4
+    assert not own & kernel.platform.l3.shareable
+    for name in kernel.present.groups:
+        if name != "test.guest.guest":
+            assert not own & kernel.mask(name, cache), name
+    domain = kernel.platform.mb_domain(cache)
+    shown = read_schemata(kernel.files, "test.guest.guest")
+    assert kernel.engine.percent(domain, shown.get("MB", domain)) == 30
+    for other in kernel.platform.l3.ids:
+        if other != cache:
+            assert kernel.mask("test.guest.guest", other) == kernel.platform.l3.rules.all_ways
+    kernel.settle([])
+    assert "test.guest.guest" not in kernel.present.groups
+    assert kernel.mask(DEFAULT_GROUP, cache) == kernel.platform.l3.rules.all_ways
+
+
+class Watching(Filesystem):
+    """Looks at all exclusive masks after each write."""
+
+    def __init__(self, files, look):
+        super().__init__(files.root)
+        self.files, self.look = files, look
+
+    def write(self, path, text):
+        self.files.write(path, text)
+        self.look()
+
+    def make(self, path):
+        self.files.make(path)
+
+    def remove(self, path):
+        self.files.remove(path)
+        self.look()
+
+
+def test_ways_are_defragmented_while_guests_run_without_any_overlap(kernel, cache):
+    platform = kernel.platform
+    size = len(kernel.host().divisions[cache].pool) // 4
+    four = [Demand(f"g{n}", "LS", ways={cache: size}) for n in range(4)]
+    if platform.groups < 8:
+        pytest.skip("fewer than eight groups")
+    kernel.settle(four)
+    kernel.settle([four[1], four[3]])
+    held = {name: kernel.mask(f"test.guest.{name}", cache) for name in ("g1", "g3")}
+    wanted = [four[1], four[3], Demand("large", "LS", ways={cache: 2 * size})]
+    looks = []
+
+    def look():
+        masks = {name: kernel.mask(name, cache) for name in kernel.present.groups}
+        running = {name: masks[f"test.guest.{name}"] for name in held}
+        looks.append(running)
+        assert all(running.values())
+        for name, own in running.items():
+            for other, mask in masks.items():
+                # The new group has nobody in it until it is as it should be.
+                if other not in (f"test.guest.{name}", "test.guest.large"):
+                    assert not own & mask, (name, other)
+
+    resolution, plan = kernel.plan(wanted)
+    apply.carry_out(Watching(kernel.files, look), plan.steps, kernel.engine)
+    assert looks
+    masks = [kernel.mask(name, cache) for name in kernel.present.groups if ".guest." in name]
+    assert sum(map(len, masks)) == 4 * size
+    moved = [move for move in resolution.moves[cache] if move.owner != "test.guest.large"]
+    assert len(moved) == (0 if platform.l3.rules.sparse else 1)
+    assert kernel.plan(wanted)[1].steps == ()
+
+
+def test_groups_are_counted_before_they_are_made(kernel, cache):
+    room = kernel.platform.groups - 1
+    wish = [Demand(f"g{n:03}", "", bandwidth={cache: 50}, priority=n) for n in range(room + 2)]
+    resolution = kernel.settle(wish, {})
+    assert set(resolution.refused) == {"g000", "g001"}
+    reason = f"all {kernel.platform.groups} resctrl groups are taken"
+    assert resolution.refused["g000"] == (reason,)
+    assert resolution.membership["g000"] == DEFAULT_GROUP
+    # and the kernel agrees
+    with pytest.raises(ResctrlError) as caught:
+        kernel.files.make("test.toomany")
+    assert caught.value.errno in (errno.ENOSPC, errno.EBUSY)
+    assert "Out of" in caught.value.status
+
+
+def test_a_change_that_fails_is_undone(kernel, cache):
+    kernel.settle([Demand("a", "LS", ways={cache: 2})])
+    before = kernel.values()
+    name = kernel.platform.l3.resources[0]
+    steps = [
+        Write("test.class.BE", Schemata({name: {cache: 1}})),
+        Create("test.guest.b", Schemata({name: {cache: 3}})),
+        Write("test.class.LS", Schemata({"MB": {kernel.platform.mb.ids[0]: 50}})),
+        Write("test.class.LS", Schemata({name: {cache: 0x10000000000}})),
+    ]
+    with pytest.raises(ResctrlError, match="Mask out of range") as caught:
+        apply.carry_out(kernel.files, steps, kernel.engine)
+    assert caught.value.errno == errno.EINVAL
+    assert not getattr(caught.value, "__notes__", [])
+    assert kernel.values() == before
+
+
+def test_a_group_that_cannot_have_its_values_is_not_left_half_made(kernel, cache):
+    name = kernel.platform.l3.resources[0]
+    with pytest.raises(ResctrlError):
+        apply.carry_out(kernel.files, [Create("test.half", Schemata({name: {cache: 1 << 40}}))])
+    assert "test.half" not in kernel.present.groups
+
+
+def test_groups_of_others_are_listed_and_left_alone(kernel, cache):
+    kernel.files.make("somebody")
+    kernel.files.make("test.guest.gone")
+    before = read_schemata(kernel.files, "somebody")
+    demand = Demand("guest", "LS", ways={cache: 2})
+    _, plan = kernel.plan([demand])
+    assert plan.foreign == ("somebody",)
+    assert [(c.foreign, c.group, c.cache) for c in plan.conflicts] == [
+        ("somebody", "test.guest.guest", cache)
+    ]
+    assert plan.steps[0] == Remove("test.guest.gone")
+    kernel.settle([demand])
+    assert read_schemata(kernel.files, "somebody") == before
+    assert "test.guest.gone" not in kernel.present.groups
+
+
+def test_ways_that_others_have_locked_are_not_given_away(kernel):
+    files, l3 = kernel.files, kernel.platform.l3
+    low = Mask(3)
+    files.make("somebody")
+    rest = l3.rules.all_ways - low
+    for group, mask in (("", rest), ("somebody", low)):
+        lines = {name: dict.fromkeys(l3.ids, mask.bits) for name in l3.resources}
+        apply.write_schemata(files, group, Schemata(lines))
+    files.write("somebody/mode", "exclusive\n")
+    assert kernel.present.groups["somebody"].locked
+    # what the kernel gives to a new group avoids them
+    files.make("test.new")
+    for cache in l3.ids:
+        assert kernel.mask("test.new", cache) == rest
+    with pytest.raises(ResctrlError, match="Overlaps with exclusive group"):
+        files.write("test.new/schemata", f"{l3.resources[0]}:{l3.ids[0]}={low}\n")
+    kernel.settle([Demand("guest", "LS", ways={l3.ids[0]: 3})])
+    assert not kernel.mask("test.guest.guest", l3.ids[0]) & low
+    assert kernel.mask("test.class.LS", l3.ids[-1]) == rest
+
+
+def test_all_threads_come_into_the_group_and_those_that_ended_are_no_error(kernel, process):
+    files = kernel.files
+    files.make("test.guest.a")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    moved = apply.move_tasks(files, "test.guest.a", lambda: [*threads(process.pid), ended.pid])
+    assert moved >= 1
+    wait_for_threads(process)
+    apply.move_tasks(files, "test.guest.a", lambda: threads(process.pid))
+    assert apply.read_tasks(files, "test.guest.a") == set(threads(process.pid))
+    assert apply.move_tasks(files, "test.guest.a", lambda: threads(process.pid)) == 0
+    assert process.pid not in apply.read_tasks(files, DEFAULT_GROUP)
+    files.remove("test.guest.a")
+    assert set(threads(process.pid)) <= apply.read_tasks(files, DEFAULT_GROUP)
+
+
+def test_a_dead_or_senseless_thread_is_refused(kernel):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with pytest.raises(ResctrlError, match=f"No task {ended.pid}") as caught:
+        kernel.files.write("tasks", f"{ended.pid}\n")
+    assert caught.value.errno == errno.ESRCH
+    with pytest.raises(ResctrlError) as caught:
+        kernel.files.write("tasks", "abc\n")
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_a_guest_that_shares_a_group_is_monitored_in_it(kernel, process):
+    files = kernel.files
+    wait_for_threads(process)
+    files.make("test.class.LS")
+    assert monitor.make_monitoring_group(files, "test.class.LS", "test.a")
+    assert monitor.make_monitoring_group(files, "test.class.LS", "test.a")  # again: it is there
+    group = monitor.monitoring_group("test.class.LS", "test.a")
+    with pytest.raises(ResctrlError) as caught:
+        files.write(f"{group}/tasks", f"{process.pid}\n")
+    assert caught.value.errno == errno.EINVAL  # it has to be in the control group
+    apply.move_tasks(files, "test.class.LS", lambda: threads(process.pid))
+    apply.move_tasks(files, group, lambda: threads(process.pid))
+    assert process.pid in apply.read_tasks(files, group)
+    assert process.pid in apply.read_tasks(files, "test.class.LS")
+    assert kernel.present.groups["test.class.LS"].monitoring_groups == ("test.a",)
+    for where in (group, "test.class.LS", DEFAULT_GROUP):
+        sample = monitor.read_counters(files, where, time.monotonic())
+        ids = {cache for cache, _ in sample.values}
+        assert ids == set(kernel.platform.l3.ids)
+        assert all(isinstance(value, int) and value >= 0 for value in sample.values.values())
+    files.remove("test.class.LS")  # takes the monitoring groups along
+    with pytest.raises(ResctrlError) as caught:
+        monitor.read_counters(files, group, time.monotonic())
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_rmids_run_out_without_an_exception(kernel):
+    spare = monitor.spare_rmids(kernel.platform, kernel.present, lambda name: name.startswith("test."))
+    made = 0
+    while monitor.make_monitoring_group(kernel.files, DEFAULT_GROUP, f"test.{made}"):
+        made += 1
+        assert made <= spare
+    if MOUNT is None:  # a kernel may hold some back until the cache lines of their last users are gone
+        assert made == spare

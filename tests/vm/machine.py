@@ -1,0 +1,104 @@
+"""A virtual machine whose processor has cache and bandwidth control: a real kernel checks every write.
+
+It is made once, outside of the checkout (in $RDT_VM, else /opt/rdt-vm), by scripts that are found in the
+folder `shared/vm` beside the checkout: `python -m tests.vm.machine` does that, as root on Debian 12, in some
+minutes. Tests that want a machine skip where there is none.
+"""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", CHECKOUT.parent / "shared"))
+SCRIPTS = SHARED / "vm"
+FOLDER = Path(os.environ.get("RDT_VM", "/opt/rdt-vm"))
+PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+
+
+class MachineMissing(Exception):
+    """There is no machine to be had; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command in the machine has said, and its exit status."""
+
+    status: int
+    output: str
+
+
+def find() -> None:
+    """Raises MachineMissing if there is no machine here."""
+    if not (SCRIPTS / "vm-run").is_file():
+        raise MachineMissing(f"no {SCRIPTS / 'vm-run'}")
+    for name in ("qemu-rdt", "rootfs.cpio"):
+        if not (FOLDER / name).is_file():
+            raise MachineMissing(f"no {FOLDER / name}: python -m tests.vm.machine makes it")
+
+
+def kernels() -> list[str]:
+    """Versions of the kernels that the machine can boot, such as `6.12.95+deb12-amd64`."""
+    return sorted(path.name.removeprefix("vmlinux-") for path in FOLDER.glob("vmlinux-*"))
+
+
+def stage(folder: Path) -> None:
+    """Put into a folder what a test run in the machine needs: both packages of this checkout and pytest."""
+    for name in ("compute_agent", "tests/compute_agent"):
+        shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in PYTEST:
+        for file in importlib.metadata.files(name) or ():
+            # Nothing that is to be run on its own, and nothing that is compiled: the interpreter is another.
+            if ".." not in file.parts and file.suffix != ".pyc":
+                target = folder / "site" / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file.locate(), target)
+
+
+def run(command: str, share: Path, *options: str, timeout: float = 900) -> Result:
+    """Boot, run a shell command as root in the shared folder, and come back with what it said."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(SCRIPTS / "vm-run"),
+            *("--vm", str(FOLDER), "--share", str(share), "--timeout", str(timeout)),
+            *("--env", "PYTHONPATH=/mnt/share:/mnt/share/site", "--env", "PYTHONDONTWRITEBYTECODE=1"),
+            *options,
+            "--",
+            command,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout)
+
+
+def pytest_command(path: str, report: str) -> str:
+    """The command that runs one test module of the checkout in the machine, without its conftest files."""
+    options = (
+        "-q -ra --noconftest --import-mode=importlib -c /dev/null --rootdir=/mnt/share -p no:cacheprovider"
+    )
+    return f"python3 -m pytest {options} --junitxml=/mnt/share/{report} {path}"
+
+
+def build() -> int:
+    """Make what is missing. Takes some minutes."""
+    try:
+        find()
+    except MachineMissing as missing:
+        print(missing)
+        for script in ("build.sh", "make-rootfs.sh"):
+            subprocess.run([str(SCRIPTS / script), str(FOLDER)], check=True)
+    print(f"{FOLDER} is there, with kernels {', '.join(kernels())}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(build())
