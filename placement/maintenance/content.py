@@ -32,7 +32,9 @@ _TITLES: Final = {
     "consumers": CONSUMERS,
     "allocations": "allocations of {} (sum used)",
 }
-_NOT_COMPARED: Final = frozenset({"bucket", "change_seq", "root_id", "updated_at"})  # derived, or unknown
+_NOT_COMPARED: Final = frozenset(
+    {"bucket", "change_seq", "described_seq", "root_id", "updated_at"}
+)  # derived, or unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,8 @@ def _copy(tx: Transaction, source: Source) -> None:
                 row["trait_id"] = trait_ids[row["trait_id"]]
             if "parent_id" in row:
                 bucket = buckets.bucket_of(row["uuid"])
-                row.update(root_id=roots[row["id"]], bucket=bucket, change_seq=counters[bucket])
+                seq = counters[bucket]
+                row.update(root_id=roots[row["id"]], bucket=bucket, change_seq=seq, described_seq=seq)
             if "updated_at" in row:
                 row["updated_at"] = row["updated_at"] or tx.now
             yield row
