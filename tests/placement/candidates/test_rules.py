@@ -324,6 +324,12 @@ class TestSeveralGroups:
         query = "resources=VGPU:1&resources1=VGPU:1&resources2=VGPU:1&group_policy=none"
         assert ask(landscapes.granular(), query) == ["left(VGPU:3)"]
 
+    def test_sum_of_groups_is_within_max_unit_wherever_else_there_is_room(self) -> None:
+        stock = {"VGPU": inventory(8, max_unit=2)}
+        world = build(Spec("cn"), Spec("gpu1", "cn", stock), Spec("gpu2", "cn", stock))
+        query = "resources1=VGPU:1&resources2=VGPU:1&resources3=VGPU:1&group_policy=none"
+        assert set(ask(world, query)) == {"gpu1(VGPU:1) + gpu2(VGPU:2)", "gpu1(VGPU:2) + gpu2(VGPU:1)"}
+
     def test_groups_that_may_swap_providers_are_candidates_of_their_own(self) -> None:
         world = landscapes.numa_network()
         found = candidates(world, "resources_LEFT=VCPU:1&resources_RIGHT=VCPU:1&group_policy=isolate")

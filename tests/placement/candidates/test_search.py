@@ -215,5 +215,40 @@ class TestWideTrees:
         assert len(search(world, request)) == 20
         assert looked_at["choices"] < 20 * 12 * 12 * 12
 
+    def test_devices_below_other_parents_are_not_alike(self) -> None:
+        # numa0 has one device only: that nothing can be completed there says nothing of numa1
+        world = build(
+            Spec("cn"),
+            *(Spec(f"numa{node}", "cn", {}, ["HW_NUMA_ROOT"]) for node in range(5)),
+            Spec("dev0", "numa0", {"CUSTOM_DEV": 1}),
+            Spec("dev1", "numa1", {"CUSTOM_DEV": 1}),
+            Spec("dev2", "numa1", {"CUSTOM_DEV": 1}),
+        )
+        node = RequestGroup("_N", required=(frozenset({"HW_NUMA_ROOT"}),))
+        request = CandidatesRequest(
+            (*groups_of([1, 1], "none").groups, node), "none", same_subtrees=(frozenset({"_0", "_1", "_N"}),)
+        )
+        assert [candidate.mappings for candidate in search(world, request)] == [
+            {"_0": (8,), "_1": (9,), "_N": (3,)},
+            {"_0": (9,), "_1": (8,), "_N": (3,)},
+        ]
+
+    def test_devices_with_other_traits_are_not_alike(self) -> None:
+        # with a2 the trait has to come from b1, which the suffixed group needs for itself
+        world = build(
+            Spec("cn"),
+            Spec("a2", "cn", {"CUSTOM_A": 1}),
+            Spec("a1", "cn", {"CUSTOM_A": 1}, ["T1"]),
+            Spec("b1", "cn", {"CUSTOM_B": 1}, ["T1", "T2"]),
+            Spec("b2", "cn", {"CUSTOM_B": 1}),
+        )
+        request = CandidatesRequest(
+            (
+                RequestGroup("", {"CUSTOM_A": 1, "CUSTOM_B": 1}, required=(frozenset({"T1"}),)),
+                RequestGroup("_1", {"CUSTOM_B": 1}, required=(frozenset({"T2"}),)),
+            )
+        )
+        assert [candidate.mappings for candidate in search(world, request)] == [{"": (3, 5), "_1": (4,)}]
+
     def test_hundreds_of_groups_need_no_deep_recursion(self) -> None:
         assert len(search(devices(450), groups_of([1] * 450, "isolate", limit=1))) == 1
