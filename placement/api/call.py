@@ -85,14 +85,6 @@ class Call:
         """As :meth:`body`, for a schema whose one field stands for the whole body."""
         return base.load(schema, {field: self.json()})[field]
 
-    def no_parameters(self) -> None:
-        """Refuse a query string.
-
-        :raises InvalidRequest: naming what was not expected.
-        """
-        if request.args:
-            raise InvalidRequest(f"Invalid query string parameters: {base.unexpected(list(request.args))}")
-
     def answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
         """JSON; from 1.15 with the time (seconds since 1970) at which what it shows last changed."""
         body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
