@@ -1,0 +1,88 @@
+"""The examples of the reference, in the order in which they follow from each other: one story."""
+
+from typing import Any, Final
+
+from werkzeug.test import TestResponse
+
+from tests.placement.api_ref import document
+from tests.placement.api_ref.document import Operation
+from tests.placement.running import Admin
+
+ROOT: Final = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
+NODE1: Final = "35791f28-fb45-4717-9ea9-435b3ef7c3b3"
+MIGRATION: Final = "c8e96ef0-6d1e-4f0c-8a23-0e0f4f4f0a22"
+
+Step = tuple[str, int] | tuple[str, str, Any]
+
+# The operations in the order in which their examples follow from each other, with the status of the answer;
+# between them what else has to happen.
+STORY: Final[list[Step]] = [
+    ("getVersions", 200),
+    ("createResourceClass", 201),
+    ("updateResourceClass", 201),
+    ("updateResourceClass", 204),
+    ("showResourceClass", 200),
+    ("listResourceClasses", 200),
+    ("deleteResourceClass", 204),
+    ("POST", "/resource_providers", {"name": "compute-1", "uuid": ROOT}),
+    ("createResourceProvider", 200),
+    ("showResourceProvider", 200),
+    ("createInventory", 201),
+    ("updateInventories", 200),
+    ("listInventories", 200),
+    ("updateInventory", 200),
+    ("showInventory", 200),
+    ("createTrait", 201),
+    ("createTrait", 204),
+    ("PUT", "/traits/CUSTOM_BROKEN", None),
+    ("showTrait", 204),
+    ("updateProviderTraits", 200),
+    ("listProviderTraits", 200),
+    ("listTraits", 200),
+    ("updateAggregates", 200),
+    ("listAggregates", 200),
+    ("listResourceProviders", 200),
+    ("listAllocationCandidates", 200),
+    ("updateAllocations", 204),
+    ("listAllocations", 200),
+    ("listProviderAllocations", 200),
+    ("showProviderUsages", 200),
+    ("showUsages", 200),
+    ("updateResourceProvider", 200),
+    ("POST", "/resource_providers", {"name": "compute-1-node1", "uuid": NODE1, "parent_provider_uuid": ROOT}),
+    ("reshape", 204),
+    ("updateSeveralAllocations", 204),
+    ("deleteAllocations", 204),
+    ("DELETE", f"/allocations/{MIGRATION}", None),
+    ("deleteProviderTraits", 204),
+    ("deleteTrait", 204),
+    ("deleteInventory", 204),
+    ("deleteInventories", 204),
+    ("deleteResourceProvider", 204),
+]
+
+
+def send(service: Admin, operation: Operation) -> TestResponse:
+    """Send the example of an operation."""
+    body = operation.body_example
+    options = {} if body is None else {"json": body}
+    return service(
+        operation.method, operation.path_example(), query_string=operation.query_example(), **options
+    )
+
+
+def happen(service: Admin, step: Step) -> TestResponse:
+    """Let one step of the story happen; the answer to it."""
+    if len(step) == 2:
+        return send(service, document.by_id(step[0]))
+    method, path, body = step
+    return service(method, path, json=body)
+
+
+def tell_until(service: Admin, operation_id: str) -> None:
+    """Let all happen that comes before an operation."""
+    for step in STORY:
+        if step[0] == operation_id:
+            return
+        answer = happen(service, step)
+        assert answer.status_code < 300, answer.text

@@ -1,0 +1,112 @@
+"""Every example of the reference is what the service reads and answers: they tell one story, played here."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema_rs import Draft202012Validator
+from werkzeug.test import TestResponse
+
+from placement import microversion
+from placement.schemas import allocation, inventory, membership, resource_provider
+from placement.schemas import query as queries
+from placement.schemas.base import load as load_by_schema
+from tests.placement.api_ref import document
+from tests.placement.api_ref.document import Operation
+from tests.placement.api_ref.story import STORY, happen
+from tests.placement.running import Admin, application
+
+TOLD = {step[0] for step in STORY if len(step) == 2}
+
+# lists of which the examples show a part
+IN_PART = {"listResourceClasses": "resource_classes"}
+
+SCHEMAS = {
+    "createResourceProvider": resource_provider.create(microversion.MAX),
+    "updateResourceProvider": resource_provider.update(microversion.MAX),
+    "createInventory": inventory.Create(),
+    "updateInventories": inventory.ReplaceAll(),
+    "updateInventory": inventory.Update(),
+    "updateAggregates": membership.Aggregates(),
+    "updateProviderTraits": membership.Traits(),
+    "createResourceClass": membership.ResourceClass(),
+    "updateAllocations": allocation.put(microversion.MAX),
+    "updateSeveralAllocations": allocation.post(microversion.MAX),
+    "reshape": allocation.reshaper(microversion.MAX),
+}
+PARSERS = {
+    "listResourceProviders": queries.parse_provider_filter,
+    "listTraits": queries.parse_traits,
+    "listAllocationCandidates": queries.parse_candidates,
+    "showUsages": queries.parse_usages,
+}
+
+
+def test_the_story_tells_of_every_operation():
+    assert {each.id for each in document.operations()} == TOLD
+
+
+def test_the_examples_are_what_the_service_reads_and_answers(database_url):
+    service = Admin(application(database_url))
+    for step in STORY:
+        answer = happen(service, step)
+        if len(step) == 2:
+            operation, status = document.by_id(step[0]), step[1]
+            assert answer.status_code == status, f"{operation.id}: {answer.text}"
+            check(operation, answer)
+        else:
+            assert answer.status_code < 300, answer.text
+
+
+def check(operation: Operation, answer: TestResponse) -> None:
+    """Compare the answer to the example of an operation with the example of its answer."""
+    described = operation.answers()[str(answer.status_code)]
+    for name, header in described["headers"].items():
+        assert name in answer.headers, f"{operation.id}: no {name}"
+        schema = document.resolve(header)["schema"]
+        assert Draft202012Validator(schema).is_valid(answer.headers[name]), f"{operation.id}: {name}"
+    undescribed = {"content-type", "content-length"} | {name.lower() for name in described["headers"]}
+    assert {name.lower() for name, _ in answer.headers} <= undescribed, operation.id
+    if "content" not in described:
+        assert answer.data == b""
+        return
+    assert answer.mimetype == "application/json"
+    expected = described["content"]["application/json"]["example"]
+    found = json.loads(answer.data)
+    if operation.id in IN_PART:
+        key = IN_PART[operation.id]
+        assert expected.keys() == found.keys() == {key}
+        assert [each for each in found[key] if each in expected[key]] == expected[key]
+    else:
+        assert unordered(found) == unordered(expected), operation.id
+
+
+def unordered(document: Any) -> Any:
+    """The document with its lists of names sorted, whose order means nothing."""
+    if isinstance(document, dict):
+        return {name: unordered(each) for name, each in document.items()}
+    if isinstance(document, list):
+        return (
+            sorted(document)
+            if all(isinstance(each, str) for each in document)
+            else [*map(unordered, document)]
+        )
+    return document
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [each for each in document.operations() if each.body_example is not None],
+    ids=lambda each: each.id,
+)
+def test_the_schema_of_the_service_reads_the_example_of_a_body(operation):
+    schema = SCHEMAS[operation.id]
+    wrapped = operation.id == "updateSeveralAllocations"
+    load_by_schema(schema, {"allocations": operation.body_example} if wrapped else operation.body_example)
+
+
+@pytest.mark.parametrize(
+    "operation", [each for each in document.operations() if each.query_example()], ids=lambda each: each.id
+)
+def test_the_schema_of_the_service_reads_the_example_of_a_query(operation):
+    PARSERS[operation.id](operation.query_example(), microversion.MAX)
