@@ -8,14 +8,17 @@ import os
 import selectors
 import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 LOG = logging.getLogger(__name__)
 
+Key = TypeVar("Key")
 
-class PidWatch:
+
+class PidWatch(Generic[Key]):
     """One thread that waits for any number of processes and calls back when one ends."""
 
-    def __init__(self, ended: Callable[[str], None]) -> None:
+    def __init__(self, ended: Callable[[Key], None]) -> None:
         """``ended`` is called with the key of a process, from the watch's thread, once, when it has ended."""
         self._ended = ended
         self._selector = selectors.DefaultSelector()
@@ -26,7 +29,7 @@ class PidWatch:
         self._thread = threading.Thread(target=self._run, name="pidwatch", daemon=True)
         self._thread.start()
 
-    def add(self, key: str, pid: int) -> bool:
+    def add(self, key: Key, pid: int) -> bool:
         """Watch a process. False if it is gone already (``ended`` is then not called)."""
         try:
             descriptor = os.pidfd_open(pid)

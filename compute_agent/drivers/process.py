@@ -63,7 +63,7 @@ class ProcessDriver:
         self._records: dict[str, ProcessRecord] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._listener: Listener | None = None
-        self._watch: PidWatch | None = None
+        self._watch: PidWatch[ProcessRecord] | None = None
         self._take_over()
 
     # What runs
@@ -194,6 +194,7 @@ class ProcessDriver:
             self._signal(record, signal.SIGKILL)
             while self._runs(record):
                 time.sleep(_POLL_SECONDS)
+        self._ended(record)
 
     # CPUs
 
@@ -308,14 +309,16 @@ class ProcessDriver:
         return None if child is None else child.poll()
 
     def _watch_record(self, record: ProcessRecord) -> None:
-        if self._watch is not None and not self._watch.add(record.uuid, record.identity.pid):
-            self._ended(record.uuid)
+        if self._watch is not None and not self._watch.add(record, record.identity.pid):
+            self._ended(record)
 
-    def _ended(self, guest_uuid: str) -> None:
+    def _ended(self, record: ProcessRecord) -> None:
+        """Clean up after a guest and tell of it; once, whoever sees its end first."""
+        guest_uuid = record.uuid
         with self._lock:
-            record = self._records.pop(guest_uuid, None)
-        if record is None:
-            return
+            if self._records.get(guest_uuid) != record:
+                return  # done before, and there may be a new guest of that consumer
+            del self._records[guest_uuid]
         if record.cgroup:
             Group(Path(record.cgroup)).remove()
         elif not record.adopted:

@@ -197,12 +197,18 @@ class Pipeline:
         self._place(entry)
 
     def _leave(self, guest: Guest) -> None:
-        if self._cache.guests.pop(guest.uuid, None) is not None:
-            LOG.info("Guest %s left", guest.uuid)
-            # Somebody who was refused may find a place now.
-            for entry in self._cache.guests.values():
-                if entry.refusal:
-                    self._place(entry)
+        entry = self._cache.guests.get(guest.uuid)
+        if entry is None or entry.guest.pid != guest.pid:
+            return  # told before, and the consumer may have another guest by now
+        del self._cache.guests[guest.uuid]
+        LOG.info("Guest %s left", guest.uuid)
+        self._place_refused()
+
+    def _place_refused(self) -> None:
+        """Somebody gave CPUs back: those who were refused may find a place now."""
+        for entry in self._cache.guests.values():
+            if entry.refusal:
+                self._place(entry)
 
     def _read_allocations(self, allocations: Mapping[str, Allocation], as_of: float) -> None:
         for uuid, held in allocations.items():
@@ -215,6 +221,7 @@ class Pipeline:
                 LOG.info("Guest %s holds %s now", uuid, allocation or "nothing")
                 entry.allocation = allocation
                 self._place(entry)
+        self._place_refused()
 
     def _place_all(self) -> None:
         for entry in self._cache.guests.values():
@@ -253,13 +260,10 @@ class Pipeline:
         running = {guest.uuid: guest for guest in self._driver.guests()}
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
-                entry = CachedGuest(guest, old.allocation, old.assignment)
+                assignment = old.assignment if self._world.places else None
+                entry = CachedGuest(guest, old.allocation, assignment)
                 self._cache.mark_all(entry)
                 self._cache.guests[uuid] = entry
-        for uuid, guest in running.items():
-            if uuid not in self._cache.guests:
-                self._cache.guests[uuid] = entry = CachedGuest(guest)
-                self._take_over_from_kernel(entry)
         for uuid in saved.keys() - running.keys():
             LOG.info("Guest %s ended while the agent was away", uuid)
         self._reconcile()
@@ -276,7 +280,7 @@ class Pipeline:
             return
         supply = self._world.supply(self._cache.holdings())
         entry.assignment = read_back(supply, request_for(self._world, guest, {}), observed)
-        LOG.info("Guest %s was not in the state file; from the kernel:%s", guest.uuid, _where(entry))
+        LOG.info("Guest %s was not known; the kernel has it%s", guest.uuid, _where(entry))
 
     def _reconcile(self) -> None:
         running = {guest.uuid: guest for guest in self._driver.guests()}
@@ -285,7 +289,8 @@ class Pipeline:
                 self._leave(entry.guest)
         for uuid, guest in running.items():
             if uuid not in self._cache.guests:
-                self._enter(guest, None)
+                self._cache.guests[uuid] = entry = CachedGuest(guest)
+                self._take_over_from_kernel(entry)
         for entry in self._cache.guests.values():
             self._compare(entry)
 
@@ -361,6 +366,6 @@ def _view(entry: CachedGuest) -> GuestView:
 
 def _where(entry: CachedGuest) -> str:
     if entry.assignment is None:
-        return " and is left where it is"
+        return " where it likes, and it is left there"
     kind = "dedicated" if entry.assignment.dedicated else "shared"
     return f" on {kind} CPUs {cpuset.format(entry.assignment.cpus)}"

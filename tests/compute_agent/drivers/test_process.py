@@ -173,6 +173,19 @@ def test_stop_kills_a_guest_that_does_not_listen(driver, uid):
     assert not procfs.identify(guest.pid)
 
 
+def test_a_uuid_is_free_again_as_soon_as_its_guest_is_stopped(driver, uid):
+    changes = queue.SimpleQueue()
+    driver.watch(changes.put)
+    for _ in range(5):
+        guest = run(driver, uid, "sleep", "60")
+        driver.stop(guest, 10)
+        assert changes.get(timeout=10).guest == guest
+    last = run(driver, uid, "sleep", "60")
+    time.sleep(0.1)
+    assert driver.guests() == [last]
+    assert changes.empty()
+
+
 def test_processes_that_a_guest_leaves_behind_do_not_keep_its_cpus(driver, uid):
     changes = queue.SimpleQueue()
     driver.watch(changes.put)

@@ -128,6 +128,23 @@ def test_nobody_is_moved_when_another_guest_comes_or_goes(rig):
     assert rig.driver.writes == writes
 
 
+def test_a_late_word_of_an_end_does_not_concern_the_next_guest_of_the_consumer(rig):
+    first = rig.run("a", (0, 1, 0)).guest
+    rig.driver.end(first)
+    rig.handle(GuestStopped(first))
+    second = rig.run("a", (0, 1, 0))
+    rig.handle(GuestStopped(first))
+    assert [view.guest for view in rig.pipeline.views()] == [second.guest]
+
+
+def test_cpus_that_one_guest_loses_go_to_another_in_the_same_round(rig):
+    rig.run("b", (0, 2, 0))
+    rig.run("a")
+    rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 2}}, "b": {}}, 2.0))
+    assert rig.observed("a") == {1, 2}
+    assert rig.observed("b") == {3, 7}
+
+
 def test_an_adopted_process_is_pinned(rig):
     rig.handle(AdoptGuest("a", "a", GuestSettings(), 1234, {"node1": {"PCPU": 1}}, 1.0))
     assert rig.observed("a") == {5}
@@ -272,10 +289,12 @@ class TestRestart:
         rig.restart(saved={"gone": SavedGuest({}, None)})
         assert rig.saved == {}
 
-    def test_policy_none_touches_nobody(self, rig):
-        rig.run("a", (0, 1, 0))
+    @pytest.mark.parametrize("saved", [None, {}], ids=["with state", "without state"])
+    def test_policy_none_touches_nobody(self, rig, saved):
+        guest = rig.run("a", (0, 1, 0)).guest
+        rig.driver.affinities["a"][guest.pid + 1000] = ALL
         writes = rig.driver.writes
-        rig.restart(saved={}, world=replace(WORLD, policy=POLICIES["none"]))
+        rig.restart(saved=saved, world=replace(WORLD, policy=POLICIES["none"]))
         rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 2}}}, 2.0))
         assert rig.observed("a") == {1}
         assert rig.driver.writes == writes
