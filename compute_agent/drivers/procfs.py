@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from dataclasses import dataclass
 
 # Threads that are born while we write inherit the affinity of the thread that makes them, so that two passes
@@ -118,11 +117,6 @@ def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int
     """The threads of a process whose affinity is not ``cpus``, with the affinity they have."""
     found = {tid: affinity(tid) for tid in thread_ids(pid)}
     return {tid: has for tid, has in found.items() if has is not None and has != cpus}
-
-
-def running_seconds(start_time: int) -> float:
-    """How long ago a process with ``start_time`` (ticks since boot) was started, in seconds."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_time / os.sysconf("SC_CLK_TCK")
 
 
 def _read(path: str) -> bytes:

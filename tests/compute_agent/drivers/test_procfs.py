@@ -86,7 +86,6 @@ def test_a_command_name_with_blanks_and_brackets_is_no_problem(tmp_path):
         identity = procfs.identify(child.pid)
         assert identity is not None
         assert procfs.session_of(child.pid) == os.getsid(0)
-        assert abs(procfs.running_seconds(identity.start_time)) < 60
     finally:
         child.kill()
         child.wait()
