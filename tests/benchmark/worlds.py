@@ -1,0 +1,139 @@
+"""The worlds that are measured: trees of resource providers as plain data, the same for every service.
+
+All uuids follow from the names, so that the answers of two services can be compared as they are.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_NAMESPACE: Final = uuid.UUID("6f0b0e0e-6c1a-4c0f-9d0b-6d2f6f6c7a11")
+_FLAT_TRAITS: Final = ("HW_CPU_X86_AVX2", "HW_CPU_X86_AVX512F", "STORAGE_DISK_SSD", "CUSTOM_GOLD")
+
+#: what the benchmark calls last-level cache and memory bandwidth: the reference has no such standard classes
+LLC: Final = "CUSTOM_LLC"
+MBA: Final = "CUSTOM_MBA"
+
+
+def uuid_of(name: str) -> str:
+    """The uuid of whatever has this name."""
+    return str(uuid.uuid5(_NAMESPACE, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One resource provider; ``parent`` is a uuid, ``inventories`` are as the API takes them."""
+
+    name: str
+    parent: str | None = None
+    inventories: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    traits: tuple[str, ...] = ()
+    aggregates: tuple[str, ...] = ()
+
+    @property
+    def uuid(self) -> str:
+        """The uuid, which follows from the name."""
+        return uuid_of(self.name)
+
+
+Tree = list[Provider]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A kind of world: ``tree(n)`` is its n-th tree, the root first; ``trees`` of them make its full size."""
+
+    name: str
+    trees: int
+    tree: Callable[[int], Tree]
+    classes: tuple[str, ...] = ()
+    traits: tuple[str, ...] = ()
+
+    def size(self, scale: float) -> int:
+        """How many trees the world has at a scale; 1 is its full size."""
+        return max(1, round(self.trees * scale))
+
+
+def aggregate(number: int) -> str:
+    """The uuid of one of the three aggregates (0 to 2) over which hosts are spread."""
+    return uuid_of(f"aggregate-{number}")
+
+
+def _nested(number: int) -> Tree:
+    """A compute node with disk, two NUMA nodes, and below each an FPGA and a GPU: 7 providers."""
+    root = Provider(
+        f"nested-{number}",
+        inventories={"DISK_GB": _of(2000)},
+        traits=("COMPUTE_NODE", "STORAGE_DISK_SSD") if number % 2 else ("COMPUTE_NODE",),
+        aggregates=(aggregate(number % 3),),
+    )
+    tree = [root]
+    for node in range(2):
+        cpus = {"VCPU": _of(32, allocation_ratio=4.0), "MEMORY_MB": _of(131072, reserved=1024, step_size=16)}
+        numa = Provider(
+            f"nested-{number}-numa{node}", root.uuid, cpus, ("HW_NUMA_ROOT", "HW_CPU_X86_AVX512F")
+        )
+        vendor = "CUSTOM_FPGA_INTEL" if (number + node) % 2 else "CUSTOM_FPGA_XILINX"
+        tree += [
+            numa,
+            Provider(f"nested-{number}-fpga{node}", numa.uuid, {"FPGA": _of(4)}, (vendor,)),
+            Provider(f"nested-{number}-gpu{node}", numa.uuid, {"VGPU": _of(16)}, ("HW_GPU_API_VULKAN",)),
+        ]
+    return tree
+
+
+def _flat(number: int) -> Tree:
+    """A host that is one provider, with some of four traits, in one of three aggregates."""
+    inventories = {
+        "VCPU": _of(64, allocation_ratio=16.0),
+        "MEMORY_MB": _of(262144, reserved=512, allocation_ratio=1.5),
+        "DISK_GB": _of(10000),
+    }
+    traits = tuple(trait for every, trait in enumerate(_FLAT_TRAITS, start=1) if number % every == 0)
+    return [Provider(f"flat-{number}", None, inventories, traits, (aggregate(number % 3),))]
+
+
+def _numa(number: int) -> Tree:
+    """A root, two NUMA nodes with dedicated and shared CPUs, an L3 domain below each: 5 providers."""
+    root = Provider(
+        f"numa-{number}",
+        inventories={"MEMORY_MB": _of(262144), "DISK_GB": _of(4000)},
+        traits=("COMPUTE_NODE", "CUSTOM_RESCTRL_L3_CAT") if number % 4 else ("COMPUTE_NODE",),
+        aggregates=(aggregate(number % 3),),
+    )
+    tree = [root]
+    for node in range(2):
+        cpus = {"PCPU": _of(24), "VCPU": _of(8, allocation_ratio=8.0)}
+        traits = ("HW_CPU_HYPERTHREADING", "HW_NUMA_ROOT")
+        numa = Provider(f"numa-{number}-numa{node}", root.uuid, cpus, traits)
+        cache = {LLC: _of(15, reserved=1), MBA: _of(100, min_unit=10, step_size=10)}
+        tree += [numa, Provider(f"numa-{number}-l3-{node}", numa.uuid, cache, ("CUSTOM_L3",))]
+    return tree
+
+
+def _wide(number: int) -> Tree:
+    """A host with 16 devices, each a provider of one unit."""
+    root = Provider(f"wide-{number}", inventories={"VCPU": _of(64)})
+    return [
+        root,
+        *(
+            Provider(f"wide-{number}-device{device}", root.uuid, {"PCI_DEVICE": _of(1)})
+            for device in range(16)
+        ),
+    ]
+
+
+def _of(total: int, **other: float) -> dict[str, float]:
+    return {"total": total, "max_unit": total, **other}
+
+
+WORLDS: Final[Mapping[str, World]] = {
+    world.name: world
+    for world in (
+        World("nested", 1000, _nested, traits=("CUSTOM_FPGA_INTEL", "CUSTOM_FPGA_XILINX")),
+        World("flat", 1000, _flat, traits=("CUSTOM_GOLD",)),
+        World("numa", 1000, _numa, classes=(LLC, MBA), traits=("CUSTOM_L3", "CUSTOM_RESCTRL_L3_CAT")),
+        World("wide", 1, _wide),
+    )
+}
