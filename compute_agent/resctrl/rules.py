@@ -220,15 +220,29 @@ def _exclusive(
                 wanted[cache][group] = count
     found = {}
     for cache, counts in wanted.items():
-        held = {
-            group: cache_mask(host.platform, present.groups[group].schemata, cache)
-            for group in counts
-            if group in present.groups
-        }
+        held = _held(host, present, cache, counts)
         found[cache] = assign(host.divisions[cache], held, counts)
         for group, reason in found[cache].refused.items():
             refuse(guest_of[group], f"L3 cache {cache}: {reason}")
     return found
+
+
+def _held(host: Host, present: Present, cache: int, counts: Mapping[str, int]) -> dict[str, Mask]:
+    """The masks of those who have exclusive ways now, in the order of their rights.
+
+    Sure are those that the default group cannot fill. Where it can, somebody may have changed the default
+    group: a mask of the right size is then worth keeping, too.
+    """
+    default = cache_mask(host.platform, present.default.schemata, cache)
+    sure, likely = {}, {}
+    for group, count in sorted(counts.items()):
+        if group in present.groups:
+            mask = cache_mask(host.platform, present.groups[group].schemata, cache)
+            if not mask & default:
+                sure[group] = mask
+            elif len(mask) == count:
+                likely[group] = mask
+    return sure | likely
 
 
 def _schemata(

@@ -80,7 +80,7 @@ def divide(rules: MaskRules, shareable: Mask, shared_ways: int, locked: Mask = N
 
 
 def assign(division: Division, held: Mapping[str, Mask], wanted: Mapping[str, int]) -> Assignment:
-    """Give every owner its number of ways; `held` are the masks in force, also of those who want none now.
+    """Give every owner its number of ways; `held` are the masks in force, those with the oldest rights first.
 
     Who has the right number keeps its ways unless somebody else cannot be served otherwise. Ways of owners
     that are not in `wanted` are free. Held masks that break the rules (outside of the pool, overlapping) are
@@ -89,7 +89,8 @@ def assign(division: Division, held: Mapping[str, Mask], wanted: Mapping[str, in
     masks: dict[str, Mask] = {}
     moves: list[Move] = []
     refused: dict[str, str] = {}
-    order = sorted(wanted, key=lambda owner: (owner not in held, -wanted[owner], owner))
+    order = [owner for owner in held if owner in wanted]
+    order += sorted(wanted.keys() - held.keys(), key=lambda owner: (-wanted[owner], owner))
     left = len(division.pool)
     for owner in order:
         reason = _unfit(division, wanted[owner], left)

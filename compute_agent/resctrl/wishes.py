@@ -140,7 +140,9 @@ def _part(
         if key in schemata:
             everywhere = parse(f"{where}.{key}", schemata[key])
     per_cache: dict[int, T] = {}
-    overrides = fields.get("schemataPerCache") or []
+    overrides = fields.get("schemataPerCache")
+    if overrides is None:
+        overrides = []
     if not isinstance(overrides, list):
         raise BadWishError(f"{name}.schemataPerCache is no list")
     for index, body in enumerate(overrides):

@@ -16,7 +16,7 @@ MACHINES = {
     "intel-mbps": ("--cpu", "intel", "--mount=mba_MBps"),
     "intel-sparse": ("--cpu", "intel", "--mount=", "--rdt", "noncontig=on,l3-ways=11,closids=10"),
     "intel-6.1": ("--cpu", "intel", "--mount=", "--kernel", "6.1."),
-    "amd-6.1": ("--cpu", "amd", "--mount=", "--kernel", "6.1.", "--rdt", "rmids=12"),
+    "amd-6.1": ("--cpu", "amd", "--mount=", "--kernel", "6.1.", "--rdt", "rmids=6"),
 }
 
 

@@ -1,0 +1,46 @@
+"""Trees captured from real machines, and what a test needs to resolve configurations on them."""
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from compute_agent.resctrl.engine import choose
+from compute_agent.resctrl.host import describe
+from compute_agent.resctrl.reader import read_groups, read_platform
+from tests.compute_agent.resctrl.fake import FakeResctrl
+
+SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[4] / "shared"))
+ARCHIVES = SHARED / "resctrl-trees"
+
+
+class Captured:
+    """A copy of a captured tree that can be written as the kernel would let it."""
+
+    def __init__(self, files):
+        self.files = files
+        self.platform = read_platform(files)
+        self.engine = choose(self.platform)
+
+    @property
+    def present(self):
+        return read_groups(self.files)
+
+    def host(self, shared_ways=2, prefix="ours."):
+        return describe(self.platform, self.engine, self.present, prefix, shared_ways)
+
+
+@pytest.fixture
+def captured(tmp_path):
+    """A function from an archive's name to the tree in it."""
+
+    def unpack(name):
+        archive = ARCHIVES / f"{name}.tar.bz2"
+        if not archive.is_file():
+            pytest.skip(f"no {archive}")
+        with tarfile.open(archive) as tar:
+            tar.extractall(tmp_path / "captured", filter="data")
+        return Captured(FakeResctrl.copied(tmp_path / "captured" / f"resctrl.{name}", tmp_path / "tree"))
+
+    return unpack

@@ -1,0 +1,194 @@
+"""Carrying out plans when the kernel does not play along."""
+
+import errno
+import itertools
+
+import pytest
+
+from compute_agent.resctrl import apply
+from compute_agent.resctrl.arm import ArmEngine
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.plan import Create, Remove, Write
+from compute_agent.resctrl.platform import BandwidthControl
+from compute_agent.resctrl.reader import read_groups, read_schemata
+from compute_agent.resctrl.schemata import Schemata
+from tests.compute_agent.resctrl import fake
+
+
+class Unruly(fake.FakeResctrl):
+    """Fails the n-th writing operation, or shows other values than were written."""
+
+    fail_at = 0
+    shows = None
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.log = []
+
+    def _count(self, what, path):
+        self.log.append((what, path))
+        if len(self.log) == self.fail_at:
+            raise ResctrlError(errno.EBUSY, path, "Out of RMIDs")
+
+    def write(self, path, text):
+        self._count("write", path)
+        super().write(path, text if self.shows is None else self.shows(text))
+
+    def make(self, path):
+        self._count("make", path)
+        super().make(path)
+
+    def remove(self, path):
+        self._count("remove", path)
+        super().remove(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Unruly.of(fake.INTEL, tmp_path / "tree")
+
+
+STEPS = [
+    Write("", Schemata({"L3": {0: 0xFFF0, 1: 0xFFF0}})),
+    Create("a", Schemata({"L3": {0: 0x3}, "MB": {0: 30}})),
+    Write("a", Schemata({"L3": {1: 0xC}})),
+    Create("b", Schemata({"L3": {0: 0xC}})),
+    Write("", Schemata({"MB": {1: 50}})),
+]
+
+
+def state(files):
+    return {name: group.schemata for name, group in read_groups(files).groups.items()}
+
+
+def test_steps_are_done_in_their_order(files):
+    apply.carry_out(files, STEPS)
+    assert files.log == [
+        ("write", "schemata"),
+        ("make", "a"),
+        ("write", "a/schemata"),
+        ("write", "a/schemata"),
+        ("make", "b"),
+        ("write", "b/schemata"),
+        ("write", "schemata"),
+    ]
+    assert str(read_schemata(files, "a").within(Schemata({"L3": {0: 0, 1: 0}}))) == "L3:0=3;1=c\n"
+
+
+@pytest.mark.parametrize("fail_at", range(1, 8))
+def test_whichever_step_fails_all_is_as_it_was(files, fail_at):
+    before = state(files)
+    files.fail_at = fail_at
+    with pytest.raises(ResctrlError, match="Out of RMIDs") as caught:
+        apply.carry_out(files, STEPS)
+    assert caught.value.errno == errno.EBUSY
+    assert state(files) == before
+
+
+def test_what_cannot_be_undone_is_told(files):
+    apply.carry_out(files, [Create("a", Schemata())])
+    files.log.clear()
+
+    class Dying(Unruly):
+        def _count(self, what, path):
+            self.log.append((what, path))
+            if len(self.log) >= 2:
+                raise ResctrlError(errno.EIO, path, "no more")
+
+    dying = Dying(files.root)
+    with pytest.raises(ResctrlError, match="no more") as caught:
+        apply.carry_out(dying, [*STEPS[:1], Write("a", Schemata({"L3": {0: 1}}))])
+    assert any("could not be undone" in note and "schemata" in note for note in caught.value.__notes__)
+
+
+def test_orphans_stay_removed_when_a_later_step_fails(files):
+    files.make("orphan")
+    files.fail_at = 4
+    with pytest.raises(ResctrlError):
+        apply.carry_out(files, [Remove("orphan"), *STEPS[:1], Create("a", Schemata())])
+    assert set(state(files)) == {""}
+    assert str(read_schemata(files, "")).startswith("L3:0=ffff;1=ffff\n")
+
+
+def test_a_group_that_is_gone_already_is_no_error(files):
+    apply.carry_out(files, [Remove("none")])
+
+
+def test_other_values_than_were_written_are_an_error_and_are_put_back(files):
+    before = state(files)
+    files.shows = lambda text: text.replace("fff0", "ff00")
+    with pytest.raises(ResctrlError) as caught:
+        apply.carry_out(files, STEPS[:1])
+    assert caught.value.errno == errno.EIO
+    assert "L3:0=fff0 was written, but it reads 65280" in str(caught.value)
+    assert state(files) == before
+
+
+def test_bandwidth_may_be_rounded_where_the_hardware_rounds(files):
+    control = BandwidthControl("MB", (0, 1), 1, 1, 8)
+    files.shows = lambda text: text.replace("=41", "=31")  # shown as 40
+    wanted = Schemata({"MB": {0: 41}})
+    with pytest.raises(ResctrlError):
+        apply.write_schemata(files, "", wanted)
+    files.shows = lambda text: text.replace("=41", "=40")
+    apply.write_schemata(files, "", wanted, ArmEngine(control))
+    with pytest.raises(ResctrlError):
+        apply.write_schemata(files, "", Schemata({"MB": {0: 43}}), ArmEngine(control))
+
+
+def test_an_empty_change_writes_nothing(files):
+    apply.write_schemata(files, "", Schemata())
+    assert files.log == []
+
+
+class Threads:
+    """Threads that appear while others are moved."""
+
+    def __init__(self, *passes):
+        self.passes = passes
+        self.asked = 0
+
+    def __call__(self):
+        self.asked += 1
+        return self.passes[min(self.asked, len(self.passes)) - 1]
+
+
+@pytest.fixture
+def alive(monkeypatch):
+    """All thread ids are alive but those in the set."""
+    dead = set()
+    monkeypatch.setattr(fake.Path, "exists", lambda path, real=fake.Path.exists: (
+        int(path.name) not in dead if path.parent.name == "proc" and path.name.isdigit() else real(path)
+    ))  # fmt: skip
+    return dead
+
+
+def test_threads_are_moved_until_no_new_one_appears(files, alive):
+    files.make("a")
+    threads = Threads([1001], [1001, 1002, 1003], [1001, 1002, 1003, 1004])
+    assert apply.move_tasks(files, "a", threads) == 4
+    assert apply.read_tasks(files, "a") == {1001, 1002, 1003, 1004}
+    assert threads.asked == 4
+    assert [path for what, path in files.log if what == "write"] == ["a/tasks"] * 4
+
+
+def test_threads_that_ended_are_passed_over(files, alive):
+    alive.add(1002)
+    files.make("a")
+    assert apply.move_tasks(files, "a", lambda: [1001, 1002, 0]) == 1
+    assert apply.read_tasks(files, "a") == {1001}
+
+
+def test_threads_without_end_are_an_error_in_the_end(files, alive):
+    files.make("a")
+    numbers = itertools.count(1000)
+    with pytest.raises(ResctrlError, match="keep appearing") as caught:
+        apply.move_tasks(files, "a", lambda: [next(numbers)])
+    assert caught.value.errno == errno.EAGAIN
+
+
+def test_a_refused_thread_is_an_error(files, alive):
+    files.make("a")
+    files.fail_at = len(files.log) + 1
+    with pytest.raises(ResctrlError, match="RMID"):
+        apply.move_tasks(files, "a", lambda: [1001])

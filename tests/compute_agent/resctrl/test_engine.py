@@ -1,0 +1,67 @@
+"""What a percent of bandwidth means to each processor."""
+
+import pytest
+
+from compute_agent.resctrl.bandwidth import BandwidthUnknownError
+from compute_agent.resctrl.engine import choose
+from compute_agent.resctrl.platform import UNLIMITED_MBPS, BandwidthControl, Platform, Vendor
+
+
+def engine(vendor, gbps=None, **control):
+    values = {"minimum": 10, "granularity": 10, "closids": 8, "maximum": {0: 100}} | control
+    return choose(Platform(vendor, mb=BandwidthControl("MB", (0,), **values)), gbps)
+
+
+AMD = {"minimum": 0, "granularity": 1, "maximum": {0: 2048}}
+MBPS = {"in_mbps": True, "maximum": {0: UNLIMITED_MBPS}}
+
+
+@pytest.mark.parametrize(
+    ("found", "percents"),
+    [
+        (engine(Vendor.INTEL), {0: 10, 1: 10, 10: 10, 11: 20, 30: 30, 95: 100, 100: 100}),
+        (engine(Vendor.INTEL, minimum=20, granularity=15), {10: 20, 21: 35, 36: 50, 99: 100}),
+        # an eighth of a GB/s each
+        (engine(Vendor.AMD, **AMD), {100: 2048, 50: 1024, 33: 676, 1: 21, 0: 1}),
+        (engine(Vendor.AMD, 200, **AMD), {100: 1600, 50: 800, 10: 160, 0: 1}),
+        (engine(Vendor.AMD, 1000, **AMD), {100: 2048, 50: 1024}),  # more than the hardware can tell
+        (engine(Vendor.INTEL, 10, **MBPS), {100: 9540, 50: 4770, 1: 100, 0: 10}),
+        (engine(Vendor.INTEL, None, **MBPS), {100: UNLIMITED_MBPS}),
+        (engine(Vendor.ARM, minimum=1, granularity=1), {0: 1, 33: 33, 100: 100}),
+        (engine(Vendor.ARM, minimum=6, granularity=6), {0: 6, 30: 30, 31: 36, 98: 100}),
+    ],
+)
+def test_percents_become_values(found, percents):
+    assert {percent: found.bandwidth(0, percent) for percent in percents} == percents
+    for percent, value in percents.items():
+        assert found.percent(0, value) >= percent
+    assert found.percent(0, found.bandwidth(0, 100)) == 100
+
+
+@pytest.mark.parametrize(
+    ("found", "least", "step", "shares"),
+    [
+        (engine(Vendor.INTEL), 10, 10, False),
+        (engine(Vendor.AMD, **AMD), 1, 1, True),
+        (engine(Vendor.INTEL, 10, **MBPS), 1, 1, True),
+        (engine(Vendor.ARM, minimum=6, granularity=6), 6, 6, True),
+    ],
+)
+def test_the_units_of_inventories_are_those_of_the_hardware(found, least, step, shares):
+    assert (found.least_percent, found.percent_step, found.shares_cap) == (least, step, shares)
+
+
+def test_a_part_of_an_unknown_bandwidth_is_refused_and_names_the_option():
+    with pytest.raises(BandwidthUnknownError, match="memory_bandwidth_gbps"):
+        engine(Vendor.INTEL, None, **MBPS).bandwidth(0, 50)
+
+
+def test_only_kernels_that_round_may_show_other_values():
+    assert engine(Vendor.ARM, minimum=1, granularity=1).agrees(33, 34)
+    assert not engine(Vendor.ARM, minimum=1, granularity=1).agrees(33, 35)
+    assert not engine(Vendor.INTEL).agrees(30, 40)
+    assert not engine(Vendor.AMD, **AMD).agrees(30, 31)
+
+
+def test_without_bandwidth_control_there_is_no_engine():
+    assert choose(Platform(Vendor.INTEL)) is None

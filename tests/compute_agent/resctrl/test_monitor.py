@@ -1,0 +1,155 @@
+"""Counters, rates, and who is monitored when RMIDs run out."""
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.resctrl import monitor
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, NoValue, Sample, Watched
+from compute_agent.resctrl.platform import Monitoring, Platform, Vendor
+from compute_agent.resctrl.reader import Group, Present
+from compute_agent.resctrl.schemata import Schemata
+from tests.compute_agent.resctrl import fake
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("264830976\n", 264830976),
+        ("0", 0),
+        (str(2**64 - 1), 2**64 - 1),
+        ("Unavailable\n", NoValue.UNAVAILABLE),
+        ("Unassigned\n", NoValue.UNASSIGNED),
+        ("Error\n", NoValue.ERROR),
+        ("", None),
+        ("-5", None),
+        ("twelve", None),
+    ],
+)
+def test_counters_are_numbers_or_say_why_not(text, value):
+    assert monitor.parse_counter(text) == value
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "grown"),
+    [
+        (100, 150, 50),
+        (100, 100, 0),
+        (2**64 - 10, 5, 15),  # wrapped around
+        (10**15, 700, 700),  # began anew
+        (2**63, 0, 0),
+        (NoValue.UNAVAILABLE, 5, None),
+        (5, NoValue.ERROR, None),
+        (None, 5, None),
+        (5, None, None),
+    ],
+)
+def test_a_counter_that_goes_down_has_wrapped_or_begun_anew(before, now, grown):
+    assert monitor.increase(before, now) == grown
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40))
+def test_any_plausible_increase_is_found_over_a_wrap(before, grown):
+    assert monitor.increase(before, (before + grown) % 2**64) == grown
+
+
+def test_rates_are_bytes_a_second_of_bandwidth_counters():
+    before = Sample(10.0, {(0, TOTAL_BYTES): 1000, (0, OCCUPANCY): 5, (1, TOTAL_BYTES): NoValue.UNAVAILABLE})
+    now = Sample(12.0, {(0, TOTAL_BYTES): 5000, (0, OCCUPANCY): 9, (1, TOTAL_BYTES): 7, (0, LOCAL_BYTES): 3})
+    assert monitor.rates(before, now) == {(0, TOTAL_BYTES): 2000.0}
+    assert monitor.rates(now, Sample(12.0, now.values)) == {}  # no time has passed
+
+
+def test_totals_only_grow_and_bridge_readings_without_a_number():
+    totals = monitor.Totals()
+    for value in (1000, 1500, NoValue.UNAVAILABLE, 1800, 50, NoValue.ERROR, 60):
+        totals.add(Sample(0.0, {(0, TOTAL_BYTES): value, (0, OCCUPANCY): 1}))
+    assert totals.bytes == {(0, TOTAL_BYTES): 500 + 300 + 50 + 10}
+
+
+def test_counters_of_a_captured_machine(captured):
+    files = captured("full").files
+    sample = monitor.read_counters(files, "", 1.0)
+    assert sample.values[0, TOTAL_BYTES] == 264830976
+    assert sample.values[0, OCCUPANCY] == 32440320
+    assert {cache for cache, _ in sample.values} == {0, 1, 2, 3}
+    assert len(sample.values) == 12
+    group = monitor.monitoring_group("goresctrl.Stale", "non_goresctrl.group")
+    assert len(monitor.read_counters(files, group, 1.0).values) == 12
+
+
+@pytest.fixture
+def files(tmp_path):
+    return fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree")
+
+
+def test_counters_without_numbers_are_kept_apart(files):
+    folder = files.root / "mon_data/mon_L3_01"
+    (folder / TOTAL_BYTES).write_text("Unavailable\n")
+    (folder / LOCAL_BYTES).unlink()
+    (folder / OCCUPANCY).write_text("nonsense\n")
+    (folder / "mon_sub_L3_01").mkdir()
+    (files.root / "mon_data/mon_PERF_PKG_00").mkdir()  # of kernels to come
+    values = monitor.read_counters(files, "", 1.0).values
+    assert {key: value for key, value in values.items() if key[0] == 1} == {
+        (1, TOTAL_BYTES): NoValue.UNAVAILABLE
+    }
+    assert len(values) == 4
+
+
+def test_a_group_that_is_gone_has_no_counters(files):
+    with pytest.raises(ResctrlError) as caught:
+        monitor.read_counters(files, "none", 1.0)
+    assert caught.value.errno == errno.ENOENT
+
+
+@pytest.mark.parametrize(
+    ("number", "made"), [(errno.ENOSPC, False), (errno.EBUSY, False), (errno.EEXIST, True)]
+)
+def test_without_an_rmid_there_is_no_monitoring_group(files, number, made, monkeypatch):
+    def refuse(path):
+        raise ResctrlError(number, path)
+
+    monkeypatch.setattr(files, "make", refuse)
+    assert monitor.make_monitoring_group(files, "", "a") is made
+
+
+def test_other_failures_are_told(files):
+    with pytest.raises(ResctrlError):
+        monitor.make_monitoring_group(files, "none", "a")
+
+
+WATCHED = [
+    Watched("low", priority=1),
+    Watched("high", priority=9),
+    Watched("BE", is_class=True),
+    Watched("alone", priority=0, own_group=True),
+    Watched("LS", is_class=True, own_group=True),
+]
+
+
+@pytest.mark.parametrize(
+    ("rmids", "chosen"),
+    [
+        (0, ["LS", "alone"]),
+        (1, ["BE", "LS", "alone"]),
+        (2, ["BE", "LS", "high", "alone"]),
+        (3, ["BE", "LS", "high", "low", "alone"]),
+        (99, ["BE", "LS", "high", "low", "alone"]),
+    ],
+)
+def test_classes_are_monitored_first_then_guests_by_priority(rmids, chosen):
+    assert monitor.choose_monitored(rmids, WATCHED) == chosen
+
+
+def test_rmids_of_control_groups_and_of_others_are_taken():
+    platform = Platform(Vendor.INTEL, monitoring=Monitoring(8, frozenset()))
+    groups = {
+        "": Group("", Schemata(), monitoring_groups=("theirs", "ours.a")),
+        "x": Group("x", Schemata(), monitoring_groups=("ours.b", "theirs")),
+    }
+    assert monitor.spare_rmids(platform, Present(groups), lambda name: name.startswith("ours.")) == 4
+    assert monitor.spare_rmids(Platform(Vendor.INTEL), Present(groups), lambda name: True) == 0

@@ -1,0 +1,73 @@
+"""Finding a mount, and why there is none."""
+
+import os
+import sys
+
+import pytest
+
+from compute_agent.resctrl import mount
+from compute_agent.resctrl.mount import Mount, NoMountError, open_mount
+
+
+def machine(root, filesystems="nodev\tresctrl\n", mounts=""):
+    (root / "proc").mkdir()
+    (root / "proc/filesystems").write_text("nodev\tsysfs\n\text4\n" + filesystems)
+    (root / "proc/mounts").write_text("sysfs /sys sysfs rw,nosuid 0 0\n" + mounts)
+    return root
+
+
+def test_what_is_mounted_is_used_wherever_it_is(tmp_path):
+    root = machine(tmp_path, mounts="resctrl /mnt/my\\040rdt resctrl rw,relatime,cdp,mba_MBps 0 0\n")
+    found = open_mount(root, mount=True)
+    assert found.path == root / "mnt/my rdt"
+    assert found.options == {"rw", "relatime", "cdp", "mba_MBps"}
+    assert not found.read_only
+
+
+@pytest.mark.parametrize(
+    ("filesystems", "mounts", "reason"),
+    [
+        ("", "", "not supported"),
+        ("nodev\tresctrl\n", "", "not mounted"),
+        (
+            "nodev\tresctrl\n",
+            "resctrl /sys/fs/resctrl resctrl ro,relatime 0 0\n",
+            "mounted read-only at .*/sys/fs/resctrl",
+        ),
+    ],
+)
+def test_why_there_is_none(filesystems, mounts, reason, tmp_path):
+    with pytest.raises(NoMountError, match=reason):
+        open_mount(machine(tmp_path, filesystems, mounts))
+
+
+def test_a_machine_without_proc_has_none(tmp_path):
+    with pytest.raises(NoMountError, match="not supported"):
+        open_mount(tmp_path, mount=True)
+
+
+def test_a_captured_tree_counts_as_a_mount(tmp_path):
+    (tmp_path / "sys/fs/resctrl").mkdir(parents=True)
+    (tmp_path / "sys/fs/resctrl/schemata").write_text("L3:0=f\n")
+    assert open_mount(tmp_path) == Mount(tmp_path / "sys/fs/resctrl", frozenset())
+
+
+def test_nothing_is_mounted_unless_it_is_asked_for(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(mount, "make_mount", lambda path, options: calls.append((path, options)))
+    root = machine(tmp_path)
+    with pytest.raises(NoMountError):
+        open_mount(root)
+    assert calls == []
+    found = open_mount(root, mount=True, options="cdp,mba_MBps")
+    assert calls == [(root / "sys/fs/resctrl", "cdp,mba_MBps")]
+    assert found.options == {"cdp", "mba_MBps"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mount(2) of Linux")
+def test_the_kernels_reason_is_told_when_it_cannot_be_mounted(tmp_path):
+    with pytest.raises(NoMountError) as caught:
+        mount.make_mount(tmp_path / "none", "cdp")
+    assert "cannot be mounted" in str(caught.value)
+    assert "with options 'cdp'" in str(caught.value)
+    assert str(caught.value).rpartition(": ")[2] in {os.strerror(n) for n in range(1, 134)}

@@ -1,0 +1,237 @@
+"""Plans: from the groups that are to those that should be, safely at every step."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compute_agent.resctrl.host import Host, cache_mask, describe
+from compute_agent.resctrl.intel import IntelEngine
+from compute_agent.resctrl.masks import Mask, MaskRules
+from compute_agent.resctrl.plan import Create, Remove, Write, make_plan
+from compute_agent.resctrl.platform import BandwidthControl, CacheControl, Platform, Vendor
+from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, Present
+from compute_agent.resctrl.rules import DEFAULT_CLASSES, Demand, resolve
+from compute_agent.resctrl.schemata import Schemata, parse
+from compute_agent.resctrl.wishes import WayRange, Wish
+
+CLASSES = {"LS": DEFAULT_CLASSES["LS"], "BE": DEFAULT_CLASSES["BE"]}
+SHARED_WAYS = 2
+
+
+def platform(ways=12, sparse=False, min_bits=1, cdp=False, closids=16):
+    names = ("L3CODE", "L3DATA") if cdp else ("L3",)
+    rules = MaskRules(Mask.run(0, ways), min_bits, sparse)
+    l3 = CacheControl(3, names, (0, 5), rules, Mask(), closids)
+    return Platform(Vendor.INTEL, l3, mb=BandwidthControl("MB", (0, 5), 10, 10, closids, {0: 100, 5: 100}))
+
+
+def fresh(on):
+    full = on.l3.rules.all_ways.bits
+    lines = {name: dict.fromkeys(on.l3.ids, full) for name in on.l3.resources}
+    return Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, Schemata({**lines, "MB": {0: 100, 5: 100}}))})
+
+
+def wanted(on, present, demands, classes=CLASSES):
+    host = describe(on, IntelEngine(on.mb), present, "ours.", SHARED_WAYS)
+    return host, resolve(host, classes, demands, present)
+
+
+def play(on, present, steps, look=lambda groups: None):
+    """The groups after the steps; `look` sees them after each. Checks what the kernel would."""
+    groups = {name: group.schemata for name, group in present.groups.items()}
+    for step in steps:
+        if isinstance(step, Remove):
+            assert step.group != DEFAULT_GROUP
+            del groups[step.group]
+        elif isinstance(step, Create):
+            assert step.group not in groups
+            assert len(groups) < on.groups
+            groups[step.group] = fresh(on).default.schemata.updated(step.schemata)
+        else:
+            groups[step.group] = groups[step.group].updated(step.schemata)
+        for schemata in groups.values():
+            for name, _, value in schemata:
+                assert name == "MB" or on.l3.rules.fault(Mask(value)) is None
+        look(groups)
+    return Present({name: Group(name, schemata) for name, schemata in groups.items()})
+
+
+def settle(on, present, demands, classes=CLASSES):
+    host, resolution = wanted(on, present, demands, classes)
+    return play(on, present, make_plan(host, present, resolution).steps)
+
+
+def text(step):
+    values = " ".join(str(step.schemata).split()) if not isinstance(step, Remove) else ""
+    return f"{type(step).__name__} {step.group.removeprefix('ours.') or 'default'} {values}".strip()
+
+
+def test_everybody_gives_up_ways_before_a_guest_gets_them():
+    on = platform()
+    present = settle(on, fresh(on), [])
+    host, resolution = wanted(on, present, [Demand("a", "BE", {5: 4}, {5: 30})])
+    assert [text(step) for step in make_plan(host, present, resolution).steps] == [
+        "Write default L3:5=ff0",
+        "Write class.LS L3:5=ff0",
+        "Write class.BE L3:5=70",
+        "Create guest.a L3:0=f;5=f MB:0=100;5=30",
+    ]
+
+
+def test_ways_are_opened_after_their_guest_is_gone():
+    on = platform()
+    present = settle(on, settle(on, fresh(on), []), [Demand("a", "BE", {5: 4})])
+    host, resolution = wanted(on, present, [])
+    assert [text(step) for step in make_plan(host, present, resolution).steps] == [
+        "Remove guest.a",
+        "Write default L3:5=fff",
+        "Write class.LS L3:5=fff",
+        "Write class.BE L3:5=f",
+    ]
+
+
+def test_bandwidth_is_cut_at_the_beginning_and_raised_at_the_end():
+    on = platform()
+    present = settle(on, fresh(on), [Demand("a", bandwidth={0: 30, 5: 30})])
+    host, resolution = wanted(on, present, [Demand("a", bandwidth={0: 50, 5: 20}, ways={0: 3})])
+    assert [text(step) for step in make_plan(host, present, resolution).steps] == [
+        "Write default L3:0=ff8",
+        "Write class.LS L3:0=ff8",
+        "Write class.BE L3:0=38",
+        "Write guest.a MB:5=20",
+        "Write guest.a L3:0=7",
+        "Write guest.a MB:0=50",
+    ]
+
+
+def test_orphans_go_and_groups_of_others_stay():
+    on = platform()
+    start = fresh(on)
+    other = Group("other", start.default.schemata)
+    groups = {**start.groups, "ours.guest.x": Group("ours.guest.x", other.schemata), "other": other}
+    host, resolution = wanted(on, Present(groups), [Demand("a", ways={0: 2})], {})
+    plan = make_plan(host, Present(groups), resolution)
+    assert plan.steps[0] == Remove("ours.guest.x")
+    assert "other" not in [step.group for step in plan.steps]
+    assert plan.foreign == ("other",)
+    assert [(one.foreign, one.group, one.cache) for one in plan.conflicts] == [("other", "ours.guest.a", 0)]
+
+
+def test_the_default_group_is_never_removed_nor_its_bandwidth_changed():
+    on = platform()
+    start = fresh(on)
+    host, resolution = wanted(on, start, [Demand("a", ways={0: 2})])
+    for step in make_plan(host, start, resolution).steps:
+        if step.group == DEFAULT_GROUP:
+            assert isinstance(step, Write)
+            assert "MB" not in step.schemata.lines
+
+
+def test_domains_that_went_away_are_not_written():
+    on = platform()
+    start = Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, parse("L3:0=fff\nMB:0=100\n"))})
+    host, resolution = wanted(on, start, [Demand("a", ways={0: 2})])
+    for step in make_plan(host, start, resolution).steps:
+        assert {domain for _, domain, _ in step.schemata} == {0}
+
+
+@pytest.mark.parametrize("cdp", [False, True])
+def test_somebody_elses_change_is_repaired(cdp):
+    on = platform(cdp=cdp)
+    demands = [Demand("a", "BE", {5: 4}, {5: 30})]
+    present = settle(on, fresh(on), demands)
+    groups = dict(present.groups)
+    full = fresh(on).default.schemata
+    groups["ours.class.LS"] = Group("ours.class.LS", full)
+    if cdp:
+        data = Schemata({"L3DATA": {5: 0xF0}})
+        groups["ours.class.BE"] = Group("ours.class.BE", groups["ours.class.BE"].schemata.updated(data))
+    repaired = settle(on, Present(groups), demands)
+    assert repaired == present
+
+
+@st.composite
+def demand_lists(draw):
+    found = []
+    for name in draw(st.lists(st.sampled_from("abcdefg"), unique=True, max_size=6)):
+        ways = {cache: draw(st.integers(0, 4)) for cache in (0, 5)}
+        bandwidth = {cache: draw(st.sampled_from([0, 30, 60])) for cache in (0, 5)}
+        wish = draw(st.sampled_from([Wish(), Wish(WayRange(20, 80)), Wish(mb=40)]))
+        found.append(Demand(name, draw(st.sampled_from(["", "LS", "BE"])), ways, bandwidth, wish))
+    return found
+
+
+WORLDS = st.builds(
+    platform,
+    ways=st.integers(6, 16),
+    sparse=st.booleans(),
+    min_bits=st.integers(1, 2),
+    cdp=st.booleans(),
+    closids=st.integers(1, 12),
+)
+OTHER_CLASSES = {"LS": Wish(WayRange(40, 90), {5: WayRange(0, 20)}, 70), "BE": Wish(WayRange(60, 100))}
+
+
+@given(WORLDS, st.lists(demand_lists(), min_size=2, max_size=4), st.data())
+@settings(max_examples=300, deadline=None)
+def test_no_step_lets_anybody_into_exclusive_ways(on, rounds, data):
+    present = fresh(on)
+    exclusive = {}
+    for demands in rounds:
+        classes = data.draw(st.sampled_from([CLASSES, OTHER_CLASSES, {}]))
+        host, resolution = wanted(on, present, demands, classes)
+        plan = make_plan(host, present, resolution)
+        promised = promises(resolution, exclusive)
+        exclusive = {name: group.exclusive for name, group in resolution.groups.items()}
+        before = [intruders(on, present_groups(present), promised)]
+
+        def look(groups, before=before, promised=promised):
+            now = intruders(on, groups, promised)
+            assert now <= before[0], "an overlap that was not there before"
+            before[0] = now
+
+        present = play(on, present, plan.steps, look)
+        assert intruders(on, present_groups(present), promised) == set()
+        for name, group in resolution.groups.items():
+            assert not group.schemata.changes_from(present.groups[name].schemata)
+        assert set(present.groups) == set(resolution.groups)
+        # nothing is left to do, and nobody would be moved again
+        host, again = wanted(on, present, demands, classes)
+        assert make_plan(host, present, again).steps == ()
+        assert again.moves == {}
+
+
+def present_groups(present):
+    return {name: group.schemata for name, group in present.groups.items()}
+
+
+def promises(resolution, exclusive):
+    """The ways that are a group's own before, during or after the moves, by group and cache."""
+    promised = {}
+    for name, group in resolution.groups.items():
+        for cache, mask in group.exclusive.items():
+            promised[name, cache] = mask | exclusive.get(name, {}).get(cache, Mask())
+    for cache, moves in resolution.moves.items():
+        for move in moves:
+            promised[move.owner, cache] = promised[move.owner, cache] | move.after
+    return promised
+
+
+def intruders(on, groups, promised):
+    """Who can fill exclusive ways of whom, way by way, of those that the owner can fill at the time."""
+    found = set()
+    for (name, cache), mask in promised.items():
+        own = cache_mask(on, groups[name], cache) & mask if name in groups else Mask()
+        for other, schemata in groups.items():
+            if other != name:
+                found |= {(name, other, cache, way) for way in own & cache_mask(on, schemata, cache)}
+    return found
+
+
+def test_a_host_without_anything_needs_no_plan():
+    nothing = Platform(Vendor.INTEL)
+    present = Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, Schemata())})
+    host = Host(nothing, None, {}, "ours.")
+    resolution = resolve(host, DEFAULT_CLASSES, [Demand("a", "LS", {0: 1}, {0: 10})], present)
+    assert resolution.membership == {"a": DEFAULT_GROUP}
+    assert make_plan(host, present, resolution).steps == ()

@@ -1,0 +1,215 @@
+"""Reading mounts, also those of captured machines and broken ones."""
+
+import errno
+import logging
+import os
+
+import pytest
+
+from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
+from compute_agent.resctrl.masks import Mask
+from compute_agent.resctrl.platform import UNLIMITED_MBPS, Vendor
+from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_platform, vendor_of
+from compute_agent.resctrl.schemata import BadSchemataError
+from tests.compute_agent.resctrl import fake
+
+
+@pytest.mark.parametrize(
+    ("archive", "facts"),
+    [
+        (
+            "full",
+            {
+                "l3": (0, 1, 2, 3),
+                "ways": 20,
+                "shareable": "c0000",
+                "closids": 8,
+                "mb": (10, 10),
+                "rmids": 192,
+            },
+        ),
+        (
+            "l2l3mb",
+            {"l3": (0, 1), "ways": 20, "shareable": "c0001", "closids": 8, "mb": (10, 10), "rmids": 512},
+        ),
+        ("l2cdp", {"l3": (0,), "ways": 12, "shareable": "400", "closids": 4, "mb": None, "rmids": None}),
+        ("nol3", {"l3": None, "closids": 8, "mb": (10, 10), "rmids": 192}),
+        (
+            "nomb",
+            {"l3": (0, 1, 2, 3), "ways": 20, "shareable": "c0000", "closids": 16, "mb": None, "rmids": 192},
+        ),
+    ],
+)
+def test_captured_machines_are_read(captured, archive, facts):
+    platform = captured(archive).platform
+    assert platform.vendor is Vendor.INTEL
+    assert (platform.l3.ids if platform.l3 else None) == facts["l3"]
+    if platform.l3:
+        assert len(platform.l3.rules.all_ways) == facts["ways"]
+        assert str(platform.l3.shareable) == facts["shareable"]
+        assert not platform.l3.rules.sparse
+        assert not platform.l3.cdp
+    assert platform.closids == platform.groups == facts["closids"]
+    mb = platform.mb
+    assert ((mb.minimum, mb.granularity) if mb else None) == facts["mb"]
+    assert (platform.monitoring.rmids if platform.monitoring else None) == facts["rmids"]
+
+
+def test_details_of_captured_machines(captured):
+    full = captured("full")
+    assert full.platform.l3.way_bytes == dict.fromkeys(range(4), 57671680 // 20)
+    assert full.platform.monitoring.features == {"llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"}
+    assert list(full.present.groups) == [
+        DEFAULT_GROUP,
+        "Guaranteed",
+        "goresctrl.Guaranteed",
+        "goresctrl.Stale",
+        "non_goresctrl.Group",
+    ]
+    assert "non_goresctrl.group" in full.present.groups["goresctrl.Stale"].monitoring_groups
+
+
+def test_code_and_data_of_level_2(captured):
+    l2 = captured("l2cdp").platform.l2
+    assert l2.cdp
+    assert l2.resources == ("L2CODE", "L2DATA")
+    assert l2.way_bytes == dict.fromkeys(range(4), 65536)
+
+
+def test_forty_caches_of_level_2(captured):
+    l2 = captured("l2l3mb").platform.l2
+    assert l2.ids == tuple(range(40))
+    assert l2.rules.all_ways == Mask(0xFFFF)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "vendor"),
+    [
+        ("processor\t: 0\nvendor_id\t: GenuineIntel\n", Vendor.INTEL),
+        ("vendor_id\t: AuthenticAMD\n", Vendor.AMD),
+        ("vendor_id\t: HygonGenuine\n", Vendor.AMD),
+        ("processor\t: 0\nCPU implementer\t: 0x41\n", Vendor.ARM),
+        ("vendor_id\t: CentaurHauls\n", None),
+        ("", None),
+    ],
+)
+def test_the_vendor_is_what_cpuinfo_says(cpuinfo, vendor):
+    assert vendor_of(cpuinfo) == vendor
+
+
+def tree(tmp_path, machine=fake.INTEL):
+    return fake.FakeResctrl.of(machine, tmp_path / "tree")
+
+
+@pytest.mark.parametrize(("machine", "vendor"), [(fake.INTEL, Vendor.INTEL), (fake.AMD, Vendor.AMD)])
+def test_without_cpuinfo_the_unit_of_bandwidth_tells(machine, vendor, tmp_path):
+    assert read_platform(tree(tmp_path, machine)).vendor is vendor
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "text", "sparse"),
+    [
+        ("vendor_id: GenuineIntel", None, False),
+        ("vendor_id: AuthenticAMD", None, True),
+        ("CPU implementer: 0x41", None, True),
+        ("vendor_id: GenuineIntel", "1\n", True),
+        ("vendor_id: AuthenticAMD", "0\n", False),
+    ],
+)
+def test_holes_are_allowed_as_the_kernel_says_or_else_the_vendor(cpuinfo, text, sparse, tmp_path):
+    files = tree(tmp_path)
+    path = files.root / "info/L3/sparse_masks"
+    path.unlink() if text is None else path.write_text(text)
+    assert read_platform(files, cpuinfo).l3.rules.sparse is sparse
+
+
+def test_megabytes_are_known_by_the_mount_option_or_the_unlimited_value(tmp_path):
+    files = tree(tmp_path, fake.INTEL_MBPS)
+    assert read_platform(files).mb.in_mbps
+    files.make("group")
+    files.write("schemata", "MB:0=1000;1=1000\n")
+    assert read_platform(files).mb.in_mbps  # another group has it
+    assert read_platform(files).mb.maximum == {0: UNLIMITED_MBPS, 1: UNLIMITED_MBPS}
+    files.remove("group")
+    assert read_platform(files, "", frozenset({"rw", "mba_MBps"})).mb.in_mbps
+
+
+def test_counter_assignment_is_read(tmp_path):
+    files = tree(tmp_path)
+    folder = files.root / "info/L3_MON"
+    (folder / "mbm_assign_mode").write_text("[mbm_event]\ndefault\n")
+    (folder / "num_mbm_cntrs").write_text("0=32;1=30\n")
+    monitoring = read_platform(files).monitoring
+    assert monitoring.assign_modes == ("mbm_event", "default")
+    assert monitoring.assign_mode == "mbm_event"
+    assert monitoring.counters == {0: 32, 1: 30}
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "lost"),
+    [
+        ("info/L3/cbm_mask", "oops", "l3"),
+        ("info/L3/num_closids", None, "l3"),
+        ("info/MB/min_bandwidth", "", "mb"),
+        ("info/L3_MON/num_rmids", "many", "monitoring"),
+    ],
+)
+def test_what_makes_no_sense_costs_that_resource_and_a_log_line(path, content, lost, tmp_path, caplog):
+    files = tree(tmp_path)
+    if content is None:
+        (files.root / path).unlink()
+    else:
+        (files.root / path).write_text(content)
+    with caplog.at_level(logging.WARNING):
+        platform = read_platform(files)
+    for name in ("l3", "mb", "monitoring"):
+        assert (getattr(platform, name) is None) == (name == lost)
+    assert len(caplog.records) == 1
+
+
+def test_sizes_may_be_missing(tmp_path):
+    files = tree(tmp_path)
+    (files.root / "size").unlink()
+    assert read_platform(files).l3.way_bytes == {}
+
+
+def test_a_way_has_its_size_also_when_the_default_group_was_cut(tmp_path):
+    files = tree(tmp_path)
+    before = read_platform(files).l3.way_bytes
+    files.write("schemata", "L3:0=f;1=3\n")
+    assert read_platform(files).l3.way_bytes == before == {0: 2**20, 1: 2**20}
+
+
+def test_a_folder_that_is_no_mount_is_an_error(tmp_path):
+    with pytest.raises(ResctrlError) as caught:
+        read_platform(Filesystem(tmp_path))
+    assert caught.value.errno == errno.ENOENT
+    with pytest.raises(ResctrlError):
+        read_groups(Filesystem(tmp_path / "none"))
+    (tmp_path / "schemata").write_text("L3 what\n")
+    with pytest.raises(BadSchemataError):
+        read_platform(Filesystem(tmp_path))
+
+
+def test_groups_that_go_away_or_make_no_sense_do_not_stop_the_reading(tmp_path, caplog):
+    files = tree(tmp_path)
+    files.make("odd")
+    files.make("gone")
+    (files.root / "odd/schemata").write_text("L3:0=xyz\n")
+    os.unlink(files.root / "gone/schemata")
+    groups = read_groups(files).groups
+    assert set(groups) == {DEFAULT_GROUP, "odd"}
+    assert not groups["odd"].schemata
+    assert "odd" in caplog.text
+
+
+def test_an_error_has_the_number_the_path_and_each_line_of_the_reason_once(tmp_path):
+    (tmp_path / "info").mkdir()
+    (tmp_path / "info/last_cmd_status").write_text("Out of CLOSIDs\nOut of CLOSIDs\nOut of RMIDs\n")
+    with pytest.raises(ResctrlError) as caught:
+        Filesystem(tmp_path).make("a/b")
+    error = caught.value
+    assert (error.errno, error.filename) == (errno.ENOENT, str(tmp_path / "a/b"))
+    assert error.status == "Out of CLOSIDs; Out of RMIDs"
+    assert str(error).endswith("a/b': Out of CLOSIDs; Out of RMIDs")
+    assert isinstance(error, OSError)

@@ -1,0 +1,566 @@
+"""Configuration and guests resolved to exact schemata, on trees captured from real machines."""
+
+import re
+
+import pytest
+
+from compute_agent.resctrl.engine import choose
+from compute_agent.resctrl.host import Host, describe
+from compute_agent.resctrl.masks import Mask, MaskRules
+from compute_agent.resctrl.platform import BandwidthControl, CacheControl, Platform, Vendor
+from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, Present, read_groups, read_platform
+from compute_agent.resctrl.rules import DEFAULT_CLASSES, Demand, resolve
+from compute_agent.resctrl.schemata import Schemata, parse
+from compute_agent.resctrl.wishes import WayRange, Wish, parse_annotation
+from tests.compute_agent.resctrl import fake
+
+PREFIX = "goresctrl."
+"""Two of the groups in the archive `full` are called so, two otherwise."""
+
+ANNOTATION = parse_annotation(
+    """{"LLC": {"schemata": {"range": [20, 80]}, "schemataPerCache": [{"cacheid": 0, "range": [20, 50]}]},
+        "MB": {"schemata": {"percent": 20}, "schemataPerCache": [{"cacheid": 1, "percent": 40}]}}"""
+)
+RANGE = Wish(WayRange(20, 80))
+BE = {"BE": DEFAULT_CLASSES["BE"]}
+OVERRIDES = {"BE": Wish(WayRange(0, 30), {0: WayRange(10, 50)}, 50, {0: 15})}
+
+SCENARIOS = {
+    "defaults": (DEFAULT_CLASSES, []),
+    "allocation": (BE, [Demand("a", "BE", {0: 4}, {0: 30})]),
+    "annotation": (BE, [Demand("a", "BE", wish=ANNOTATION)]),
+    "equal annotations": (BE, [Demand("a", "BE", wish=RANGE), Demand("b", "BE", wish=RANGE)]),
+    "bandwidth only": (BE, [Demand("a", "", {}, {0: 25})]),
+    "all together": (
+        OVERRIDES,
+        [Demand("a", "BE", {0: 3}), Demand("b", "BE", {0: 2}, {0: 45}, RANGE), Demand("c", "BE")],
+    ),
+}
+
+TABLE = [
+    (
+        "full",
+        "defaults",
+        {
+            "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.LSR": "L3:0=fffff;1=fffff;2=fffff;3=fffff MB:0=100;1=100;2=100;3=100",
+            "class.LS": "L3:0=fffff;1=fffff;2=fffff;3=fffff MB:0=100;1=100;2=100;3=100",
+            "class.BE": "L3:0=3f;1=3f;2=3f;3=3f MB:0=100;1=100;2=100;3=100",
+        },
+        {},
+        {},
+    ),
+    (
+        "full",
+        "allocation",
+        {
+            "": "L3:0=ffff0;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=1f0;1=3f;2=3f;3=3f MB:0=100;1=100;2=100;3=100",
+            "guest.a": "L3:0=f;1=3f;2=3f;3=3f MB:0=30;1=100;2=100;3=100",
+        },
+        {"a": "guest.a"},
+        {},
+    ),
+    (
+        "full",
+        "annotation",
+        {
+            "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=3f;1=3f;2=3f;3=3f MB:0=100;1=100;2=100;3=100",
+            "wish": "L3:0=3f0;1=fff0;2=fff0;3=fff0 MB:0=20;1=40;2=20;3=20",
+        },
+        {"a": "wish"},
+        {},
+    ),
+    (
+        "full",
+        "equal annotations",
+        {
+            "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=3f;1=3f;2=3f;3=3f MB:0=100;1=100;2=100;3=100",
+            "wish": "L3:0=fff0;1=fff0;2=fff0;3=fff0 MB:0=100;1=100;2=100;3=100",
+        },
+        {"a": "wish", "b": "wish"},
+        {},
+    ),
+    (
+        "full",
+        "bandwidth only",
+        {
+            "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=3f;1=3f;2=3f;3=3f MB:0=100;1=100;2=100;3=100",
+            "guest.a": "L3:0=fffff;1=fffff;2=fffff;3=fffff MB:0=30;1=100;2=100;3=100",
+        },
+        {"a": "guest.a"},
+        {},
+    ),
+    (
+        "full",
+        "all together",
+        {
+            "": "L3:0=fffe0;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=1fc0;1=3f;2=3f;3=3f MB:0=20;1=50;2=50;3=50",
+            "guest.a": "L3:0=7;1=3f;2=3f;3=3f MB:0=20;1=50;2=50;3=50",
+            "guest.b": "L3:0=18;1=fff0;2=fff0;3=fff0 MB:0=50;1=50;2=50;3=50",
+        },
+        {"a": "guest.a", "b": "guest.b", "c": "class.BE"},
+        {},
+    ),
+    (
+        "l2l3mb",
+        "defaults",
+        {
+            "": "L3:0=fffff;1=fffff",
+            "class.LSR": "L3:0=fffff;1=fffff MB:0=100;1=100",
+            "class.LS": "L3:0=fffff;1=fffff MB:0=100;1=100",
+            "class.BE": "L3:0=3f;1=3f MB:0=100;1=100",
+        },
+        {},
+        {},
+    ),
+    (
+        "l2l3mb",
+        "allocation",
+        {
+            "": "L3:0=fffe0;1=fffff",
+            "class.BE": "L3:0=3e0;1=3f MB:0=100;1=100",
+            "guest.a": "L3:0=1e;1=3f MB:0=30;1=100",
+        },
+        {"a": "guest.a"},
+        {},
+    ),
+    (
+        "l2l3mb",
+        "annotation",
+        {
+            "": "L3:0=fffff;1=fffff",
+            "class.BE": "L3:0=3f;1=3f MB:0=100;1=100",
+            "wish": "L3:0=3f0;1=fff0 MB:0=20;1=40",
+        },
+        {"a": "wish"},
+        {},
+    ),
+    (
+        "l2l3mb",
+        "equal annotations",
+        {
+            "": "L3:0=fffff;1=fffff",
+            "class.BE": "L3:0=3f;1=3f MB:0=100;1=100",
+            "wish": "L3:0=fff0;1=fff0 MB:0=100;1=100",
+        },
+        {"a": "wish", "b": "wish"},
+        {},
+    ),
+    (
+        "l2l3mb",
+        "bandwidth only",
+        {
+            "": "L3:0=fffff;1=fffff",
+            "class.BE": "L3:0=3f;1=3f MB:0=100;1=100",
+            "guest.a": "L3:0=fffff;1=fffff MB:0=30;1=100",
+        },
+        {"a": "guest.a"},
+        {},
+    ),
+    (
+        "l2l3mb",
+        "all together",
+        {
+            "": "L3:0=fffc0;1=fffff",
+            "class.BE": "L3:0=1f80;1=3f MB:0=20;1=50",
+            "guest.a": "L3:0=e;1=3f MB:0=20;1=50",
+            "guest.b": "L3:0=30;1=fff0 MB:0=50;1=50",
+        },
+        {"a": "guest.a", "b": "guest.b", "c": "class.BE"},
+        {},
+    ),
+    (
+        "l2cdp",
+        "defaults",
+        {
+            "": "L3:0=fff",
+            "class.LSR": "L3:0=fff",
+            "class.LS": "L3:0=fff",
+            "class.BE": "L3:0=f",
+        },
+        {},
+        {},
+    ),
+    (
+        "l2cdp",
+        "allocation",
+        {
+            "": "L3:0=ff0",
+            "class.BE": "L3:0=70",
+            "guest.a": "L3:0=f",
+        },
+        {"a": "guest.a"},
+        {"a": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+    ),
+    (
+        "l2cdp",
+        "annotation",
+        {
+            "": "L3:0=fff",
+            "class.BE": "L3:0=f",
+        },
+        {"a": "class.BE"},
+        {"a": ["MB cannot be controlled on this host"]},
+    ),
+    (
+        "l2cdp",
+        "equal annotations",
+        {
+            "": "L3:0=fff",
+            "class.BE": "L3:0=f",
+            "wish": "L3:0=3fc",
+        },
+        {"a": "wish", "b": "wish"},
+        {},
+    ),
+    (
+        "l2cdp",
+        "bandwidth only",
+        {
+            "": "L3:0=fff",
+            "class.BE": "L3:0=f",
+        },
+        {"a": ""},
+        {"a": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+    ),
+    (
+        "l2cdp",
+        "all together",
+        {
+            "": "L3:0=fe0",
+            "class.BE": "L3:0=1e0",
+            "guest.a": "L3:0=7",
+            "guest.b": "L3:0=18",
+        },
+        {"a": "guest.a", "b": "guest.b", "c": "class.BE"},
+        {"b": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+    ),
+    (
+        "nol3",
+        "defaults",
+        {
+            "": "",
+            "class.LSR": "MB:0=100;1=100;2=100;3=100",
+            "class.LS": "MB:0=100;1=100;2=100;3=100",
+            "class.BE": "MB:0=100;1=100;2=100;3=100",
+        },
+        {},
+        {},
+    ),
+    (
+        "nol3",
+        "allocation",
+        {
+            "": "",
+            "class.BE": "MB:0=100;1=100;2=100;3=100",
+            "guest.a": "MB:0=30;1=100;2=100;3=100",
+        },
+        {"a": "guest.a"},
+        {"a": ["there are no ways to give of L3 cache 0"]},
+    ),
+    (
+        "nol3",
+        "annotation",
+        {
+            "": "",
+            "class.BE": "MB:0=100;1=100;2=100;3=100",
+        },
+        {"a": "class.BE"},
+        {"a": ["LLC cannot be controlled on this host"]},
+    ),
+    (
+        "nol3",
+        "equal annotations",
+        {
+            "": "",
+            "class.BE": "MB:0=100;1=100;2=100;3=100",
+        },
+        {"a": "class.BE", "b": "class.BE"},
+        {"a": ["LLC cannot be controlled on this host"], "b": ["LLC cannot be controlled on this host"]},
+    ),
+    (
+        "nol3",
+        "bandwidth only",
+        {
+            "": "",
+            "class.BE": "MB:0=100;1=100;2=100;3=100",
+            "guest.a": "MB:0=30;1=100;2=100;3=100",
+        },
+        {"a": "guest.a"},
+        {},
+    ),
+    (
+        "nol3",
+        "all together",
+        {
+            "": "",
+            "class.BE": "MB:0=20;1=50;2=50;3=50",
+            "guest.b": "MB:0=50;1=50;2=50;3=50",
+        },
+        {"a": "class.BE", "b": "guest.b", "c": "class.BE"},
+        {
+            "a": ["there are no ways to give of L3 cache 0"],
+            "b": ["LLC cannot be controlled on this host", "there are no ways to give of L3 cache 0"],
+        },
+    ),
+    (
+        "nomb",
+        "defaults",
+        {
+            "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.LSR": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.LS": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=3f;1=3f;2=3f;3=3f",
+        },
+        {},
+        {},
+    ),
+    (
+        "nomb",
+        "allocation",
+        {
+            "": "L3:0=ffff0;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=1f0;1=3f;2=3f;3=3f",
+            "guest.a": "L3:0=f;1=3f;2=3f;3=3f",
+        },
+        {"a": "guest.a"},
+        {"a": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+    ),
+    (
+        "nomb",
+        "annotation",
+        {
+            "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=3f;1=3f;2=3f;3=3f",
+        },
+        {"a": "class.BE"},
+        {"a": ["MB cannot be controlled on this host"]},
+    ),
+    (
+        "nomb",
+        "equal annotations",
+        {
+            "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=3f;1=3f;2=3f;3=3f",
+            "wish": "L3:0=fff0;1=fff0;2=fff0;3=fff0",
+        },
+        {"a": "wish", "b": "wish"},
+        {},
+    ),
+    (
+        "nomb",
+        "bandwidth only",
+        {
+            "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=3f;1=3f;2=3f;3=3f",
+        },
+        {"a": ""},
+        {"a": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+    ),
+    (
+        "nomb",
+        "all together",
+        {
+            "": "L3:0=fffe0;1=fffff;2=fffff;3=fffff",
+            "class.BE": "L3:0=1fc0;1=3f;2=3f;3=3f",
+            "guest.a": "L3:0=7;1=3f;2=3f;3=3f",
+            "guest.b": "L3:0=18;1=fff0;2=fff0;3=fff0",
+        },
+        {"a": "guest.a", "b": "guest.b", "c": "class.BE"},
+        {"b": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("archive", "scenario", "groups", "membership", "refused"), TABLE)
+def test_configuration_becomes_exact_schemata(captured, archive, scenario, groups, membership, refused):
+    tree = captured(archive)
+    classes, demands = SCENARIOS[scenario]
+    found = resolve(tree.host(prefix=PREFIX), classes, demands, tree.present)
+
+    def label(group):
+        return re.sub(r"^wish\.[0-9a-f]{16}$", "wish", group.removeprefix(PREFIX))
+
+    assert {
+        label(name): " ".join(str(group.schemata).split()) for name, group in found.groups.items()
+    } == groups
+    assert {guest: label(group) for guest, group in found.membership.items()} == membership
+    assert {name: list(reasons) for name, reasons in found.refused.items()} == refused
+
+
+def world(machine, tmp_path, gbps=None, shared_ways=2):
+    files = fake.FakeResctrl.of(machine, tmp_path / "tree")
+    platform = read_platform(files, machine.cpuinfo)
+    present = read_groups(files)
+    return describe(platform, choose(platform, gbps), present, "ours.", shared_ways), present
+
+
+@pytest.mark.parametrize(
+    ("machine", "gbps", "guest", "default"),
+    [
+        (fake.INTEL, None, "L3:0=ffff;1=f MB:0=100;1=30", "L3:0=ffff;1=fff0"),
+        (fake.INTEL_CDP, None, "L3CODE:0=ffff;1=f L3DATA:0=ffff;1=f MB:0=100;1=30", None),
+        (fake.INTEL_MBPS, 20, "L3:0=ffff;1=f MB:0=19080;1=5730", "L3:0=ffff;1=fff0"),
+        (fake.AMD, None, "L3:0=ffff;1=f MB:0=2048;1=615", "L3:0=ffff;1=fff0"),
+        (fake.AMD, 100, "L3:0=ffff;1=f MB:0=800;1=240", "L3:0=ffff;1=fff0"),
+    ],
+)
+def test_a_percent_means_the_same_on_each_kind_of_machine(machine, gbps, guest, default, tmp_path):
+    host, present = world(machine, tmp_path, gbps)
+    found = resolve(host, {}, [Demand("a", ways={1: 4}, bandwidth={1: 30})], present)
+    assert " ".join(str(found.groups["ours.guest.a"].schemata).split()) == guest
+    if default:
+        assert str(found.groups[DEFAULT_GROUP].schemata).strip() == default
+    assert not found.refused
+
+
+def test_arm_has_ids_of_its_own_and_takes_holes(tmp_path):
+    host, present = world(fake.ARM, tmp_path)
+    found = resolve(host, BE, [Demand("a", "BE", ways={17: 4}, bandwidth={17: 33})], present)
+    assert str(found.groups["ours.guest.a"].schemata) == "L3:1=f;17=f\nMB:1=100;17=33\n"
+    assert str(found.groups["ours.class.BE"].schemata) == "L3:1=f;17=70\nMB:1=100;17=100\n"
+
+
+def test_mb_domains_with_other_ids_go_by_rank():
+    l3 = CacheControl(3, ("L3",), (3, 8), MaskRules(Mask(0xFF)), Mask(), 8)
+    platform = Platform(Vendor.ARM, l3, mb=BandwidthControl("MB", (0, 1), 1, 1, 8, {0: 100, 1: 100}))
+    assert [platform.mb_domain(cache) for cache in (3, 8, 1, 5)] == [0, 1, 1, None]
+    uneven = Platform(Vendor.ARM, l3, mb=BandwidthControl("MB", (0, 1, 2), 1, 1, 8))
+    assert uneven.mb_domain(3) is None
+    present = Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, parse("L3:3=ff;8=ff\nMB:0=100;1=100\n"))})
+    host = describe(platform, choose(platform), present, "ours.", 1)
+    found = resolve(host, {}, [Demand("a", bandwidth={8: 40})], present)
+    assert str(found.groups["ours.guest.a"].schemata) == "L3:3=ff;8=ff\nMB:0=100;1=40\n"
+
+
+def test_masks_may_have_64_ways():
+    l3 = CacheControl(3, ("L3",), (0,), MaskRules(Mask(2**64 - 1)), Mask(), 8)
+    platform = Platform(Vendor.ARM, l3)
+    present = Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, parse("L3:0=" + "f" * 16))})
+    host = describe(platform, None, present, "ours.", 4)
+    found = resolve(host, BE, [Demand("a", ways={0: 40})], present)
+    assert str(found.groups["ours.guest.a"].schemata) == "L3:0=ffffffffff\n"
+    assert str(found.groups["ours.class.BE"].schemata) == "L3:0=ff0000000000\n"
+
+
+def test_each_domain_of_a_guest_has_the_first_rule_that_speaks_of_it(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    classes = {"BE": Wish(WayRange(0, 50), mb=40)}
+    wish = Wish(llc_per_cache={0: WayRange(50, 100), 1: WayRange(50, 100)}, mb_per_cache={1: 70})
+    found = resolve(host, classes, [Demand("a", "BE", {0: 2}, {}, wish)], present)
+    # cache 0: allocation and the bandwidth of the class; cache 1: annotation
+    assert str(found.groups["ours.guest.a"].schemata) == "L3:0=3;1=ff00\nMB:0=40;1=70\n"
+
+
+def test_guests_of_one_annotation_do_not_share_a_cap_that_counts_for_the_group(tmp_path):
+    host, present = world(fake.AMD, tmp_path)
+    capped, uncapped = Wish(mb=30), Wish(WayRange(0, 50), mb=100)
+    demands = [Demand("a", wish=capped), Demand("b", wish=capped)]
+    demands += [Demand("c", wish=uncapped), Demand("d", wish=uncapped)]
+    membership = resolve(host, {}, demands, present).membership
+    assert membership["a"] == "ours.guest.a"
+    assert membership["b"] == "ours.guest.b"
+    assert membership["c"] == membership["d"] == host.wish_group(uncapped)
+
+
+def test_equal_annotations_over_different_classes_are_different_rules(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    wish = Wish(WayRange(0, 50))
+    classes = {"BE": Wish(mb=40), "LS": Wish(mb=100)}
+    found = resolve(host, classes, [Demand("a", "BE", wish=wish), Demand("b", "LS", wish=wish)], present)
+    assert found.membership["a"] != found.membership["b"]
+
+
+def present_with(present, *names):
+    groups = dict(present.groups)
+    for name in names:
+        groups[name] = Group(name, present.default.schemata)
+    return Present(groups)
+
+
+def test_when_groups_run_out_classes_allocations_and_priorities_go_first(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)  # eight groups, of which one is the default
+    present = present_with(present, "somebody", "ours.guest.z")
+    demands = [
+        Demand("a", "BE", bandwidth={0: 50}, priority=1),
+        Demand("b", "BE", bandwidth={0: 50}, priority=5),
+        Demand("c", "BE", bandwidth={0: 50}),
+        Demand("x", "BE", wish=Wish(mb=50), priority=9),
+        Demand("z", "BE", bandwidth={0: 50}),
+    ]
+    found = resolve(host, DEFAULT_CLASSES, demands, present)
+    assert found.refused == {
+        "c": ("all 8 resctrl groups are taken",),
+        "x": ("all 8 resctrl groups are taken",),
+    }
+    assert found.membership == {
+        "a": "ours.guest.a",
+        "b": "ours.guest.b",
+        "c": "ours.class.BE",
+        "x": "ours.class.BE",
+        "z": "ours.guest.z",  # is there already
+    }
+    assert len(found.groups) == 7
+
+
+def test_rmids_limit_the_number_of_groups_as_well():
+    platform = Platform(
+        Vendor.INTEL, CacheControl(3, ("L3",), (0,), MaskRules(Mask(0xFF)), Mask(), 16), monitoring=None
+    )
+    assert platform.groups == 16
+
+
+def test_a_guest_in_a_class_that_does_not_exist_is_in_the_default_group(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    found = resolve(host, BE, [Demand("a", "GOLD"), Demand("b")], present)
+    assert found.membership == {"a": DEFAULT_GROUP, "b": DEFAULT_GROUP}
+    assert found.refused == {"a": ("there is no QoS class GOLD",)}
+
+
+def test_what_does_not_fit_is_refused_and_the_next_rule_applies(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    demands = [Demand("a", "BE", {0: 12}), Demand("b", "BE", {0: 3}), Demand("c", "BE", {7: 1})]
+    found = resolve(host, BE, demands, present)
+    assert found.refused == {
+        "b": ("L3 cache 0: 3 exclusive ways do not fit: 2 of 14 are left",),
+        "c": ("there are no ways to give of L3 cache 7",),
+    }
+    assert found.membership == {"a": "ours.guest.a", "b": "ours.guest.b", "c": "ours.class.BE"}
+    shared = found.groups["ours.class.BE"].schemata
+    assert found.groups["ours.guest.b"].schemata.get("L3", 0) == shared.get("L3", 0)
+
+
+def test_bandwidth_that_nobody_knows_is_refused(tmp_path):
+    host, present = world(fake.INTEL_MBPS, tmp_path)
+    classes = {"BE": Wish(mb=50), "LS": Wish(mb=100)}
+    demands = [Demand("a", "BE", bandwidth={0: 30}), Demand("b", "LS", wish=Wish(mb=20))]
+    found = resolve(host, classes, demands, present)
+    assert set(found.refused) == {"ours.class.BE", "a", "b"}
+    assert all("memory_bandwidth_gbps" in reason for (reason,) in found.refused.values())
+    assert found.membership == {"a": "ours.class.BE", "b": "ours.class.LS"}
+    unlimited = Schemata({"MB": dict.fromkeys((0, 1), 2**32 - 1)})
+    for name in ("ours.class.BE", "ours.class.LS"):
+        assert unlimited.changes_from(found.groups[name].schemata) == Schemata()
+
+
+def test_groups_that_exist_keep_their_masks(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    groups = {
+        **present.groups,
+        "ours.guest.a": Group("ours.guest.a", parse("L3:0=f0;1=ffff\nMB:0=100;1=100\n")),
+    }
+    found = resolve(host, {}, [Demand("a", ways={0: 4}), Demand("b", ways={0: 6})], Present(groups))
+    assert found.groups["ours.guest.a"].exclusive == {0: Mask(0xF0)}
+    assert found.groups["ours.guest.b"].exclusive == {0: Mask(0x3F00)}
+    assert [move.owner for move in found.moves[0]] == ["ours.guest.b"]
+
+
+@pytest.mark.parametrize("prefix", ["", "a/b", "a\n"])
+def test_names_of_groups_need_a_beginning_of_ours(prefix):
+    with pytest.raises(ValueError, match="cannot begin the names of groups"):
+        Host(Platform(Vendor.INTEL), None, {}, prefix)
