@@ -8,7 +8,7 @@ product of all options; the caller takes as many results as it wants.
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from placement.candidates.deadends import DeadEnds
 from placement.candidates.feasibility import fits_at_all
@@ -28,6 +28,8 @@ class Candidate:
     root: int
     resources: Mapping[int, Mapping[str, int]]
     mappings: Mapping[str, tuple[int, ...]]
+    #: how it was rendered, by shape (see :mod:`placement.candidates.render`)
+    json: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 def combine(

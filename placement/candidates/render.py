@@ -1,9 +1,8 @@
 """The body of ``GET /allocation_candidates``, put together from ready-made pieces.
 
-From microversion 1.27 on the summary of a provider does not depend on the
-request and changes only when the provider does. Its JSON is therefore kept in
-the world, beside the provider object it was made from: providers are never
-changed but replaced, so that the same object means the same JSON.
+What a candidate asks for never changes, and the summaries of a tree change only
+when something in the tree does (from microversion 1.29 on, where they do not
+depend on the request). Both are kept as JSON.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,28 +31,32 @@ def render(world: World, candidates: Sequence[Candidate], version: Microversion)
 def _allocation_requests(
     world: World, candidates: Sequence[Candidate], version: Microversion
 ) -> Iterator[str]:
-    """The JSON of each candidate: nothing in it needs escaping, neither names nor uuids."""
-    providers = world.providers
-    amounts_json: dict[tuple[tuple[str, int], ...], str] = {}
+    """The JSON of each candidate, made once: neither the uuids of providers nor the amounts ever change."""
+    shape = "list" if version < ALLOCATIONS_BY_PROVIDER else "plain" if version < MAPPINGS else "mapped"
     for candidate in candidates:
-        allocations = []
-        for number, amounts in candidate.resources.items():
-            key = tuple(amounts.items())
-            text = amounts_json.get(key)
-            if text is None:
-                text = amounts_json[key] = orjson.dumps(amounts).decode()
-            uuid = providers[number].uuid
-            if version >= ALLOCATIONS_BY_PROVIDER:
-                allocations.append(f'"{uuid}":{{"resources":{text}}}')
-            else:
-                allocations.append(f'{{"resource_provider":{{"uuid":"{uuid}"}},"resources":{text}}}')
-        joined = ",".join(allocations)
-        if version < ALLOCATIONS_BY_PROVIDER:
-            yield f'{{"allocations":[{joined}]}}'
-        elif version < MAPPINGS:
-            yield f'{{"allocations":{{{joined}}}}}'
+        text = candidate.json.get(shape)
+        if text is None:
+            text = candidate.json[shape] = _allocation_request(world, candidate, version)
+        yield text
+
+
+def _allocation_request(world: World, candidate: Candidate, version: Microversion) -> str:
+    """Nothing in it needs escaping, neither names nor uuids."""
+    providers = world.providers
+    allocations = []
+    for number, amounts in candidate.resources.items():
+        text = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
+        uuid = providers[number].uuid
+        if version >= ALLOCATIONS_BY_PROVIDER:
+            allocations.append(f'"{uuid}":{{"resources":{{{text}}}}}')
         else:
-            yield f'{{"allocations":{{{joined}}},"mappings":{{{_mappings(world, candidate)}}}}}'
+            allocations.append(f'{{"resource_provider":{{"uuid":"{uuid}"}},"resources":{{{text}}}}}')
+    joined = ",".join(allocations)
+    if version < ALLOCATIONS_BY_PROVIDER:
+        return f'{{"allocations":[{joined}]}}'
+    if version < MAPPINGS:
+        return f'{{"allocations":{{{joined}}}}}'
+    return f'{{"allocations":{{{joined}}},"mappings":{{{_mappings(world, candidate)}}}}}'
 
 
 def _mappings(world: World, candidate: Candidate) -> str:
@@ -71,24 +74,26 @@ def _summaries(world: World, candidates: Sequence[Candidate], version: Microvers
     used = dict.fromkeys(number for candidate in candidates for number in candidate.resources)
     if version >= WHOLE_TREES:
         roots = dict.fromkeys(providers[number].root_id for number in used)
-        numbers = [number for root in roots for number in sorted(world.trees[root])]
-        return (_kept_summary(world, providers[number], version) for number in numbers)
+        return (_kept_tree(world, root, version) for root in roots)
     if version >= ALL_CLASSES:
-        return (_kept_summary(world, providers[number], version) for number in used)
+        return (_summary(world, providers[number], version, providers[number].inventories) for number in used)
     # every candidate has all the classes of the request
     asked = [amounts for candidate in candidates[:1] for amounts in candidate.resources.values()]
     classes = set().union(*asked)
     return (_summary(world, providers[number], version, classes) for number in used)
 
 
-def _kept_summary(world: World, provider: Provider, version: Microversion) -> bytes:
-    """As :func:`_summary`, made once for a provider object."""
-    kept = world.fragments.setdefault("nested" if version >= WHOLE_TREES else "flat", {})
-    made_from, fragment = kept.get(provider.id, (None, b""))
-    if made_from is not provider:
-        fragment = _summary(world, provider, version, provider.inventories)
-        kept[provider.id] = (provider, fragment)
-    return fragment
+def _kept_tree(world: World, root: int, version: Microversion) -> bytes:
+    """The summaries of all providers of a tree, made once for each revision of it."""
+    kept: dict[int, tuple[int, bytes]] = world.kept.setdefault("trees", {})
+    revision = world.revisions[root]
+    known = kept.get(root)
+    if known is not None and known[0] == revision:
+        return known[1]
+    members = [world.providers[number] for number in sorted(world.trees[root])]
+    summaries = b",".join([_summary(world, each, version, each.inventories) for each in members])
+    kept[root] = (revision, summaries)
+    return summaries
 
 
 def _summary(

@@ -5,7 +5,7 @@ share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
 aggregate in common with any member of the tree.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
@@ -49,6 +49,8 @@ def possible_roots(
     Of everything the request asks for only the rarest is looked up here, so
     the result may hold roots that serve nothing; it misses none that does.
     """
+    if not sharing.providers:
+        return _rarest_roots(world, request, needs)
     size, providers, anchored = min(_seeds(world, request, needs), key=lambda seed: seed[0])
     if size == 0:
         return ()
@@ -59,6 +61,28 @@ def possible_roots(
     for number in sharing.providers.intersection(numbers):
         roots.update(sharing.anchors(number))
     return sorted(roots)
+
+
+def _rarest_roots(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Sequence[int]:
+    """As :func:`possible_roots` where nothing is shared, from lists that the world keeps in order."""
+    choices: list[list[tuple[Mapping[str, set[int]], str]]] = []
+    choices += [[(world.by_trait, trait)] for trait in request.root_required]
+    choices += [
+        [(world.by_trait, trait) for trait in any_trait]
+        for group in request.groups
+        for any_trait in group.required
+    ]
+    for need in needs:
+        if need.in_tree is not None:
+            member = world.get(need.in_tree)
+            return () if member is None else (member.root_id,)
+        choices += [[(world.by_class, name)] for name, _ in need.resources]
+        choices += [[(world.by_aggregate, each) for each in any_of] for any_of in need.member_of]
+    if not choices:
+        return sorted(world.trees)
+    rarest = min(choices, key=lambda names: sum(len(index.get(name, ())) for index, name in names))
+    lists = [world.roots_having(index, name) for index, name in rarest]
+    return lists[0] if len(lists) == 1 else sorted(set().union(*lists))
 
 
 Seed = tuple[int, Callable[[], Iterable[int]], bool]

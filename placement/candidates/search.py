@@ -6,11 +6,12 @@ that a limit bounds the work and not only the answer.
 
 import random
 from collections import deque
-from collections.abc import Hashable, Iterator, Set
+from collections.abc import Hashable, Iterable, Iterator, Set
 from itertools import islice
 from typing import Final, Literal
 
 from placement.candidates.combine import Candidate, combine
+from placement.candidates.memo import memo_of
 from placement.candidates.needs import Need, needs_of
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
@@ -45,13 +46,15 @@ def search(
         candidates = _round_robin(found.by_root())
     else:
         candidates = (candidate for candidates in found.by_root() for candidate in candidates)
-    return list(islice(_distinct(candidates, found), min(limits, default=None)))
+    if found.may_repeat:
+        candidates = _distinct(candidates, found)
+    return list(islice(candidates, min(limits, default=None)))
 
 
-def _round_robin(sources: Iterator[Iterator[Candidate]]) -> Iterator[Candidate]:
+def _round_robin(sources: Iterator[Iterable[Candidate]]) -> Iterator[Candidate]:
     """One of each source, then a second of each, and so on; sources are opened as they are reached."""
     active: deque[Iterator[Candidate]] = deque()
-    for source in sources:
+    for source in map(iter, sources):
         for candidate in islice(source, 1):
             active.append(source)
             yield candidate
@@ -66,7 +69,7 @@ def _distinct(candidates: Iterator[Candidate], found: "_Search") -> Iterator[Can
     """Drop what was found before from another root: only candidates of sharing providers alone."""
     seen: set[Hashable] = set()
     for candidate in candidates:
-        if found.may_repeat(candidate):
+        if found.is_shared(candidate):
             key = _key(candidate)
             if key in seen:
                 continue
@@ -99,26 +102,36 @@ class _Search:
         self._having = [_having(world, need) for need in self._needs]
         #: the needs, those first that the last trees could not serve
         self._hardest_first = list(range(len(self._needs)))
+        #: whether the same candidate may be found at two roots
+        self.may_repeat = bool(self._sharing.providers)
+        self._memo = None if self.may_repeat or rng is not None else memo_of(world, request)
         self._sharing_serves: dict[tuple[int, int], bool] = {}
         self._only_shared: set[tuple[tuple[int, ...], ...]] = set()
 
-    def by_root(self) -> Iterator[Iterator[Candidate]]:
+    def by_root(self) -> Iterator[Iterable[Candidate]]:
         """For every tree that may serve the request the candidates anchored there."""
         roots = possible_roots(self._world, self._request, self._needs, self._sharing)
         if self._rng is not None:
             roots = self._rng.sample(roots, len(roots))
+        memo, revisions = self._memo, self._world.revisions
+        if memo is None:
+            yield from map(self._at, roots)
+            return
         for root in roots:
-            if self._accepts(self._world.providers[root]):
-                options = self._options(root)
-                if options is not None:
-                    yield combine(self._rules, root, options, self._rng)
+            known = memo.get(root, revisions[root])
+            yield memo.recording(root, revisions[root], self._at(root)) if known is None else known
 
-    def may_repeat(self, candidate: Candidate) -> bool:
-        """Whether the same candidate may be found at another root."""
+    def _at(self, root: int) -> Iterator[Candidate]:
+        """The candidates that are anchored at this root."""
+        if self._accepts(self._world.providers[root]):
+            options = self._options(root)
+            if options is not None:
+                yield from combine(self._rules, root, options, self._rng)
+
+    def is_shared(self, candidate: Candidate) -> bool:
+        """Whether the candidate consists of sharing providers alone, so that other roots have it too."""
         sharing = self._sharing.providers
-        return bool(sharing) and all(
-            number in sharing for numbers in candidate.mappings.values() for number in numbers
-        )
+        return all(number in sharing for numbers in candidate.mappings.values() for number in numbers)
 
     def _accepts(self, root: Provider) -> bool:
         return self._request.root_required <= root.traits and root.traits.isdisjoint(

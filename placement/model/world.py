@@ -7,8 +7,8 @@ that no search has to translate numbers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 _MAX_CAPACITY: Final = 2.0**53
@@ -28,15 +28,14 @@ class Inventory:
     step_size: int
     allocation_ratio: float
     updated_at: float
+    #: what may be allocated in all: ``(total - reserved) * allocation_ratio``, rounded down;
+    #: ratios may be huge, and more than any reader of JSON takes for an integer is not shown
+    capacity: int = field(init=False, compare=False)
 
-    @property
-    def capacity(self) -> int:
-        """What may be allocated in all: ``(total - reserved) * allocation_ratio``, rounded down.
-
-        Ratios may be huge: more than any reader of JSON takes for an integer is not shown.
-        """
+    def __post_init__(self) -> None:
         capacity = (self.total - self.reserved) * self.allocation_ratio
-        return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, capacity)))
+        bounded = int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, capacity)))
+        object.__setattr__(self, "capacity", bounded)
 
     def portions(self, amount: int) -> bool:
         """Whether ``amount`` is one that is given in one go, however much is free."""
@@ -79,8 +78,12 @@ class World:
         self.by_class: dict[str, set[int]] = {}
         self.by_trait: dict[str, set[int]] = {}
         self.by_aggregate: dict[str, set[int]] = {}
-        #: by shape and provider id: the JSON of a provider, beside the object it was made from
-        self.fragments: dict[str, dict[int, tuple[Provider, bytes]]] = {}
+        #: by root, when anything in its tree changed last, as a number that only grows
+        self.revisions: dict[int, int] = {}
+        #: what searches keep beside the world, under names of theirs; it goes with the world
+        self.kept: dict[str, Any] = {}
+        self._revision = 0
+        self._sorted_roots: dict[tuple[int, str], tuple[int, ...]] = {}
         for provider in providers:
             self.put(provider)
 
@@ -95,18 +98,42 @@ class World:
         provider_id = self.by_uuid.get(uuid)
         return None if provider_id is None else self.providers[provider_id]
 
+    def roots_having(self, index: Mapping[str, set[int]], name: str) -> tuple[int, ...]:
+        """The roots, in ascending order, of all trees with a provider that ``index`` has under the name.
+
+        :param index: :attr:`by_class`, :attr:`by_trait` or :attr:`by_aggregate`.
+        """
+        key = (id(index), name)
+        roots = self._sorted_roots.get(key)
+        if roots is None:
+            found = {self.providers[number].root_id for number in index.get(name, ())}
+            roots = self._sorted_roots[key] = tuple(sorted(found))
+        return roots
+
     def put(self, provider: Provider) -> None:
         """Add a provider, or replace the one with its id."""
         old = self.providers.get(provider.id)
         if old is not None:
             self._unlink(old, provider)
         self._link(provider, old)
+        self._note_change(provider.root_id)
+        if old is not None and old.root_id != provider.root_id:
+            self._note_change(old.root_id)
+            self._sorted_roots.clear()
 
     def remove(self, provider_id: int) -> None:
         """Forget a provider; one that is not there is no error."""
         old = self.providers.get(provider_id)
         if old is not None:
             self._unlink(old, None)
+            self._note_change(old.root_id)
+
+    def _note_change(self, root: int) -> None:
+        if root in self.trees:
+            self._revision += 1
+            self.revisions[root] = self._revision
+        else:
+            self.revisions.pop(root, None)
 
     def _link(self, provider: Provider, old: Provider | None) -> None:
         number = provider.id
@@ -117,13 +144,12 @@ class World:
             for name in names:
                 if name not in before:
                     index.setdefault(name, set()).add(number)
+                    self._sorted_roots.pop((id(index), name), None)
 
     def _unlink(self, old: Provider, new: Provider | None) -> None:
         number = old.id
         if new is None:
             del self.providers[number]
-            for kept in self.fragments.values():
-                kept.pop(number, None)
         for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
             # two providers may have swapped a name between two refreshes
             if unique.get(key) == number:
@@ -131,6 +157,7 @@ class World:
         for index, names, after in self._memberships(old, new):
             for name in names:
                 if name not in after:
+                    self._sorted_roots.pop((id(index), name), None)
                     members = index[name]
                     members.discard(number)
                     if not members:

@@ -31,7 +31,7 @@ def load_query(schema: type[Schema], params: Params, version: Microversion) -> d
 
     :raises InvalidRequest: for parameters that the version does not know and for invalid values.
     """
-    loader = _schema_at(schema, version)
+    loader = schema_at(schema, version)
     last = dict(params)
     for key, value in params:
         if value is not last[key]:
@@ -40,7 +40,7 @@ def load_query(schema: type[Schema], params: Params, version: Microversion) -> d
 
 
 @lru_cache(maxsize=256)
-def _schema_at(schema: type[Schema], version: Microversion) -> Schema:
+def schema_at(schema: type[Schema], version: Microversion) -> Schema:
     """The schema with those fields only that exist at a microversion."""
     known = [name for name, field in schema().fields.items() if field.metadata["since"] <= version]
     return schema(only=known)

@@ -14,7 +14,7 @@ from placement.exceptions import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, Invali
 from placement.microversion import Microversion
 from placement.schemas import terms
 from placement.schemas.base import Schema, String
-from placement.schemas.query_base import Params, all_values, load_query, since
+from placement.schemas.query_base import Params, all_values, load_query, schema_at, since
 from placement.schemas.terms import PREFIX
 
 GRANULAR: Final[Microversion] = (1, 25)
@@ -47,10 +47,16 @@ class GranularQuery(Schema):
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
     """The query string of ``GET /allocation_candidates`` at a microversion.
 
-    Of several ``limit`` or ``group_policy`` the first counts.
+    Of several ``limit`` or ``group_policy`` the first counts. The same query gives
+    the same object, by which a search recognises it.
 
     :raises InvalidRequest: naming what is wrong with it.
     """
+    return _parse(tuple(params), version)
+
+
+@lru_cache(maxsize=1024)
+def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     grouped, others = _split(params, version)
     load_query(GranularQuery if version >= GRANULAR else UnsuffixedQuery, others, version)
     if version >= RESOURCELESS and not any(kind == "resources" for kind, _ in grouped):
@@ -132,8 +138,7 @@ def _as_documented(pattern: re.Pattern[str]) -> str:
 
 
 def _is_known(name: str, version: Microversion) -> bool:
-    field = GranularQuery().fields.get(name)
-    return field is not None and bool(field.metadata["since"] <= version)
+    return name in schema_at(GranularQuery, version).fields
 
 
 def _limit(text: str | None) -> int | None:

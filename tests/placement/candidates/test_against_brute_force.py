@@ -5,6 +5,7 @@ PLACEMENT_RANDOM_WORLDS sets the number of worlds, each asked ten times.
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -16,7 +17,7 @@ from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
 from placement.model.world import World
 from tests.placement.candidates.brute import Found, all_candidates
-from tests.placement.candidates.strategies import crowded_hosts, situations
+from tests.placement.candidates.strategies import crowded_hosts, situations, worlds
 
 WORLDS = int(os.environ.get("PLACEMENT_RANDOM_WORLDS", "150"))
 exhaustive = settings(
@@ -127,3 +128,46 @@ def expected_summaries(
             summary["root_provider_uuid"] = uuids[provider.root_id]
         expected[provider.uuid] = summary
     return expected
+
+
+@settings(exhaustive, max_examples=max(1, WORLDS // 2))
+@given(situations(), worlds())
+def test_what_was_found_before_does_not_show_in_a_changed_world(
+    situation: tuple[World, list[CandidatesRequest]], other: World
+) -> None:
+    """One world becomes another, provider by provider, and is asked the same after each step."""
+    world, requests = situation
+    for number in sorted(world.providers.keys() | other.providers.keys()):
+        for request in requests[:4]:
+            found = search(world, request)
+            assert set(map(comparable, found)) == all_candidates(world, request)
+            fresh = World(world)
+            assert orjson.loads(render(world, found, (1, 39))) == orjson.loads(
+                render(fresh, search(fresh, replace(request)), (1, 39))
+            )
+        usage = world.providers.get(number)
+        if number in other.providers and is_whole_without(other, number, world):
+            world.put(other.providers[number])
+        elif usage is not None:
+            world.put(replace(usage, used=dict.fromkeys(usage.inventories, 1)))
+
+
+def is_whole_without(other: World, number: int, world: World) -> bool:
+    """Whether the world stays one of trees when it takes this provider from the other."""
+    provider = other.providers[number]
+    has_parent = provider.parent_id is None or (
+        provider.parent_id in world.providers
+        and world.providers[provider.parent_id].root_id == provider.root_id
+        and provider.root_id in world.providers
+        and world.providers[provider.root_id].parent_id is None
+    )
+    has_no_children = not world.children.get(number) or world.providers[number].root_id == provider.root_id
+    return has_parent and has_no_children and not _is_below(world, provider.parent_id, number)
+
+
+def _is_below(world: World, number: int | None, ancestor: int) -> bool:
+    while number is not None:
+        if number == ancestor:
+            return True
+        number = world.providers[number].parent_id
+    return False

@@ -114,9 +114,3 @@ def test_summary_follows_its_provider(world: World) -> None:
     assert [used(27), used(29)] == [2, 2]
     world.put(replace(world.providers[2], used={"VCPU": 3}))
     assert [used(27), used(29)] == [3, 3]
-
-
-def test_pieces_of_a_removed_provider_are_dropped(world: World) -> None:
-    answer(world, "resources=DISK_GB:5", 39)
-    world.remove(3)
-    assert all(3 not in kept for kept in world.fragments.values())
