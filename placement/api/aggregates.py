@@ -6,7 +6,7 @@ from typing import Any
 from flask import Blueprint, Response
 
 from placement.api.call import Call, operation
-from placement.api.resource_providers import existing, path_uuid
+from placement.api.resource_providers import about, existing, path_uuid
 from placement.policies import aggregate as rules
 from placement.schemas import membership as schemas
 from placement.store import aggregates as store
@@ -15,6 +15,7 @@ blueprint = Blueprint("aggregates", __name__)
 
 _PATH = "/resource_providers/<uuid>/aggregates"
 _WITH_GENERATION = (1, 19)
+_AGGREGATES, _LIST = schemas.Aggregates(), schemas.AggregateList()
 
 
 def _answer(call: Call, aggregates: list[str], generation: int, last_modified: float) -> Response:
@@ -35,11 +36,13 @@ def show(call: Call, uuid: str) -> Response:
 @operation(blueprint, "PUT", _PATH, rules.UPDATE, since=(1, 1), reads_json=True)
 def replace(call: Call, uuid: str) -> Response:
     """Make these the aggregates of a provider."""
-    known = path_uuid(call, uuid)
-    if call.version >= _WITH_GENERATION:
-        body = call.body(schemas.Aggregates())
-        aggregates, expected = body["aggregates"], body["resource_provider_generation"]
-    else:
-        aggregates, expected = call.wrapped_body(schemas.AggregateList(), "aggregates"), None
+    known = path_uuid(uuid)
+    expected = None
+    with about(call, known):
+        if call.version >= _WITH_GENERATION:
+            body = call.body(_AGGREGATES)
+            aggregates, expected = body["aggregates"], body["resource_provider_generation"]
+        else:
+            aggregates = call.wrapped_body(_LIST, "aggregates")
     generation = call.service.database.write(lambda tx: store.replace(tx, known, expected, aggregates))
     return _answer(call, aggregates, generation, time.time())

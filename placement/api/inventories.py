@@ -7,7 +7,7 @@ from typing import Any
 from flask import Blueprint, Response
 
 from placement.api.call import Call, operation
-from placement.api.resource_providers import existing, path_uuid
+from placement.api.resource_providers import about, existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
 from placement.model.feed import View
 from placement.model.world import Inventory, Provider
@@ -21,6 +21,7 @@ blueprint = Blueprint("inventories", __name__)
 
 _PATH = "/resource_providers/<uuid>/inventories"
 _MAY_RESERVE_ALL = (1, 26)
+_CREATE, _REPLACE_ALL, _UPDATE = schemas.Create(), schemas.ReplaceAll(), schemas.Update()
 
 
 def _shown(inventory: Inventory | Values) -> dict[str, Any]:
@@ -56,8 +57,9 @@ def list_all(call: Call, uuid: str) -> Response:
 @operation(blueprint, "POST", _PATH, rules.CREATE, reads_json=True)
 def create(call: Call, uuid: str) -> Response:
     """Add an inventory of one more class."""
-    known = path_uuid(call, uuid)
-    body = call.body(schemas.Create())
+    known = path_uuid(uuid)
+    with about(call, known):
+        body = call.body(_CREATE)
     name = body["resource_class"]
     values = _checked(call, known, name, body["values"], "create")
     generation = call.service.database.write(lambda tx: store.add(tx, known, name, values))
@@ -70,8 +72,9 @@ def create(call: Call, uuid: str) -> Response:
 @operation(blueprint, "PUT", _PATH, rules.UPDATE, reads_json=True)
 def replace_all(call: Call, uuid: str) -> Response:
     """Make these the inventories of a provider."""
-    known = path_uuid(call, uuid)
-    body = call.body(schemas.ReplaceAll())
+    known = path_uuid(uuid)
+    with about(call, known):
+        body = call.body(_REPLACE_ALL)
     wanted = {
         name: _checked(call, known, name, each["values"], "update")
         for name, each in body["inventories"].items()
@@ -86,7 +89,7 @@ def replace_all(call: Call, uuid: str) -> Response:
 @operation(blueprint, "DELETE", _PATH, rules.DELETE, since=(1, 5), before=HTTPStatus.METHOD_NOT_ALLOWED)
 def delete_all(call: Call, uuid: str) -> Response:
     """Remove all inventories of a provider."""
-    known = path_uuid(call, uuid)
+    known = path_uuid(uuid)
     call.service.database.write(lambda tx: store.remove_all(tx, known))
     return call.nothing()
 
@@ -106,8 +109,9 @@ def show(call: Call, uuid: str, resource_class: str) -> Response:
 @operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE, reads_json=True)
 def update(call: Call, uuid: str, resource_class: str) -> Response:
     """Change one inventory."""
-    known = path_uuid(call, uuid)
-    body = call.body(schemas.Update())
+    known = path_uuid(uuid)
+    with about(call, known):
+        body = call.body(_UPDATE)
     if not storable(resource_class):
         raise InvalidRequest(f"No inventory record with resource class {resource_class} for {known}.")
     values = _checked(call, known, resource_class, body["values"], "update")
@@ -120,7 +124,7 @@ def update(call: Call, uuid: str, resource_class: str) -> Response:
 @operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE)
 def delete(call: Call, uuid: str, resource_class: str) -> Response:
     """Remove one inventory."""
-    known = path_uuid(call, uuid)
+    known = path_uuid(uuid)
     if not storable(resource_class):
         raise NotFound(f"No inventory of class {resource_class} found for delete")
     call.service.database.write(lambda tx: store.remove(tx, known, resource_class))

@@ -15,6 +15,7 @@ from placement.store import classes as store
 blueprint = Blueprint("resource_classes", __name__)
 
 _SINCE = (1, 2)
+_CLASS = schemas.ResourceClass()
 _PUT_CREATES = (1, 7)
 
 
@@ -36,7 +37,7 @@ def list_all(call: Call) -> Response:
 @operation(blueprint, "POST", "/resource_classes", rules.CREATE, since=_SINCE, reads_json=True)
 def create(call: Call) -> Response:
     """Make a custom class."""
-    name = call.body(schemas.ResourceClass())["name"]
+    name = call.body(_CLASS)["name"]
     if not call.service.database.write(lambda tx: store.create(tx, name)):
         raise Conflict(f"Conflicting resource class already exists: {name}")
     return call.nothing(201, f"/resource_classes/{name}")
@@ -56,14 +57,14 @@ def update(call: Call, name: str) -> Response:
     """To 1.6 rename a custom class, from 1.7 make sure that there is one of this name."""
     if call.version < _PUT_CREATES:
         return _rename(call, name)
-    base.load(schemas.ResourceClass(), {"name": name})
+    base.load(_CLASS, {"name": name})
     is_new = call.service.database.write(lambda tx: store.create(tx, name))
     return call.nothing(201 if is_new else 204, f"/resource_classes/{name}")
 
 
 def _rename(call: Call, name: str) -> Response:
     call.require_json()
-    new = call.body(schemas.ResourceClass())["name"]
+    new = call.body(_CLASS)["name"]
     if not base.storable(name):
         raise NotFound(f"No such resource class {name}.")
     call.service.database.write(lambda tx: store.rename(tx, name, new))

@@ -2,6 +2,8 @@
 
 import time
 import uuid as uuids
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flask import Blueprint, Response
@@ -9,6 +11,7 @@ from flask import Blueprint, Response
 from placement.api.call import Call, operation, prefix
 from placement.candidates.filters import filter_providers
 from placement.candidates.request import check_names
+from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.model.feed import View
 from placement.model.world import Provider
@@ -30,22 +33,29 @@ _FREE_MOVES = (1, 37)
 
 def shown(provider: Provider, view: View, version: Microversion) -> dict[str, Any]:
     """A provider as the API shows it."""
-    path = f"{prefix()}/resource_providers/{provider.uuid}"
+    everyone = view.world.providers
+    parent = None if provider.parent_id is None else everyone[provider.parent_id].uuid
+    root = everyone[provider.root_id].uuid
+    return _document(provider.uuid, provider.name, provider.generation, parent, root, version)
+
+
+def _document(
+    uuid: str, name: str, generation: int, parent: str | None, root: str, version: Microversion
+) -> dict[str, Any]:
+    path = f"{prefix()}/resource_providers/{uuid}"
     links = [{"rel": "self", "href": path}]
     links += [{"rel": rel, "href": f"{path}/{rel}"} for since, rel in _LINKS if version >= since]
     if version >= _ALLOCATIONS_LINK:
         links.append({"rel": "allocations", "href": f"{path}/allocations"})
     document: dict[str, Any] = {
-        "uuid": provider.uuid,
-        "name": provider.name,
-        "generation": provider.generation,
+        "uuid": uuid,
+        "name": name,
+        "generation": generation,
         "links": links,
     }
     if version >= _NESTED:
-        everyone = view.world.providers
-        parent = None if provider.parent_id is None else everyone[provider.parent_id].uuid
         document["parent_provider_uuid"] = parent
-        document["root_provider_uuid"] = everyone[provider.root_id].uuid
+        document["root_provider_uuid"] = root
     return document
 
 
@@ -60,13 +70,29 @@ def existing(view: View, uuid: str) -> Provider:
     return provider
 
 
-def path_uuid(call: Call, uuid: str) -> str:
-    """The uuid of a path in the form the database knows, before the body is looked at.
+def path_uuid(uuid: str) -> str:
+    """The uuid of a path in the form the database knows.
 
-    :raises placement.exceptions.NotFound: there is no such provider.
+    :raises placement.exceptions.NotFound: it is none, so there is no such provider.
     """
-    with call.service.model.fresh() as view:
-        return existing(view, uuid).uuid
+    canonical = canonical_uuid(uuid)
+    if canonical is None:
+        raise providers.missing(uuid)
+    return canonical
+
+
+@contextmanager
+def about(call: Call, uuid: str) -> Iterator[None]:
+    """Where the body of a request about a provider is read: that there is none is told before what is wrong.
+
+    :raises placement.exceptions.NotFound: the body is bad, and there is no such provider anyway.
+    """
+    try:
+        yield
+    except InvalidRequest:
+        with call.service.model.fresh() as view:
+            existing(view, uuid)
+        raise
 
 
 @operation(blueprint, "GET", "/resource_providers", rules.LIST, writes_json=True)
@@ -86,13 +112,13 @@ def create(call: Call) -> Response:
     """Make a provider; from 1.20 the answer shows it."""
     body = call.body(schemas.create(call.version))
     uuid = body.get("uuid") or str(uuids.uuid4())
-    call.service.database.write(
-        lambda tx: providers.create(tx, uuid, body["name"], body.get("parent_provider_uuid"))
-    )
+    name, parent = body["name"], body.get("parent_provider_uuid")
+    root = call.service.database.write(lambda tx: providers.create(tx, uuid, name, parent))
     location = f"/resource_providers/{uuid}"
     if call.version < _BODY_IN_ANSWER:
         return call.nothing(201, location)
-    return call.located(_show(call, uuid), location)
+    document = _document(uuid, name, 0, parent, root, call.version)
+    return call.located(call.answer(document, time.time()), location)
 
 
 @operation(blueprint, "GET", "/resource_providers/<uuid>", rules.SHOW, writes_json=True)
@@ -110,8 +136,9 @@ def _show(call: Call, uuid: str) -> Response:
 @operation(blueprint, "PUT", "/resource_providers/<uuid>", rules.UPDATE, reads_json=True)
 def update(call: Call, uuid: str) -> Response:
     """Rename a provider or put it elsewhere in the trees."""
-    known = path_uuid(call, uuid)
-    body = call.body(schemas.update(call.version))
+    known = path_uuid(uuid)
+    with about(call, known):
+        body = call.body(schemas.update(call.version))
     call.service.database.write(
         lambda tx: providers.update(
             tx,

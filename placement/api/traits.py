@@ -5,7 +5,7 @@ import time
 from flask import Blueprint, Response
 
 from placement.api.call import Call, operation
-from placement.api.resource_providers import existing, path_uuid
+from placement.api.resource_providers import about, existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
 from placement.model.world import in_order
 from placement.policies import trait as rules
@@ -17,6 +17,7 @@ from placement.store import traits as store
 blueprint = Blueprint("traits", __name__)
 
 _SINCE = (1, 6)
+_TRAITS, _CUSTOM_TRAIT = schemas.Traits(), schemas.CustomTrait()
 _OF_PROVIDER = "/resource_providers/<uuid>/traits"
 
 
@@ -46,7 +47,7 @@ def show(call: Call, name: str) -> Response:
 def create(call: Call, name: str) -> Response:
     """Make a custom trait; 201 if it is new, 204 if it was there."""
     try:
-        base.load(schemas.CustomTrait(), {"name": name})
+        base.load(_CUSTOM_TRAIT, {"name": name})
     except InvalidRequest:
         raise InvalidRequest(
             "The trait is invalid. A valid trait must be no longer than 255 characters, start with "
@@ -80,8 +81,9 @@ def list_of_provider(call: Call, uuid: str) -> Response:
 @operation(blueprint, "PUT", _OF_PROVIDER, rules.PROVIDER_UPDATE, since=_SINCE, reads_json=True)
 def replace_of_provider(call: Call, uuid: str) -> Response:
     """Make these the traits of a provider."""
-    known = path_uuid(call, uuid)
-    body = call.body(schemas.Traits())
+    known = path_uuid(uuid)
+    with about(call, known):
+        body = call.body(_TRAITS)
     generation = call.service.database.write(
         lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
     )
@@ -91,6 +93,6 @@ def replace_of_provider(call: Call, uuid: str) -> Response:
 @operation(blueprint, "DELETE", _OF_PROVIDER, rules.PROVIDER_DELETE, since=_SINCE)
 def delete_of_provider(call: Call, uuid: str) -> Response:
     """Take all traits from a provider."""
-    known = path_uuid(call, uuid)
+    known = path_uuid(uuid)
     call.service.database.write(lambda tx: store.remove_all(tx, known))
     return call.nothing()

@@ -13,6 +13,7 @@ from sqlalchemy import exc
 from placement.db import buckets, engine, errors
 from placement.db.engine import PoolOptions
 from placement.db.names import Names
+from placement.db.probe import Probe
 from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
 
@@ -35,7 +36,6 @@ _stamp_usage: Final = (
     )
 )
 _stamp_all: Final = _stamp_usage.values(described_seq=_present_counter)
-_sum_of_counters: Final = sa.select(sa.func.sum(change_buckets.c.counter))
 
 
 class Transaction:
@@ -111,11 +111,13 @@ class Database:
         self._attempts = 1 + options.retries
         self._writer = engine.create(url, "READ COMMITTED", options)
         self._reader = engine.create(url, "REPEATABLE READ", options, ping=True)
-        self._probe = engine.create(url, "AUTOCOMMIT", options)
+        self._autocommitting = engine.create(url, "AUTOCOMMIT", options)
+        self._probe = Probe(self._autocommitting)
 
     def close(self) -> None:
         """Give all connections back."""
-        for each in (self._writer, self._reader, self._probe):
+        self._probe.close()
+        for each in (self._writer, self._reader, self._autocommitting):
             each.dispose()
 
     def counters_sum(self) -> int:
@@ -123,14 +125,10 @@ class Database:
 
         :raises Unavailable: when the database does not answer.
         """
-        for attempt in (1, 2):
-            try:
-                with self._probe.connect() as conn:
-                    return int(conn.execute(_sum_of_counters).scalar_one() or 0)
-            except exc.SQLAlchemyError as error:
-                if attempt == 2 or not errors.is_disconnect(error):
-                    raise _unavailable(error) from error
-        raise AssertionError("not reached")
+        try:
+            return self._probe.counters_sum()
+        except self._probe.errors as error:
+            raise _unavailable(error) from error
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -172,6 +170,10 @@ class Database:
             except exc.DataError as error:
                 raise InvalidRequest("The request holds a value that the database cannot.") from error
             except exc.SQLAlchemyError as error:
+                if errors.is_too_much(error):
+                    raise InvalidRequest(
+                        "The request names more things than can be handled at once."
+                    ) from error
                 again = errors.is_transient(error) or (errors.is_disconnect(error) and not committing)
                 if not again:
                     raise _unavailable(error) from error
@@ -183,6 +185,6 @@ class Database:
         raise _unavailable(last) from last
 
 
-def _unavailable(error: exc.SQLAlchemyError) -> Unavailable:
+def _unavailable(error: Exception) -> Unavailable:
     LOG.error("database error: %s", error)
     return Unavailable("The database is not available. Please try again later.")

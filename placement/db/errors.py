@@ -21,6 +21,14 @@ def is_transient(error: BaseException) -> bool:
     return "database is locked" in str(original)
 
 
+def is_too_much(error: BaseException) -> bool:
+    """Whether a statement named more things than the database takes in one."""
+    return isinstance(error, exc.DBAPIError) and any(
+        words in str(error.orig)
+        for words in ("too many SQL variables", "number of parameters must be between")
+    )
+
+
 def is_disconnect(error: BaseException) -> bool:
     """Whether the connection was lost or could not be made."""
     if isinstance(error, exc.TimeoutError):

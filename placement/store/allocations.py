@@ -17,7 +17,6 @@ from placement.db.tables import (
 from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.model.world import Inventory
 from placement.store import consumers as consumer_store
-from placement.store import providers
 from placement.store.consumers import Generation, Owner
 
 Resources = Mapping[str, int]
@@ -43,10 +42,11 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    consumer_id: int
-    provider_id: int
-    provider_uuid: str
+class Locked:
+    """What claims found: the consumers that exist, and the ids of the providers they hold something of."""
+
+    consumers: Mapping[str, consumer_store.Row]
+    held: frozenset[int]
 
 
 def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
@@ -56,40 +56,31 @@ def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
     :raises Conflict: a provider has no such inventory or not enough of it.
     """
-    known = lock_claimed(tx, claims)
-    write_claims(tx, claims, known)
+    write_claims(tx, claims, lock_claimed(tx, claims))
 
 
-def lock_claimed(
-    tx: Transaction, claims: Sequence[Claim], more: Iterable[str] = ()
-) -> dict[str, consumer_store.Row]:
+def lock_claimed(tx: Transaction, claims: Sequence[Claim], more: Iterable[str] = ()) -> Locked:
     """Check the generations and lock all that the claims touch: consumers first, then providers."""
     known = consumer_store.lock(tx, [claim.consumer for claim in claims]) if claims else {}
     for claim in claims:
         consumer_store.check_generation(claim.consumer, known.get(claim.consumer), claim.generation)
-    held = {each.provider_uuid for each in _held(tx.conn, known.values())}
+    held = _held(tx.conn, known.values())
     named = {uuid for claim in claims for uuid in claim.resources}
-    tx.lock({*held, *named, *more})
-    return known
+    tx.lock({*held.values(), *named, *more})
+    return Locked(known, frozenset(held))
 
 
-def write_claims(tx: Transaction, claims: Sequence[Claim], known: Mapping[str, consumer_store.Row]) -> None:
+def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> None:
     """The second half of :func:`replace`, for locked consumers and providers."""
-    rows = providers.find(tx.conn, {uuid for claim in claims for uuid in claim.resources})
-    for claim in claims:
-        for uuid in claim.resources:
-            if uuid not in rows:
-                raise InvalidRequest(f"Allocation for resource provider '{uuid}' that does not exist.")
     classes = _class_ids(tx, claims)
-    before = _held(tx.conn, known.values())
-    if known:
-        ids = [row.id for row in known.values()]
+    if locked.consumers:
+        ids = [row.id for row in locked.consumers.values()]
         tx.conn.execute(sa.delete(allocations).where(allocations.c.consumer_id.in_(ids)))
-    _check_capacity(tx.conn, claims, rows)
-    _insert(tx, claims, known, rows, classes)
-    claimed = {rows[uuid].id for claim in claims for uuid in claim.resources}
-    tx.changed(claimed, generation=True, usage_only=True)
-    tx.changed({each.provider_id for each in before}, generation=False, usage_only=True)
+    stocks = _read_stocks(tx.conn, {uuid for claim in claims for uuid in claim.resources})
+    _check_capacity(claims, stocks)
+    _insert(tx, claims, locked.consumers, stocks, classes)
+    tx.changed((stock.provider_id for stock in stocks.values()), generation=True, usage_only=True)
+    tx.changed(locked.held, generation=False, usage_only=True)
 
 
 def _class_ids(tx: Transaction, claims: Sequence[Claim]) -> dict[str, int]:
@@ -105,15 +96,14 @@ def _class_ids(tx: Transaction, claims: Sequence[Claim]) -> dict[str, int]:
     return tx.names.classes.ids(tx.conn, every)
 
 
-def _held(conn: sa.Connection, rows: Iterable[consumer_store.Row]) -> list[_Held]:
+def _held(conn: sa.Connection, rows: Iterable[consumer_store.Row]) -> dict[int, str]:
+    """Id and uuid of the providers of which the consumers hold something."""
     ids = [row.id for row in rows]
-    if not ids:
-        return []
-    return [_Held(*row) for row in conn.execute(_held_by, {"ids": ids})]
+    return {row.provider_id: row.uuid for row in conn.execute(_held_by, {"ids": ids})} if ids else {}
 
 
 _held_by: Final = (
-    sa.select(allocations.c.consumer_id, allocations.c.provider_id, resource_providers.c.uuid)
+    sa.select(allocations.c.provider_id, resource_providers.c.uuid)
     .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
     .where(allocations.c.consumer_id.in_(sa.bindparam("ids", expanding=True)))
     .distinct()
@@ -129,7 +119,8 @@ _used: Final = (
 )
 _stock: Final = (
     sa.select(
-        inventories.c.provider_id,
+        resource_providers.c.uuid,
+        resource_providers.c.id,
         resource_classes.c.name,
         _used,
         inventories.c.total,
@@ -140,31 +131,53 @@ _stock: Final = (
         inventories.c.allocation_ratio,
         inventories.c.updated_at,
     )
-    .join(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
-    .where(inventories.c.provider_id.in_(sa.bindparam("ids", expanding=True)))
+    .select_from(resource_providers)
+    .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
+    .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
+    .where(resource_providers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
 )
 
 
-def _check_capacity(conn: sa.Connection, claims: Sequence[Claim], rows: Mapping[str, providers.Row]) -> None:
-    """Refuse what the (locked) providers cannot give; the claims of one request add up."""
-    if not rows:
-        return
-    stock = {
-        (provider_id, name): (int(used), Inventory(*values))
-        for provider_id, name, used, *values in conn.execute(
-            _stock, {"ids": [row.id for row in rows.values()]}
-        )
-    }
-    taken: dict[tuple[int, str], int] = {}
+@dataclass(frozen=True, slots=True)
+class _Stock:
+    """What a provider has of each class, and how much of it is used by others than the claimants."""
+
+    provider_id: int
+    inventories: dict[str, Inventory]
+    used: dict[str, int]
+
+
+def _read_stocks(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, _Stock]:
+    """The stocks of those of the providers that exist."""
+    stocks: dict[str, _Stock] = {}
+    if named := list(uuids):
+        for uuid, number, name, used, *values in conn.execute(_stock, {"uuids": named}):
+            stock = stocks.setdefault(uuid, _Stock(number, {}, {}))
+            if name is not None:
+                stock.inventories[name] = Inventory(*values)
+                stock.used[name] = int(used)
+    return stocks
+
+
+def _check_capacity(claims: Sequence[Claim], stocks: Mapping[str, _Stock]) -> None:
+    """Refuse what the (locked) providers cannot give; the claims of one request add up.
+
+    :raises InvalidRequest: there is no such provider.
+    :raises Conflict: it has no such inventory or not enough of it.
+    """
+    for claim in claims:
+        for uuid in claim.resources:
+            if uuid not in stocks:
+                raise InvalidRequest(f"Allocation for resource provider '{uuid}' that does not exist.")
     for claim in claims:
         for uuid, resources in claim.resources.items():
+            stock = stocks[uuid]
             for name, amount in resources.items():
-                key = (rows[uuid].id, name)
-                if key not in stock:
+                inventory = stock.inventories.get(name)
+                if inventory is None:
                     raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
-                used, inventory = stock[key]
-                _check_amount(inventory, uuid, name, amount, used + taken.get(key, 0))
-                taken[key] = taken.get(key, 0) + amount
+                _check_amount(inventory, uuid, name, amount, stock.used[name])
+                stock.used[name] += amount
 
 
 def _check_amount(inventory: Inventory, uuid: str, name: str, amount: int, used: int) -> None:
@@ -184,7 +197,7 @@ def _insert(
     tx: Transaction,
     claims: Sequence[Claim],
     known: Mapping[str, consumer_store.Row],
-    rows: Mapping[str, providers.Row],
+    stocks: Mapping[str, _Stock],
     classes: Mapping[str, int],
 ) -> None:
     inserts = []
@@ -203,7 +216,7 @@ def _insert(
         inserts += [
             {
                 "consumer_id": consumer_id,
-                "provider_id": rows[uuid].id,
+                "provider_id": stocks[uuid].provider_id,
                 "resource_class_id": classes[name],
                 "used": amount,
                 "updated_at": tx.now,
@@ -237,10 +250,10 @@ def delete(tx: Transaction, consumer: str) -> None:
         raise NotFound(f"No allocations for consumer '{consumer}'")
     ids = [row.id for row in known.values()]
     held = _held(tx.conn, known.values())
-    tx.lock({each.provider_uuid for each in held})
+    tx.lock(held.values())
     tx.conn.execute(sa.delete(allocations).where(allocations.c.consumer_id.in_(ids)))
     consumer_store.remove(tx, ids)
-    tx.changed({each.provider_id for each in held}, generation=False, usage_only=True)
+    tx.changed(held, generation=False, usage_only=True)
 
 
 @dataclass(frozen=True, slots=True)

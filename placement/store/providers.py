@@ -69,8 +69,8 @@ def lock(tx: Transaction, uuid: str, generation: int | None = None) -> Row:
     return row
 
 
-def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> None:
-    """Add a provider, below a parent or as the root of a new tree.
+def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> str:
+    """Add a provider, below a parent or as the root of a new tree; return the uuid of its root.
 
     :raises InvalidRequest: when the parent is the provider itself or does not exist.
     :raises Conflict: when the uuid or the name is taken.
@@ -97,6 +97,10 @@ def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> No
         )
     )
     tx.changed(inserted.inserted_primary_key or (), generation=False)
+    if parent is None:
+        return uuid
+    root = tx.conn.execute(sa.select(_rp.uuid).where(_rp.id == parent.tree))
+    return str(root.scalar_one())
 
 
 def _cannot(what: str, name: str, uuid: str, why: str) -> str:

@@ -29,7 +29,7 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
     :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
     :raises Conflict: an inventory that would go is still in use, or is not enough.
     """
-    known = allocations.lock_claimed(tx, claims, wanted)
+    locked = allocations.lock_claimed(tx, claims, wanted)
     rows = providers.find(tx.conn, wanted)
     for uuid, new in wanted.items():
         row = rows.get(uuid)
@@ -44,7 +44,7 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
             )
     for uuid, new in wanted.items():
         inventories.write(tx, rows[uuid], new.inventories)
-    allocations.write_claims(tx, claims, known)
+    allocations.write_claims(tx, claims, locked)
     for uuid, new in wanted.items():
         inventories.remove_others(tx, rows[uuid], new.inventories)
         # Clients count on it: generations go up for each of the two changes of inventories.

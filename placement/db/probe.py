@@ -1,0 +1,59 @@
+"""The one question that is asked before every answer, asked as cheaply as the driver can."""
+
+import threading
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from placement.db.tables import change_buckets
+
+_ATTEMPTS: Final = 2
+
+
+class Probe:
+    """Asks for the sum of all change counters, on a connection that each thread keeps for that.
+
+    :param engine: one whose connections commit by themselves.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._question = str(sa.select(sa.func.sum(change_buckets.c.counter)).compile(dialect=engine.dialect))
+        self._errors = (exc.SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
+        self._local = threading.local()
+
+    def counters_sum(self) -> int:
+        """The sum; a connection that died since the last question is replaced.
+
+        :raises sqlalchemy.exc.SQLAlchemyError, dbapi.Error: the database does not answer.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            connection: Any = getattr(self._local, "connection", None)
+            try:
+                if connection is None:
+                    connection = self._local.connection = self._engine.raw_connection()
+                cursor = connection.cursor()
+                cursor.execute(self._question)
+                (total,) = cursor.fetchone()
+                cursor.close()
+                return int(total or 0)
+            except self._errors:
+                self._local.connection = None
+                if connection is not None:
+                    connection.invalidate()
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("not reached")
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What :meth:`counters_sum` may raise."""
+        return self._errors
+
+    def close(self) -> None:
+        """Give this thread's connection back."""
+        connection: Any = getattr(self._local, "connection", None)
+        self._local.connection = None
+        if connection is not None:
+            connection.close()
