@@ -6,7 +6,7 @@ serialises.
 """
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import lru_cache, wraps
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -104,9 +104,12 @@ class Call:
     def dated(self, response: Response, last_modified: float | None) -> Response:
         """The response with the headers that 1.15 introduced."""
         if last_modified is not None and self.version >= _CACHE_HEADERS:
-            response.headers["Last-Modified"] = http_date(last_modified)
+            response.headers["Last-Modified"] = _http_date(int(last_modified))
             response.headers["Cache-Control"] = "no-cache"
         return response
+
+
+_http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
 def provide(app: Any, service: Service) -> None:

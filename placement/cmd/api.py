@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
     cfg.StrOpt("bind", default="127.0.0.1:8778", help="ADDRESS:PORT or unix:PATH to listen on."),
     cfg.IntOpt("workers", default=2, min=1, help="How many processes answer requests."),
-    cfg.IntOpt("threads", default=1, min=1, help="How many requests each process answers at a time."),
+    cfg.IntOpt(
+        "threads",
+        default=4,
+        min=1,
+        help="How many requests each process has in hand: some wait for the database, one computes.",
+    ),
 )
 
 # As much as Apache httpd takes by default; lists of aggregates and traits in queries get long.

@@ -42,7 +42,7 @@ def free_port():
 
 def test_by_default_two_workers_listen_on_the_loopback_address():
     conf = new_config(config_files=[], cli_opts=api.CLI_OPTIONS)
-    assert (conf.bind, conf.workers, conf.threads) == ("127.0.0.1:8778", 2, 1)
+    assert (conf.bind, conf.workers, conf.threads) == ("127.0.0.1:8778", 2, 4)
 
 
 def test_the_application_is_made_in_the_workers_and_requests_are_long_enough():
