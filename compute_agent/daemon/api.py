@@ -22,6 +22,7 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.plan import to_api
 from compute_agent.report.reporter import Reporter
+from compute_agent.report.reshape import Infeasible, ReshapePlan
 
 ANSWER_SECONDS = 50.0
 
@@ -46,6 +47,10 @@ class AgentParts(Protocol):
 
     def status(self) -> dict[str, Any]:
         """The agent's state in a few words."""
+        ...
+
+    def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
+        """Reshape, or just plan it. Raises PlacementError, DriverError."""
         ...
 
     def stop_timeout(self) -> float:
@@ -76,6 +81,10 @@ class _GuestSchema(Schema):
     guest = fields.String(required=True)
 
 
+class _ReshapeSchema(Schema):
+    dry_run = fields.Boolean(load_default=False)
+
+
 class _EmptySchema(Schema):
     pass
 
@@ -96,6 +105,7 @@ class Methods:
             "guest.adopt": self.guest_adopt,
             "guest.stop": self.guest_stop,
             "inventory": self.inventory,
+            "reshape": self.reshape,
             "audit": self.audit,
         }
 
@@ -177,11 +187,23 @@ class Methods:
             },
         }
 
+    def reshape(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Move what guests hold to where the provider tree has it now, or just tell what would move."""
+        try:
+            planned = self._agent.reshape(_load(_ReshapeSchema(), params)["dry_run"])
+        except (PlacementError, DriverError) as error:
+            raise RequestError(str(error)) from error
+        if isinstance(planned, Infeasible):
+            raise RequestError(f"the reshape cannot be: {planned.reason}")
+        return reshape_document(planned, {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones})
+
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Allocations without a guest, and guests without an allocation."""
         _load(_EmptySchema(), params)
         try:
-            held = allocations_by_consumer(self._agent.client, self._agent.pipeline.world.tree)
+            world, client = self._agent.pipeline.world, self._agent.client
+            there = {provider.uuid for provider in client.providers_in_tree(world.tree.root.uuid)}
+            held = allocations_by_consumer(client, [z.uuid for z in world.zones if z.uuid in there])
         except PlacementError as error:
             raise RequestError(str(error)) from error
         guests = {view.guest.uuid for view in self._agent.pipeline.views()}
@@ -282,6 +304,31 @@ def _provider_document(name: str, parent: str | None, inventories: Mapping[str, 
         "parent": parent,
         "inventories": {rc: to_api(inventory) for rc, inventory in sorted(inventories.items())},
         "traits": sorted(traits),
+    }
+
+
+def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str, Any]:
+    """A reshape as the command line shows it; `names` are those of providers by uuid."""
+    return {
+        "moves": [
+            {
+                "guest": move.consumer,
+                "from": [names.get(move.source, move.source), move.source_class, move.source_amount],
+                "to": [names.get(move.target, move.target), move.target_class, move.target_amount],
+            }
+            for move in planned.moves
+        ],
+        "inventories": [
+            {
+                "provider": names.get(change.uuid, change.uuid),
+                "resource_class": name,
+                "before": change.before[name].total if name in change.before else None,
+                "after": change.after[name].total if name in change.after else None,
+            }
+            for change in planned.inventories
+            for name in sorted({*change.before, *change.after})
+            if change.before.get(name) != change.after.get(name)
+        ],
     }
 
 

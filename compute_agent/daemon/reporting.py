@@ -8,18 +8,20 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from compute_agent.drivers.base import DriverError
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.pipeline.events import AllocationsRead
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.pipeline.world import Allocation
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import NotFoundError, PlacementError
-from compute_agent.report.reporter import Refusal, Reporter
+from compute_agent.report.errors import CredentialsError, NotFoundError, PlacementError, UnavailableError
+from compute_agent.report.reporter import Refusal, Report, Reporter
+from compute_agent.report.reshape import Infeasible, Place, ReshapePlan
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +50,9 @@ class ReportLoop:
         metrics: Metrics,
         interval: float,
         longest_pause: float,
+        locate: Callable[[], Mapping[str, Place]] = dict,
     ) -> None:
+        """``locate`` tells where the guests really are; it may raise DriverError."""
         self._reporter = reporter
         self._client = client
         self._pipeline = pipeline
@@ -59,6 +63,10 @@ class ReportLoop:
         self._next_client: PlacementClient | None = None
         self._wake = threading.Event()
         self._stopped = False
+        self._locate = locate
+        self._turn = threading.Lock()
+        self._tree_at_start = pipeline.world.tree
+        self._settled: ProviderTree | None = None
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
 
     def start(self) -> None:
@@ -93,14 +101,63 @@ class ReportLoop:
             return self.interval
         return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 30), self.longest_pause)
 
+    def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
+        """Move what guests hold to where the tree has it now, then report; with ``dry_run`` just the plan.
+
+        Raises PlacementError, DriverError.
+        """
+        with self._turn:
+            self._take_client()
+            planned = self._plan(self._reporter.plan_reshape if dry_run else self._reporter.reshape)
+        if not dry_run and isinstance(planned, ReshapePlan):
+            self.once()
+        return planned
+
+    def _plan(self, how: Callable[..., ReshapePlan | Infeasible]) -> ReshapePlan | Infeasible:
+        world = self._pipeline.world
+        return how(world.tree, self._locate(), {zone.uuid: zone.cpus for zone in world.zones})
+
+    def _report(self) -> Report:
+        """Report the host. What would have to move under guests waits for a reshape: that is made at the
+        start of the agent or by command, and until then everything stays as it is.
+        """
+        tree = self._pipeline.world.tree
+        if tree != self._settled:
+            at_start = self._settled is None and tree == self._tree_at_start
+            try:
+                planned = self._plan(self._reporter.reshape if at_start else self._reporter.plan_reshape)
+            except (UnavailableError, CredentialsError):
+                raise
+            except (PlacementError, DriverError) as error:
+                planned = Infeasible(str(error))
+            if isinstance(planned, Infeasible):
+                return Report(refusals=(Refusal(ReshapePlan(), planned.reason),))
+            if planned.moves and not at_start:
+                reason = (
+                    f"{len(planned.allocations)} guests hold what moves: see compute-agent reshape --dry-run,"
+                    " then compute-agent reshape, or restart the agent"
+                )
+                return Report(refusals=(Refusal(planned, reason),))
+        report = self._reporter.report(tree)
+        if not report.refusals:
+            self._settled = tree
+        return report
+
     def once(self) -> bool:
         """One report and one look at allocations. False if anything failed or was refused."""
+        with self._turn:
+            return self._once()
+
+    def _take_client(self) -> None:
         if (client := self._next_client) is not None:
             self._next_client = None
             self._client = client
             self._reporter.use(client)
+
+    def _once(self) -> bool:
+        self._take_client()
         try:
-            report = self._reporter.report(self._pipeline.world.tree)
+            report = self._report()
             self._read_allocations()
         except PlacementError as error:
             self._failed(str(error))
@@ -135,7 +192,8 @@ class ReportLoop:
     def _read_allocations(self) -> None:
         """Tell the worker whose allocation is another than it thinks."""
         as_of = time.monotonic()
-        held = allocations_by_consumer(self._client, self._pipeline.world.tree)
+        ours = {zone.uuid for zone in self._pipeline.world.zones}
+        held = allocations_by_consumer(self._client, sorted(self._reporter.offering & ours))
         changed: dict[str, Allocation] = {}
         for view in self._pipeline.views():
             uuid = view.guest.uuid
@@ -148,25 +206,25 @@ class ReportLoop:
 
 
 def allocations_by_consumer(
-    client: PlacementClient, tree: ProviderTree
+    client: PlacementClient, providers: Iterable[str]
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """What consumers hold on the host's providers: amounts by consumer, provider and resource class."""
+    """What consumers hold on these providers: amounts by consumer, provider and resource class."""
     held: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
-    for node in tree.nodes:
-        if not node.inventories:
-            continue
+    for uuid in providers:
         try:
-            consumers = client.provider_allocations(node.uuid)
+            consumers = client.provider_allocations(uuid)
         except NotFoundError:
             continue  # it could not be created so far, and nobody holds anything of it
         for consumer, resources in consumers.items():
-            held[consumer][node.uuid] = resources
+            held[consumer][uuid] = resources
     return dict(held)
 
 
 def describe(refusal: Refusal) -> str:
     """A refused change in a few words."""
     action = refusal.action
+    if isinstance(action, ReshapePlan):
+        return "Reshape"
     name = getattr(action, "name", None) or getattr(action, "uuid", "")
     return f"{type(action).__name__} {name}"
 

@@ -17,6 +17,7 @@ from oslo_config import cfg
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.http import HttpServer
+from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import SocketServer
 from compute_agent.daemon.reporting import ReportLoop, status_document
 from compute_agent.daemon.world import build_world
@@ -32,6 +33,7 @@ from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import Reporter
+from compute_agent.report.reshape import Infeasible, ReshapePlan
 
 LOG = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class Agent:
             self.metrics,
             self._conf.compute.update_resources_interval,
             self._conf.placement.report_retry_maximum,
+            lambda: locate(self.driver, self.pipeline.world),
         )
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._signature = self._host_signature()
@@ -185,6 +188,12 @@ class Agent:
             "config_error": self._config_error,
         }
         return alive, document
+
+    def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
+        """Move what guests hold to where the provider tree has it now, or just plan that. Raises
+        PlacementError, DriverError.
+        """
+        return self._reports.reshape(dry_run)
 
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""

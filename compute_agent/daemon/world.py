@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from oslo_config import cfg
@@ -11,29 +12,43 @@ from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import identity, options
 from compute_agent.inventory.cpu_sets import resolve
-from compute_agent.inventory.derive import derive
+from compute_agent.inventory.derive import SHAPES, derive
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
 
 LOG = logging.getLogger(__name__)
 
 
-def build_world(conf: cfg.ConfigOpts, topology: Topology | None = None) -> World:
+def build_world(
+    conf: cfg.ConfigOpts,
+    topology: Topology | None = None,
+    root_uuid: str | None = None,
+) -> World:
     """The host as the configuration wants it. Deprecated options cost a log line each.
 
-    Raises ConfigError for a configuration that this host cannot have, IdentityError, OSError.
+    `root_uuid` is the uuid of the root provider; without it that of the state folder, where it is made if
+    there is none. Raises ConfigError for a configuration that this host cannot have, IdentityError, OSError.
     """
     if topology is None:
         topology = read_topology(Path(conf.host.root))
     cpu_sets = resolve(options.cpu_options(conf), topology)
     for warning in cpu_sets.warnings:
         LOG.warning("%s", warning)
-    root_uuid = identity.load_or_create(Path(conf.state_path))
-    tree = derive(topology, cpu_sets, options.settings(conf), root_uuid, options.root_name(conf))
+    if root_uuid is None:
+        root_uuid = identity.load_or_create(Path(conf.state_path))
+    settings, name = options.settings(conf), options.root_name(conf)
+    tree = derive(topology, cpu_sets, settings, root_uuid, name)
+    former = {
+        node.uuid: replace(node, inventories={})
+        for shape in SHAPES
+        for node in derive(topology, cpu_sets, replace(settings, provider_tree=shape), root_uuid, name).nodes
+        if tree.get(node.uuid) is None
+    }
     return World(
         topology=topology,
         cpu_sets=cpu_sets,
         tree=tree,
         policy=POLICIES[conf.policy.name],
         place_unallocated=conf.guests.unallocated == "shared",
+        former=tuple(former.values()),
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from compute_agent.drivers.base import Guest
 from compute_agent.host.topology import Topology
 from compute_agent.inventory.cpu_sets import CpuSets
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.policy import place_nowhere
 from compute_agent.policy.base import Demand, Policy, Request, Supply
 
@@ -20,7 +20,9 @@ Allocation = Mapping[str, Mapping[str, int]]
 class World:
     """The host as read and configured; replaced as a whole when the host or the configuration changes.
 
-    ``place_unallocated``: guests without an allocation of this host go to the shared CPUs; else they stay.
+    ``former`` are the zones that have a provider in other shapes of the tree only: what a guest holds there
+    keeps it in the zone until it is moved. ``place_unallocated``: guests without an allocation of this host
+    go to the shared CPUs; else they stay.
     """
 
     topology: Topology
@@ -28,6 +30,12 @@ class World:
     tree: ProviderTree
     policy: Policy
     place_unallocated: bool = True
+    former: tuple[ProviderNode, ...] = ()
+
+    @property
+    def zones(self) -> tuple[ProviderNode, ...]:
+        """All zones of the host that have or had a provider, those of the tree first."""
+        return (*self.tree.nodes, *self.former)
 
     @property
     def places(self) -> bool:
@@ -40,7 +48,8 @@ class World:
 
     def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
         """The part of an allocation that is on this host's providers."""
-        return {uuid: dict(amounts) for uuid, amounts in allocation.items() if self.tree.get(uuid)}
+        ours = {zone.uuid for zone in self.zones}
+        return {uuid: dict(amounts) for uuid, amounts in allocation.items() if uuid in ours}
 
 
 def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
@@ -49,16 +58,16 @@ def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
     return Request(
         guest=guest.uuid,
         vcpus=settings.vcpus,
-        demands=demands(world.tree, allocation),
+        demands=demands(world.zones, allocation),
         thread_policy=settings.thread_policy,
         emulator_policy=settings.emulator_policy,
     )
 
 
-def demands(tree: ProviderTree, allocation: Allocation) -> tuple[Demand, ...]:
-    """The CPUs that an allocation asks of each zone, in the order of the tree."""
+def demands(zones: Iterable[ProviderNode], allocation: Allocation) -> tuple[Demand, ...]:
+    """The CPUs that an allocation asks of each zone, in the order of the zones."""
     found = []
-    for node in tree.nodes:
+    for node in zones:
         amounts = allocation.get(node.uuid, {})
         demand = Demand(node.name, node.cpus, amounts.get("PCPU", 0), amounts.get("VCPU", 0))
         if demand.pcpu or demand.vcpu:

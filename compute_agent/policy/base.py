@@ -172,7 +172,9 @@ def refit(supply: Supply, request: Request, current: Assignment) -> Assignment |
     that.
     """
     taken = supply.taken(request)
-    for dedicated in (current.dedicated, tuple(sorted(current.held))):
+    # What is in use goes before what is withheld, or else the guest would change places with its siblings.
+    with_siblings = (*current.dedicated, *sorted(current.withheld.difference(current.dedicated)))
+    for dedicated in (current.dedicated, with_siblings):
         if not taken & frozenset(dedicated) and _amounts_match(request, frozenset(dedicated)):
             again = assemble(supply, request, dedicated)
             return again if isinstance(again, Assignment) else None

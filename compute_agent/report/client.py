@@ -166,6 +166,10 @@ class PlacementClient:
         answer = self._request("GET", f"/resource_providers/{uuid}/allocations")
         return {consumer: record["resources"] for consumer, record in answer["allocations"].items()}
 
+    def reshape(self, body: Mapping[str, Any]) -> None:
+        """Replace inventories and allocations at once, all or nothing (POST /reshaper)."""
+        self._request("POST", "/reshaper", body)
+
     # The transport
 
     def microversion(self) -> str:

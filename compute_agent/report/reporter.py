@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from compute_agent.inventory.tree import STOCK_NAMES, ProviderTree, with_stock_names
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import ConcurrentUpdateError, ConflictError, PlacementError, UnavailableError
+from compute_agent.report.errors import (
+    ConcurrentUpdateError,
+    ConflictError,
+    NotFoundError,
+    PlacementError,
+    UnavailableError,
+)
 from compute_agent.report.plan import (
     Action,
     CreateProvider,
@@ -28,6 +35,7 @@ from compute_agent.report.plan import (
     plan,
     to_api,
 )
+from compute_agent.report.reshape import CpuSet, Infeasible, Place, ReshapePlan, plan_reshape, to_body
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +46,7 @@ MAX_ATTEMPTS = 4
 class Refusal:
     """A change that Placement did not take, and why: for the log, ``status`` and the metrics."""
 
-    action: Action
+    action: Action | ReshapePlan
     reason: str
 
 
@@ -90,6 +98,72 @@ class Reporter:
             raise
         raise AssertionError("unreachable")
 
+    def plan_reshape(
+        self, tree: ProviderTree, places: Mapping[str, Place], zones: Mapping[str, CpuSet]
+    ) -> ReshapePlan | Infeasible:
+        """What a reshape to `tree` has to move (see :func:`~compute_agent.report.reshape.plan_reshape`);
+        nothing is sent. Raises PlacementError.
+        """
+        self._reported.clear()
+        reported = self.reported(tree.root.uuid)
+        wanted = self.server_tree(tree)
+        owned = assume_ownership(wanted, reported, self._owned)
+        held: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+        for uuid, provider in reported.items():
+            if provider.inventories:
+                for consumer, amounts in self._holdings(uuid).items():
+                    held[consumer][uuid] = amounts
+        return plan_reshape(wanted, reported, owned, held, places, zones)
+
+    def _holdings(self, uuid: str) -> dict[str, dict[str, int]]:
+        try:
+            return self._client.provider_allocations(uuid)
+        except NotFoundError:
+            return {}  # removed since; the generations will tell
+
+    def reshape(
+        self, tree: ProviderTree, places: Mapping[str, Place], zones: Mapping[str, CpuSet]
+    ) -> ReshapePlan | Infeasible:
+        """Move what has to be moved, in one atomic request, and return it; traits and providers that are left
+        over are an ordinary report's.
+
+        New providers are made first: empty, they harm nobody if it goes no further. When somebody claims or
+        changes something meanwhile, everything is read and planned again, four times at most. Raises
+        PlacementError, the old state being as it was.
+        """
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            planned = self.plan_reshape(tree, places, zones)
+            if isinstance(planned, Infeasible) or not planned.moves:
+                return planned
+            try:
+                self._carry_out(tree, planned)
+                return planned
+            except ConflictError as error:
+                if attempt == MAX_ATTEMPTS:
+                    raise
+                LOG.info("Somebody else changed something meanwhile, planning the reshape again: %s", error)
+            finally:
+                self._forget()
+        raise AssertionError("unreachable")
+
+    def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:
+        wanted = self.server_tree(tree)
+        owned = assume_ownership(wanted, self._reported, self._owned)
+        actions = plan(wanted, self._reported, owned, self._names())
+        self._keep(ownership_before(wanted, self._reported, owned))
+        ahead = tuple(
+            action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
+        )
+        for refusal in _Execution(self._client, self._reported).run(ahead).refusals:
+            raise ConflictError("POST", "/resource_providers", refusal.reason, status=409)
+        records = {consumer: self._client.allocations(consumer) for consumer in planned.allocations}
+        self._client.reshape(to_body(planned, self._reported, records))
+        LOG.info(
+            "Placement took a reshape: %d allocations of %d consumers moved",
+            len(planned.moves),
+            len(planned.allocations),
+        )
+
     def use(self, client: PlacementClient) -> None:
         """Report by another client from now on."""
         self._client = client
@@ -103,6 +177,11 @@ class Reporter:
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
         """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC)."""
         return tree if STOCK_NAMES.keys() <= self._names().classes else with_stock_names(tree)
+
+    @property
+    def offering(self) -> frozenset[str]:
+        """The providers with inventories, as of the last report."""
+        return frozenset(uuid for uuid, provider in self._reported.items() if provider.inventories)
 
     def reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
         """The providers of the host as Placement has them, by uuid. Reads only what changed since the last

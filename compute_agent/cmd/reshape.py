@@ -1,0 +1,50 @@
+"""``compute-agent reshape``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from compute_agent.cmd.base import Lister
+
+_COLUMNS = (
+    "kind",
+    "guest",
+    "from_provider",
+    "from_class",
+    "from_amount",
+    "to_provider",
+    "to_class",
+    "to_amount",
+)
+
+
+class Reshape(Lister):
+    """Move what guests hold to where the provider tree has it now, in one atomic request, and list what
+    moved.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--dry-run", action="store_true", help="only list what would be moved")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        answer = self.ask("reshape", {"dry_run": parsed_args.dry_run})
+        moves = [("allocation", move["guest"], *move["from"], *move["to"]) for move in answer["moves"]]
+        inventories = [_inventory(change) for change in answer["inventories"]]
+        return _COLUMNS, [*moves, *inventories]
+
+
+def _inventory(change: dict[str, Any]) -> tuple[Any, ...]:
+    """A change of a total, on one side empty where the inventory is new or goes."""
+    where = (change["provider"], change["resource_class"])
+    before, after = change["before"], change["after"]
+    return (
+        "inventory",
+        "",
+        *(("", "", "") if before is None else (*where, before)),
+        *(("", "", "") if after is None else (*where, after)),
+    )

@@ -1,0 +1,67 @@
+"""Where the guests' CPUs really are, as the kernel shows it, in the terms of a reshape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import Driver, GuestGoneError, GuestSettings
+from compute_agent.pipeline.world import World
+from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+from compute_agent.report.reshape import Place
+
+CpuSet = frozenset[int]
+
+
+def locate(driver: Driver, world: World) -> dict[str, Place]:
+    """The places of the guests that run, by consumer. Raises DriverError as long as that cannot be learnt."""
+    settings: dict[str, GuestSettings] = {}
+    affinities: dict[str, frozenset[CpuSet]] = {}
+    for guest in driver.guests():
+        try:
+            threads = driver.thread_ids(guest)
+        except GuestGoneError:
+            continue
+        found = frozenset(cpus for tid in threads if (cpus := procfs.affinity(tid)) is not None)
+        if found:
+            settings[guest.uuid], affinities[guest.uuid] = guest.settings, found
+    return places(settings, affinities, world)
+
+
+def places(
+    settings: Mapping[str, GuestSettings], affinities: Mapping[str, frozenset[CpuSet]], world: World
+) -> dict[str, Place]:
+    """The places of guests from the CPU sets that their threads have (a set of sets for each guest).
+
+    CPUs of its own are those of threads that run within the dedicated set only, if no other guest has such
+    threads there. Threads that may also run elsewhere, such as those of the emulator, float.
+    """
+    dedicated = world.cpu_sets.dedicated
+    bound = {
+        uuid: frozenset[int]().union(*(cpus for cpus in sets if cpus <= dedicated))
+        for uuid, sets in affinities.items()
+    }
+    # With the legacy vcpu_pin_set alone the sets are the same, and nothing tells pinned from floating.
+    ambiguous = bool(dedicated & world.cpu_sets.shared)
+    found: dict[str, Place] = {}
+    for uuid, sets in affinities.items():
+        observed = frozenset[int]().union(*sets)
+        used = bound[uuid]
+        own = used | _siblings(used, settings[uuid], world)
+        others = frozenset[int]().union(*(cpus for other, cpus in bound.items() if other != uuid))
+        if not used or own & others:
+            found[uuid] = Place(floating=observed)
+            continue
+        vcpus = settings[uuid].vcpus
+        extra = settings[uuid].emulator_policy is EmulatorPolicy.ISOLATE
+        pinned = len(used) == vcpus + extra and not ambiguous
+        found[uuid] = Place(own, observed - own, vcpus if pinned else 0)
+    return found
+
+
+def _siblings(used: CpuSet, settings: GuestSettings, world: World) -> CpuSet:
+    """The dedicated CPUs that a guest of thread policy `isolate` keeps empty beside those it uses."""
+    if settings.thread_policy is not ThreadPolicy.ISOLATE:
+        return frozenset()
+    threads = frozenset[int]().union(*(world.topology.threads_of(cpu) for cpu in used))
+    return (threads & world.cpu_sets.dedicated) - used

@@ -1,0 +1,382 @@
+"""What one POST /reshaper has to move so that inventories can go where the tree has them now, as a pure
+function.
+
+Allocations whose provider loses the resource class go to where the consumer's CPUs really are, memory
+included. Guests that hold `VCPU` and run pinned, each guest CPU alone on a CPU of the dedicated set, come to
+hold `PCPU`. Whatever keeps its place stays untouched.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import os_traits
+
+from compute_agent.inventory.derive import spread
+from compute_agent.inventory.tree import STOCK_NAMES, Inventory, ProviderNode, ProviderTree
+from compute_agent.report.client import ConsumerAllocations
+from compute_agent.report.plan import Owned, Ownership, ReportedProvider, to_api, wanted_inventories
+
+CpuSet = frozenset[int]
+
+Held = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""What consumers hold on the host's providers: amounts by consumer, provider and resource class."""
+
+_MOVABLE = frozenset({"PCPU", "VCPU", "MEMORY_MB"})
+"""What lies elsewhere in other shapes of the tree. Cache ways and bandwidth are of one L3 domain for good."""
+
+_OTHER_NAME = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a running guest is.
+
+    `own` are CPUs of the dedicated set that no other guest runs on: those it uses and the siblings it keeps
+    empty. `floating` are the other CPUs it may run on. `pinned_vcpus` is how many guest CPUs run pinned on
+    `own`.
+    """
+
+    own: CpuSet = frozenset()
+    floating: CpuSet = frozenset()
+    pinned_vcpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A part of a consumer's allocation that goes elsewhere or becomes another class; providers by uuid."""
+
+    consumer: str
+    source: str
+    source_class: str
+    source_amount: int
+    target: str
+    target_class: str
+    target_amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryChange:
+    """All inventories of a provider before and after; empty before where it does not exist yet."""
+
+    uuid: str
+    before: Mapping[str, Inventory] = field(hash=False)
+    after: Mapping[str, Inventory] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReshapePlan:
+    """One reshape. Without moves none is needed: an ordinary report does all.
+
+    `allocations` are the whole holdings on this host of each consumer that something is moved of, as they
+    shall be.
+    """
+
+    moves: tuple[Move, ...] = ()
+    inventories: tuple[InventoryChange, ...] = ()
+    allocations: Held = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """Why what consumers hold does not fit the new tree."""
+
+    reason: str
+
+
+def plan_reshape(
+    derived: ProviderTree,
+    reported: Mapping[str, ReportedProvider],
+    owned: Ownership,
+    held: Held,
+    places: Mapping[str, Place],
+    zones: Mapping[str, CpuSet],
+) -> ReshapePlan | Infeasible:
+    """The reshape from `reported` to `derived`.
+
+    `held` is what all consumers hold on the reported providers, `places` where those of them are that run
+    here. `zones` are the CPUs of providers by uuid, also of those that `derived` has no more: allocations
+    without a guest stay in their zone.
+
+    Classes that the whole tree has no more stay where they are: they cannot be moved, and an ordinary report
+    tells so. Foreign classes and providers are left alone.
+    """
+    if not reported:
+        return ReshapePlan()
+    wanted = _wanted(derived, reported, owned)
+    planner = _Planner(derived, wanted, held, zones)
+    for consumer in sorted(held, key=lambda consumer: (_certainty(places.get(consumer)), consumer)):
+        problem = planner.move(consumer, places.get(consumer))
+        if problem is not None:
+            return Infeasible(f"{consumer}: {problem}")
+    if not planner.moves:
+        return ReshapePlan()
+    for provider, resource_class in planner.stuck:
+        wanted[provider][resource_class] = reported[provider].inventories[resource_class]
+    changes = tuple(
+        InventoryChange(uuid, before, after)
+        for uuid, after in wanted.items()
+        if after != (before := dict(reported[uuid].inventories) if uuid in reported else {})
+    )
+    moved = {move.consumer for move in planner.moves}
+    return ReshapePlan(
+        tuple(planner.moves), changes, {consumer: planner.held[consumer] for consumer in sorted(moved)}
+    )
+
+
+def to_body(
+    plan: ReshapePlan,
+    reported: Mapping[str, ReportedProvider],
+    records: Mapping[str, ConsumerAllocations],
+) -> dict[str, Any]:
+    """The body of POST /reshaper. `records` are the consumers of the plan with all they hold anywhere.
+
+    Raises KeyError for a provider that does not exist yet and for a consumer without a record.
+    """
+    inventories = {
+        change.uuid: {
+            "resource_provider_generation": reported[change.uuid].generation,
+            "inventories": {name: to_api(inventory) for name, inventory in change.after.items()},
+        }
+        for change in plan.inventories
+    }
+    allocations = {}
+    for consumer, here in plan.allocations.items():
+        record = records[consumer]
+        elsewhere = {uuid: amounts for uuid, amounts in record.resources.items() if uuid not in reported}
+        body: dict[str, Any] = {
+            "allocations": {
+                uuid: {"resources": dict(amounts)} for uuid, amounts in {**elsewhere, **here}.items()
+            },
+            "project_id": record.project_id,
+            "user_id": record.user_id,
+            "consumer_generation": record.generation,
+        }
+        if record.consumer_type is not None:
+            body["consumer_type"] = record.consumer_type
+        allocations[consumer] = body
+    return {"inventories": inventories, "allocations": allocations}
+
+
+def _wanted(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
+) -> dict[str, dict[str, Inventory]]:
+    """The inventories of all our providers, those included that are to vanish."""
+    nobody = ReportedProvider("", "", None, 0)
+    wanted = {
+        node.uuid: wanted_inventories(node, reported.get(node.uuid, nobody), owned.get(node.uuid, Owned()))
+        for node in derived.nodes
+    }
+    for uuid, provider in reported.items():
+        if uuid not in wanted and uuid in owned:
+            mine = owned[uuid].classes
+            wanted[uuid] = {name: kept for name, kept in provider.inventories.items() if name not in mine}
+    return wanted
+
+
+def _certainty(place: Place | None) -> int:
+    """Guests on CPUs of their own are placed first, as theirs is the one place that is right; allocations
+    without a guest last.
+    """
+    if place is None:
+        return 2
+    return 0 if place.own else 1
+
+
+class _Planner:
+    """Moves consumers one after the other, each into the room that those before have left."""
+
+    def __init__(
+        self,
+        derived: ProviderTree,
+        wanted: Mapping[str, Mapping[str, Inventory]],
+        held: Held,
+        zones: Mapping[str, CpuSet],
+    ) -> None:
+        self.moves: list[Move] = []
+        self.stuck: set[tuple[str, str]] = set()
+        """Provider and class of what cannot be moved."""
+        self.held = {
+            consumer: {uuid: dict(amounts) for uuid, amounts in providers.items()}
+            for consumer, providers in held.items()
+        }
+        self._names = {node.uuid: node.name for node in derived.nodes}
+        self._homes = _homes(derived)
+        self._wanted = wanted
+        self._zones = zones
+        self._leaves = _leaves(derived)
+        self._used: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for providers in held.values():
+            for uuid, amounts in providers.items():
+                for name, amount in amounts.items():
+                    self._used[uuid, name] += amount
+
+    def move(self, consumer: str, place: Place | None) -> str | None:
+        """Move what has to be moved of one consumer. Returns why that cannot be."""
+        sources: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        converted = self._becomes_pcpu(consumer, place)
+        for uuid, resources in list(self.held[consumer].items()):
+            for name, amount in list(resources.items()):
+                if converted and name == "VCPU":
+                    sources["VCPU", "PCPU"][uuid] = amount
+                elif uuid not in self._wanted or name in self._wanted[uuid]:
+                    continue
+                elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
+                    assert other is not None
+                    self._record(consumer, (name, other), {uuid: amount}, {uuid: amount})
+                elif name in _MOVABLE and name in self._homes:
+                    sources[name, name][uuid] = amount
+                else:
+                    self.stuck.add((uuid, name))
+        amounts = {key: sum(parts.values()) for key, parts in sources.items()}
+        if converted and place is not None:
+            amounts["VCPU", "PCPU"] = len(place.own)
+        targets = self._find_room(consumer, amounts, sources, place)
+        if isinstance(targets, str):
+            return targets
+        for key, parts in sources.items():
+            self._record(consumer, key, parts, targets[key])
+        return None
+
+    def _becomes_pcpu(self, consumer: str, place: Place | None) -> bool:
+        if place is None or not place.pinned_vcpus or "PCPU" not in self._homes:
+            return False
+        totals: defaultdict[str, int] = defaultdict(int)
+        for resources in self.held[consumer].values():
+            for name, amount in resources.items():
+                totals[name] += amount
+        return totals["PCPU"] == 0 and totals["VCPU"] == place.pinned_vcpus
+
+    def _find_room(
+        self,
+        consumer: str,
+        amounts: Mapping[tuple[str, str], int],
+        sources: Mapping[tuple[str, str], Mapping[str, int]],
+        place: Place | None,
+    ) -> dict[tuple[str, str], dict[str, int]] | str:
+        """Amounts by target provider for each pair of old and new class, or why they do not fit."""
+        if place is not None:
+            return self._fit(consumer, amounts, place)
+        # Nobody runs: all together in one zone, in the one it is in if that is told.
+        origin = frozenset().union(
+            *(self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
+        )
+        for leaf in sorted(self._leaves, key=lambda cpus: -len(cpus & origin)):
+            found = self._fit(consumer, amounts, Place(leaf, leaf), exactly=True)
+            if not isinstance(found, str):
+                return found
+        return self._fit(consumer, amounts, Place(origin, origin))
+
+    def _fit(
+        self, consumer: str, amounts: Mapping[tuple[str, str], int], place: Place, exactly: bool = False
+    ) -> dict[tuple[str, str], dict[str, int]] | str:
+        found = {}
+        for key, amount in amounts.items():
+            name = key[1]
+            homes = self._homes[name]
+            cpus = (place.floating or place.own) if name == "VCPU" else (place.own or place.floating)
+            rooms = [self._room(consumer, uuid, name) for uuid in homes]
+            parts = _share(amount, [len(cpus & home) for home in homes.values()], rooms, exactly)
+            if parts is None:
+                left = ", ".join(
+                    f"{self._names[uuid]} {room}" for uuid, room in zip(homes, rooms, strict=True)
+                )
+                return f"there is no room for {amount} {name} (free: {left})"
+            found[key] = {uuid: part for uuid, part in zip(homes, parts, strict=True) if part}
+        return found
+
+    def _room(self, consumer: str, uuid: str, name: str) -> int:
+        """How much more of a class a consumer may take from a provider."""
+        inventory = self._wanted[uuid][name]
+        capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+        has = self.held[consumer].get(uuid, {}).get(name, 0)
+        return max(0, min(capacity - self._used[uuid, name], inventory.max_unit - has))
+
+    def _record(
+        self, consumer: str, key: tuple[str, str], sources: Mapping[str, int], targets: Mapping[str, int]
+    ) -> None:
+        old, new = key
+        mine = self.held[consumer]
+        for uuid, amount in sources.items():
+            self._used[uuid, old] -= amount
+            del mine[uuid][old]
+            if not mine[uuid]:
+                del mine[uuid]
+        for uuid, amount in targets.items():
+            there = mine.setdefault(uuid, {})
+            there[new] = there.get(new, 0) + amount
+            self._used[uuid, new] += amount
+        self.moves.extend(_pair(consumer, old, sources, new, targets))
+
+
+def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
+    """By resource class the providers that offer it with the CPUs nearest to them: each CPU is with the
+    innermost provider around it, and with the NUMA node where two zones cross.
+    """
+    parents = {node.uuid: node.parent for node in derived.nodes}
+
+    def nearness(node: ProviderNode) -> tuple[int, bool]:
+        depth, parent = 0, node.parent
+        while parent is not None:
+            depth, parent = depth + 1, parents[parent]
+        return -depth, os_traits.HW_NUMA_ROOT not in node.traits
+
+    found: dict[str, dict[str, CpuSet]] = {}
+    for name in {name for node in derived.nodes for name in node.inventories}:
+        taken: CpuSet = frozenset()
+        homes: dict[str, CpuSet] = {}
+        for node in sorted(derived.providing(name), key=nearness):
+            homes[node.uuid] = node.cpus - taken
+            taken |= node.cpus
+        found[name] = {node.uuid: homes[node.uuid] for node in derived.providing(name)}
+    return found
+
+
+def _leaves(derived: ProviderTree) -> tuple[CpuSet, ...]:
+    """The CPUs of the innermost zones, in the order of the tree."""
+    parents = {node.parent for node in derived.nodes}
+    return tuple(node.cpus for node in derived.nodes if node.uuid not in parents and node.cpus)
+
+
+def _share(
+    amount: int, weights: Sequence[int], rooms: Sequence[int], exactly: bool = False
+) -> list[int] | None:
+    """`amount` in parts proportional to `weights`, none above its room; what has no room there goes to those
+    with the most weight, or first in order. None if there is not enough room; with `exactly` also if parts
+    would have to go elsewhere.
+    """
+    if not any(weights):
+        weights = [0] * len(rooms)
+        ideal = list(weights)
+    else:
+        ideal = spread(amount, [weight * amount for weight in weights])
+    parts = [min(part, room) for part, room in zip(ideal, rooms, strict=True)]
+    missing = amount - sum(parts)
+    if missing and exactly:
+        return None
+    for index in sorted(range(len(parts)), key=lambda index: -weights[index]):
+        more = min(missing, rooms[index] - parts[index])
+        parts[index] += more
+        missing -= more
+    return None if missing else parts
+
+
+def _pair(
+    consumer: str, old: str, sources: Mapping[str, int], new: str, targets: Mapping[str, int]
+) -> Iterable[Move]:
+    """Which part of what was held goes where. Amounts of the two sides may differ by a factor."""
+    total_old, total_new = sum(sources.values()), sum(targets.values())
+    factor = Fraction(total_new, total_old)
+    left = {uuid: amount * factor for uuid, amount in sources.items()}
+    for target, wanted in targets.items():
+        needed = Fraction(wanted)
+        for source in list(left):
+            part = min(needed, left[source])
+            if part:
+                yield Move(consumer, source, old, round(part / factor), target, new, round(part))
+            needed -= part
+            left[source] -= part
