@@ -11,6 +11,7 @@ from oslo_log import log
 
 from compute_agent.cmd.base import Command, ShowOne, columns
 from compute_agent.daemon.service import Agent
+from compute_agent.drivers.base import DriverError
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.pipeline.state import StateLockedError
@@ -18,7 +19,15 @@ from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)
 
-REASONS_NOT_TO_START = (ConfigError, IdentityError, StateLockedError, PlacementError, cfg.Error, OSError)
+REASONS_NOT_TO_START = (
+    ConfigError,
+    IdentityError,
+    StateLockedError,
+    PlacementError,
+    DriverError,
+    cfg.Error,
+    OSError,
+)
 
 
 class Run(Command):

@@ -7,9 +7,12 @@ from oslo_config import cfg
 GUESTS_OPTS = [
     cfg.StrOpt(
         "driver",
-        default="process",
-        choices=[("process", "plain processes, started by the agent or adopted")],
-        help="What a guest is on this host.",
+        choices=[
+            ("libvirt", "QEMU domains of the libvirtd on this host"),
+            ("process", "plain processes, started by the agent or adopted"),
+        ],
+        help="What a guest is on this host. Unless set: libvirt where libvirt-python is installed and"
+        " libvirtd has its socket, else process.",
     ),
     cfg.StrOpt(
         "unallocated",
@@ -44,6 +47,10 @@ POLICY_OPTS = [
     ),
 ]
 
+LIBVIRT_OPTS = [
+    cfg.StrOpt("uri", default="qemu:///system", help="Where libvirtd is; it has to be on this host."),
+]
+
 CGROUP_OPTS = [
     cfg.StrOpt(
         "root",
@@ -54,11 +61,16 @@ CGROUP_OPTS = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make sections [guests], [policy] and [cgroup] known to `conf`."""
+    """Make sections [guests], [policy], [libvirt] and [cgroup] known to `conf`."""
     for group, options in list_opts():
         conf.register_opts(options, group=group)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
     """The options by section, for the sample file."""
-    return [("guests", GUESTS_OPTS), ("policy", POLICY_OPTS), ("cgroup", CGROUP_OPTS)]
+    return [
+        ("guests", GUESTS_OPTS),
+        ("policy", POLICY_OPTS),
+        ("libvirt", LIBVIRT_OPTS),
+        ("cgroup", CGROUP_OPTS),
+    ]

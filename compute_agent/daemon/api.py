@@ -12,7 +12,7 @@ from marshmallow import Schema, ValidationError, fields, validate
 
 from compute_agent.daemon.protocol import Method, RequestError
 from compute_agent.daemon.reporting import allocations_by_consumer
-from compute_agent.drivers.base import DriverError, GuestSettings, StartingDriver
+from compute_agent.drivers.base import Driver, DriverError, GuestSettings
 from compute_agent.host import cpuset
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStopped, StartGuest
 from compute_agent.pipeline.worker import GuestRefusedError, GuestView, Pipeline
@@ -36,7 +36,7 @@ class AgentParts(Protocol):
         ...
 
     @property
-    def driver(self) -> StartingDriver:
+    def driver(self) -> Driver:
         """What runs the guests."""
         ...
 
@@ -263,6 +263,8 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "emulator_policy": view.guest.settings.emulator_policy.value,
         "qos_class": view.guest.settings.qos_class,
         "priority": view.guest.settings.priority,
+        "resctrl": view.guest.settings.resctrl,
+        "blockio_class": view.guest.settings.blockio_class,
         "pending": list(view.pending),
         "refusal": view.refusal,
         **view.guest.details,

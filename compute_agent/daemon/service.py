@@ -16,13 +16,13 @@ from oslo_config import cfg
 
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon.api import Methods
+from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import SocketServer
 from compute_agent.daemon.reporting import ReportLoop, status_document
 from compute_agent.daemon.world import build_world
-from compute_agent.drivers.cgroup import CgroupRoot
-from compute_agent.drivers.process import ProcessDriver
+from compute_agent.drivers.factory import open_driver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
@@ -54,7 +54,8 @@ class Agent:
     def __init__(self, load_conf: ConfLoader) -> None:
         """Read configuration, host and state; nothing is changed but the state folder.
 
-        Raises ConfigError (a configuration to refuse), cfg.Error, IdentityError, StateLockedError, OSError.
+        Raises ConfigError (a configuration to refuse), cfg.Error, IdentityError, StateLockedError,
+        DriverError, OSError.
         """
         self._load_conf = load_conf
         self._conf = load_conf()
@@ -64,8 +65,7 @@ class Agent:
         self._lock = lock_folder(folder)
         self.metrics = Metrics()
         self._state = StateFile(folder / STATE_FILE)
-        groups = CgroupRoot.open(Path(self._conf.cgroup.root)) if self._conf.cgroup.root else None
-        self.driver = ProcessDriver(folder / GUESTS_FOLDER, groups)
+        self.driver = open_driver(self._conf, folder / GUESTS_FOLDER)
         controllers = (CpusetController(self.driver),)
         self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
         self.client = PlacementClient.from_conf(self._conf)
@@ -78,6 +78,7 @@ class Agent:
             self._conf.placement.report_retry_maximum,
             lambda: locate(self.driver, self.pipeline.world),
         )
+        self._arrivals = Arrivals(self.pipeline, lambda: self.client)
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._signature = self._host_signature()
         self._server: SocketServer | None = None
@@ -85,7 +86,8 @@ class Agent:
 
     def start(self) -> None:
         """Take over the guests, listen, report. Raises OSError if an address or the socket cannot be had."""
-        self.pipeline.start(self._state.state.guests)
+        self.pipeline.start(self._state.state.guests, self._arrivals.tell)
+        self._arrivals.start()
         self._server = SocketServer(socket_path(self._conf), Methods(self).table())
         threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
         if self._conf.daemon.http_port:
@@ -102,6 +104,7 @@ class Agent:
         if self._http is not None:
             self._http.close()
         self._reports.stop()
+        self._arrivals.stop()
         self.pipeline.stop()
         self.driver.close()
         os.close(self._lock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
@@ -20,13 +20,19 @@ class GuestGoneError(DriverError):
 
 @dataclass(frozen=True, slots=True)
 class GuestSettings:
-    """What the guest's owner asked for beside amounts."""
+    """What the guest's owner asked for beside amounts.
+
+    ``resctrl`` is the annotation about cache and memory bandwidth, ``priority`` that of eviction; empty texts
+    are no wish.
+    """
 
     vcpus: int = 1
     thread_policy: ThreadPolicy = ThreadPolicy.PREFER
     emulator_policy: EmulatorPolicy = EmulatorPolicy.SHARE
     qos_class: str = "LS"
     priority: int = 0
+    resctrl: str = ""
+    blockio_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class ChangeKind(enum.StrEnum):
 
     STARTED = "started"
     STOPPED = "stopped"
+    CHANGED = "changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +90,12 @@ class Driver(Protocol):
     name: str
 
     def guests(self) -> Sequence[Guest]:
-        """The guests that run now."""
+        """The guests that run now. Raises DriverError as long as that cannot be learnt."""
         ...
 
     def watch(self, listener: Listener) -> None:
-        """Call ``listener`` (from a thread of the driver) for every guest that starts or stops from
-        now on.
+        """Call ``listener`` (from a thread of the driver) for every guest that starts, stops or
+        gets other settings from now on.
         """
         ...
 
@@ -124,6 +131,7 @@ class Driver(Protocol):
         ...
 
 
+@runtime_checkable
 class StartingDriver(Driver, Protocol):
     """A driver through which the agent itself starts guests."""
 

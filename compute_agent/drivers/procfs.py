@@ -81,6 +81,23 @@ def thread_ids(pid: int) -> frozenset[int]:
         return frozenset()
 
 
+def thread_name(pid: int, tid: int) -> str:
+    """The name of a thread (/proc/PID/task/TID/comm); empty when it is gone."""
+    try:
+        return _read(f"/proc/{pid}/task/{tid}/comm").decode(errors="replace").rstrip("\n")
+    except OSError:
+        return ""
+
+
+def user_of(pid: int) -> int | None:
+    """The real user id of a process; None when it is gone."""
+    try:
+        status = _read(f"/proc/{pid}/status")
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(b"Uid:")), None)
+
+
 def affinity(tid: int) -> frozenset[int] | None:
     """The CPUs that the kernel lets a thread use; None when it is gone."""
     try:

@@ -40,11 +40,15 @@ class AdoptGuest:
 
 @dataclass(frozen=True, slots=True)
 class GuestStarted:
-    """A driver says that a guest started. ``allocation`` is None when Placement could not be asked."""
+    """A driver says that a guest started, at the monotonic time ``since``, or that its settings changed.
+
+    ``allocation`` is None when Placement could not be asked.
+    """
 
     guest: Guest
     allocation: Allocation | None
     as_of: float = 0.0
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

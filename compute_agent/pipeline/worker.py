@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from compute_agent.controllers.base import Controller, Target
-from compute_agent.drivers.base import Change, DriverError, Guest, GuestGoneError, StartingDriver
+from compute_agent.drivers.base import (
+    Change,
+    Driver,
+    DriverError,
+    Guest,
+    GuestGoneError,
+    Listener,
+    StartingDriver,
+)
 from compute_agent.host import cpuset
 from compute_agent.pipeline.cache import Cache, CachedGuest
 from compute_agent.pipeline.events import (
@@ -58,7 +66,7 @@ class Pipeline:
     def __init__(
         self,
         world: World,
-        driver: StartingDriver,
+        driver: Driver,
         controllers: Sequence[Controller],
         save: Callable[[Mapping[str, SavedGuest]], None],
         metrics: Metrics,
@@ -70,6 +78,7 @@ class Pipeline:
         self._save = save
         self._metrics = metrics
         self._cache = Cache(frozenset(controller.name for controller in controllers))
+        self._saved: Mapping[str, SavedGuest] | None = None
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float] | None] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
@@ -97,11 +106,19 @@ class Pipeline:
         """Whether the worker runs."""
         return self._thread.is_alive()
 
-    def start(self, saved: Mapping[str, SavedGuest]) -> None:
-        """Take over the guests that run, then handle events in a thread of its own."""
+    def start(self, saved: Mapping[str, SavedGuest], listener: Listener | None = None) -> None:
+        """Take over the guests that run, then handle events in a thread of its own.
+
+        A driver that cannot say what runs is asked again before each event. ``listener`` makes events of
+        what the driver says; unless given, ends of guests are all that is heard of it.
+        """
+        self._driver.watch(listener or self._driver_says)
+        self._saved = saved
         with self._lock:
-            self._take_over(saved)
-        self._driver.watch(self._driver_says)
+            try:
+                self._take_over()
+            except DriverError as error:
+                LOG.error("The guests cannot be taken over: %s; will be tried again", error)
         self._thread.start()
 
     def stop(self) -> None:
@@ -128,11 +145,20 @@ class Pipeline:
                 future.set_exception(error)
             else:
                 if isinstance(event, GuestStarted | StartGuest | AdoptGuest):
-                    self._metrics.pin_seconds.observe(time.monotonic() - queued)
+                    since = getattr(event, "since", 0.0) or queued
+                    self._metrics.pin_seconds.observe(time.monotonic() - since)
                 future.set_result(answer)
 
     def handle(self, event: Event) -> GuestView | None:
         """Handle one event to its end; what start() does in a thread, done here and now."""
+        if isinstance(event, WorldChanged):
+            self._world = event.world
+        try:
+            self._take_over()
+        except DriverError:
+            if isinstance(event, StartGuest | AdoptGuest):
+                raise
+            return None  # what it tells of is found out anyway when the guests are taken over
         match event:
             case StartGuest():
                 return self._start_guest(event)
@@ -144,8 +170,7 @@ class Pipeline:
                 self._leave(guest)
             case AllocationsRead(allocations, as_of):
                 self._read_allocations(allocations, as_of)
-            case WorldChanged(world):
-                self._world = world
+            case WorldChanged():
                 self._place_all()
             case Reconcile():
                 self._reconcile()
@@ -157,31 +182,33 @@ class Pipeline:
 
     def _start_guest(self, event: StartGuest) -> GuestView:
         """Place, create held, pin, release: the program's first instruction runs where it should."""
+        driver = self._starting_driver()
         draft = Guest(event.uuid, self._driver.name, event.name, 0, event.settings)
         assignment = self._decide(draft, event.allocation, None)
         if isinstance(assignment, Refusal):
             raise GuestRefusedError(assignment.reason)
-        guest = self._driver.create(event.uuid, event.name, event.settings, event.command, event.cwd)
+        guest = driver.create(event.uuid, event.name, event.settings, event.command, event.cwd)
         entry = CachedGuest(guest, event.allocation, as_of=event.as_of)
         self._cache.guests[guest.uuid] = entry
         self._cache.assign(entry, assignment)
         try:
             self._apply_to(entry)
-            self._driver.release(guest)
+            driver.release(guest)
         except DriverError:
             del self._cache.guests[guest.uuid]
-            self._driver.discard(guest)
+            driver.discard(guest)
             raise
         LOG.info("Guest %s (pid %d) started%s", guest.uuid, guest.pid, _where(entry))
         self._finish()
         return _view(entry)
 
     def _adopt_guest(self, event: AdoptGuest) -> GuestView:
+        driver = self._starting_driver()
         draft = Guest(event.uuid, self._driver.name, event.name, event.pid, event.settings)
         assignment = self._decide(draft, event.allocation, None)
         if isinstance(assignment, Refusal):
             raise GuestRefusedError(assignment.reason)
-        guest = self._driver.adopt(event.uuid, event.name, event.settings, event.pid)
+        guest = driver.adopt(event.uuid, event.name, event.settings, event.pid)
         entry = CachedGuest(guest, event.allocation, as_of=event.as_of)
         self._cache.guests[guest.uuid] = entry
         self._cache.assign(entry, assignment)
@@ -189,11 +216,20 @@ class Pipeline:
         self._finish()
         return _view(entry)
 
+    def _starting_driver(self) -> StartingDriver:
+        if not isinstance(self._driver, StartingDriver):
+            raise GuestRefusedError(f"guests of driver {self._driver.name} are not started by the agent")
+        return self._driver
+
     def _enter(self, guest: Guest, allocation: Allocation | None, as_of: float = 0.0) -> None:
         entry = self._cache.guests.setdefault(guest.uuid, CachedGuest(guest))
         entry.guest = guest
         if allocation is not None:
             entry.allocation, entry.as_of = allocation, as_of
+        elif entry.allocation is None and entry.assignment is None:
+            # Until it is known what it may use it keeps off the CPUs of others.
+            place = self._decide(guest, {}, None)
+            self._cache.assign(entry, None if isinstance(place, Refusal) else place)
         self._place(entry)
 
     def _leave(self, guest: Guest) -> None:
@@ -255,9 +291,15 @@ class Pipeline:
         kept = refit(supply, request, current) if current is not None else None
         return kept or world.policy(supply, request)
 
-    def _take_over(self, saved: Mapping[str, SavedGuest]) -> None:
-        """Fill the cache from what runs; positions from the state file, or else from the kernel."""
+    def _take_over(self) -> None:
+        """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
+
+        Raises DriverError if the driver cannot say what runs: nothing is forgotten then.
+        """
+        if (saved := self._saved) is None:
+            return
         running = {guest.uuid: guest for guest in self._driver.guests()}
+        self._saved = None
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
                 assignment = old.assignment if self._world.places else None

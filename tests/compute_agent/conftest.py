@@ -1,4 +1,4 @@
-"""A placement service of the tests' own, and an agent's configuration for it."""
+"""A placement service of the tests' own, an agent's configuration for it, and a libvirtd with QEMU guests."""
 
 import threading
 from pathlib import Path
@@ -11,6 +11,7 @@ from compute_agent.report.client import PlacementClient
 from placement.api.pipeline import build_application
 from placement.conf import new_config
 from placement.db import migration
+from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing
 
 
 class LivePlacement:
@@ -77,7 +78,7 @@ def write_ini(tmp_path, live_placement):
             "placement": f"auth_type = admin_token\nendpoint = {live_placement.url}\ntoken = admin\n"
             "connect_retries = 0\nstatus_code_retries = 0\nreport_retry_maximum = 1",
             "daemon": "http_port = 0",
-            "guests": "reconcile_interval = 0.3",
+            "guests": "driver = process\nreconcile_interval = 0.3",
         } | sections
         path = Path(tmp_path / name)
         path.write_text("".join(f"[{group}]\n{lines}\n\n" for group, lines in sections.items()))
@@ -89,3 +90,23 @@ def write_ini(tmp_path, live_placement):
 @pytest.fixture
 def client(write_ini):
     return PlacementClient.from_conf(agent_conf.load([], [str(write_ini())]))
+
+
+@pytest.fixture(scope="session")
+def libvirtd_of_session():
+    try:
+        server = Libvirtd()
+    except LibvirtMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def libvirtd(libvirtd_of_session):
+    """A real libvirtd; the guests of a test end with it."""
+    yield libvirtd_of_session
+    libvirtd_of_session.end_guests()

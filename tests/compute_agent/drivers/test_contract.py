@@ -1,12 +1,14 @@
-"""What every driver does, on the real one and on the fake that other tests use."""
+"""What every driver does, on the real ones and on the fake that other tests use."""
 
 import os
 import queue
+import time
 import uuid
 
 import pytest
 
 from compute_agent.drivers.base import ChangeKind, CpuSettings, DriverError, GuestGoneError, GuestSettings
+from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
 from tests.compute_agent.fakes import FakeDriver
 
@@ -18,9 +20,28 @@ NOWHERE = CpuSettings((frozenset({1023}),), frozenset({1023}))
 pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
 
 
-@pytest.fixture(params=["process", "fake"])
+def open_driver(kind, request, tmp_path):
+    match kind:
+        case "process":
+            return ProcessDriver(tmp_path)
+        case "libvirt":
+            return LibvirtDriver(request.getfixturevalue("libvirtd").uri)
+    return FakeDriver(ALL)
+
+
+@pytest.fixture(params=["process", "libvirt", "fake"])
 def driver(request, tmp_path):
-    driver = ProcessDriver(tmp_path) if request.param == "process" else FakeDriver(ALL)
+    driver = open_driver(request.param, request, tmp_path)
+    yield driver
+    for guest in driver.guests():
+        driver.stop(guest, 0)
+    driver.close()
+
+
+@pytest.fixture(params=["process", "fake"])
+def starting_driver(request, tmp_path):
+    """A driver whose guests the agent starts itself."""
+    driver = open_driver(request.param, request, tmp_path)
     yield driver
     for guest in driver.guests():
         driver.stop(guest, 0)
@@ -28,8 +49,15 @@ def driver(request, tmp_path):
 
 
 @pytest.fixture
-def guest(driver):
-    guest = driver.create(str(uuid.uuid4()), "a", GuestSettings(vcpus=2), ("sleep", "60"))
+def guest(driver, request):
+    guest_uuid = str(uuid.uuid4())
+    if isinstance(driver, LibvirtDriver):
+        request.getfixturevalue("libvirtd").run(guest_uuid, name="a", vcpus=2)
+        deadline = time.monotonic() + 10
+        while not driver.guests() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return driver.guests()[0]
+    guest = driver.create(guest_uuid, "a", GuestSettings(vcpus=2), ("sleep", "60"))
     driver.release(guest)
     return guest
 
@@ -57,7 +85,7 @@ def test_cpus_that_are_not_there_are_refused(driver, guest):
 def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
     changes = queue.SimpleQueue()
     driver.watch(changes.put)
-    driver.stop(guest, 10)
+    driver.stop(guest, 0.5)
     change = changes.get(timeout=10)
     assert (change.kind, change.guest) == (ChangeKind.STOPPED, guest)
     assert list(driver.guests()) == []
@@ -66,12 +94,14 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
             ask(guest)
 
 
-def test_a_discarded_guest_leaves_nothing(driver):
-    guest = driver.create(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
-    driver.discard(guest)
-    assert list(driver.guests()) == []
+def test_a_discarded_guest_leaves_nothing(starting_driver):
+    guest = starting_driver.create(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
+    starting_driver.discard(guest)
+    assert list(starting_driver.guests()) == []
 
 
-def test_the_same_uuid_twice_is_refused(driver, guest):
+def test_the_same_uuid_twice_is_refused(starting_driver):
+    guest = starting_driver.create(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
+    starting_driver.release(guest)
     with pytest.raises(DriverError, match="exists already"):
-        driver.create(guest.uuid, "b", GuestSettings(), ("sleep", "60"))
+        starting_driver.create(guest.uuid, "b", GuestSettings(), ("sleep", "60"))

@@ -1,0 +1,64 @@
+"""The thread between driver and worker: what a guest that just started may use is asked for on the way."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from compute_agent.drivers.base import Change, ChangeKind
+from compute_agent.pipeline.events import Event, GuestStarted, GuestStopped
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import PlacementError
+
+LOG = logging.getLogger(__name__)
+
+
+class Arrivals:
+    """Hands a driver's changes to the pipeline, in their order."""
+
+    def __init__(self, pipeline: Pipeline, client: Callable[[], PlacementClient]) -> None:
+        """``client`` is called for each guest anew: the configuration may change."""
+        self._pipeline = pipeline
+        self._client = client
+        self._changes: queue.SimpleQueue[tuple[Change, float] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="arrivals", daemon=True)
+
+    def start(self) -> None:
+        """Begin to hand over."""
+        self._thread.start()
+
+    def tell(self, change: Change) -> None:
+        """Take a change; for the driver's threads."""
+        self._changes.put((change, time.monotonic()))
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Hand over what there is, then end; a request that hangs is not waited for longer than that."""
+        self._changes.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (item := self._changes.get()) is not None:
+            try:
+                self._pipeline.submit(self._event(*item))
+            except Exception:
+                LOG.exception("A change of guest %s could not be handed over", item[0].guest.uuid)
+
+    def _event(self, change: Change, since: float) -> Event:
+        guest = change.guest
+        match change.kind:
+            case ChangeKind.STOPPED:
+                return GuestStopped(guest)
+            case ChangeKind.CHANGED:
+                return GuestStarted(guest, None, since=since)
+            case ChangeKind.STARTED:
+                as_of = time.monotonic()
+                try:
+                    held = self._client().allocations(guest.uuid).resources
+                except PlacementError as error:
+                    LOG.warning("What guest %s may use is not known yet: %s", guest.uuid, error)
+                    return GuestStarted(guest, None, as_of, since)
+                return GuestStarted(guest, self._pipeline.world.own_part(held), as_of, since)

@@ -1,0 +1,332 @@
+"""Guests that are QEMU domains of libvirtd, which starts and ends them; here they are seen and placed.
+
+One thread keeps the connection, and a table of the domains that run. It looks at a domain whenever libvirtd
+says that something happened with it, and at all of them after libvirtd was away: what the table and the
+domains have not in common is what happened. Guests run on without libvirtd, and so does the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import (
+    Change,
+    ChangeKind,
+    CpuSettings,
+    DriverError,
+    Guest,
+    GuestGoneError,
+    Listener,
+)
+from compute_agent.drivers.libvirt import metadata, qemu
+from compute_agent.drivers.libvirt.connection import Connection
+from compute_agent.drivers.libvirt.qemu import Process
+from compute_agent.drivers.libvirt.tuning import SchedulerParameters, Tuning
+
+LOG = logging.getLogger(__name__)
+
+# Libvirtd is asked again so many seconds after it was away; the pause doubles up to the second number.
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 2.0
+
+# Seconds between two looks for domains of which no event told, and that the first look may take.
+_LOOK_INTERVAL = 60.0
+_FIRST_LOOK = 10.0
+
+_POLL_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class _Running:
+    """A domain that runs: the guest, its process, and whether libvirt refused to bind its memory."""
+
+    guest: Guest
+    process: Process
+    memory_refused: bool = False
+
+
+class LibvirtDriver:
+    """The domains of one libvirtd on this host."""
+
+    name = "libvirt"
+
+    def __init__(self, uri: str) -> None:
+        """Connect, and look which domains run. A libvirtd that is away is waited for in the background.
+
+        Raises DriverError without libvirt-python.
+        """
+        self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._connection = Connection(uri, self._messages.put)
+        self._lock = threading.Lock()
+        self._running: dict[str, _Running] = {}
+        self._listener: Listener | None = None
+        self._absence = ""
+        self._listed = False
+        self._stopped = threading.Event()
+        tried = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(tried,), name="libvirt-guests", daemon=True)
+        self._thread.start()
+        tried.wait(_FIRST_LOOK)
+
+    # What runs
+
+    def guests(self) -> Sequence[Guest]:
+        """The domains that run now; as far as is known, while libvirtd is away.
+
+        Raises DriverError if it has not been there yet.
+        """
+        if not self._listed:
+            raise DriverError(self._absence or f"libvirtd at {self._connection.uri} has not answered yet")
+        with self._lock:
+            running = list(self._running.values())
+        return [it.guest for it in running if procfs.is_alive(it.process.identity)]
+
+    def watch(self, listener: Listener) -> None:
+        """Call ``listener`` for every domain that starts, ends or gets other settings from now on."""
+        self._listener = listener
+
+    def close(self) -> None:
+        """Disconnect. Domains run on."""
+        self._stopped.set()
+        self._messages.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_FIRST_LOOK)
+        self._connection.close()
+
+    # CPUs and memory
+
+    def thread_ids(self, guest: Guest) -> frozenset[int]:
+        """The thread ids of the domain's QEMU process now."""
+        return frozenset(self._threads(guest))
+
+    def cpu_affinity(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
+        """The threads that run elsewhere than ``settings`` want what they do, with the CPUs they have."""
+        misplaced = self._known(guest).process.misplaced(settings)
+        return {tid: has for tid, (_, has) in misplaced.items()}
+
+    def observed_cpus(self, guest: Guest) -> frozenset[int]:
+        """The CPUs that the threads of the QEMU process may use, all together."""
+        found = (procfs.affinity(tid) for tid in self._threads(guest))
+        return frozenset().union(*(cpus for cpus in found if cpus is not None))
+
+    def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
+        """Pin what runs elsewhere, bind memory, and write both into a persistent definition.
+
+        Memory that libvirt does not let bind (it depends on the domain's <numatune> and on cgroups) is left
+        where it is, with a log line.
+        """
+        known = self._known(guest)
+        misplaced = known.process.misplaced(settings)
+        with self._on_domain(known, "cannot be pinned") as domain:
+            tuning = self._tuning(domain)
+            tuning.pin((role for role, _ in misplaced.values()), settings)
+            self._pin_rest(known, settings)
+            self._bind_memory(known, tuning, settings.mems)
+            tuning.persist(settings)
+        if left := known.process.misplaced(settings):
+            raise DriverError(f"guest {guest.uuid} has threads that cannot be pinned: {sorted(left)}")
+        return len(misplaced)
+
+    def scheduler_parameters(self, guest: Guest) -> SchedulerParameters:
+        """Shares, period and quota that the guest has. Raises GuestGoneError, DriverError."""
+        with self._on_domain(self._known(guest), "does not tell its scheduler parameters") as domain:
+            return self._tuning(domain).scheduler()
+
+    def apply_scheduler_parameters(self, guest: Guest, wanted: SchedulerParameters) -> bool:
+        """Set what differs, in the persistent definition as well. True if anything did.
+
+        Raises GuestGoneError, or DriverError, as where libvirt has no CPU controller of cgroups.
+        """
+        with self._on_domain(self._known(guest), "does not take scheduler parameters") as domain:
+            return self._tuning(domain).set_scheduler(wanted)
+
+    # Life
+
+    def stop(self, guest: Guest, timeout: float) -> None:
+        """Shut the domain down by ACPI; destroy it when it still runs after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        with contextlib.suppress(GuestGoneError):
+            known = self._known(guest)
+            try:
+                with self._on_domain(known, "cannot be shut down") as domain:
+                    domain.shutdown()
+            except GuestGoneError:
+                raise
+            except DriverError as error:
+                LOG.warning("%s", error)  # a paused guest, for example; there is the other way still
+            while procfs.is_alive(known.process.identity):
+                if time.monotonic() >= deadline:
+                    LOG.warning("Guest %s did not shut down within %s s: destroyed", guest.uuid, timeout)
+                    with self._on_domain(known, "cannot be destroyed") as domain:
+                        domain.destroy()
+                    return
+                time.sleep(_POLL_SECONDS)
+
+    # Inner parts: one guest
+
+    def _known(self, guest: Guest) -> _Running:
+        """The guest in the table. Raises GuestGoneError if it is not this one that runs."""
+        with self._lock:
+            known = self._running.get(guest.uuid)
+        if known is None or known.guest.pid != guest.pid or not procfs.is_alive(known.process.identity):
+            raise GuestGoneError(f"guest {guest.uuid} has ended")
+        return known
+
+    def _threads(self, guest: Guest) -> Mapping[int, qemu.Role]:
+        threads = self._known(guest).process.threads()
+        if not threads:
+            raise GuestGoneError(f"guest {guest.uuid} has ended")
+        return threads
+
+    @contextlib.contextmanager
+    def _on_domain(self, known: _Running, failing: str) -> Iterator[Any]:
+        """Calls on the domain of a guest; libvirt's errors become the driver's."""
+        libvirt, guest_uuid = self._connection.libvirt, known.guest.uuid
+        domain = self._connection.domain(guest_uuid)
+        try:
+            if domain is None:
+                raise GuestGoneError(f"guest {guest_uuid} has ended")
+            yield domain
+        except libvirt.libvirtError as error:
+            if not self._is_active(known):
+                raise GuestGoneError(f"guest {guest_uuid} has ended") from error
+            raise DriverError(f"guest {guest_uuid} {failing}: {error}") from error
+
+    def _tuning(self, domain: Any) -> Tuning:
+        return Tuning(self._connection.libvirt, domain, self._connection.host_cpus)
+
+    def _is_active(self, known: _Running) -> bool:
+        """Whether a guest still runs, as far as can be learnt: libvirt knows it earlier than /proc."""
+        if not procfs.is_alive(known.process.identity):
+            return False
+        with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
+            domain = self._connection.domain(known.guest.uuid)
+            return domain is not None and bool(domain.isActive())
+        return True
+
+    def _pin_rest(self, known: _Running, settings: CpuSettings) -> None:
+        """Pin what libvirt's calls left: without cgroups they do not reach the emulator's helpers."""
+        for _ in range(procfs.MAX_PASSES):
+            misplaced = known.process.misplaced(settings)
+            if not misplaced:
+                return
+            for tid, (role, _) in misplaced.items():
+                try:
+                    os.sched_setaffinity(tid, qemu.wanted_cpus(role, settings))
+                except ProcessLookupError:
+                    continue
+                except OSError as error:
+                    raise DriverError(
+                        f"thread {tid} of guest {known.guest.uuid} cannot be pinned: {error}"
+                    ) from error
+
+    def _bind_memory(self, known: _Running, tuning: Tuning, mems: frozenset[int]) -> None:
+        if known.memory_refused:
+            return
+        try:
+            tuning.bind_memory(mems)
+        except self._connection.libvirt.libvirtError as error:
+            if not self._is_active(known):
+                raise
+            known.memory_refused = True
+            LOG.warning("The memory of guest %s stays where it is: %s", known.guest.uuid, error)
+
+    # Inner parts: the thread
+
+    def _run(self, tried: threading.Event) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopped.is_set():
+            try:
+                if not self._connection.is_open:
+                    self._connection.open()
+                    self._look_around(anew=True)
+                    self._listed, self._absence = True, ""
+                    pause = _FIRST_PAUSE
+                    LOG.info("libvirtd at %s is there", self._connection.uri)
+                    tried.set()
+                self._handle_next()
+            except DriverError as error:
+                if str(error) != self._absence:
+                    LOG.warning("%s; will be tried again", error)
+                self._absence = str(error)
+                self._connection.close()
+                tried.set()
+                self._stopped.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            except Exception:
+                LOG.exception("What libvirtd said could not be handled")
+                self._stopped.wait(pause)
+
+    def _handle_next(self) -> None:
+        try:
+            message = self._messages.get(timeout=_LOOK_INTERVAL)
+        except queue.Empty:
+            self._look_around(anew=False)
+            return
+        if message is not None:
+            self._look_at(message)
+
+    def _look_around(self, anew: bool) -> None:
+        """Look at domains of which no event told; with ``anew`` at all of them. Raises DriverError."""
+        active = {domain.UUIDString() for domain in self._connection.running()}
+        known = self._running.keys()
+        for guest_uuid in sorted(known | active if anew else known ^ active):
+            self._look_at(guest_uuid)
+
+    def _look_at(self, guest_uuid: str) -> None:
+        """Bring the table in line with one domain, and tell what is new.
+
+        Raises DriverError if libvirtd went away.
+        """
+        try:
+            found = self._describe(guest_uuid)
+        except DriverError as error:
+            if not self._connection.is_open:
+                raise
+            LOG.error("%s", error)
+            return
+        with self._lock:
+            known = self._running.pop(guest_uuid, None)
+            if found is not None:
+                self._running[guest_uuid] = found
+        same = known is not None and found is not None and known.process is found.process
+        if known is not None and not same:
+            self._tell(ChangeKind.STOPPED, known.guest)
+        if found is not None and (known is None or known.guest != found.guest):
+            self._tell(ChangeKind.CHANGED if same else ChangeKind.STARTED, found.guest)
+
+    def _describe(self, guest_uuid: str) -> _Running | None:
+        """A domain as it runs now; None if it does not. Raises DriverError."""
+        domain = self._connection.domain(guest_uuid)
+        try:
+            if domain is None or not domain.isActive():
+                return None
+            description = metadata.describe(domain.XMLDesc(0))
+        except (self._connection.libvirt.libvirtError, ValueError) as error:
+            raise DriverError(f"domain {guest_uuid} cannot be described: {error}") from error
+        known = self._running.get(guest_uuid)
+        if known is not None and procfs.is_alive(known.process.identity):
+            process: Process | None = known.process
+        else:
+            process = qemu.find_process(guest_uuid, description.owner)
+        if process is None:
+            return None  # it ends just now
+        guest = Guest(guest_uuid, self.name, description.name, process.identity.pid, description.settings)
+        if known is None or known.guest != guest:
+            for problem in description.problems:
+                LOG.warning("Metadata of guest %s: %s", guest_uuid, problem)
+        return _Running(guest, process, known is not None and known.memory_refused)
+
+    def _tell(self, kind: ChangeKind, guest: Guest) -> None:
+        LOG.debug("Guest %s (pid %d) %s", guest.uuid, guest.pid, kind)
+        if self._listener is not None:
+            self._listener(Change(kind, guest))

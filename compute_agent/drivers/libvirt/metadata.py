@@ -1,0 +1,125 @@
+"""What a domain's XML says about the guest (https://libvirt.org/formatdomain.html), as plain values.
+
+Settings are in the domain's ``<metadata>``: in our own namespace, and in Nova's, whose flavor has them as
+extra specs. Where both speak, ours is heard.
+
+    <metadata>
+      <guest:settings xmlns:guest="urn:placement-compute:guest:1">
+        <guest:qos_class>LSR</guest:qos_class>
+        <guest:thread_policy>isolate</guest:thread_policy>
+        <guest:emulator_policy>share</guest:emulator_policy>
+        <guest:resctrl>{"llc": {"schemata": {"range": [0, 30]}}}</guest:resctrl>
+        <guest:blockio_class>slow</guest:blockio_class>
+        <guest:eviction_priority>10</guest:eviction_priority>
+      </guest:settings>
+    </metadata>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+from compute_agent.drivers.base import GuestSettings
+from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+
+NAMESPACE = "urn:placement-compute:guest:1"
+
+NOVA_NAMESPACES = (
+    "http://openstack.org/xmlns/libvirt/nova/1.0",
+    "http://openstack.org/xmlns/libvirt/nova/1.1",
+)
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A domain. ``owner`` is the user its process runs as, a name or a number after ``+``; empty if libvirt
+    does not say. ``problems`` are settings that cannot be used, in words; they have their defaults.
+    """
+
+    uuid: str
+    name: str
+    settings: GuestSettings
+    owner: str = ""
+    problems: tuple[str, ...] = ()
+
+
+def _name(text: str) -> str:
+    if not _NAME.match(text):
+        raise ValueError("letters, digits, - and _, 64 at most")
+    return text
+
+
+# Field of GuestSettings and what makes its value of a text, by element of our namespace and by extra spec.
+_Reader = tuple[str, Callable[[str], Any]]
+
+_OURS: Mapping[str, _Reader] = {
+    "qos_class": ("qos_class", _name),
+    "thread_policy": ("thread_policy", ThreadPolicy),
+    "emulator_policy": ("emulator_policy", EmulatorPolicy),
+    "resctrl": ("resctrl", str),
+    "blockio_class": ("blockio_class", _name),
+    "eviction_priority": ("priority", int),
+}
+
+# hw:cpu_policy is no setting: how many CPUs are dedicated is for the guest's allocation to say.
+_NOVAS: Mapping[str, _Reader] = {
+    "hw:cpu_thread_policy": ("thread_policy", ThreadPolicy),
+    "hw:emulator_threads_policy": ("emulator_policy", EmulatorPolicy),
+}
+
+
+def describe(domain_xml: str) -> Description:
+    """What the XML of a running domain says. Raises ValueError if it is not the XML of a domain.
+
+    The number of guest CPUs is that of the domain: those which are plugged in now.
+    """
+    try:
+        root = ElementTree.fromstring(domain_xml)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"not XML: {error}") from error
+    uuid, name, vcpu = (root.find(tag) for tag in ("uuid", "name", "vcpu"))
+    if uuid is None or name is None or vcpu is None or not uuid.text:
+        raise ValueError("not the XML of a domain: uuid, name or vcpu is missing")
+    values: dict[str, Any] = {"vcpus": int(vcpu.get("current") or vcpu.text or 1)}
+    problems: list[str] = []
+    for source, readers in ((_nova_specs(root), _NOVAS), (_our_settings(root), _OURS)):
+        for key, text in source.items():
+            if key not in readers:
+                continue
+            field, read = readers[key]
+            try:
+                values[field] = read(text)
+            except ValueError as error:
+                problems.append(f"{key} = {text!r} cannot be used ({error})")
+    settings = GuestSettings(**values)
+    return Description(uuid.text.strip(), name.text or "", settings, _owner(root), tuple(problems))
+
+
+def _our_settings(root: ElementTree.Element) -> dict[str, str]:
+    prefix = f"{{{NAMESPACE}}}"
+    found = root.iterfind(f"metadata/{prefix}settings/*")
+    return {element.tag.removeprefix(prefix): (element.text or "").strip() for element in found}
+
+
+def _nova_specs(root: ElementTree.Element) -> dict[str, str]:
+    """The extra specs of the flavor; older Nova does not write them."""
+    for namespace in NOVA_NAMESPACES:
+        prefix = f"{{{namespace}}}"
+        path = "/".join(f"{prefix}{tag}" for tag in ("instance", "flavor", "extraSpecs", "extraSpec"))
+        specs = root.findall(f"metadata/{path}")
+        if specs:
+            return {spec.get("name", ""): (spec.text or "").strip() for spec in specs}
+    return {}
+
+
+def _owner(root: ElementTree.Element) -> str:
+    """The user of the label ``USER:GROUP`` that the DAC security driver gave the process."""
+    for label in root.iterfind("seclabel[@model='dac']/label"):
+        return (label.text or "").partition(":")[0]
+    return ""

@@ -1,0 +1,125 @@
+"""The QEMU process of a domain as /proc shows it: which process it is, and which of its threads is what.
+
+libvirt tells neither. The process is the one that has the domain's uuid on its command line and runs as the
+user that libvirt gave it. Threads have names, as libvirt starts QEMU with ``debug-threads=on``: ``CPU 0/KVM``
+or ``CPU 0/TCG``, ``IO iothread1``; and a thread that runs all guest CPUs is ``ALL CPUs/TCG``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pwd
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import CpuSettings
+from compute_agent.drivers.procfs import ProcessIdentity
+
+_VCPU = re.compile(r"CPU (\d+)/")
+_IOTHREAD = re.compile(r"IO iothread(\d+)\Z")
+_ALL_VCPUS = "ALL CPUs/"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a thread does: guest CPU number ``vcpu``, I/O thread number ``iothread``, every guest CPU, or
+    (nothing of these) the emulator's work.
+    """
+
+    vcpu: int | None = None
+    iothread: int | None = None
+    all_vcpus: bool = False
+
+    @property
+    def runs_guest(self) -> bool:
+        """Whether the guest's own code runs in it."""
+        return self.vcpu is not None or self.all_vcpus
+
+
+EMULATOR = Role()
+
+
+def role(name: str) -> Role:
+    """What a thread with this name does."""
+    if match := _VCPU.match(name):
+        return Role(vcpu=int(match[1]))
+    if match := _IOTHREAD.match(name):
+        return Role(iothread=int(match[1]))
+    return Role(all_vcpus=True) if name.startswith(_ALL_VCPUS) else EMULATOR
+
+
+def wanted_cpus(it: Role, settings: CpuSettings) -> frozenset[int]:
+    """Where a thread should run. A guest CPU that the settings do not know (plugged in later) may use what
+    the others have.
+    """
+    if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
+        return settings.vcpu_cpus[it.vcpu]
+    return settings.cpus if it.runs_guest else settings.emulator_cpus
+
+
+@dataclass(slots=True)
+class Process:
+    """One QEMU process, and what is known of its threads."""
+
+    identity: ProcessIdentity
+    name: str
+    _roles: dict[int, Role] = field(default_factory=dict)
+
+    def threads(self) -> Mapping[int, Role]:
+        """Every thread by its id; empty when the process is gone.
+
+        Where no thread has the name of a guest CPU they cannot be told apart, and each may be one.
+        """
+        if not procfs.is_alive(self.identity):
+            return {}
+        tids = procfs.thread_ids(self.identity.pid)
+        for gone in self._roles.keys() - tids:
+            del self._roles[gone]
+        for tid in tids - self._roles.keys():
+            name = procfs.thread_name(self.identity.pid, tid)
+            # A young thread may still have the name of its maker, the main thread: it is asked again.
+            if name != self.name or tid == self.identity.pid:
+                self._roles[tid] = role(name)
+        found_roles = {tid: self._roles.get(tid, EMULATOR) for tid in tids}
+        if any(it.runs_guest for it in found_roles.values()):
+            return found_roles
+        return dict.fromkeys(tids, Role(all_vcpus=True))
+
+    def misplaced(self, settings: CpuSettings) -> dict[int, tuple[Role, frozenset[int]]]:
+        """The threads with another affinity than wanted: what they do, and the affinity they have."""
+        found = {}
+        for tid, it in self.threads().items():
+            has = procfs.affinity(tid)
+            if has is not None and has != wanted_cpus(it, settings):
+                found[tid] = (it, has)
+        return found
+
+
+def find_process(guest_uuid: str, owner: str) -> Process | None:
+    """The process of a domain; None if there is none.
+
+    ``owner`` keeps a process apart that somebody else started with the same words on its command line.
+    """
+    user = _user_id(owner)
+    for pid in sorted(procfs.pids(), reverse=True):
+        arguments = procfs.command_line(pid)
+        if ("-uuid", guest_uuid) not in itertools.pairwise(arguments):
+            continue
+        identity = procfs.identify(pid)
+        if identity is not None and user in (None, procfs.user_of(pid)):
+            return Process(identity, procfs.thread_name(pid, pid))
+    return None
+
+
+def _user_id(owner: str) -> int | None:
+    """The number of a user; None if the owner is not known."""
+    if not owner:
+        return None
+    if owner.startswith("+"):
+        return int(owner)
+    try:
+        return pwd.getpwnam(owner).pw_uid
+    except KeyError:
+        return None

@@ -1,0 +1,111 @@
+"""Settings of a guest in the XML of its domain."""
+
+import pytest
+
+from compute_agent.drivers.base import GuestSettings
+from compute_agent.drivers.libvirt.metadata import describe
+from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+
+UUID = "e87f30c5-911b-46a7-8aaa-01c43325c5b2"
+
+OURS = """<guest:settings xmlns:guest="urn:placement-compute:guest:1">{}</guest:settings>"""
+
+NOVAS = """
+<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.{minor}">
+  <nova:package version="33.1.0"/>
+  <nova:name>vm</nova:name>
+  <nova:flavor name="pinned" id="3">
+    <nova:memory>4096</nova:memory>
+    <nova:vcpus>4</nova:vcpus>
+    <nova:extraSpecs>
+      <nova:extraSpec name="hw:cpu_policy">dedicated</nova:extraSpec>
+      <nova:extraSpec name="hw:cpu_thread_policy">{thread}</nova:extraSpec>
+      <nova:extraSpec name="hw:emulator_threads_policy">isolate</nova:extraSpec>
+      <nova:extraSpec name="hw_rng:allowed">True</nova:extraSpec>
+    </nova:extraSpecs>
+  </nova:flavor>
+</nova:instance>
+"""
+
+
+def domain(metadata="", vcpu="<vcpu placement='static'>4</vcpu>", rest=""):
+    return (
+        f"<domain type='kvm' id='9'><name>instance-0000000e</name><uuid>{UUID}</uuid>"
+        f"<metadata>{metadata}</metadata>{vcpu}{rest}</domain>"
+    )
+
+
+def test_a_domain_without_metadata_has_default_settings():
+    found = describe(domain())
+    assert (found.uuid, found.name, found.settings) == (UUID, "instance-0000000e", GuestSettings(vcpus=4))
+    assert (found.owner, found.problems) == ("", ())
+
+
+def test_all_of_our_settings_are_read():
+    ours = OURS.format(
+        "<guest:qos_class> BE </guest:qos_class><guest:thread_policy>isolate</guest:thread_policy>"
+        "<guest:emulator_policy>isolate</guest:emulator_policy><guest:eviction_priority>-3</guest:eviction_priority>"
+        '<guest:resctrl>{"llc": {}}</guest:resctrl><guest:blockio_class>slow</guest:blockio_class>'
+    )
+    assert describe(domain(ours)).settings == GuestSettings(
+        vcpus=4,
+        thread_policy=ThreadPolicy.ISOLATE,
+        emulator_policy=EmulatorPolicy.ISOLATE,
+        qos_class="BE",
+        priority=-3,
+        resctrl='{"llc": {}}',
+        blockio_class="slow",
+    )
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_the_flavor_that_nova_wrote_is_read(minor):
+    found = describe(domain(NOVAS.format(minor=minor, thread="require")))
+    assert found.settings == GuestSettings(
+        vcpus=4, thread_policy=ThreadPolicy.REQUIRE, emulator_policy=EmulatorPolicy.ISOLATE
+    )
+    assert found.problems == ()
+
+
+def test_our_settings_count_more_than_those_of_nova():
+    both = NOVAS.format(minor=1, thread="require") + OURS.format(
+        "<guest:thread_policy>spread</guest:thread_policy>"
+    )
+    settings = describe(domain(both)).settings
+    assert settings.thread_policy is ThreadPolicy.SPREAD
+    assert settings.emulator_policy is EmulatorPolicy.ISOLATE
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("thread_policy", "sideways"),
+        ("emulator_policy", ""),
+        ("qos_class", "a/b"),
+        ("blockio_class", "x" * 65),
+        ("eviction_priority", "high"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named_and_has_its_default(name, value):
+    found = describe(domain(OURS.format(f"<guest:{name}>{value}</guest:{name}>")))
+    assert found.settings == GuestSettings(vcpus=4)
+    (problem,) = found.problems
+    assert problem.startswith(f"{name} = '{value}' cannot be used")
+
+
+def test_guest_cpus_are_those_that_are_plugged_in():
+    assert describe(domain(vcpu="<vcpu current='2'>8</vcpu>")).settings.vcpus == 2
+
+
+def test_the_user_of_the_process_is_known_where_libvirt_tells():
+    label = "<seclabel type='dynamic' model='dac' relabel='yes'><label>+64055:+108</label></seclabel>"
+    other = "<seclabel type='dynamic' model='apparmor'><label>libvirt-x</label></seclabel>"
+    assert describe(domain(rest=other + label)).owner == "+64055"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<domain", "<domain/>", "<domain><name>a</name><uuid/><vcpu>1</vcpu></domain>"]
+)
+def test_what_is_no_domain_is_refused(text):
+    with pytest.raises(ValueError, match="not"):
+        describe(text)

@@ -1,0 +1,254 @@
+"""A libvirtd of the tests' own with real QEMU guests (domains of type ``qemu``: no KVM is needed).
+
+As root it is a system daemon that has its folders, mounts and network to itself; as another user a session
+daemon below a folder of its own. Nothing that the system has is touched, but for groups of the guests where
+cgroup v1 has the controllers cpu and cpuset. Guests survive their libvirtd; stop() ends them.
+"""
+
+import contextlib
+import importlib.util
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from compute_agent.drivers import procfs
+
+SECONDS = 60
+EMULATOR = shutil.which("qemu-system-x86_64")
+LIBVIRTD = shutil.which("libvirtd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+CGROUP_CONTROLLERS = tuple(Path("/sys/fs/cgroup", name) for name in ("cpu", "cpuset"))
+
+# What the system daemon has to itself, as folders below its own one.
+FOLDERS = ("/run", "/etc/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt")
+
+# Neither firewall nor bridges of the host are seen in a network namespace; a unified hierarchy beside
+# version 1 has no controllers and confuses libvirt; without version 1 it shall see no cgroups at all.
+SYSTEM_SCRIPT = """
+set -e
+mount --make-rprivate /
+while [ "$1" != -- ]; do mkdir -p "$1"; mount --bind "$2" "$1"; shift 2; done
+shift
+if [ -d /sys/fs/cgroup/cpuset ]
+then ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
+else mount -t tmpfs none /sys/fs/cgroup
+fi
+exec "$@"
+"""
+
+DAEMON_CONF = """
+auth_unix_rw = "none"
+auth_unix_ro = "none"
+log_outputs = "3:stderr"
+"""
+
+QEMU_CONF = """
+user = "root"
+group = "root"
+security_driver = "none"
+namespaces = []
+stdio_handler = "file"
+cgroup_controllers = [ "cpu", "cpuset" ]
+"""
+
+DOMAIN = """
+<domain type='qemu'>
+  <name>{name}</name>
+  <uuid>{uuid}</uuid>
+  <metadata>{metadata}</metadata>
+  <memory unit='MiB'>32</memory>
+  <vcpu>{vcpus}</vcpu>
+  <iothreads>1</iothreads>
+  <os><type arch='x86_64' machine='pc'>hvm</type></os>
+  <on_reboot>destroy</on_reboot>
+  <devices>
+    <emulator>{emulator}</emulator>
+    <controller type='usb' model='none'/>
+    <memballoon model='none'/>
+  </devices>
+</domain>
+"""
+
+_numbers = itertools.count(1)
+
+
+class LibvirtMissing(Exception):
+    """No libvirtd can be run here; the text says what is missing."""
+
+
+def find():
+    """Raises LibvirtMissing if something is missing."""
+    if LIBVIRTD is None:
+        raise LibvirtMissing("libvirtd is not installed (package libvirt-daemon-system)")
+    if EMULATOR is None:
+        raise LibvirtMissing("QEMU is not installed (package qemu-system-x86)")
+    if importlib.util.find_spec("libvirt") is None:
+        raise LibvirtMissing(
+            "libvirt-python is not installed (pip install libvirt-python, needs libvirt-dev)"
+        )
+    if os.geteuid() == 0 and subprocess.run(["unshare", "-m", "-n", "true"], check=False).returncode:
+        raise LibvirtMissing("root may not make namespaces here")
+
+
+class Libvirtd:
+    """The daemon, and its guests as its users see them (with virsh, say): apart from what is to be tested."""
+
+    def __init__(self):
+        find()
+        self.folder = Path(tempfile.mkdtemp(prefix="libvirtd-", dir="/tmp"))  # UNIX sockets have short names
+        self.is_system = os.geteuid() == 0
+        self.has_cgroups = self.is_system and all(path.is_dir() for path in CGROUP_CONTROLLERS)
+        self._pid = 0
+        self._connection = None
+        (self.folder / "daemon.conf").write_text(
+            DAEMON_CONF + (f'unix_sock_dir = "{self.folder}"\n' if self.is_system else "")
+        )
+        for name in FOLDERS:
+            self._own(name).mkdir(parents=True)
+        if self.is_system:
+            (self._own("/etc/libvirt") / "qemu.conf").write_text(QEMU_CONF)
+            self.uri = f"qemu:///system?socket={self.folder}/libvirt-sock"
+        else:
+            self.uri = f"qemu:///session?socket={self._own('/run')}/libvirt/libvirt-sock"
+
+        self._keeper = self._start_keeper()
+
+    # The daemon
+
+    def start(self):
+        """Start it and wait until it answers."""
+        command = [LIBVIRTD, "-f", self.folder / "daemon.conf", "-p", self.folder / "daemon.pid"]
+        if self.is_system:
+            pairs = (word for name in FOLDERS for word in (name, self._own(name)))
+            command = ["unshare", "-m", "-n", "sh", "-c", SYSTEM_SCRIPT, "libvirtd", *pairs, "--", *command]
+        self._keeper.stdin.write(json.dumps(list(map(str, command))) + "\n")
+        self._keeper.stdin.flush()
+        self._pid = int(self._keeper.stdout.readline())
+        deadline = time.monotonic() + SECONDS
+        while not self._connects():
+            assert procfs.identify(self._pid), self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+
+    def kill(self):
+        """End the daemon without warning; its guests run on."""
+        self._disconnect()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        while procfs.identify(self._pid):
+            time.sleep(0.01)
+
+    def stop(self):
+        """End the daemon and the guests, and leave nothing behind."""
+        self._disconnect()
+        self._keeper.communicate(timeout=SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for path in CGROUP_CONTROLLERS if self.has_cgroups else ():
+            for folder in sorted(path.glob(f"machine/qemu-*{self.folder.name}*/**/"), reverse=True):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            with contextlib.suppress(OSError):
+                (path / "machine").rmdir()
+
+    def log(self):
+        """What the daemon said."""
+        return (self.folder / "log").read_text()
+
+    # Guests
+
+    def xml(self, guest_uuid=None, vcpus=2, metadata="", name=None):
+        """A small guest that finds nothing to boot."""
+        guest_uuid = guest_uuid or str(uuid.uuid4())
+        name = name or f"{self.folder.name}-{next(_numbers)}"
+        return DOMAIN.format(
+            name=escape(name), uuid=guest_uuid, vcpus=vcpus, metadata=metadata, emulator=EMULATOR
+        )
+
+    def run(self, guest_uuid=None, persistent=False, **options):
+        """Start a guest; its domain."""
+        xml = self.xml(guest_uuid, **options)
+        if not persistent:
+            return self.connection.createXML(xml)
+        domain = self.connection.defineXML(xml)
+        domain.create()
+        return domain
+
+    def end_guests(self):
+        """Destroy all guests and forget their definitions."""
+        for domain in self.connection.listAllDomains():
+            with contextlib.suppress(self.libvirt.libvirtError):
+                domain.destroy()
+            with contextlib.suppress(self.libvirt.libvirtError):
+                domain.undefine()
+
+    def process(self, domain):
+        """The id of a guest's QEMU process, by libvirt's own record."""
+        run = self._own("/run") / "libvirt/qemu" / ("" if self.is_system else "run")
+        return int((run / f"{domain.name()}.pid").read_text())
+
+    @property
+    def connection(self):
+        """A connection of the tests' own."""
+        assert self._connects()
+        return self._connection
+
+    @property
+    def libvirt(self):
+        """libvirt-python, which is not everywhere."""
+        import libvirt
+
+        return libvirt
+
+    def _connects(self):
+        if self._connection is None:
+            self.libvirt.registerErrorHandler(lambda context, error: None, None)
+            with contextlib.suppress(self.libvirt.libvirtError):
+                self._connection = self.libvirt.open(self.uri)
+        return self._connection is not None
+
+    def _disconnect(self):
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(self.libvirt.libvirtError):
+                connection.close()
+
+    def _start_keeper(self):
+        environment = dict(os.environ)
+        if not self.is_system:
+            environment |= {
+                "XDG_RUNTIME_DIR": str(self._own("/run")),
+                "HOME": str(self._own("/var/lib/libvirt")),
+            }
+            for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+                environment.pop(name, None)
+        with open(self.folder / "log", "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-S", "-E", Path(__file__).with_name("keeper.py")],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def _own(self, name):
+        return self.folder / "root" / name.lstrip("/")
+
+
+def thread_cpus(pid):
+    """What /proc/PID/task/*/status says: the allowed CPUs (as text) by thread name."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        fields = dict(
+            line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line
+        )
+        found.setdefault(fields["Name"], set()).add(fields["Cpus_allowed_list"])
+    return found
