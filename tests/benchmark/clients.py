@@ -8,6 +8,7 @@ CPU time is measured, so that what the clients take from the machine is known.
 import json
 import multiprocessing
 import random
+import re
 import time
 import uuid
 from collections import Counter
@@ -30,6 +31,7 @@ _OWNER: Final = {
 FLAT_GUEST: Final = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 1}
 _MADE_UP: Final = 4000  # claims a client prepares before it starts
 _ATTEMPTS: Final = 20
+_QUOTED: Final = re.compile(r"'[^']*'")
 
 
 @dataclass
@@ -111,9 +113,9 @@ class Clients:
         """As :meth:`claim`, without waiting for the end."""
         return [self._pool.submit(_claim, port, seed, hosts, seconds, resources) for seed in self._seeds()]
 
-    def schedule(self, port: int, query: str, seconds: float) -> list[Work]:
-        """Let every client ask for candidates and claim a random one of them, again and again."""
-        return self._all(_schedule, [(port, seed, query, seconds) for seed in self._seeds()])
+    def schedule(self, port: int, queries: Sequence[str], seconds: float) -> list[Work]:
+        """Let every client put a random query and claim a random one of the candidates, again and again."""
+        return self._all(_schedule, [(port, seed, queries, seconds) for seed in self._seeds()])
 
     def release(self, port: int, consumers: Sequence[str]) -> list[Work]:
         """Share out the consumers among the clients, who give back what these hold."""
@@ -175,13 +177,13 @@ class _Timed:
 
 
 def _kind(status: int, answer: bytes) -> str:
-    """The status, and of errors their code."""
+    """The status, and of errors the end of the first line of what they say."""
     if status < 400:
         return str(status)
     try:
-        error = json.loads(answer)["errors"][0]
-        return f"{status} {error.get('code', '')} {error.get('detail', '').strip()[-60:]}"
-    except (ValueError, LookupError, TypeError):
+        detail = json.loads(answer)["errors"][0]["detail"].strip().splitlines()[0]
+        return f"{status} {_QUOTED.sub('...', detail)[-60:].strip()}"
+    except (ValueError, LookupError, TypeError, AttributeError):
         return str(status)
 
 
@@ -208,12 +210,12 @@ def _claim(port: int, seed: int, hosts: Sequence[str], seconds: float, resources
     return timed.end()
 
 
-def _schedule(port: int, seed: int, query: str, seconds: float) -> Work:
+def _schedule(port: int, seed: int, queries: Sequence[str], seconds: float) -> Work:
     rng = random.Random(seed)
     timed = _Timed(port, seconds)
     asked = 0
     for _ in timed.running():
-        answer = timed.send("GET", query)
+        answer = timed.send("GET", rng.choice(queries))
         if answer is None:
             continue
         asked += 1

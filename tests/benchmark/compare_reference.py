@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
         "--growth", type=_numbers, default=growth.HOSTS, help="numbers of hosts; default: %(default)s"
     )
     top.add_argument("--workers", type=int, default=2, help="of each service; default: %(default)s")
+    top.add_argument("--threads", type=int, default=4, help="of each worker; default: %(default)s")
     top.add_argument("--repeats", type=int, default=LEAST_REPEATS, help="default: %(default)s")
     top.add_argument("--seconds", type=float, default=2.0, help="length of each repeat of writing")
     top.add_argument("--patience", type=float, default=60.0, help="seconds to wait for an answer")
@@ -103,10 +104,14 @@ def run(
         for name in options.worlds:
             with ExitStack() as stack:
                 services: dict[str, Service] = {
-                    "ours": stack.enter_context(Ours(server.fresh_database(), folder, options.workers))
+                    "ours": stack.enter_context(
+                        Ours(server.fresh_database(), folder, options.workers, options.threads)
+                    )
                 }
                 if reference is not None:
-                    theirs = OpenStack(server.fresh_database(), folder, options.workers, reference)
+                    theirs = OpenStack(
+                        server.fresh_database(), folder, options.workers, options.threads, reference
+                    )
                     services["reference"] = stack.enter_context(theirs)
                 yield from _world(services, name, options)
     if "growth" in options.parts:
@@ -129,6 +134,7 @@ def _machine(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "database": options.database,
         "workers": options.workers,
+        "threads of each": options.threads,
         "repeats": options.repeats,
         "scale": options.scale,
         "reference": "none" if options.no_reference else f"openstack-placement {VERSION}",

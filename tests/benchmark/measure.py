@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,7 +33,8 @@ class Result:
     """One line of the table.
 
     ``unit`` is "ms" or "MB" (less is better), or something per second (more is).
-    ``cpu`` has, by side, the milliseconds of CPU that the workers used for one
+    ``again`` is ours when the same question was asked before and nothing has
+    changed since. ``cpu`` has, by side, the milliseconds of CPU that the workers used for one
     answer; ``goal`` is the ratio to reach, ``bound`` the value of ours to stay within.
     """
 
@@ -42,6 +43,7 @@ class Result:
     unit: str
     ours: Sample
     reference: Sample | None = None
+    again: Sample | None = None
     goal: float | None = None
     bound: float | None = None
     cpu: Mapping[str, float | None] = field(default_factory=dict)
@@ -88,15 +90,18 @@ def interleave(
 
 
 class Latency:
-    """A measurement of a GET: milliseconds from request to the end of the answer, the mean of several.
+    """A measurement of GETs: milliseconds from request to the end of the answer, the mean of several.
 
+    :param paths: what to ask for, one after the other.
     :param cpu_seconds: what the service has used so far; ``cpu`` has what one request
         uses, in milliseconds, which says more than the clock where others use the machine.
     """
 
-    def __init__(self, connection: Connection, path: str, cpu_seconds: Callable[[], float]) -> None:
+    def __init__(
+        self, connection: Connection, paths: Iterator[str], cpu_seconds: Callable[[], float]
+    ) -> None:
         self._connection = connection
-        self._path = path
+        self._paths = paths
         self._cpu_seconds = cpu_seconds
         self._count = 0
         self._cpu: list[float] = []
@@ -107,16 +112,16 @@ class Latency:
             self._warm_up()
         cpu, began = self._cpu_seconds(), time.perf_counter()
         for _ in range(self._count):
-            self._connection.expect("GET", self._path)
+            self._connection.expect("GET", next(self._paths))
         seconds = time.perf_counter() - began
         self._cpu.append((self._cpu_seconds() - cpu) / self._count * 1000)
         return seconds / self._count * 1000
 
     def _warm_up(self) -> None:
         """Also tells how many requests make a repeat."""
-        self._connection.expect("GET", self._path)
+        self._connection.expect("GET", next(self._paths))
         began = time.perf_counter()
-        self._connection.expect("GET", self._path)
+        self._connection.expect("GET", next(self._paths))
         once = time.perf_counter() - began
         self._count = max(1, min(_MOST_REQUESTS, round(_SECONDS_PER_REPEAT / once)))
 

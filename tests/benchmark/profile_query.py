@@ -21,7 +21,7 @@ from placement.conf import new_config
 from placement.db import migration
 from tests import databases
 from tests.benchmark.loading import load_directly
-from tests.benchmark.queries import QUERIES
+from tests.benchmark.queries import QUERIES, Query
 from tests.benchmark.worlds import WORLDS, uuid_of
 
 Environ = dict[str, Any]
@@ -35,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--trees", type=int, help="size of the world; default: its full size")
     what = top.add_mutually_exclusive_group()
     what.add_argument("--query", help="name of one of the benchmark's queries; default: the first")
-    what.add_argument("--path", help="any other GET")
+    what.add_argument(
+        "--path", help="any other GET; a number after an @ grows by one from request to request"
+    )
     what.add_argument("--claims", action="store_true", help="claims on the flat world instead of a query")
     top.add_argument("--count", type=int, default=50, help="how many requests; default: %(default)s")
     top.add_argument("--sort", default="tottime", help="order of the listing; default: %(default)s")
@@ -51,7 +53,7 @@ def main() -> None:
         url = server.fresh_database()
         migration.upgrade(url)
         load_directly(url, world, options.trees or world.trees)
-        environs = _claims(options.trees or world.trees) if options.claims else _gets(_path(options))
+        environs = _claims(options.trees or world.trees) if options.claims else _gets(_query(options))
         profile(_application(url), environs, options)
 
 
@@ -77,20 +79,19 @@ def _application(url: str) -> WSGIApplication:
     return build_application(conf)
 
 
-def _path(options: argparse.Namespace) -> str:
+def _query(options: argparse.Namespace) -> Query:
     if options.path is not None:
-        return str(options.path)
+        return Query("", options.path)
     by_name = {query.name: query for query in QUERIES[options.world]}
     if options.query is None:
-        return QUERIES[options.world][0].path
+        return QUERIES[options.world][0]
     if options.query not in by_name:
         raise SystemExit(f"--query: {options.query!r} is not one of {', '.join(map(repr, by_name))}")
-    return by_name[options.query].path
+    return by_name[options.query]
 
 
-def _gets(path: str) -> Iterator[Environ]:
-    while True:
-        yield _environ("GET", path)
+def _gets(query: Query) -> Iterator[Environ]:
+    return (_environ("GET", path) for path in query.paths())
 
 
 def _claims(hosts: int) -> Iterator[Environ]:

@@ -1,27 +1,44 @@
-"""The queries that are measured, by world."""
+"""The queries that are measured, by world.
 
-from collections.abc import Mapping, Sequence
+Each is a whole family: a number after an @ grows by one from member to member,
+so that a service can be asked what nobody asked before.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Final
 
 from tests.benchmark.worlds import LLC, MBA, aggregate, uuid_of
 
+_GROWING: Final = re.compile(r"@(\d+)")
+_MEMBERS: Final = 1800
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One GET; ``limited`` if the answer may be any part of all candidates.
+    """One family of GETs; ``limited`` if the answer may be any part of all candidates.
 
     ``goal`` is how many times faster than the reference it is meant to be.
     """
 
     name: str
-    path: str
+    template: str
     goal: float | None = None
+
+    def path(self, number: int = 0) -> str:
+        """A member of the family; a small number asks for a little more than 0 does."""
+        return _GROWING.sub(lambda found: str(int(found[1]) + number), self.template)
+
+    def paths(self) -> Iterator[str]:
+        """All members in turn, the first again after the last."""
+        return map(self.path, cycle(range(_MEMBERS)))
 
     @property
     def limited(self) -> bool:
         """Whether two right answers may differ."""
-        return "limit=" in self.path
+        return "limit=" in self.template
 
 
 def _candidates(name: str, *parts: str, goal: float | None = None) -> Query:
@@ -32,12 +49,18 @@ def _providers(name: str, *parts: str) -> Query:
     return Query(name, "/resource_providers?" + "&".join(parts))
 
 
-_GUEST: Final = ("resources=DISK_GB:10", "resources_NUMA=VCPU:2,MEMORY_MB:2048", "group_policy=none")
+_GUEST: Final = ("resources=DISK_GB:@10", "resources_NUMA=VCPU:2,MEMORY_MB:2048", "group_policy=none")
 _BOTH: Final = (*_GUEST, "resources_FPGA=FPGA:1", "same_subtree=_NUMA,_FPGA")
-_HOST: Final = "resources=VCPU:2,MEMORY_MB:2048,DISK_GB:20"
-_CACHED: Final = ("resources_CPU=PCPU:4", f"resources_L3={LLC}:3,{MBA}:20", "group_policy=none")
+_HOST: Final = "resources=VCPU:2,MEMORY_MB:2048,DISK_GB:@20"
+_CACHED: Final = (
+    "resources=MEMORY_MB:@2048",
+    "resources_CPU=PCPU:4",
+    f"resources_L3={LLC}:3,{MBA}:20",
+    "group_policy=none",
+)
 _TOGETHER: Final = (*_CACHED, "same_subtree=_CPU,_L3")
 _TWO_NODES: Final = (
+    "resources=MEMORY_MB:@2048",
     *(
         part
         for node in (0, 1)
@@ -53,7 +76,7 @@ _TWO_NODES: Final = (
 
 def _devices(groups: int) -> tuple[str, ...]:
     each = (f"resources_DEV{number}=PCI_DEVICE:1" for number in range(groups))
-    return (*each, "group_policy=isolate", "limit=10")
+    return ("resources=VCPU:@1", *each, "group_policy=isolate", "limit=10")
 
 
 QUERIES: Final[Mapping[str, Sequence[Query]]] = {
@@ -73,7 +96,7 @@ QUERIES: Final[Mapping[str, Sequence[Query]]] = {
         _candidates("member_of", *_GUEST, f"member_of={aggregate(1)}", "limit=100"),
         _candidates("in_tree", *_BOTH, f"in_tree={uuid_of('nested-0')}"),
         _candidates("root_required", *_GUEST, "root_required=STORAGE_DISK_SSD", "limit=100"),
-        _providers("providers by resources", "resources=VGPU:2"),
+        _providers("providers by resources", "resources=DISK_GB:@2"),
     ),
     "flat": (
         _candidates("all candidates", _HOST),
@@ -96,7 +119,10 @@ QUERIES: Final[Mapping[str, Sequence[Query]]] = {
             goal=60,
         ),
         _providers(
-            "providers by all", "resources=VCPU:2", "required=STORAGE_DISK_SSD", f"member_of={aggregate(0)}"
+            "providers by all",
+            "resources=DISK_GB:@2",
+            "required=STORAGE_DISK_SSD",
+            f"member_of={aggregate(0)}",
         ),
     ),
     "numa": (
@@ -107,16 +133,15 @@ QUERIES: Final[Mapping[str, Sequence[Query]]] = {
         _candidates("root_required", *_TOGETHER, "root_required=CUSTOM_RESCTRL_L3_CAT", "limit=100", goal=60),
         _candidates(
             "member_of",
-            "resources=MEMORY_MB:2048",
             *_TOGETHER,
             f"member_of={aggregate(1)}",
             "limit=100",
             goal=60,
         ),
-        _candidates("none has so many", "resources_CPU=PCPU:25", "limit=100"),
+        _candidates("none has so many", "resources=MEMORY_MB:@2048", "resources_CPU=PCPU:25", "limit=100"),
         _candidates(
             "shared CPUs",
-            "resources=VCPU:2,MEMORY_MB:2048,DISK_GB:20",
+            _HOST,
             f"member_of={aggregate(1)}",
             "limit=100",
             goal=60,
@@ -128,9 +153,9 @@ QUERIES: Final[Mapping[str, Sequence[Query]]] = {
     "wide": tuple(_candidates(f"{groups} groups of one", *_devices(groups)) for groups in (3, 4, 8)),
 }
 
-#: what one guest asks for when it is scheduled end to end, by world
-SCHEDULING: Final[Mapping[str, str]] = {
-    "nested": _candidates("", *_GUEST, "limit=50").path,
-    "flat": _candidates("", _HOST, "limit=50").path,
-    "numa": _candidates("", *_TOGETHER, "limit=50").path,
+#: what a guest asks for when it is scheduled end to end, by world
+SCHEDULING: Final[Mapping[str, Query]] = {
+    "nested": _candidates("", *_GUEST, "limit=50"),
+    "flat": _candidates("", _HOST, "limit=50"),
+    "numa": _candidates("", *_TOGETHER, "limit=50"),
 }

@@ -35,8 +35,9 @@ class Service(ABC):
     name: str
     most_memory: int | None = None
 
-    def __init__(self, url: str, folder: Path, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, url: str, folder: Path, workers: int, threads: int) -> None:
+        self._workers = workers
+        self._threads = threads
         self.port = free_port()
         self._url = url
         self._folder = folder / f"{self.name}-{self.port}"
@@ -191,7 +192,8 @@ class Ours(Service):
     def _serve(self) -> list[str]:
         return [
             *(sys.executable, "-m", "placement.cmd.api", "--config-file", str(self._config)),
-            *("--bind", f"127.0.0.1:{self.port}", "--workers", str(self.workers)),
+            *("--bind", f"127.0.0.1:{self.port}", "--workers", str(self._workers)),
+            *("--threads", str(self._threads)),
         ]
 
 
@@ -201,8 +203,8 @@ class OpenStack(Service):
     name = "reference"
     most_memory = 4 * _GIB
 
-    def __init__(self, url: str, folder: Path, workers: int, reference: Reference) -> None:
-        super().__init__(url, folder, workers)
+    def __init__(self, url: str, folder: Path, workers: int, threads: int, reference: Reference) -> None:
+        super().__init__(url, folder, workers, threads)
         self._reference = reference
 
     def _home(self) -> Path:
@@ -226,7 +228,7 @@ class OpenStack(Service):
     def _serve(self) -> list[str]:
         return [
             *(self._reference.program("gunicorn"), "--no-control-socket"),
-            *("--worker-class", "gthread", "--threads", "1", "--workers", str(self.workers)),
+            *("--worker-class", "gthread", "--threads", str(self._threads), "--workers", str(self._workers)),
             *("--keep-alive", "75", "--limit-request-line", "8190"),
             *("--bind", f"127.0.0.1:{self.port}", "placement.wsgi.api:application"),
         ]

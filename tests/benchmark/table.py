@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.benchmark.measure import Result, Sample
 
-_HEAD = ("", "unit", "ours", "reference", "ratio", "CPU ms", "goal", "")
+_HEAD = ("", "unit", "ours", "reference", "ratio", "ours again", "CPU ms", "goal", "")
 
 
 def text(results: Sequence[Result]) -> str:
@@ -40,6 +40,7 @@ def _row(result: Result) -> Sequence[str]:
         _shown(result.ours, spread=True),
         "" if result.reference is None else _shown(result.reference),
         ratio,
+        "" if result.again is None else _shown(result.again),
         _cpu(result),
         goal,
         "; ".join(remark for remark in remarks if remark),
@@ -92,7 +93,7 @@ def as_json(results: Iterable[Result], machine: Mapping[str, Any]) -> str:
 
 
 def _plain(result: Result) -> dict[str, Any]:
-    sides = {"ours": result.ours, "reference": result.reference}
+    sides = {"ours": result.ours, "again": result.again, "reference": result.reference}
     return {
         "section": result.section,
         "name": result.name,

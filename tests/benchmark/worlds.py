@@ -114,7 +114,7 @@ def _numa(number: int) -> Tree:
 
 def _wide(number: int) -> Tree:
     """A host with 16 devices, each a provider of one unit."""
-    root = Provider(f"wide-{number}", inventories={"VCPU": _of(64)})
+    root = Provider(f"wide-{number}", inventories={"VCPU": _of(2000)})
     return [
         root,
         *(

@@ -12,6 +12,7 @@ from tests.benchmark.worlds import WORLDS, uuid_of
 
 MANY_CLIENTS: Final = 8
 _FEW_HOSTS: Final = 5
+_FLAVOURS: Final = 8
 _WARMING: Final = 0.3
 
 #: what the clients do to the service on a port for so many seconds
@@ -37,11 +38,12 @@ def claims(services: Mapping[str, Service], scale: float, repeats: int, seconds:
 def schedulings(
     services: Mapping[str, Service], world: str, repeats: int, seconds: float
 ) -> Iterator[Result]:
-    """Schedulings a second: candidates with limit=50, then a claim of one of them at random."""
+    """Schedulings a second: candidates with limit=50 for one of a few flavours, then a random claim."""
+    flavours = [SCHEDULING[world].path(number) for number in range(_FLAVOURS)]
     for clients in (1, MANY_CLIENTS):
 
         def schedule(crew: Clients, port: int, duration: float) -> list[Work]:
-            return crew.schedule(port, SCHEDULING[world], duration)
+            return crew.schedule(port, flavours, duration)
 
         sides = _measure(services, schedule, clients, repeats, seconds)
         yield _result("end to end", f"{world}, {_clients(clients)}", "schedulings/s", sides, 50.0)
@@ -110,7 +112,7 @@ def _result(section: str, name: str, unit: str, sides: Mapping[str, _Side], goal
         unit,
         sides["ours"].rates,
         sides["reference"].rates if "reference" in sides else None,
-        goal,
+        goal=goal,
         cpu={side: each.cpu for side, each in sides.items()},
         notes={side: each.tally.shown() for side, each in sides.items()},
     )
