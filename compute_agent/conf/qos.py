@@ -1,0 +1,218 @@
+"""What gives way when the host is overloaded: [qos], and a section of its own for each watermark and for each
+class of guests.
+
+`[watermark:NAME]` and `[qos_class:NAME]` are known once the files have been read, see `register_sections`. In
+these sections and in [qos] an option that does not exist is refused, as one that is not applied could cost
+guests.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+
+GROUP = "qos"
+WATERMARK = "watermark:"
+QOS_CLASS = "qos_class:"
+
+OPTS = [
+    cfg.FloatOpt(
+        "interval",
+        default=1.0,
+        min=0.1,
+        help="Seconds between two rounds: usage is read, compared with the watermarks, and acted on.",
+    ),
+    cfg.FloatOpt(
+        "margin",
+        default=10.0,
+        min=0.0,
+        max=100.0,
+        help="Percent by which more is freed than the distance to the line, so that the host ends just below"
+        " it and does not flap.",
+    ),
+    cfg.FloatOpt(
+        "step",
+        default=20.0,
+        min=1.0,
+        max=90.0,
+        help="Percent of its present limit that a step of throttling takes from a guest; restoring goes by"
+        " the same steps.",
+    ),
+    cfg.FloatOpt(
+        "min_share",
+        default=10.0,
+        min=1.0,
+        max=100.0,
+        help="Percent of what it is entitled to that a throttled guest keeps in any case.",
+    ),
+    cfg.StrOpt(
+        "highest_class",
+        default="BE",
+        help="Guests of this class and of lower ones may be acted on; guests of higher classes, of unknown"
+        " classes, and those with dedicated CPUs never are.",
+    ),
+    cfg.FloatOpt(
+        "evict_grace",
+        default=60.0,
+        min=0.0,
+        help="Seconds that an evicted guest has to end after it was asked to, before it is killed.",
+    ),
+    cfg.StrOpt(
+        "evict_command",
+        help="Program that makes an evicted guest leave, in place of asking it to stop: a live migration, for"
+        " example. Called with the guest's uuid as its last argument; blanks separate arguments, quotes"
+        " as in a shell; no shell is started.",
+    ),
+    cfg.FloatOpt(
+        "evict_command_timeout",
+        default=600.0,
+        min=1.0,
+        help="Seconds after which evict_command is ended and counts as failed.",
+    ),
+]
+
+WATERMARK_OPTS = [
+    cfg.StrOpt(
+        "metric", help="What is watched, such as cpu_usage; `compute-agent watermark list` names all."
+    ),
+    cfg.StrOpt(
+        "throttle_down",
+        help="Above this line guests are throttled: a number in the metric's unit, with K, M, G or T for"
+        " powers of 1024 if wanted, or a percentage of what the host has, such as 80%.",
+    ),
+    cfg.StrOpt("throttle_up", help="Below this line throttled guests are given back what they had."),
+    cfg.StrOpt("evict", help="Above this line guests are evicted."),
+    cfg.StrOpt("disable_scheduling", help="Above this line no new guests are sent to this host."),
+    cfg.IntOpt(
+        "for_samples",
+        default=3,
+        min=1,
+        help="Rounds in a row in which usage is above a line before something is done.",
+    ),
+    cfg.FloatOpt(
+        "cool_down",
+        default=30.0,
+        min=0.0,
+        help="Seconds without any breach of this watermark before something is given back: throttled guests"
+        " restored, new guests let in. Longer, up to 16 times, while giving back soon leads to a new breach.",
+    ),
+    cfg.StrOpt(
+        "mode",
+        default="act",
+        choices=[("act", "do it"), ("preview", "only log, record and count what would be done")],
+        help="Whether anything is done.",
+    ),
+    cfg.ListOpt(
+        "qos_classes",
+        default=[],
+        help="Classes of the guests that are throttled or evicted; all that may be acted on if empty.",
+    ),
+    cfg.IntOpt("max_priority", help="Highest priority of the guests that are throttled or evicted."),
+]
+
+QOS_CLASS_OPTS = [
+    cfg.IntOpt(
+        "rank",
+        help="Position among the classes: guests of a lower rank give way first. BE is 0, LS 10, LSR 20."
+        " A class of another name needs one.",
+    ),
+    cfg.StrOpt("llc_range", help="Part of the last-level cache ways open to the class in percent: 0-30."),
+    cfg.StrOpt("mb_percent", help="Memory bandwidth of the class in percent."),
+    cfg.StrOpt("llc_range_per_cache", help="What differs on some caches: 0:0-50, 1:20-80."),
+    cfg.StrOpt("mb_percent_per_cache", help="What differs on some memory bandwidth domains: 0:40, 1:80."),
+]
+
+_TEMPLATES = {WATERMARK: WATERMARK_OPTS, QOS_CLASS: QOS_CLASS_OPTS}
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make section [qos] known to `conf`."""
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [(GROUP, OPTS), (f"{WATERMARK}NAME", WATERMARK_OPTS), (f"{QOS_CLASS}NAME", QOS_CLASS_OPTS)]
+
+
+def register_sections(conf: cfg.ConfigOpts) -> None:
+    """Make the sections known that the files of `conf` have for watermarks and classes.
+
+    Raises cfg.Error naming section and option where a section or an option is misspelt, or a value is not of
+    its kind.
+    """
+    written = _written(conf)
+    folded: dict[str, str] = {}
+    for section, names in written.items():
+        options = _options_of(section)
+        if options is None:
+            continue
+        if folded.setdefault(section.lower(), section) != section:
+            raise cfg.ConfigFileValueError(
+                f"[{section}] and [{folded[section.lower()]}] differ in upper and lower case only"
+            )
+        known = [option.name for option in options]
+        for name in names:
+            if name not in known:
+                raise cfg.ConfigFileValueError(
+                    f"[{section}] {name}: there is no such option; there are {', '.join(known)}"
+                )
+        if section != GROUP:
+            conf.register_opts(options, group=section)
+        for option in options:
+            try:
+                conf[section][option.dest]
+            except cfg.ConfigSourceValueError as error:
+                raise cfg.ConfigFileValueError(f"[{section}] {option.name}: {error}") from error
+
+
+def watermark_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Name and options of each watermark, in the order of their names."""
+    return _sections(conf, WATERMARK)
+
+
+def qos_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Name and options of each configured class, in the order of their names."""
+    return _sections(conf, QOS_CLASS)
+
+
+def _sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
+    for section in conf.list_all_sections():
+        if section.startswith(prefix):
+            yield section.removeprefix(prefix), conf[section]
+
+
+def _options_of(section: str) -> list[Any] | None:
+    """The options that a section may have; None for sections of other subjects."""
+    if section == GROUP:
+        return OPTS
+    for prefix, options in _TEMPLATES.items():
+        if section.startswith(prefix):
+            if section.removeprefix(prefix).strip() != section.removeprefix(prefix) or section == prefix:
+                raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
+            return options
+    word = section.lower()
+    if word.startswith(("watermark", "qos")):
+        raise cfg.ConfigFileValueError(
+            f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME] and"
+            f" [{QOS_CLASS}NAME]"
+        )
+    return None
+
+
+def _written(conf: cfg.ConfigOpts) -> Mapping[str, Iterable[str]]:
+    """The names of the options that each section of the files has; oslo.config forgets the unknown ones."""
+    found: dict[str, dict[str, None]] = {}
+    for path in _files(conf):
+        sections: dict[str, dict[str, Any]] = {}
+        cfg.ConfigParser(str(path), sections).parse()
+        for section, values in sections.items():
+            found.setdefault(section, {}).update(dict.fromkeys(values))
+    return found
+
+
+def _files(conf: cfg.ConfigOpts) -> Iterator[Path]:
+    yield from map(Path, conf.config_file or ())
+    for folder in conf.config_dir or ():
+        yield from sorted(Path(folder).glob("*.conf"))

@@ -1,0 +1,65 @@
+"""What a plan consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compute_agent.qos.snapshot import Knob
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchScheduling:
+    """Keep new guests away (``off``) or let them in again; ``lines`` are those that ask for the former."""
+
+    off: bool
+    lines: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"keep new guests away for {', '.join(self.lines)}" if self.off else "let new guests in"
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Make a guest leave, for the sake of a line of a metric."""
+
+    guest: str
+    metric: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"evict {self.guest} for {self.metric} ({self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Set a lower limit, for the sake of a line of a metric; ``limit`` is in the lever's unit."""
+
+    guest: str
+    knob: Knob
+    limit: float
+    metric: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"throttle {self.guest} to {self.limit:g} of {self.knob} for {self.metric} ({self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Set a higher limit, or none."""
+
+    guest: str
+    knob: Knob
+    limit: float | None
+
+    def __str__(self) -> str:
+        to = "everything" if self.limit is None else f"{self.limit:g}"
+        return f"restore {self.guest} to {to} of {self.knob}"
+
+
+Act = SwitchScheduling | Evict | Throttle | Restore
+
+
+def takes(action: Act) -> bool:
+    """Whether an action takes something away, rather than giving it back."""
+    return action.off if isinstance(action, SwitchScheduling) else not isinstance(action, Restore)

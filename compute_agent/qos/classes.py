@@ -1,0 +1,77 @@
+"""The classes of guests: which one gives way first, and which ones never do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from oslo_config import cfg
+
+from compute_agent.conf.qos import QOS_CLASS, qos_class_sections
+from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.resctrl.rules import DEFAULT_CLASSES
+from compute_agent.resctrl.wishes import BadWishError, Wish, parse_per_cache, parse_percent, parse_range
+
+_RANKS = {"BE": 0, "LS": 10, "LSR": 20}
+
+
+@dataclass(frozen=True, slots=True)
+class QosClass:
+    """A class: guests of a lower ``rank`` give way first; ``wish`` is its share of caches and bandwidth."""
+
+    name: str
+    rank: int
+    wish: Wish = field(default_factory=Wish)
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """All classes by name. Guests of a higher rank than ``highest`` are never acted on."""
+
+    classes: Mapping[str, QosClass]
+    highest: int
+
+    def rank(self, name: str) -> int:
+        """The rank of a class; one that nobody has configured is above all others."""
+        known = self.classes.get(name)
+        return max(one.rank for one in self.classes.values()) + 1 if known is None else known.rank
+
+    def protects(self, name: str, dedicated: bool) -> bool:
+        """Whether guests of a class, with or without dedicated CPUs, must not be acted on."""
+        return dedicated or self.rank(name) > self.highest
+
+
+def parse_classes(conf: cfg.ConfigOpts) -> Classes:
+    """The default classes and those of the configuration. Raises ConfigError naming section and option."""
+    classes = {name: QosClass(name, _RANKS[name], wish) for name, wish in DEFAULT_CLASSES.items()}
+    for name, options in qos_class_sections(conf):
+        rank = _RANKS.get(name) if options.rank is None else options.rank
+        if rank is None:
+            raise ConfigError(
+                f"[{QOS_CLASS}{name}] rank: a class of another name than BE, LS or LSR needs one"
+            )
+        default = classes[name].wish if name in classes else Wish()
+        classes[name] = QosClass(name, rank, _wish(f"[{QOS_CLASS}{name}]", options).over(default))
+    highest = classes.get(conf.qos.highest_class)
+    if highest is None:
+        raise ConfigError(
+            f"[qos] highest_class: there is no class {conf.qos.highest_class!r}; there are"
+            f" {', '.join(sorted(classes))}"
+        )
+    return Classes(classes, highest.rank)
+
+
+def _wish(section: str, options: cfg.ConfigOpts.GroupAttr) -> Wish:
+    option = ""
+    try:
+        option, text = "llc_range", options.llc_range
+        llc = parse_range(text) if text else None
+        option, text = "llc_range_per_cache", options.llc_range_per_cache
+        llc_per_cache = parse_per_cache(text or "", parse_range)
+        option, text = "mb_percent", options.mb_percent
+        mb = parse_percent(text) if text else None
+        option, text = "mb_percent_per_cache", options.mb_percent_per_cache
+        mb_per_cache = parse_per_cache(text or "", parse_percent)
+    except BadWishError as error:
+        raise ConfigError(f"{section} {option}: {error}") from error
+    return Wish(llc, llc_per_cache, mb, mb_per_cache)

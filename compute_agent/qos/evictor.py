@@ -1,0 +1,97 @@
+"""Seeing guests off: ask to stop, kill after the grace period, give the allocation back."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import shlex
+import subprocess
+import threading
+from collections.abc import Callable
+
+LOG = logging.getLogger(__name__)
+
+_AT_A_TIME = 8
+"""Guests that are seen off together; the others wait."""
+
+
+class EvictionFailedError(Exception):
+    """The guest is still there; the text says why."""
+
+
+Stop = Callable[[str], None]
+"""Makes a guest, named by its uuid, leave; it has left, or an exception tells why not. May be repeated."""
+
+
+class Evictor:
+    """Evictions in progress, each in a thread of its own. begin() and finished() are for one thread.
+
+    An agent that ends does not wait for them: the next one finds them in the state, and begins them anew.
+    """
+
+    def __init__(self, stop: Stop, give_back: Callable[[str], None]) -> None:
+        """``give_back`` takes the guest's allocation on this host from it; repeating it is no error."""
+        self._stop = stop
+        self._give_back = give_back
+        self._turn = threading.BoundedSemaphore(_AT_A_TIME)
+        self._running: set[str] = set()
+        self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
+
+    def begin(self, guest: str, stop: Stop | None = None) -> None:
+        """Have a guest leave, in a way of its own if ``stop`` is one; nothing if it is on its way already."""
+        if guest not in self._running:
+            self._running.add(guest)
+            threading.Thread(
+                target=self._see_off, args=(guest, stop or self._stop), name=f"evict-{guest}", daemon=True
+            ).start()
+
+    def finished(self) -> dict[str, Exception | None]:
+        """The guests that have left since the last call (None), or that stay, and why."""
+        over = {}
+        while not self._over.empty():
+            guest, error = self._over.get()
+            self._running.discard(guest)
+            over[guest] = error
+        return over
+
+    def _see_off(self, guest: str, stop: Stop) -> None:
+        try:
+            with self._turn:
+                stop(guest)
+                # Only now: an allocation given back earlier would let the next guest in beside this one.
+                self._give_back(guest)
+        except Exception as error:  # an operator's command or another package's code may do anything
+            self._over.put((guest, error))
+        else:
+            self._over.put((guest, None))
+
+
+def command_stop(command: str, timeout: float) -> Stop:
+    """The operator's own way to make a guest leave. Raises ValueError if ``command`` is none."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"{command!r}: {error}") from error
+    if not words:
+        raise ValueError("the command is empty")
+
+    def stop(guest: str) -> None:
+        try:
+            done = subprocess.run(
+                [*words, guest],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout,
+                check=False,
+                text=True,
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EvictionFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
+        except OSError as error:
+            raise EvictionFailedError(f"{words[0]} cannot be run: {error}") from error
+        if done.returncode:
+            told = (done.stderr.strip() or done.stdout.strip())[-500:]
+            raise EvictionFailedError(f"{words[0]} ended with {done.returncode}: {told or 'no message'}")
+
+    return stop

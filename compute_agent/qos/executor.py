@@ -1,0 +1,204 @@
+"""Carrying plans out: a thin shell around `make_plan`, one round at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from compute_agent.drivers.base import GuestGoneError
+from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle, takes
+from compute_agent.qos.evictor import Evictor
+from compute_agent.qos.plan import make_plan
+from compute_agent.qos.restore import forgiven
+from compute_agent.qos.rules import Rules
+from compute_agent.qos.snapshot import Knob, Snapshot
+from compute_agent.qos.state import QosState
+from compute_agent.qos.streaks import Streaks, observe
+from compute_agent.qos.telemetry import Outcome, Telemetry
+
+LOG = logging.getLogger(__name__)
+
+_SHUNNED_SECONDS = 300.0
+"""A guest that could not be evicted is left alone for so long; the next one is taken meanwhile."""
+
+
+class Actuator(Protocol):
+    """Whoever has hands. Every method raises an exception if it fails, and may be repeated."""
+
+    def throttle(self, guest: str, knob: Knob, limit: float) -> None:
+        """Limit a guest, in the lever's unit. Raises GuestGoneError, if it is gone."""
+        ...
+
+    def restore(self, guest: str, knob: Knob) -> None:
+        """Take a limit away. Raises GuestGoneError, if it is gone."""
+        ...
+
+    def switch_scheduling(self, off: bool) -> None:
+        """Keep new guests away from the host, or let them in again."""
+        ...
+
+
+Save = Callable[[QosState], None]
+"""Keeps the state; durable when it returns. Raises OSError, and the next call tries again."""
+
+
+class Executor:
+    """Plans and acts. One thread calls it."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        state: QosState,
+        actuator: Actuator,
+        evictor: Evictor,
+        save: Save,
+        telemetry: Telemetry,
+    ) -> None:
+        self.state = state
+        self._rules = rules
+        self._actuator = actuator
+        self._evictor = evictor
+        self._save = save
+        self._telemetry = telemetry
+        self._streaks: Streaks = {}
+        self._preview_streaks: Streaks = {}
+        self._previewed: frozenset[tuple[type[Act], str]] = frozenset()
+        self._shunned: dict[str, float] = {}
+
+    def use(self, rules: Rules) -> None:
+        """Go by other rules from now on; what the old ones did is taken back where the new ones do not ask
+        for it.
+        """
+        self._rules = rules
+
+    def resume(self) -> None:
+        """After a start: put what the state says into effect again, and finish what was begun."""
+        for one in self.state.throttles:
+            try:
+                self._set_limit(one.guest, one.knob, one.limit)
+            except GuestGoneError:
+                pass  # forgotten in the first round
+            except Exception as error:
+                LOG.error("Guest %s cannot be throttled again: %s", one.guest, error)
+        for eviction in self.state.evictions:
+            LOG.info("The eviction of guest %s goes on", eviction.guest)
+            self._begin_eviction(eviction.guest, eviction.metric)
+
+    def round(self, snapshot: Snapshot) -> tuple[Act, ...]:
+        """Take one snapshot, act, and return what was done.
+
+        An action that fails on one guest is told and counted, and the plan is made anew without that guest.
+        """
+        self._collect_evictions(snapshot.time)
+        self.state = self.state.only(snapshot.guests)
+        rules = self._rules.only(preview=False)
+        self._streaks = observe(self._streaks, rules.lines, snapshot, rules.expected(self.state))
+        self._preview(snapshot)
+        self.state = forgiven(rules, snapshot, self._streaks, self.state)
+        done: list[Act] = []
+        tried: set[str] = set()
+        expected, failed = snapshot, True
+        while failed:
+            plan = make_plan(
+                rules,
+                expected,
+                self._streaks,
+                self.state,
+                excluded=frozenset(tried),
+                unevictable=frozenset(self._shunned),
+            )
+            if tried:
+                plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
+            failed = False
+            self._keep(_intended(self.state, plan))
+            for action in plan:
+                succeeded, before = self._do(action), self.state
+                if succeeded:
+                    done.append(action)
+                    self.state = self.state.after(action)
+                    expected = _expected(rules, expected, before, action)
+                if not isinstance(action, SwitchScheduling):
+                    tried.add(action.guest)
+                    failed = failed or not succeeded
+        self._keep(self.state)
+        self._telemetry.show(snapshot, self.state)
+        return tuple(done)
+
+    def _do(self, action: Act) -> bool:
+        try:
+            match action:
+                case SwitchScheduling():
+                    self._actuator.switch_scheduling(action.off)
+                case Evict():
+                    self._begin_eviction(action.guest, action.metric)
+                case Throttle() | Restore():
+                    self._set_limit(action.guest, action.knob, action.limit)
+        except GuestGoneError:
+            return True  # it uses nothing any more, which is more than was asked for
+        except Exception as error:  # whatever it is, the next guest may be luckier
+            self._telemetry.record(action, Outcome.FAILED, f"{type(error).__name__}: {error}")
+            return False
+        self._telemetry.record(action, Outcome.DONE)
+        return True
+
+    def _set_limit(self, guest: str, knob: Knob, limit: float | None) -> None:
+        lever = self._rules.registry.levers.get(knob.lever)
+        if lever is not None and lever.set_limit is not None:
+            lever.set_limit(guest, knob.domain, limit)
+        elif limit is None:
+            self._actuator.restore(guest, knob)
+        else:
+            self._actuator.throttle(guest, knob, limit)
+
+    def _begin_eviction(self, guest: str, metric: str) -> None:
+        described = self._rules.registry.get(metric)
+        self._evictor.begin(guest, described.evict if described else None)
+
+    def _collect_evictions(self, time: float) -> None:
+        self._shunned = {guest: until for guest, until in self._shunned.items() if until > time}
+        for guest, error in self._evictor.finished().items():
+            metric = next((one.metric for one in self.state.evictions if one.guest == guest), "")
+            self.state = self.state.left(guest)
+            if error is None:
+                LOG.info("Guest %s was evicted", guest)
+            else:
+                self._shunned[guest] = time + _SHUNNED_SECONDS
+                self._telemetry.record(Evict(guest, metric, ""), Outcome.FAILED, str(error))
+
+    def _preview(self, snapshot: Snapshot) -> None:
+        """Tell what the lines in preview would do, when that is something else than in the round before."""
+        rules = self._rules.only(preview=True)
+        self._preview_streaks = observe(self._preview_streaks, rules.lines, snapshot)
+        plan = filter(takes, make_plan(rules, snapshot, self._preview_streaks, self.state))
+        shown = {(type(action), getattr(action, "guest", "")): action for action in plan}
+        for key, action in shown.items():
+            if key not in self._previewed:
+                self._telemetry.record(action, Outcome.PREVIEW)
+        self._previewed = frozenset(shown)
+
+    def _keep(self, state: QosState) -> None:
+        try:
+            self._save(state)
+        except OSError as error:
+            LOG.error("The state of the watermarks cannot be saved: %s; will be tried again", error)
+
+
+def _intended(state: QosState, plan: Iterable[Act]) -> QosState:
+    """The state that is saved before acting: a crash meanwhile must leave no limit that nobody knows of."""
+    for action in plan:
+        if takes(action):
+            state = state.after(action)
+    return state
+
+
+def _expected(rules: Rules, snapshot: Snapshot, before: QosState, action: Act) -> Snapshot:
+    """The snapshot once an action has been taken; evictions are in the state, and counted from there."""
+    if isinstance(action, Throttle):
+        limit = before.limit(action.guest, action.knob)
+        return rules.throttled(snapshot, action.guest, action.knob, limit, action.limit)
+    if isinstance(action, Restore):
+        limit = before.limit(action.guest, action.knob)
+        assert limit is not None, "only what is throttled is restored"
+        return rules.restored(snapshot, action.guest, action.knob, limit, action.limit)
+    return snapshot

@@ -1,0 +1,255 @@
+"""From a snapshot to a plan: what is to be done in this round, in this order, and nothing in excess.
+
+Pure functions; nothing has happened until somebody carries the plan out. Order: scheduling switch, evict,
+throttle down; restore (see `restore`) only in a round without breach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from compute_agent.qos import sorters
+from compute_agent.qos.actions import Act, Evict, SwitchScheduling, Throttle
+from compute_agent.qos.levers import Lever
+from compute_agent.qos.metrics import Metric
+from compute_agent.qos.restore import plan_restores
+from compute_agent.qos.rules import Rules
+from compute_agent.qos.snapshot import GuestUsage, Knob, Series, Snapshot
+from compute_agent.qos.state import QosState
+from compute_agent.qos.streaks import Streaks, confirmed, quiet
+from compute_agent.qos.waterlines import Action, Waterline
+
+_TOLERANCE = 1e-9
+"""Relative; adding and subtracting the same use a hundred times leaves less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """Usage that is above a line for an action, which is at ``amount``.
+
+    ``target`` is where it should come to: the line, less the margin. What is above it is the gap.
+    """
+
+    action: Action
+    line: Waterline
+    metric: Metric
+    series: Series
+    amount: float
+    target: float
+
+    @property
+    def quantified(self) -> bool:
+        """Whether what the action frees can be computed."""
+        throttles = self.action is Action.THROTTLE_DOWN
+        return self.metric.throttle_quantified if throttles else self.metric.evict_quantified
+
+    @property
+    def lever(self) -> Lever:
+        """What guests are throttled with."""
+        assert self.metric.lever is not None, "a line for what cannot be throttled is refused when it is read"
+        return self.metric.lever
+
+    @property
+    def knob(self) -> Knob:
+        """The lever on the domain that the breach is on."""
+        return Knob(self.lever.name, self.series.domain)
+
+    def closed(self, snapshot: Snapshot) -> bool:
+        """Whether usage has come to the target."""
+        return snapshot.host[self.series] <= self.target + _TOLERANCE * max(1.0, abs(self.target))
+
+    def candidates(self, snapshot: Snapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
+        """The guests that the action can be taken on."""
+        return [
+            guest
+            for guest in snapshot.guests.values()
+            if guest.uuid not in untouchable
+            and self.line.selector.selects(guest)
+            and (self.action is Action.EVICT or self.knob in guest.entitlements)
+        ]
+
+    def measured(self, guest: GuestUsage) -> bool:
+        """Whether it is known what a guest uses."""
+        if self.action is Action.THROTTLE_DOWN and self.lever.consumption(guest, self.series.domain) is None:
+            return False
+        return self.series in guest.usage
+
+
+def make_plan(
+    rules: Rules,
+    snapshot: Snapshot,
+    streaks: Streaks,
+    state: QosState,
+    excluded: frozenset[str] = frozenset(),
+    unevictable: frozenset[str] = frozenset(),
+) -> tuple[Act, ...]:
+    """What to do now, in order.
+
+    ``streaks`` include the snapshot already. Guests in ``excluded`` are left alone, those in ``unevictable``
+    are not evicted. Guests that are being evicted count as gone.
+    """
+    for guest in state.evicting:
+        snapshot = rules.evicted(snapshot, guest)
+    untouchable = excluded | state.evicting
+    switch = plan_switch(rules, snapshot, streaks, state)
+    evictions, snapshot = plan_evictions(rules, snapshot, streaks, untouchable | unevictable)
+    untouchable |= {eviction.guest for eviction in evictions}
+    throttles = plan_throttles(rules, snapshot, streaks, state, untouchable)
+    restores = plan_restores(rules, snapshot, streaks, state, untouchable)
+    return (*switch, *evictions, *throttles, *restores)
+
+
+def plan_switch(
+    rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState
+) -> list[SwitchScheduling]:
+    """The scheduling switch, where it has to be turned."""
+    action = Action.DISABLE_SCHEDULING
+    lines = [line for line in rules.lines if line.level(action) is not None]
+    watches = [
+        (line, watch)
+        for line in lines
+        for watch in streaks
+        if (watch.line, watch.action) == (line.name, action)
+    ]
+    asking = {line.name for line, watch in watches if confirmed(streaks, line, action, watch.domain)}
+    if asking:
+        return [] if state.scheduling_off else [SwitchScheduling(True, tuple(sorted(asking)))]
+    if state.scheduling_off is False or not all(
+        quiet(streaks[watch], line, snapshot.time, line.cool_down) for line, watch in watches
+    ):
+        return []
+    return [SwitchScheduling(False)]
+
+
+def plan_evictions(
+    rules: Rules, snapshot: Snapshot, streaks: Streaks, untouchable: frozenset[str]
+) -> tuple[list[Evict], Snapshot]:
+    """The guests to evict, with the snapshot that is expected when they have gone."""
+    found = breaches(rules, Action.EVICT, snapshot, streaks)
+    plan: list[Evict] = []
+    if not _precise(found, snapshot, untouchable):
+        first = _of_highest_priority(found)
+        for guest in _all_of(found, snapshot, untouchable):
+            plan.append(Evict(guest.uuid, first.metric.name, first.line.name))
+            snapshot = rules.evicted(snapshot, guest.uuid)
+        return plan, snapshot
+    for breach in found:
+        guests = breach.candidates(snapshot, untouchable)
+        for guest in sorters.ordered(guests, breach.metric.sorter or sorters.GENERAL, breach.series):
+            if breach.closed(snapshot):
+                break
+            if guest.usage.get(breach.series, 0.0) > 0:
+                plan.append(Evict(guest.uuid, breach.metric.name, breach.line.name))
+                snapshot = rules.evicted(snapshot, guest.uuid)
+    return plan, snapshot
+
+
+def plan_throttles(
+    rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, untouchable: frozenset[str]
+) -> list[Throttle]:
+    """The limits to set."""
+    found = breaches(rules, Action.THROTTLE_DOWN, snapshot, streaks)
+    if not _precise(found, snapshot, untouchable):
+        first = _of_highest_priority(found)
+        everybody = _all_of(found, snapshot, untouchable)
+        same = [breach for breach in found if breach.metric is first.metric]
+        steps = [_one_step(rules, breach, guest, state) for guest in everybody for breach in same]
+        return _merged(step for step in steps if step is not None)
+    plan: list[Throttle] = []
+    for breach in found:
+        guests = breach.candidates(snapshot, untouchable)
+        unknown = []
+        for guest in sorters.ordered(guests, breach.metric.sorter or sorters.GENERAL, breach.series):
+            if breach.closed(snapshot):
+                break
+            if not breach.measured(guest):
+                unknown.append(guest)
+                continue
+            throttle = _steps_needed(rules, breach, snapshot, guest.uuid, state)
+            if throttle is not None:
+                before = state.limit(guest.uuid, breach.knob)
+                snapshot = rules.throttled(snapshot, guest.uuid, breach.knob, before, throttle.limit)
+                state = state.after(throttle)
+                plan.append(throttle)
+        if not breach.closed(snapshot):
+            # Nobody else is left: a step for each of those of which nobody can tell what it frees.
+            steps = [_one_step(rules, breach, guest, state) for guest in unknown]
+            plan += [step for step in steps if step is not None]
+    return _merged(plan)
+
+
+def breaches(rules: Rules, action: Action, snapshot: Snapshot, streaks: Streaks) -> list[Breach]:
+    """The lines that usage has been above for long enough, and still is in ``snapshot``.
+
+    Those of the highest action priority come first, and of one metric the lowest line, which decides; lines
+    above it matter only where they select guests that it does not.
+    """
+    found = []
+    for line in rules.lines:
+        for series, usage in snapshot.host.items():
+            amount = line.amount(action, snapshot, series.domain) if series.metric == line.metric else None
+            if amount is not None and usage > amount and confirmed(streaks, line, action, series.domain):
+                target = amount - (usage - amount) * rules.margin
+                found.append(Breach(action, line, rules.registry[line.metric], series, amount, target))
+    return sorted(found, key=lambda one: (-one.metric.action_priority, one.series, one.amount, one.line.name))
+
+
+def _precise(found: Sequence[Breach], snapshot: Snapshot, untouchable: frozenset[str]) -> bool:
+    """Whether it can be told when it is enough: all is quantified, and of each metric some use is known."""
+    for breach in found:
+        guests = breach.candidates(snapshot, untouchable)
+        if not breach.quantified or (guests and not any(map(breach.measured, guests))):
+            return False
+    return True
+
+
+def _of_highest_priority(found: Sequence[Breach]) -> Breach:
+    return max(found, key=lambda one: one.metric.action_priority)
+
+
+def _all_of(found: Sequence[Breach], snapshot: Snapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
+    """The guests that any of the lines in breach selects."""
+    chosen = [
+        guest
+        for guest in snapshot.guests.values()
+        if guest.uuid not in untouchable and any(one.line.selector.selects(guest) for one in found)
+    ]
+    return sorters.ordered(chosen, sorters.GENERAL, found[0].series)
+
+
+def _steps_needed(
+    rules: Rules, breach: Breach, snapshot: Snapshot, guest: str, state: QosState
+) -> Throttle | None:
+    """As many steps as it takes to close a breach, or down to the floor; None if that frees nothing."""
+    entitlement = snapshot.guests[guest].entitlements[breach.knob]
+    before = limit = state.limit(guest, breach.knob)
+    then = snapshot
+    while not breach.closed(then):
+        lower = breach.lever.down(limit, entitlement, rules.steps)
+        if lower is None:
+            break
+        limit = lower
+        then = rules.throttled(snapshot, guest, breach.knob, before, limit)
+    if limit is None or then.host[breach.series] >= snapshot.host[breach.series]:
+        return None
+    return Throttle(guest, breach.knob, limit, breach.metric.name, breach.line.name)
+
+
+def _one_step(rules: Rules, breach: Breach, guest: GuestUsage, state: QosState) -> Throttle | None:
+    entitlement = guest.entitlements.get(breach.knob)
+    if entitlement is None:
+        return None
+    limit = breach.lever.down(state.limit(guest.uuid, breach.knob), entitlement, rules.steps)
+    if limit is None:
+        return None
+    return Throttle(guest.uuid, breach.knob, limit, breach.metric.name, breach.line.name)
+
+
+def _merged(plan: Iterable[Throttle]) -> list[Throttle]:
+    """One limit for a guest and a knob: the last and lowest, where several breaches asked for one."""
+    merged: dict[tuple[str, Knob], Throttle] = {}
+    for throttle in plan:
+        earlier = merged.pop((throttle.guest, throttle.knob), throttle)
+        merged[throttle.guest, throttle.knob] = min(earlier, throttle, key=lambda one: one.limit)
+    return list(merged.values())

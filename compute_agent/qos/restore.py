@@ -1,0 +1,130 @@
+"""Giving back: in the reverse order of throttling, by steps, and not so far as to cause a new breach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from compute_agent.qos.actions import Restore
+from compute_agent.qos.rules import Rules
+from compute_agent.qos.snapshot import Knob, Series, Snapshot
+from compute_agent.qos.state import QosState
+from compute_agent.qos.streaks import Streak, Streaks, overloaded, quiet
+from compute_agent.qos.waterlines import Action, Waterline
+
+_COSTLY = (Action.EVICT, Action.THROTTLE_DOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """Whether a knob may be given back now, and how far usage of the series that it moves may rise.
+
+    ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted. ``precise``: it can
+    be computed what giving back leads to; else one guest gets one step in a round. ``orphan``: nothing that
+    the knob moves has a line any more.
+    """
+
+    open: bool = True
+    precise: bool = True
+    orphan: bool = False
+    up: Mapping[Series, float] = field(default_factory=dict)
+    down: Mapping[Series, float] = field(default_factory=dict)
+
+
+def plan_restores(
+    rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, untouchable: frozenset[str]
+) -> list[Restore]:
+    """The limits to raise or take away."""
+    plan = []
+    knobs = {one.knob for one in state.throttles}
+    calm = not overloaded(streaks)
+    gates = {knob: _gate(rules, snapshot, streaks, state, knob) if calm else _Gate(False) for knob in knobs}
+    begun: set[Knob] = set()
+    for one in reversed(state.throttles):
+        guest = snapshot.guests.get(one.guest)
+        if guest is None or one.guest in untouchable:
+            continue
+        gate, lever = gates[one.knob], rules.registry.levers.get(one.knob.lever)
+        entitlement = guest.entitlements.get(one.knob)
+        if guest.protected or entitlement is None or lever is None or (calm and gate.orphan):
+            plan.append(Restore(one.guest, one.knob, None))
+        elif gate.open and (one.knob not in begun or (gate.precise and _within(snapshot, gate.up))):
+            limit = lever.up(one.limit, entitlement, rules.steps)
+            then = rules.restored(snapshot, one.guest, one.knob, one.limit, limit)
+            if _within(then, gate.down):
+                begun.add(one.knob)
+                snapshot = then
+                plan.append(Restore(one.guest, one.knob, limit))
+    return plan
+
+
+def forgiven(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState) -> QosState:
+    """The state without the relapses of levers that have not been needed for twice as long as they waited."""
+    in_use = {one.knob.lever for one in state.throttles}
+    return state.forgiven(
+        {
+            lever
+            for lever in (state.relapses.keys() | state.giving_back) - in_use
+            if all(
+                snapshot.time - streak.quiet_since >= 2 * _patience(line, state, lever)
+                for metric in rules.registry.moved_by(lever)
+                for line, streak in _watched(rules, streaks, metric.name)
+            )
+        }
+    )
+
+
+def _gate(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, knob: Knob) -> _Gate:
+    gate = _Gate(orphan=True)
+    for metric in rules.registry.moved_by(knob.lever):
+        series = Series(metric.name, knob.domain)
+        watched = _watched(rules, streaks, metric.name, knob.domain)
+        down = _lowest(rules, _COSTLY, snapshot, series)
+        up = _lowest(rules, (Action.THROTTLE_UP,), snapshot, series)
+        if not all(
+            quiet(streak, line, snapshot.time, _patience(line, state, knob.lever)) for line, streak in watched
+        ):
+            return _Gate(False)
+        if rules.of_metric(metric.name, Action.THROTTLE_DOWN):
+            gate = replace(gate, orphan=False)
+        if series not in snapshot.host or up is None or down is None:
+            # No line, or what cannot be seen any more: nobody stays throttled for that.
+            gate = replace(gate, precise=gate.precise and not watched)
+            continue
+        if snapshot.host[series] >= up:
+            return _Gate(False)
+        if metric.throttle_quantified:
+            gate = replace(gate, up={**gate.up, series: up}, down={**gate.down, series: down})
+        else:
+            gate = replace(gate, precise=False)
+    return gate
+
+
+def _watched(
+    rules: Rules, streaks: Streaks, metric: str, domain: str | None = None
+) -> list[tuple[Waterline, Streak]]:
+    """What is known of the lines of a metric that throttle or evict, on one domain or on all."""
+    by_name = {line.name: line for line in rules.lines if line.metric == metric}
+    return [
+        (by_name[watch.line], streak)
+        for watch, streak in streaks.items()
+        if watch.line in by_name and watch.action in _COSTLY and domain in (None, watch.domain)
+    ]
+
+
+def _lowest(rules: Rules, actions: tuple[Action, ...], snapshot: Snapshot, series: Series) -> float | None:
+    amounts = [
+        line.amount(action, snapshot, series.domain)
+        for action in actions
+        for line in rules.of_metric(series.metric, action)
+    ]
+    return min((amount for amount in amounts if amount is not None), default=None)
+
+
+def _patience(line: Waterline, state: QosState, lever: str) -> float:
+    """Seconds of quiet before something is given back: longer after each relapse."""
+    return float(line.cool_down * 2 ** state.relapses.get(lever, 0))
+
+
+def _within(snapshot: Snapshot, limits: Mapping[Series, float]) -> bool:
+    return all(snapshot.host[series] <= limit for series, limit in limits.items())

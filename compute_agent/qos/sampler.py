@@ -1,0 +1,77 @@
+"""From files to snapshots, once a round."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from compute_agent.qos.metrics import Metric
+from compute_agent.qos.rounds import CacheReader, Round, Subject
+from compute_agent.qos.rules import Rules
+from compute_agent.qos.snapshot import Series, Snapshot
+from compute_agent.qos.sources.base import Measured
+
+LOG = logging.getLogger(__name__)
+
+
+class Sampler:
+    """Measures the metrics that there are lines for, and no others."""
+
+    def __init__(self, root: str = "/", cache: CacheReader | None = None) -> None:
+        """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
+        self._root = root
+        self._cache = cache
+        self._before: Round | None = None
+        self._missing: frozenset[str] = frozenset()
+
+    def sample(self, rules: Rules, subjects: Sequence[Subject], time: float) -> Snapshot:
+        """The host and its guests at ``time`` (monotonic seconds).
+
+        What cannot be read is left out, after a log line when that begins. Rates are since the sample before,
+        and so missing from the first one.
+        """
+        now = Round(time, self._root, subjects, self._cache)
+        host: dict[Series, float] = {}
+        capacity: dict[Series, float] = {}
+        usage: dict[str, dict[Series, float]] = {subject.facts.uuid: {} for subject in subjects}
+        for metric in needed(rules):
+            measured = _measured(metric, now, self._before)
+            host |= {Series(metric.name, domain): used for domain, used in measured.host.items()}
+            capacity |= {Series(metric.name, domain): most for domain, most in measured.capacity.items()}
+            for guest, by_domain in measured.guests.items():
+                if guest in usage:
+                    usage[guest] |= {Series(metric.name, domain): used for domain, used in by_domain.items()}
+        if self._before is not None:
+            self._tell_missing({line.metric for line in rules.lines} - {series.metric for series in host})
+        now.close()
+        self._before = now
+        guests = {
+            subject.facts.uuid: replace(subject.facts, usage=usage[subject.facts.uuid])
+            for subject in subjects
+        }
+        return Snapshot(time, host, guests, capacity)
+
+    def _tell_missing(self, missing: Collection[str]) -> None:
+        for metric in sorted(set(missing) - self._missing):
+            LOG.warning("The host does not tell %s: its watermarks wait until it does", metric)
+        for metric in sorted(self._missing - set(missing)):
+            LOG.info("The host tells %s again", metric)
+        self._missing = frozenset(missing)
+
+
+def needed(rules: Rules) -> list[Metric]:
+    """The metrics that lines name, and those that their levers limit."""
+    names: dict[str, None] = {}
+    for line in rules.lines:
+        lever = rules.registry[line.metric].lever
+        names |= {line.metric: None} | ({lever.metric: None} if lever else {})
+    return [rules.registry[name] for name in names if name in rules.registry]
+
+
+def _measured(metric: Metric, now: Round, before: Round | None) -> Measured:
+    try:
+        return metric.measure(now, before)
+    except Exception:  # code of others; one metric must not cost the rest
+        LOG.exception("%s cannot be measured", metric.name)
+        return Measured()

@@ -1,0 +1,63 @@
+"""Usage of the built-in metrics."""
+
+from __future__ import annotations
+
+from compute_agent.qos.rounds import Round
+from compute_agent.qos.sources import guests, host
+from compute_agent.qos.sources.base import Measure, Measured, whole
+
+
+def cpu_usage(now: Round, before: Round | None) -> Measured:
+    """In cores."""
+    used, cpus = host.cpu(now, before)
+    return whole(used, guests.cpu(now, before), cpus)
+
+
+def memory_usage(now: Round, before: Round | None) -> Measured:
+    """In bytes."""
+    memory = host.memory(now)
+    if memory is None:
+        return Measured()
+    return whole(memory.used, guests.memory(now), memory.total)
+
+
+def memory_bandwidth(now: Round, before: Round | None) -> Measured:
+    """In bytes a second, by L3 cache."""
+    cache = now.cache()
+    return Measured(cache.bandwidth, cache.guest_bandwidth, cache.bandwidth_capacity)
+
+
+def llc_occupancy(now: Round, before: Round | None) -> Measured:
+    """In bytes, by L3 cache."""
+    cache = now.cache()
+    return Measured(cache.occupancy, cache.guest_occupancy, cache.cache_size)
+
+
+def best_effort_cpu(now: Round, before: Round | None) -> Measured:
+    """CPU use of the guests that may be acted on, in percent of the CPUs that they were promised.
+
+    The use of each is its part of that percentage.
+    """
+    promised = {
+        subject.facts.uuid: sum(
+            one.full for knob, one in subject.facts.entitlements.items() if knob.lever == "cpu_quota"
+        )
+        for subject in now.subjects
+        if not subject.facts.protected
+    }
+    used = {guest: cores for guest, cores in guests.cpu(now, before).items() if promised.get(guest)}
+    total = sum(promised[guest] for guest in used)
+    shares = {guest: 100 * cores / total for guest, cores in used.items()}
+    return whole(sum(shares.values()) if shares else None, shares, 100.0)
+
+
+def pressure(resource: str) -> Measure:
+    """The pressure on ``resource`` (cpu, memory, io), in percent of the time.
+
+    What a guest has of it, told by its cgroup, is how much it suffers, not how much it causes.
+    """
+
+    def measure(now: Round, before: Round | None) -> Measured:
+        return whole(host.pressure(f"{now.root}/proc/pressure/{resource}", now, before), None, 100.0)
+
+    return measure

@@ -1,0 +1,87 @@
+"""The guests: files of cgroup v2 (Documentation/admin-guide/cgroup-v2.rst), else of /proc/PID."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+
+from compute_agent.qos.rounds import Round, Subject
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def parse_cpu_stat(text: str) -> float:
+    """CPU time in seconds from cpu.stat."""
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        if name == "usage_usec":
+            return int(number) / 1e6
+    raise ValueError("there is no usage_usec")
+
+
+def parse_process_stat(text: str) -> tuple[int, float]:
+    """Start time (ticks since boot) and CPU time (seconds, all threads) from /proc/PID/stat."""
+    # The second field is the command's name in brackets and may itself hold blanks and brackets.
+    fields = text.rpartition(")")[2].split()
+    return int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def parse_resident(text: str) -> int:
+    """Resident bytes from /proc/PID/statm."""
+    return int(text.split()[1]) * _PAGE
+
+
+def parse_page_cache(text: str) -> int:
+    """Bytes of cached files from memory.stat: what the host can take back without ending the guest."""
+    sizes = {name: number for name, _, number in (line.partition(" ") for line in text.splitlines())}
+    return int(sizes["file"]) - int(sizes.get("shmem", 0))
+
+
+def cpu(now: Round, before: Round | None) -> dict[str, float]:
+    """CPU use of each guest since the round before, in cores."""
+    if before is None or now.time <= before.time:
+        return {}
+    earlier = {subject.facts.uuid: subject for subject in before.subjects}
+    used = {}
+    for subject in now.subjects:
+        first = earlier.get(subject.facts.uuid)
+        seconds = None if first is None else _grown(_cpu_seconds(before, first), _cpu_seconds(now, subject))
+        if seconds is not None:
+            used[subject.facts.uuid] = seconds / (now.time - before.time)
+    return used
+
+
+def memory(now: Round) -> dict[str, float]:
+    """What each guest holds of the host's memory, in bytes."""
+    found = {subject.facts.uuid: _memory(now, subject) for subject in now.subjects}
+    return {guest: float(held) for guest, held in found.items() if held is not None}
+
+
+def _cpu_seconds(now: Round, subject: Subject) -> dict[Hashable, float]:
+    """CPU time by where it was counted: the cgroup, or each process, which a start time tells from others."""
+    if subject.cgroup:
+        seconds = now.parsed(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)
+        if seconds is not None:
+            return {subject.cgroup: seconds}
+    counted: dict[Hashable, float] = {}
+    for pid in subject.pids:
+        process = now.parsed(f"{now.root}/proc/{pid}/stat", parse_process_stat)
+        if process is not None:
+            counted[pid, process[0]] = process[1]
+    return counted
+
+
+def _grown(first: dict[Hashable, float], last: dict[Hashable, float]) -> float | None:
+    common = first.keys() & last.keys()
+    return sum(max(0.0, last[key] - first[key]) for key in common) if common else None
+
+
+def _memory(now: Round, subject: Subject) -> int | None:
+    if subject.cgroup:
+        held = now.parsed(f"{subject.cgroup}/memory.current", int)
+        if held is not None:
+            return max(0, held - (now.parsed(f"{subject.cgroup}/memory.stat", parse_page_cache) or 0))
+    resident = [now.parsed(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
+    known = [size for size in resident if size is not None]
+    return sum(known) if known else None

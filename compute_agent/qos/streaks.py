@@ -1,0 +1,90 @@
+"""Lines over time: how long usage has been above each of them. State in, state out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from compute_agent.qos.snapshot import Series, Snapshot
+from compute_agent.qos.waterlines import ABOVE, Action, Waterline
+
+
+class Watch(NamedTuple):
+    """One line on one domain for one action."""
+
+    line: str
+    action: Action
+    domain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Streak:
+    """``samples`` in a row above the line, the latest included; ``unseen`` rounds in a row without a sample.
+
+    ``quiet_since`` is the time of the latest breach, or else when watching began.
+    """
+
+    samples: int = 0
+    unseen: int = 0
+    quiet_since: float = 0.0
+
+
+Streaks = Mapping[Watch, Streak]
+
+
+def observe(
+    streaks: Streaks, lines: Iterable[Waterline], snapshot: Snapshot, expected: Iterable[Series] = ()
+) -> dict[Watch, Streak]:
+    """What is known after another snapshot, of all domains that have been seen or are ``expected``.
+
+    A round without a sample changes nothing, as one reading may fail; when there are ``for_samples`` of them,
+    or more, the line is not watched any more, and does not count as in breach.
+    """
+    after: dict[Watch, Streak] = {}
+    for line in lines:
+        domains = {series.domain for series in (*snapshot.host, *expected) if series.metric == line.metric}
+        domains |= {watch.domain for watch in streaks if watch.line == line.name}
+        for action in ABOVE:
+            for domain in domains or {""}:
+                watch = Watch(line.name, action, domain)
+                if line.level(action) is not None:
+                    before = streaks.get(watch, Streak(quiet_since=snapshot.time))
+                    after[watch] = _next(before, line, watch, snapshot)
+    return after
+
+
+def _next(before: Streak, line: Waterline, watch: Watch, snapshot: Snapshot) -> Streak:
+    usage = snapshot.host.get(Series(line.metric, watch.domain))
+    amount = line.amount(watch.action, snapshot, watch.domain)
+    if usage is None or amount is None:
+        unseen = before.unseen + 1
+        return replace(before, unseen=unseen, samples=0 if unseen >= line.for_samples else before.samples)
+    if usage > amount:
+        return Streak(before.samples + 1, 0, snapshot.time)
+    return Streak(0, 0, before.quiet_since)
+
+
+def confirmed(streaks: Streaks, line: Waterline, action: Action, domain: str) -> bool:
+    """Whether a line has been in breach for long enough to act."""
+    return streaks.get(Watch(line.name, action, domain), Streak()).samples >= line.for_samples
+
+
+def overloaded(streaks: Streaks) -> bool:
+    """Whether usage is above a line that costs guests something, for however short a time."""
+    return any(
+        streak.samples > 0
+        for watch, streak in streaks.items()
+        if watch.action is not Action.DISABLE_SCHEDULING
+    )
+
+
+def blind(streak: Streak, line: Waterline) -> bool:
+    """Whether there has been no sample for so long that the line is not watched any more."""
+    return streak.unseen >= line.for_samples
+
+
+def quiet(streak: Streak, line: Waterline, time: float, cool_down: float) -> bool:
+    """Whether it has been quiet long enough to give something back, as far as can be seen."""
+    seen = streak.unseen == 0 or blind(streak, line)
+    return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down

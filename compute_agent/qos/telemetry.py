@@ -1,0 +1,106 @@
+"""What operators see of watermarks: events, and metrics for Prometheus."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
+from compute_agent.qos.snapshot import Snapshot
+from compute_agent.qos.state import QosState
+
+LOG = logging.getLogger(__name__)
+
+_REMEMBERED = 1000
+
+
+class Outcome(enum.StrEnum):
+    """What came of an action."""
+
+    DONE = "done"
+    FAILED = "failed"
+    PREVIEW = "preview"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One action. ``time`` is in seconds since the epoch, ``reason`` why it failed."""
+
+    time: float
+    kind: str
+    outcome: Outcome
+    text: str
+    guest: str = ""
+    metric: str = ""
+    reason: str = ""
+
+
+class Telemetry:
+    """The latest events, and counts of all. One thread writes; others may read."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._events: collections.deque[Event] = collections.deque(maxlen=_REMEMBERED)
+        self._actions = Counter(
+            "compute_agent_watermark_actions",
+            "Actions for the sake of watermarks, by what came of them.",
+            ["action", "metric", "outcome"],
+            registry=registry,
+        )
+        self._usage = Gauge(
+            "compute_agent_watermark_usage",
+            "Usage of the host as the watermarks see it, in the unit of the metric.",
+            ["metric", "domain"],
+            registry=registry,
+        )
+        self._throttled = Gauge(
+            "compute_agent_throttled_guests", "Guests that are throttled.", registry=registry
+        )
+        self._evicting = Gauge(
+            "compute_agent_evicting_guests", "Guests that are being evicted.", registry=registry
+        )
+        self._closed = Gauge(
+            "compute_agent_scheduling_disabled", "Whether new guests are kept away (1).", registry=registry
+        )
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """The latest events, oldest first."""
+        return tuple(self._events)
+
+    def record(self, action: Act, outcome: Outcome, reason: str = "") -> None:
+        """Tell of an action."""
+        kind = _kind(action)
+        guest = "" if isinstance(action, SwitchScheduling) else action.guest
+        metric = action.metric if isinstance(action, Evict | Throttle) else ""
+        self._actions.labels(kind, metric, outcome).inc()
+        self._events.append(Event(time.time(), kind, outcome, str(action), guest, metric, reason))
+        if outcome is Outcome.FAILED:
+            LOG.error("Failed: %s: %s", action, reason)
+        else:
+            LOG.info("%s: %s", "Preview" if outcome is Outcome.PREVIEW else "Watermark", action)
+
+    def show(self, snapshot: Snapshot, state: QosState) -> None:
+        """Set the gauges at the end of a round."""
+        for series, used in snapshot.host.items():
+            self._usage.labels(*series).set(used)
+        self._throttled.set(len({one.guest for one in state.throttles}))
+        self._evicting.set(len(state.evictions))
+        self._closed.set(bool(state.scheduling_off))
+
+
+def _kind(action: Act) -> str:
+    match action:
+        case SwitchScheduling():
+            return "disable_scheduling" if action.off else "enable_scheduling"
+        case Evict():
+            return "evict"
+        case Throttle():
+            return "throttle_down"
+        case Restore():
+            return "throttle_up"

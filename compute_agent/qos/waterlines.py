@@ -1,0 +1,234 @@
+"""Waterlines: the lines of `[watermark:NAME]` sections, and which configurations contradict themselves."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oslo_config import cfg
+
+from compute_agent.conf.qos import WATERMARK, watermark_sections
+from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.qos.classes import Classes
+from compute_agent.qos.metrics import Metric, Registry, Unit
+from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
+
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_LEVEL = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
+
+
+class Action(enum.StrEnum):
+    """What a line asks for; the values are the names of the options."""
+
+    DISABLE_SCHEDULING = "disable_scheduling"
+    EVICT = "evict"
+    THROTTLE_DOWN = "throttle_down"
+    THROTTLE_UP = "throttle_up"
+
+
+ABOVE = (Action.DISABLE_SCHEDULING, Action.EVICT, Action.THROTTLE_DOWN)
+"""The actions that are taken above their line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Where a line is: in the metric's unit, or ``relative``, in percent of what the host has."""
+
+    value: float
+    relative: bool = False
+
+    def amount(self, capacity: float | None) -> float | None:
+        """In the metric's unit; None where what the host has is not known."""
+        if not self.relative:
+            return self.value
+        return None if capacity is None else self.value / 100 * capacity
+
+    def __str__(self) -> str:
+        return f"{self.value:g}{'%' if self.relative else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which guests a line is about: those of ``classes`` (empty: all) up to ``max_priority`` (None: all)."""
+
+    classes: frozenset[str] = frozenset()
+    max_priority: int | None = None
+
+    def selects(self, guest: GuestUsage) -> bool:
+        """Whether a line is about this guest; a protected one never."""
+        return (
+            not guest.protected
+            and (not self.classes or guest.qos_class in self.classes)
+            and (self.max_priority is None or guest.priority <= self.max_priority)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Waterline:
+    """The lines of one section. ``cool_down`` is in seconds; ``preview``: nothing is really done."""
+
+    name: str
+    metric: str
+    throttle_down: Level | None = None
+    throttle_up: Level | None = None
+    evict: Level | None = None
+    disable_scheduling: Level | None = None
+    for_samples: int = 1
+    cool_down: float = 0.0
+    preview: bool = False
+    selector: Selector = Selector()
+
+    def level(self, action: Action) -> Level | None:
+        """The line for an action, if there is one."""
+        found: Level | None = getattr(self, action.value)
+        return found
+
+    def amount(self, action: Action, snapshot: Snapshot, domain: str) -> float | None:
+        """The line for an action on one domain, in the metric's unit; None if there is none or it is not
+        known.
+        """
+        level = self.level(action)
+        return None if level is None else level.amount(snapshot.capacity.get(Series(self.metric, domain)))
+
+
+def parse_waterlines(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> tuple[Waterline, ...]:
+    """The lines that ``conf`` has. Raises ConfigError naming section and option."""
+    lines = []
+    for name, options in watermark_sections(conf):
+        metric = _metric(name, options.metric, registry)
+        levels = {action: _level(name, action, options[action.value], metric) for action in Action}
+        line = Waterline(
+            name,
+            metric.name,
+            **{action.value: level for action, level in levels.items()},
+            for_samples=options.for_samples,
+            cool_down=options.cool_down,
+            preview=options.mode == "preview",
+            selector=_selector(name, options, classes),
+        )
+        _check_line(line)
+        lines.append(line)
+    check_together(lines)
+    return tuple(lines)
+
+
+def parse_level(text: str, unit: Unit) -> Level:
+    """A line as written: `0.8`, `12G`, `80%`. Raises ValueError."""
+    match = _LEVEL.fullmatch(text.strip())
+    if match is None or not math.isfinite(float(match[1])):
+        raise ValueError(f"{text!r} is no line: a number such as 12, 1.5, 12G or 80% is needed")
+    value, suffix = float(match[1]), match[2]
+    if suffix == "%":
+        if unit == Unit.OTHER:
+            raise ValueError("the metric has no percentages")
+        if value > 100 and unit != Unit.PERCENT:
+            raise ValueError(f"{text.strip()} is more than there is")
+        return Level(value, relative=unit != Unit.PERCENT)
+    if suffix and unit not in (Unit.BYTES, Unit.BYTES_PER_SECOND):
+        raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
+    return Level(value * 1024 ** _POWERS[suffix])
+
+
+def check_together(lines: Iterable[Waterline]) -> None:
+    """Raises ConfigError if lines of one metric contradict each other.
+
+    Those in preview are compared among themselves, so that others can be tried out beside those in force.
+    """
+    by_metric: dict[tuple[str, bool], list[Waterline]] = {}
+    for line in lines:
+        by_metric.setdefault((line.metric, line.preview), []).append(line)
+    for same in by_metric.values():
+        _check_same_kind(same)
+        down, up = _lowest(same, Action.THROTTLE_DOWN), _lowest(same, Action.THROTTLE_UP)
+        if down is None and up is not None:
+            raise ConfigError(
+                f"{_option(up[0], Action.THROTTLE_UP)}: nothing is throttled for {up[0].metric}"
+            )
+        if down is not None and up is None:
+            raise ConfigError(
+                f"{_option(down[0], Action.THROTTLE_DOWN)}: without a throttle_up for {down[0].metric} guests"
+                " would stay throttled"
+            )
+        for action in (Action.THROTTLE_DOWN, Action.EVICT):
+            above = _lowest(same, action)
+            if up is not None and above is not None and up[1].value >= above[1].value:
+                raise ConfigError(
+                    f"{_option(up[0], Action.THROTTLE_UP)} = {up[1]} is not below"
+                    f" {_option(above[0], action)} = {above[1]}"
+                )
+
+
+def _check_line(line: Waterline) -> None:
+    """One section alone. Raises ConfigError."""
+    if all(line.level(action) is None for action in Action):
+        raise ConfigError(f"[{WATERMARK}{line.name}] has no line: {', '.join(Action)}")
+    levels = [(action, level) for action in Action if (level := line.level(action)) is not None]
+    if len({level.relative for _, level in levels}) > 1:
+        told = ", ".join(f"{action} = {level}" for action, level in levels)
+        raise ConfigError(f"[{WATERMARK}{line.name}] mixes percentages and amounts: {told}")
+    if line.throttle_down and line.evict and line.evict.value < line.throttle_down.value:
+        raise ConfigError(
+            f"{_option(line, Action.EVICT)} = {line.evict} is below throttle_down = {line.throttle_down}:"
+            " guests would be evicted before they are throttled"
+        )
+
+
+def _check_same_kind(lines: Sequence[Waterline]) -> None:
+    kinds: dict[bool, Waterline] = {}
+    for line in lines:
+        for action in Action:
+            level = line.level(action)
+            if level is not None:
+                kinds.setdefault(level.relative, line)
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"[{WATERMARK}{kinds[True].name}] has percentages of {lines[0].metric} and"
+            f" [{WATERMARK}{kinds[False].name}] has amounts, so that they cannot be compared"
+        )
+
+
+def _lowest(lines: Iterable[Waterline], action: Action) -> tuple[Waterline, Level] | None:
+    found = [(line, level) for line in lines if (level := line.level(action)) is not None]
+    return min(found, key=lambda pair: pair[1].value, default=None)
+
+
+def _metric(name: str, text: str | None, registry: Registry) -> Metric:
+    metric = registry.get(text or "")
+    if metric is None:
+        said = f"there is no metric {text!r}" if text else "which one is not said"
+        raise ConfigError(f"[{WATERMARK}{name}] metric: {said}; there are {', '.join(sorted(registry))}")
+    return metric
+
+
+def _level(name: str, action: Action, text: str | None, metric: Metric) -> Level | None:
+    if text is None:
+        return None
+    section = f"[{WATERMARK}{name}] {action}"
+    if action in (Action.THROTTLE_DOWN, Action.THROTTLE_UP) and not metric.throttleable:
+        raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
+    if action is Action.EVICT and not metric.evictable:
+        raise ConfigError(f"{section}: guests cannot be evicted for {metric.name}")
+    try:
+        return parse_level(text, metric.unit)
+    except ValueError as error:
+        raise ConfigError(f"{section}: {error}") from error
+
+
+def _selector(name: str, options: Any, classes: Classes) -> Selector:
+    chosen: Collection[str] = options.qos_classes
+    for qos_class in chosen:
+        section = f"[{WATERMARK}{name}] qos_classes"
+        if qos_class not in classes.classes:
+            known = ", ".join(sorted(classes.classes))
+            raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
+        if classes.protects(qos_class, dedicated=False):
+            raise ConfigError(f"{section}: {qos_class} is above [qos] highest_class and never acted on")
+    return Selector(frozenset(chosen), options.max_priority)
+
+
+def _option(line: Waterline, action: Action) -> str:
+    return f"[{WATERMARK}{line.name}] {action}"

@@ -1,0 +1,71 @@
+"""Short ways to snapshots, guests and rules."""
+
+from compute_agent.qos.levers import Steps
+from compute_agent.qos.metrics import Registry
+from compute_agent.qos.rules import Rules
+from compute_agent.qos.snapshot import Entitlement, GuestUsage, Knob, Series, Snapshot
+from compute_agent.qos.streaks import observe
+from compute_agent.qos.waterlines import Level, Waterline
+
+CPU = Series("cpu_usage")
+MEMORY = Series("memory_usage")
+BEST_EFFORT = Series("best_effort_cpu")
+PRESSURE = Series("cpu_pressure")
+QUOTA = Knob("cpu_quota")
+
+RANKS = {"BE": 0, "LS": 10, "LSR": 20}
+
+
+def guest(
+    uuid,
+    cores=None,
+    memory=None,
+    *,
+    vcpus=4.0,
+    qos_class="BE",
+    priority=0,
+    protected=False,
+    started=0.0,
+    usage=None,
+    entitlements=None,
+):
+    """A guest with some usage; None is usage that is not known."""
+    known = dict(usage or {})
+    if cores is not None:
+        known[CPU] = cores
+    if memory is not None:
+        known[MEMORY] = memory
+    if entitlements is None:
+        entitlements = {QUOTA: Entitlement(vcpus)}
+    return GuestUsage(uuid, qos_class, RANKS[qos_class], priority, protected, started, entitlements, known)
+
+
+def snapshot(*guests, time=100.0, own=0.0, cpus=100.0, host=None, capacity=None):
+    """A host that uses what its guests use, and ``own`` cores."""
+    usage = {
+        CPU: own + sum(one.usage.get(CPU, 0.0) for one in guests),
+        MEMORY: sum(one.usage.get(MEMORY, 0.0) for one in guests),
+    }
+    return Snapshot(
+        time, usage | (host or {}), {one.uuid: one for one in guests}, {CPU: cpus} | (capacity or {})
+    )
+
+
+def line(name="line", metric="cpu_usage", **settings):
+    """A line; numbers are amounts."""
+    for action in ("throttle_down", "throttle_up", "evict", "disable_scheduling"):
+        if isinstance(settings.get(action), int | float):
+            settings[action] = Level(float(settings[action]))
+    return Waterline(name, metric, **settings)
+
+
+def rules(*lines, margin=0.0, step=0.2, min_share=0.1, registry=None):
+    return Rules(registry or Registry(), lines, Steps(step, min_share), margin)
+
+
+def seen(by, *snapshots):
+    """What is known of the lines after some snapshots."""
+    streaks = {}
+    for one in snapshots:
+        streaks = observe(streaks, by.lines, one)
+    return streaks

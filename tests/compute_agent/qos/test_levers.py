@@ -1,0 +1,79 @@
+"""Limits by steps, and what they leave."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.qos.levers import Steps, floor, left_by, step_down, step_up, taken_by
+from compute_agent.qos.snapshot import Entitlement
+
+CORES = Entitlement(4.0)
+PERCENT = Entitlement(100.0, 10.0, None)
+WAYS = Entitlement(11.0, 1.0, 2.0**20)
+
+
+def all_the_way_down(entitlement, steps):
+    limit, found = None, []
+    while (limit := step_down(limit, entitlement, steps)) is not None:
+        found.append(round(limit, 4))
+    return found
+
+
+def test_steps_go_down_to_the_floor():
+    assert all_the_way_down(CORES, Steps(0.2, 0.4)) == [3.2, 2.56, 2.04, 1.63, 1.6]
+    assert all_the_way_down(PERCENT, Steps(0.2, 0.1)) == [80, 60, 40, 30, 20, 10]
+    assert all_the_way_down(WAYS, Steps(0.2, 0.1)) == [8, 6, 4, 3, 2]
+
+
+def test_small_steps_still_take_a_granule():
+    assert all_the_way_down(WAYS, Steps(0.01, 0.5)) == [10, 9, 8, 7, 6]
+
+
+def test_nobody_is_throttled_below_a_granule():
+    assert all_the_way_down(Entitlement(1.0, 1.0), Steps(0.2, 0.1)) == []
+    assert floor(WAYS, Steps(0.2, 0.01)) == 1
+
+
+def test_steps_up_lead_to_no_limit():
+    limit, found = 1.6, []
+    while (limit := step_up(limit, CORES, Steps(0.2))) is not None:
+        found.append(round(limit, 4))
+    assert found == [2.0, 2.5, 3.13, 3.92]
+
+
+@given(
+    st.floats(0.1, 128), st.sampled_from([0.01, 0.1, 1.0]), st.floats(0.01, 0.9), st.floats(0.01, 1.0)
+)  # fmt: skip
+def test_steps_end_and_keep_the_floor(full, granule, step, share):
+    entitlement, steps = Entitlement(max(full, granule), granule), Steps(step, share)
+    limit = None
+    while (lower := step_down(limit, entitlement, steps)) is not None:
+        assert lower < (entitlement.full if limit is None else limit)
+        assert lower >= entitlement.full * share - 1e-6 or lower == pytest.approx(granule)
+        limit = lower
+    while limit is not None:
+        higher = step_up(limit, entitlement, steps)
+        assert higher is None or limit < higher < entitlement.full
+        limit = higher
+
+
+def test_what_a_limit_leaves():
+    assert left_by(3.0, None, 2.0, CORES) == 2.0
+    assert left_by(1.0, None, 2.0, CORES) == 1.0
+    assert left_by(8e6, None, 4.0, WAYS) == 4 * 2**20
+    # What a percent of bandwidth is in bytes is not known: use shrinks as the limit does.
+    assert left_by(9e9, None, 80.0, PERCENT) == pytest.approx(7.2e9)
+    assert left_by(9e9, 60.0, 40.0, PERCENT) == pytest.approx(6e9)
+
+
+def test_what_a_guest_may_take_when_it_is_given_back():
+    assert taken_by(2.0, 2.0, 2.5, CORES) == 2.5
+    assert taken_by(2.0, 2.0, None, CORES) == 4.0
+    assert taken_by(1.0, 2.0, 2.5, CORES) == 1.0  # it has all it wants
+    assert taken_by(4e9, 40.0, 50.0, PERCENT) == pytest.approx(5e9)
+    assert taken_by(4e9, 80.0, None, PERCENT) == pytest.approx(5e9)
+
+
+def test_entitlement_below_a_granule_is_refused():
+    with pytest.raises(ValueError, match="a granule of"):
+        Entitlement(0.5, 1.0)

@@ -1,0 +1,42 @@
+"""Who is acted on first."""
+
+import pytest
+
+from compute_agent.qos import sorters
+from compute_agent.qos.snapshot import Series
+from tests.compute_agent.qos.builders import CPU, MEMORY, guest
+
+
+def names(sorter, series, *guests):
+    return [one.uuid for one in sorters.ordered(guests, sorter, series)]
+
+
+FIRST_BY = [
+    # The first of each pair goes first, however much the later comparisons speak for the other.
+    (sorters.GENERAL, CPU, guest("z", qos_class="BE", priority=9), guest("a", qos_class="LS", started=9)),
+    (sorters.GENERAL, CPU, guest("z", priority=1), guest("a", priority=2, started=9)),
+    (sorters.GENERAL, CPU, guest("z", started=2), guest("a", started=1)),
+    (sorters.GENERAL, CPU, guest("a"), guest("z")),
+    (sorters.CPU, CPU, guest("z", 1.0), guest("a", 9.0, qos_class="LS")),
+    (sorters.CPU, CPU, guest("z", 2.0, priority=0), guest("a", 9.0, priority=1)),
+    (sorters.CPU, CPU, guest("z", 2.0, vcpus=8.0), guest("a", 1.0, vcpus=1.0, started=9)),
+    (sorters.CPU, CPU, guest("z", 2.0, vcpus=2.0), guest("a", 2.0, vcpus=4.0, started=9)),
+    (sorters.CPU, CPU, guest("z", 2.0, started=9), guest("a", 2.0)),
+    (sorters.CPU, CPU, guest("z", 0.1), guest("a")),
+    (sorters.MEMORY, MEMORY, guest("z", memory=2.0), guest("a", memory=1.0, started=9)),
+    (sorters.MEMORY, MEMORY, guest("z", memory=1.0, started=9), guest("a", memory=1.0)),
+]
+
+
+@pytest.mark.parametrize(("sorter", "series", "first", "second"), FIRST_BY)
+def test_first_difference_decides(sorter, series, first, second):
+    assert names(sorter, series, second, first) == [first.uuid, second.uuid]
+    assert names(sorter, series, first, second) == [first.uuid, second.uuid]
+
+
+def test_new_metric_gives_one_comparison_between_the_general_ones():
+    series = Series("disk_latency", "sda")
+    own = sorters.combined(lambda one, series: -one.usage.get(series, 0.0))
+    slow, slower = guest("a", usage={series: 5.0}), guest("z", usage={series: 9.0})
+    dear = guest("m", usage={series: 99.0}, priority=1)
+    assert names(own, series, slow, dear, slower) == ["z", "a", "m"]

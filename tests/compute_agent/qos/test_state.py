@@ -1,0 +1,100 @@
+"""What outlives the agent."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle
+from compute_agent.qos.snapshot import Knob
+from compute_agent.qos.state import Eviction, QosState, Throttled, from_json, to_json
+from tests.compute_agent.qos.builders import QUOTA
+
+
+def throttle(guest, limit, knob=QUOTA):
+    return Throttle(guest, knob, limit, "cpu_usage", "line")
+
+
+def after(*actions):
+    state = QosState()
+    for action in actions:
+        state = state.after(action)
+    return state
+
+
+def test_throttles_are_kept_in_the_order_in_which_they_were_last_tightened():
+    state = after(throttle("a", 2.0), throttle("b", 2.0), throttle("a", 1.0))
+    assert state.throttles == (Throttled("b", QUOTA, 2.0), Throttled("a", QUOTA, 1.0))
+    assert (state.limit("a", QUOTA), state.limit("c", QUOTA)) == (1.0, None)
+
+
+def test_restored_guests_keep_their_place_until_their_limit_is_gone():
+    state = after(throttle("a", 1.0), throttle("b", 1.0), Restore("a", QUOTA, 2.0))
+    assert state.throttles == (Throttled("a", QUOTA, 2.0), Throttled("b", QUOTA, 1.0))
+    assert state.after(Restore("a", QUOTA, None)).throttles == (Throttled("b", QUOTA, 1.0),)
+
+
+def test_throttling_after_giving_back_is_a_relapse():
+    once = [throttle("a", 2.0), Restore("a", QUOTA, None), throttle("a", 2.0), throttle("b", 2.0)]
+    assert after(throttle("a", 2.0), throttle("a", 1.0)).relapses == {}
+    assert after(*once).relapses == {"cpu_quota": 1}
+    assert after(*once * 9).relapses == {"cpu_quota": 4}
+    assert after(*once).forgiven({"cpu_quota"}) == after(throttle("a", 2.0), throttle("b", 2.0))
+    elsewhere = throttle("a", 50.0, Knob("memory_bandwidth", "0"))
+    assert after(*once[:2], elsewhere).relapses == {}
+
+
+def test_evictions_begin_once_and_end():
+    state = after(Evict("a", "memory_usage", "m"), Evict("a", "cpu_usage", "c"), Evict("b", "cpu_usage", "c"))
+    assert state.evictions == (Eviction("a", "memory_usage"), Eviction("b", "cpu_usage"))
+    assert state.left("a").evicting == {"b"}
+
+
+def test_guests_that_are_gone_are_forgotten_but_their_evictions_are_finished():
+    state = after(throttle("a", 1.0), throttle("b", 1.0), Evict("a", "cpu_usage", "c"))
+    assert state.only({"b"}).throttles == (Throttled("b", QUOTA, 1.0),)
+    assert state.only({"b"}).evicting == {"a"}
+
+
+names = st.text(min_size=1, max_size=4)
+states = st.builds(
+    QosState,
+    st.lists(
+        st.builds(Throttled, names, st.builds(Knob, names, names), st.floats(0.01, 1e6)), max_size=4
+    ).map(tuple),
+    st.lists(st.builds(Eviction, names, names), max_size=3).map(tuple),
+    st.sampled_from([None, True, False]),
+    st.dictionaries(names, st.integers(0, 4), max_size=2),
+    st.frozensets(names, max_size=2),
+)
+
+
+@given(states)
+def test_what_was_saved_is_what_is_loaded(state):
+    assert from_json(json.loads(json.dumps(to_json(state)))) == state
+
+
+GOOD = to_json(after(throttle("a", 1.0), SwitchScheduling(True, ("x",))))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        [],
+        {},
+        GOOD | {"throttles": [["a", "cpu_quota", ""]]},
+        GOOD | {"throttles": [["a", "cpu_quota", "", "1"]]},
+        GOOD | {"throttles": [["a", "cpu_quota", "", 0]]},
+        GOOD | {"throttles": [["a", "cpu_quota", "", True]]},
+        GOOD | {"throttles": [[1, "cpu_quota", "", 1]]},
+        GOOD | {"evictions": [["a"]]},
+        GOOD | {"scheduling_off": "no"},
+        GOOD | {"relapses": {"a": "many"}},
+        GOOD | {"giving_back": 5},
+    ],
+)
+def test_content_that_is_no_state_is_refused(content):
+    with pytest.raises(ValueError, match=r"."):
+        from_json(content)
