@@ -33,6 +33,9 @@ PREFERRED_MICROVERSION = (1, 39)
 # Below 1.28 neither nested providers nor consumer generations and error codes can be relied on.
 MINIMUM_MICROVERSION = (1, 28)
 
+_UNTYPED_MICROVERSION = "1.37"
+_NO_TYPE = "unknown"
+
 _UNAVAILABLE = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE = "placement.concurrent_update"
 
@@ -168,7 +171,16 @@ class PlacementClient:
 
     def reshape(self, body: Mapping[str, Any]) -> None:
         """Replace inventories and allocations at once, all or nothing (POST /reshaper)."""
-        self._request("POST", "/reshaper", body)
+        consumers = body["allocations"].values()
+        if any(consumer.get("consumer_type") == _NO_TYPE for consumer in consumers):
+            # What is shown for consumers without a type cannot be sent. Before types came up none changes.
+            untyped = {
+                uuid: {name: value for name, value in consumer.items() if name != "consumer_type"}
+                for uuid, consumer in body["allocations"].items()
+            }
+            self._request("POST", "/reshaper", {**body, "allocations": untyped}, _UNTYPED_MICROVERSION)
+        else:
+            self._request("POST", "/reshaper", body)
 
     # The transport
 
@@ -194,8 +206,11 @@ class PlacementClient:
             raise PlacementError("GET", "/", detail, status=200)
         return f"{chosen[0]}.{chosen[1]}"
 
-    def _request(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
-        return self._send(method, url, body, {"OpenStack-API-Version": f"placement {self.microversion()}"})
+    def _request(
+        self, method: str, url: str, body: Mapping[str, Any] | None = None, microversion: str | None = None
+    ) -> Any:
+        version = microversion or self.microversion()
+        return self._send(method, url, body, {"OpenStack-API-Version": f"placement {version}"})
 
     def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
         arguments: dict[str, Any] = {"headers": {"Accept": "application/json", **headers}, "raise_exc": False}

@@ -173,8 +173,16 @@ def wanted_inventories(node: ProviderNode, has: ReportedProvider, ours: Owned) -
 
 def wanted_traits(node: ProviderNode, has: ReportedProvider, ours: Owned, known: Known) -> frozenset[str]:
     """All traits the provider should have: those of others, and ours as derived."""
-    possible = frozenset(t for t in node.traits if t in known.traits or t.startswith(CUSTOM_PREFIX))
-    return (has.traits - ours.traits) | possible
+    return (has.traits - ours.traits) | (node.traits - _unknown(node, known))
+
+
+def unknown_traits(derived: ProviderTree, known: Known) -> frozenset[str]:
+    """The traits of the tree that the server does not know and that cannot be made."""
+    return frozenset[str]().union(*(_unknown(node, known) for node in derived.nodes))
+
+
+def _unknown(node: ProviderNode, known: Known) -> frozenset[str]:
+    return frozenset(t for t in node.traits - known.traits if not t.startswith(CUSTOM_PREFIX))
 
 
 def _deletions(

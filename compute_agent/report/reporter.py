@@ -34,6 +34,7 @@ from compute_agent.report.plan import (
     ownership_before,
     plan,
     to_api,
+    unknown_traits,
 )
 from compute_agent.report.reshape import CpuSet, Infeasible, Place, ReshapePlan, plan_reshape, to_body
 
@@ -72,6 +73,7 @@ class Reporter:
         self._owned = owned
         self._remember = remember
         self._known: Known | None = None
+        self._dropped: frozenset[str] = frozenset()
         self._reported: dict[str, ReportedProvider] = {}
 
     def report(self, tree: ProviderTree) -> Report:
@@ -223,6 +225,7 @@ class Reporter:
         wanted = self.server_tree(tree)
         owned = assume_ownership(wanted, reported, self._owned)
         actions = plan(wanted, reported, owned, self._names())
+        self._tell_dropped(wanted)
         claims = ownership_before(wanted, reported, owned)
         self._keep(claims)
         if not actions:
@@ -233,6 +236,15 @@ class Reporter:
             self._known = None
         self._keep(ownership_after(wanted, claims, self._reported))
         return result
+
+    def _tell_dropped(self, tree: ProviderTree) -> None:
+        """Log the traits that an older server does not know, once."""
+        dropped = unknown_traits(tree, self._names())
+        if dropped - self._dropped:
+            LOG.warning(
+                "Placement does not know these traits, they are left out: %s", " ".join(sorted(dropped))
+            )
+        self._dropped = dropped
 
     def _keep(self, owned: Ownership) -> None:
         if owned != self._owned:

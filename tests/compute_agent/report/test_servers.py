@@ -1,0 +1,280 @@
+"""The same agent against this service and a stock OpenStack Placement: report, reshape, allocations."""
+
+import contextlib
+import itertools
+import logging
+from dataclasses import replace
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve
+from compute_agent.inventory.derive import SHAPES, Settings, derive
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import ConflictError
+from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
+from compute_agent.report.reshape import Infeasible, Place
+from tests.benchmark.reference import ReferenceMissing
+from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.servers import running
+
+TOPOLOGY = machine(nodes=2, cores=4, threads=2)  # CPUs 0-7 on node 0, 8-15 on node 1
+CONTROL = CachePlatform({0: CacheDomain(0, ways=11), 10: CacheDomain(10, ways=11)}, groups=8)
+SETS = {"cpu_dedicated_set": "0-5,8-13", "cpu_shared_set": "6-7,14-15"}
+
+
+@pytest.fixture(scope="module", params=["ours", "stock"])
+def server(request, tmp_path_factory):
+    """A running service: (its kind, its URL)."""
+    with contextlib.ExitStack() as stack:
+        try:
+            url = stack.enter_context(running(request.param, tmp_path_factory.mktemp(request.param)))
+        except ReferenceMissing as error:
+            pytest.skip(f"OpenStack Placement cannot be installed: {error}")
+        yield request.param, url
+
+
+@pytest.fixture(scope="module")
+def kind(server):
+    return server[0]
+
+
+@pytest.fixture(scope="module")
+def client(server, tmp_path_factory):
+    path = tmp_path_factory.mktemp("agent") / "agent.ini"
+    path.write_text(f"[placement]\nauth_type = admin_token\nendpoint = {server[1]}\ntoken = admin\n")
+    return PlacementClient.from_conf(agent_conf.load([], [str(path)]))
+
+
+class Host:
+    """A host of its own: its root's uuid and name, what its agent remembers, its guests."""
+
+    number = itertools.count(1)
+
+    def __init__(self, client):
+        self.client = client
+        self.id = next(self.number)
+        self.root = f"11111111-0000-4000-8000-{self.id:012d}"
+        self.owned = {}
+        self.reporter = self.restarted()
+
+    def keep(self, owned):
+        self.owned = owned
+
+    def restarted(self):
+        self.reporter = Reporter(self.client, self.owned, self.keep)
+        return self.reporter
+
+    def tree(self, shape, platform=None, **options):
+        sets = resolve(CpuOptions(**options), TOPOLOGY)
+        return derive(
+            TOPOLOGY, sets, Settings(provider_tree=shape, disk_gb=50), self.root, f"h{self.id}", platform
+        )
+
+    def guest(self, number):
+        return f"22222222-0000-4000-8000-{self.id:06d}{number:06d}"
+
+    def claim(self, number, holding, **fields):
+        body = {
+            "allocations": {uuid: {"resources": amounts} for uuid, amounts in holding.items()},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": self.client.allocations(self.guest(number)).generation,
+            "consumer_type": "INSTANCE",
+        } | fields
+        self.client._request("PUT", f"/allocations/{self.guest(number)}", body)
+
+    def reshape(self, tree, places):
+        zones = {node.uuid: node.cpus for node in tree.nodes}
+        places = {self.guest(number): place for number, place in places.items()}
+        return self.reporter.reshape(tree, places, zones)
+
+    def holds(self, number, tree):
+        """What a guest holds, by the last part of the provider's name."""
+        names = {node.uuid: node.name.removeprefix(f"h{self.id}").lstrip("_") for node in tree.nodes}
+        held = self.client.allocations(self.guest(number)).resources
+        return {names.get(uuid, uuid): amounts for uuid, amounts in held.items()}
+
+    def shown(self):
+        """Everything Placement shows of the host but generations."""
+        self.reporter._reported.clear()
+        return {
+            uuid: (provider.name, provider.parent, provider.inventories, provider.traits)
+            for uuid, provider in self.reporter.reported(self.root).items()
+        }
+
+
+@pytest.fixture
+def host(client):
+    return Host(client)
+
+
+def expected(tree):
+    return {node.uuid: (node.name, node.parent, dict(node.inventories), node.traits) for node in tree.nodes}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_host_is_reported_once(host, shape):
+    tree = host.tree(shape, **SETS)
+    assert host.reporter.report(tree).refusals == ()
+    assert host.shown() == expected(tree)
+    assert host.restarted().report(tree).sent == 0
+
+
+def test_the_class_names_are_those_the_server_knows(host, kind):
+    tree = host.tree("numa", CONTROL, **SETS)
+    assert host.reporter.report(tree).refusals == ()
+    classes = {name for _, _, inventories, _ in host.shown().values() for name in inventories}
+    names = {"ours": {"LLC"}, "stock": {"CUSTOM_LLC"}}[kind]
+    assert {name for name in classes if "LLC" in name} == names
+    assert host.restarted().report(tree).sent == 0
+
+
+def test_a_trait_that_the_server_does_not_know_is_left_out_and_told_once(host, caplog):
+    tree = host.tree("flat")
+    root = replace(tree.root, traits=tree.root.traits | {"HW_CPU_X86_OF_TOMORROW", "CUSTOM_OURS"})
+    tree = replace(tree, nodes=(root,))
+    with caplog.at_level(logging.WARNING, "compute_agent"):
+        assert host.reporter.report(tree).refusals == ()
+        assert host.reporter.report(tree).sent == 0
+    assert host.shown()[host.root][3] == root.traits - {"HW_CPU_X86_OF_TOMORROW"}
+    assert caplog.text.count("HW_CPU_X86_OF_TOMORROW") == 1
+
+
+def test_from_flat_vcpu_to_pcpu_of_each_node(host, client):
+    flat = host.tree("flat")
+    host.reporter.report(flat)
+    storage = f"33333333-0000-4000-8000-{host.id:012d}"
+    client.create_provider(storage, f"storage{host.id}", None)
+    client.set_inventories(storage, {"DISK_GB": {"total": 100}}, 0)
+    host.claim(1, {host.root: {"VCPU": 2, "MEMORY_MB": 512}, storage: {"DISK_GB": 5}})
+    host.claim(2, {host.root: {"VCPU": 3, "MEMORY_MB": 256, "DISK_GB": 1}})
+    host.claim(3, {host.root: {"VCPU": 1}})
+    host.claim(4, {host.root: {"DISK_GB": 2}})
+
+    numa = host.tree("numa", **SETS)
+    places = {
+        1: Place(own=frozenset({8, 9}), pinned_vcpus=2),
+        2: Place(own=frozenset({0, 1, 2, 3, 4, 5}), pinned_vcpus=3),  # keeps siblings empty
+        3: Place(floating=frozenset(range(16))),
+    }
+    host.restarted()
+    assert host.reshape(numa, places).moves
+    assert host.holds(1, numa) == {"NUMA_1": {"PCPU": 2, "MEMORY_MB": 512}, storage: {"DISK_GB": 5}}
+    assert host.holds(2, numa) == {"NUMA_0": {"PCPU": 6, "MEMORY_MB": 256}, "": {"DISK_GB": 1}}
+    assert host.holds(3, numa) == {"NUMA_0": {"VCPU": 1}}
+    assert host.holds(4, numa) == {"": {"DISK_GB": 2}}
+    record = client.allocations(host.guest(1))
+    assert (record.project_id, record.user_id, record.consumer_type) == ("p", "u", "INSTANCE")
+
+    report = host.reporter.report(numa)
+    assert report.refusals == ()
+    assert host.shown() == expected(numa)
+    assert host.reshape(numa, places).moves == ()
+    assert host.reporter.report(numa).sent == 0
+
+
+def test_through_every_shape_and_back(host):
+    places = {1: Place(own=frozenset({8, 9})), 2: Place(floating=frozenset({6, 7}))}
+    flat = host.tree("flat", CONTROL, **SETS)
+    host.reporter.report(flat)
+    l3_1 = next(node.uuid for node in flat.nodes if node.name.endswith("L3_10"))
+    llc = next(name for name in host.shown()[l3_1][2] if "LLC" in name)
+    host.claim(1, {host.root: {"PCPU": 2, "MEMORY_MB": 512}, l3_1: {llc: 3}})
+    host.claim(2, {host.root: {"VCPU": 2, "MEMORY_MB": 64}})
+    before = {number: host.holds(number, flat) for number in places}
+    zones = {
+        "flat": ({"": {"PCPU": 2, "MEMORY_MB": 512}}, {"": {"VCPU": 2, "MEMORY_MB": 64}}),
+        "numa": ({"NUMA_1": {"PCPU": 2, "MEMORY_MB": 512}}, {"NUMA_0": {"VCPU": 2, "MEMORY_MB": 64}}),
+        "l3": (
+            {"NUMA_1": {"MEMORY_MB": 512}, "L3_10": {"PCPU": 2}},
+            {"NUMA_0": {"MEMORY_MB": 64}, "L3_0": {"VCPU": 2}},
+        ),
+    }
+    for shape in ("numa", "l3", "flat", "l3", "numa", "flat"):
+        tree = host.tree(shape, CONTROL, **SETS)
+        assert host.reshape(tree, places).moves
+        assert host.reporter.report(tree).refusals == ()
+        first, second = zones[shape]
+        first = {**first, "L3_10": {**first.get("L3_10", {}), llc: 3}}
+        assert host.holds(1, tree) == first
+        assert host.holds(2, tree) == second
+        assert host.shown().keys() == {node.uuid for node in tree.nodes}
+    assert {number: host.holds(number, flat) for number in places} == before
+
+
+def test_consumers_keep_their_types_and_those_without_have_none(host, client):
+    host.reporter.report(host.tree("flat"))
+    old = PlacementClient(client._adapter)
+    old._microversion = "1.28"
+    body = {
+        "allocations": {host.root: {"resources": {"VCPU": 1}}},
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_generation": None,
+    }
+    old._request("PUT", f"/allocations/{host.guest(1)}", body)
+    host.claim(2, {host.root: {"VCPU": 1}}, consumer_type="MIGRATION")
+    numa = host.tree("numa")
+    assert host.reshape(numa, {}).moves
+    for number, consumer_type in ((1, "unknown"), (2, "MIGRATION")):
+        assert host.holds(number, numa) == {"NUMA_0": {"VCPU": 1}}
+        assert client.allocations(host.guest(number)).consumer_type == consumer_type
+
+
+def test_a_claim_between_planning_and_reshape_is_not_lost(host, client, monkeypatch):
+    host.reporter.report(host.tree("flat"))
+    host.claim(1, {host.root: {"VCPU": 2}})
+    send, late = client.reshape, [2]
+
+    def interfering(body):
+        if late:
+            host.claim(late.pop(), {host.root: {"VCPU": 5}})
+        send(body)
+
+    monkeypatch.setattr(client, "reshape", interfering)
+    numa = host.tree("numa")
+    assert host.reshape(numa, {}).moves
+    assert host.holds(1, numa) == {"NUMA_0": {"VCPU": 2}}
+    assert host.holds(2, numa) == {"NUMA_0": {"VCPU": 5}}
+
+
+def test_after_four_conflicts_the_old_state_stays(host, client, monkeypatch):
+    flat = host.tree("flat")
+    host.reporter.report(flat)
+    send, amounts = client.reshape, []
+
+    def interfering(body):
+        amounts.append(1)
+        host.claim(1, {host.root: {"VCPU": 1 + len(amounts)}})
+        send(body)
+
+    host.claim(1, {host.root: {"VCPU": 1}})
+    monkeypatch.setattr(client, "reshape", interfering)
+    with pytest.raises(ConflictError):
+        host.reshape(host.tree("numa"), {})
+    assert len(amounts) == MAX_ATTEMPTS
+    assert host.holds(1, flat) == {"": {"VCPU": 1 + MAX_ATTEMPTS}}
+    assert host.shown()[host.root][2] == flat.root.inventories
+
+
+def test_what_does_not_fit_changes_nothing(host):
+    flat = host.tree("flat")
+    host.reporter.report(flat)
+    host.claim(1, {host.root: {"VCPU": 16}})
+    before = host.shown()
+    found = host.reshape(host.tree("numa", cpu_shared_set="0"), {})
+    assert isinstance(found, Infeasible)
+    assert "16 VCPU" in found.reason
+    assert host.shown() == before
+
+
+def test_allocations_are_read_by_consumer_and_by_provider(host, client):
+    numa = host.tree("numa", **SETS)
+    host.reporter.report(numa)
+    node = numa.nodes[1].uuid
+    host.claim(1, {node: {"PCPU": 2, "MEMORY_MB": 64}})
+    assert client.allocations(host.guest(1)).resources == {node: {"PCPU": 2, "MEMORY_MB": 64}}
+    assert client.provider_allocations(node) == {host.guest(1): {"PCPU": 2, "MEMORY_MB": 64}}
+    assert client.allocations(host.guest(2)).resources == {}
