@@ -7,8 +7,9 @@ product of all options; the caller takes as many results as it wants.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from placement.candidates.deadends import DeadEnds
 from placement.candidates.feasibility import fits_at_all
@@ -16,7 +17,7 @@ from placement.candidates.rules import Assignment, Rules
 from placement.model.world import Provider
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Candidate:
     """One way to serve a request.
 
@@ -28,8 +29,9 @@ class Candidate:
     root: int
     resources: Mapping[int, Mapping[str, int]]
     mappings: Mapping[str, tuple[int, ...]]
-    #: how it was rendered, by shape (see :mod:`placement.candidates.render`)
-    json: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    #: how it was rendered last, and in which shape (see :mod:`placement.candidates.render`)
+    shape: str = field(default="", compare=False, repr=False)
+    json: str = field(default="", compare=False, repr=False)
 
 
 def combine(
@@ -41,10 +43,13 @@ def combine(
     """
     if rng is not None:
         options = [rng.sample(providers, len(providers)) for providers in options]
-    if fits_at_all(rules.needs, options, rules.isolate):
+    if rules.independent:
+        for chosen in product(*options):
+            yield _candidate(root, rules, chosen)
+    elif fits_at_all(rules.needs, options, rules.isolate):
         assignment = Assignment(rules, options)
         for _ in _complete(assignment, _order(rules, options)):
-            yield _candidate(root, assignment)
+            yield _candidate(root, rules, assignment.chosen)
 
 
 def _order(rules: Rules, options: Sequence[Sequence[Provider]]) -> list[int]:
@@ -102,16 +107,23 @@ def _complete(assignment: Assignment, order: Sequence[int]) -> Iterator[None]:
         depth -= 1
 
 
-def _candidate(root: int, assignment: Assignment) -> Candidate:
-    resources: dict[int, dict[str, int]] = {}
+def _candidate(root: int, rules: Rules, chosen: Iterable[Provider | None]) -> Candidate:
+    resources: dict[int, Mapping[str, int]] = {}
     mappings: dict[str, tuple[int, ...]] = {}
-    for need, provider in zip(assignment.rules.needs, assignment.chosen, strict=True):
+    for need, amounts, provider in zip(rules.needs, rules.amounts, chosen, strict=True):
         assert provider is not None
-        served = mappings.get(need.suffix, ())
-        if provider.id not in served:
-            mappings[need.suffix] = (*served, provider.id)
-        if need.resources:
-            amounts = resources.setdefault(provider.id, {})
-            for name, amount in need.resources:
-                amounts[name] = amounts.get(name, 0) + amount
+        number = provider.id
+        served = mappings.get(need.suffix)
+        if served is None:
+            mappings[need.suffix] = (number,)
+        elif number not in served:
+            mappings[need.suffix] = (*served, number)
+        if amounts:
+            # the amounts of one need are one object for all candidates; only sums are made anew
+            before = resources.get(number)
+            resources[number] = amounts if before is None else _sum(before, amounts)
     return Candidate(root, resources, mappings)
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {**one, **{name: one.get(name, 0) + amount for name, amount in other.items()}}

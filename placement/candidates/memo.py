@@ -1,7 +1,8 @@
 """What a search found before, root by root, for as long as nothing in the tree changed.
 
 Schedulers ask for the same few flavours all day, and between two questions only
-some trees changed. A memo belongs to one parsed request (the parser hands out
+some trees changed. What was asked once is only noted; from the second time on the
+answers are kept. A memo belongs to one parsed request (the parser hands out
 the same object for the same query) and holds what each tree had to offer at
 which revision. Where providers share across trees, nothing is kept: what a tree
 offers then depends on others.
@@ -17,7 +18,7 @@ from placement.model.world import World
 
 #: bounds of what one world keeps: requests, and candidates and roots of all of them
 _MOST_REQUESTS: Final = 256
-_MOST_KEPT: Final = 200_000
+_MOST_KEPT: Final = 100_000
 #: trees with more candidates than this are searched each time, lazily
 _MOST_PER_ROOT: Final = 64
 _WEIGHT_OF_CANDIDATE: Final = 4
@@ -28,6 +29,7 @@ class Memo:
 
     def __init__(self, request: CandidatesRequest) -> None:
         self.request = request
+        self.asked = 0
         self.weight = 0
         self._found: dict[int, tuple[int, tuple[Candidate, ...]]] = {}
 
@@ -55,8 +57,11 @@ class Memo:
             self.keep(root, revision, tuple(passed))
 
 
-def memo_of(world: World, request: CandidatesRequest) -> Memo:
-    """The memo of this request object; the requests that were not asked for longest make room."""
+def memo_of(world: World, request: CandidatesRequest) -> Memo | None:
+    """The memo of this request object, None when it is asked for the first time.
+
+    The requests that were not asked for longest make room for others.
+    """
     memos: OrderedDict[int, Memo] = world.kept.setdefault("candidates", OrderedDict())
     memo = memos.get(id(request))
     if memo is None or memo.request is not request:
@@ -67,4 +72,5 @@ def memo_of(world: World, request: CandidatesRequest) -> Memo:
             memos.popitem(last=False)
     else:
         memos.move_to_end(id(request))
-    return memo
+    memo.asked += 1
+    return memo if memo.asked > 1 else None

@@ -34,10 +34,10 @@ def _allocation_requests(
     """The JSON of each candidate, made once: neither the uuids of providers nor the amounts ever change."""
     shape = "list" if version < ALLOCATIONS_BY_PROVIDER else "plain" if version < MAPPINGS else "mapped"
     for candidate in candidates:
-        text = candidate.json.get(shape)
-        if text is None:
-            text = candidate.json[shape] = _allocation_request(world, candidate, version)
-        yield text
+        if candidate.shape != shape:
+            candidate.json = _allocation_request(world, candidate, version)
+            candidate.shape = shape
+        yield candidate.json
 
 
 def _allocation_request(world: World, candidate: Candidate, version: Microversion) -> str:

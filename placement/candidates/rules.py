@@ -28,6 +28,17 @@ class Rules:
             [index for index, need in enumerate(needs) if need.suffix in suffixes]
             for suffixes in request.same_subtrees
         ]
+        #: for each need, its amounts by class, as candidates have them
+        self.amounts = [dict(need.resources) for need in needs]
+        classes = [name for need in needs for name, _ in need.resources]
+        #: whether any choice for one need goes with any choice for the others
+        self.independent = (
+            self.nested
+            and not self.together
+            and not request.same_subtrees
+            and not (self.isolate and sum(not need.collective for need in needs) > 1)
+            and len(classes) == len(set(classes))
+        )
         #: for each need, of what same_subtree rules it is part: the needs of each
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
 

@@ -6,6 +6,7 @@ whose counters moved and reads the providers that were stamped since, all in one
 snapshot of the database.
 """
 
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -94,6 +95,9 @@ class Model:
         for bucket, provider in rows.read_all(conn, state.names, self._shared):
             state.world.put(provider)
             state.members.setdefault(bucket, set()).add(provider.id)
+        # What was read stays for as long as the worker lives: garbage collections need not walk through it.
+        gc.collect()
+        gc.freeze()
         LOG.info("read model loaded: %d resource providers", len(state.world))
         return state
 
