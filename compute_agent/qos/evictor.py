@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import shlex
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
@@ -13,6 +15,10 @@ LOG = logging.getLogger(__name__)
 
 _AT_A_TIME = 8
 """Guests that are seen off together; the others wait."""
+
+
+_TOLD = 500
+"""Characters of a command's last words that are passed on."""
 
 
 class EvictionFailedError(Exception):
@@ -77,21 +83,25 @@ def command_stop(command: str, timeout: float) -> Stop:
 
     def stop(guest: str) -> None:
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [*words, guest],
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout,
-                check=False,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired as error:
-            raise EvictionFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
         except OSError as error:
             raise EvictionFailedError(f"{words[0]} cannot be run: {error}") from error
-        if done.returncode:
-            told = (done.stderr.strip() or done.stdout.strip())[-500:]
-            raise EvictionFailedError(f"{words[0]} ended with {done.returncode}: {told or 'no message'}")
+        with process:
+            try:
+                told, _ = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold the pipe open as well
+                raise EvictionFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
+        if process.returncode:
+            told = told.strip()[-_TOLD:] or "no message"
+            raise EvictionFailedError(f"{words[0]} ended with {process.returncode}: {told}")
 
     return stop

@@ -19,8 +19,8 @@ _COSTLY = (Action.EVICT, Action.THROTTLE_DOWN)
 class _Gate:
     """Whether a knob may be given back now, and how far usage of the series that it moves may rise.
 
-    ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted. ``precise``: it can
-    be computed what giving back leads to; else one guest gets one step in a round. ``orphan``: nothing that
+    ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted. ``precise``: what
+    giving back leads to can be computed; else one guest gets one step in a round. ``orphan``: nothing that
     the knob moves has a line any more.
     """
 

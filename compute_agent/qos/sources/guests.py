@@ -40,16 +40,14 @@ def parse_page_cache(text: str) -> int:
 
 def cpu(now: Round, before: Round | None) -> dict[str, float]:
     """CPU use of each guest since the round before, in cores."""
+    # Read whether there is an earlier round or not: it is the earlier one of the next.
+    last = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
     if before is None or now.time <= before.time:
         return {}
-    earlier = {subject.facts.uuid: subject for subject in before.subjects}
-    used = {}
-    for subject in now.subjects:
-        first = earlier.get(subject.facts.uuid)
-        seconds = None if first is None else _grown(_cpu_seconds(before, first), _cpu_seconds(now, subject))
-        if seconds is not None:
-            used[subject.facts.uuid] = seconds / (now.time - before.time)
-    return used
+    first = {subject.facts.uuid: _cpu_seconds(before, subject) for subject in before.subjects}
+    grown = {guest: _grown(first.get(guest, {}), counted) for guest, counted in last.items()}
+    elapsed = now.time - before.time
+    return {guest: seconds / elapsed for guest, seconds in grown.items() if seconds is not None}
 
 
 def memory(now: Round) -> dict[str, float]:

@@ -1,0 +1,111 @@
+"""Seeing guests off."""
+
+import threading
+import time
+
+import pytest
+
+from compute_agent.qos.evictor import EvictionFailedError, Evictor, command_stop
+
+
+def finished(evictor, count=1):
+    """What ended, waited for."""
+    over = {}
+    deadline = time.monotonic() + 30
+    while len(over) < count and time.monotonic() < deadline:
+        over |= evictor.finished()
+        time.sleep(0.005)
+    return over
+
+
+def test_allocation_is_given_back_after_the_guest_has_left():
+    calls = []
+    evictor = Evictor(
+        lambda guest: calls.append(("stop", guest)), lambda guest: calls.append(("give", guest))
+    )
+    evictor.begin("a")
+    assert finished(evictor) == {"a": None}
+    assert calls == [("stop", "a"), ("give", "a")]
+    assert evictor.finished() == {}
+
+
+def test_allocation_is_kept_when_the_guest_stays():
+    def stop(guest):
+        raise EvictionFailedError("it does not want to")
+
+    given = []
+    evictor = Evictor(stop, given.append)
+    evictor.begin("a")
+    assert str(finished(evictor)["a"]) == "it does not want to"
+    assert given == []
+
+
+def test_allocation_that_cannot_be_given_back_is_a_failure():
+    def give_back(guest):
+        raise OSError("placement is away")
+
+    evictor = Evictor(lambda guest: None, give_back)
+    evictor.begin("a")
+    assert str(finished(evictor)["a"]) == "placement is away"
+
+
+def test_guest_is_told_once_while_it_is_leaving_and_may_be_told_again_afterwards():
+    go, told = threading.Event(), []
+
+    def stop(guest):
+        told.append(guest)
+        go.wait(30)
+
+    evictor = Evictor(stop, lambda guest: None)
+    evictor.begin("a")
+    evictor.begin("a")
+    go.set()
+    finished(evictor)
+    assert told == ["a"]
+    evictor.begin("a")
+    finished(evictor)
+    assert told == ["a", "a"]
+
+
+def test_way_of_a_metric_replaces_the_stop():
+    told = []
+    evictor = Evictor(lambda guest: told.append("stop"), lambda guest: told.append("give back"))
+    evictor.begin("a", lambda guest: told.append(f"own {guest}"))
+    finished(evictor)
+    assert told == ["own a", "give back"]
+
+
+def test_command_is_called_with_the_uuid_without_a_shell(tmp_path):
+    script = tmp_path / "migrate away"
+    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$#" "$@" > {tmp_path}/called\n')
+    script.chmod(0o755)
+    command_stop(f"'{script}' --to 'host 2; $(id)'", 30)("uuid-1")
+    assert (tmp_path / "called").read_text().splitlines() == ["3", "--to", "host 2; $(id)", "uuid-1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("sh -c 'echo no room >&2; exit 3'", "sh ended with 3: no room"),
+        ("false", "false ended with 1: no message"),
+        ("/nowhere/migrate", "/nowhere/migrate cannot be run: "),
+        ("sh -c 'sleep 60; true'", "sh did not end within 0.2 seconds"),
+    ],
+)
+def test_command_that_fails_tells_why(command, told):
+    with pytest.raises(EvictionFailedError) as raised:
+        command_stop(command, 0.2 if "sleep" in command else 30)("uuid-1")
+    assert str(raised.value).startswith(told)
+
+
+@pytest.mark.parametrize("command", ["", "  ", "'unclosed"])
+def test_command_that_is_none_is_refused(command):
+    with pytest.raises(ValueError, match=r"."):
+        command_stop(command, 1)
+
+
+def test_evictions_do_not_keep_the_agent_from_ending():
+    evictor = Evictor(lambda guest: time.sleep(60), lambda guest: None)
+    evictor.begin("a")
+    (thread,) = [one for one in threading.enumerate() if one.name == "evict-a"]
+    assert thread.daemon
