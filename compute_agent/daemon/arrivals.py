@@ -20,10 +20,15 @@ LOG = logging.getLogger(__name__)
 class Arrivals:
     """Hands a driver's changes to the pipeline, in their order."""
 
-    def __init__(self, pipeline: Pipeline, client: Callable[[], PlacementClient]) -> None:
-        """``client`` is called for each guest anew: the configuration may change."""
+    def __init__(
+        self, pipeline: Pipeline, client: Callable[[], PlacementClient], missed: Callable[[], None]
+    ) -> None:
+        """``client`` is called for each guest anew: the configuration may change. ``missed`` is called when
+        the pipeline has a guest for which Placement has to be asked again.
+        """
         self._pipeline = pipeline
         self._client = client
+        self._missed = missed
         self._changes: queue.SimpleQueue[tuple[Change, float] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="arrivals", daemon=True)
 
@@ -43,7 +48,10 @@ class Arrivals:
     def _run(self) -> None:
         while (item := self._changes.get()) is not None:
             try:
-                self._pipeline.submit(self._event(*item))
+                event = self._event(*item)
+                handled = self._pipeline.submit(event)
+                if _is_unanswered(event):
+                    handled.add_done_callback(lambda _: self._missed())
             except Exception:
                 LOG.exception("A change of guest %s could not be handed over", item[0].guest.uuid)
 
@@ -62,3 +70,8 @@ class Arrivals:
                     LOG.warning("What guest %s may use is not known yet: %s", guest.uuid, error)
                     return GuestStarted(guest, None, as_of, since)
                 return GuestStarted(guest, self._pipeline.world.own_part(held), as_of, since)
+
+
+def _is_unanswered(event: Event) -> bool:
+    """Whether Placement was asked in vain (it is not, about guests that merely changed)."""
+    return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation is None

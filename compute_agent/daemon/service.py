@@ -78,7 +78,7 @@ class Agent:
             self._conf.placement.report_retry_maximum,
             lambda: locate(self.driver, self.pipeline.world),
         )
-        self._arrivals = Arrivals(self.pipeline, lambda: self.client)
+        self._arrivals = Arrivals(self.pipeline, lambda: self.client, self._reports.wake)
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._signature = self._host_signature()
         self._server: SocketServer | None = None

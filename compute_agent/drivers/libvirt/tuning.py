@@ -94,12 +94,10 @@ class Tuning:
         }
         if not change:
             return False
-        self._domain.setSchedulerParametersFlags(change, self._affect_all())
+        self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        if self._domain.isPersistent():
+            self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         return True
-
-    def _affect_all(self) -> int:
-        live: int = self._libvirt.VIR_DOMAIN_AFFECT_LIVE
-        return live | self._libvirt.VIR_DOMAIN_AFFECT_CONFIG if self._domain.isPersistent() else live
 
     def _persist_pins(self, settings: CpuSettings, config: int) -> None:
         """Every write makes libvirtd write a file: only what differs is written."""

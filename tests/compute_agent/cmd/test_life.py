@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from threading import Thread
 
 import pytest
@@ -15,36 +14,6 @@ import pytest
 from compute_agent.daemon.protocol import DaemonUnreachableError, ask
 from compute_agent.drivers import procfs
 from tests.compute_agent.cmd.agents import allowed_cpus
-
-
-@pytest.fixture
-def uid():
-    return str(uuid.uuid4())
-
-
-@pytest.fixture
-def numa_node(agent, client):
-    """uuid of the provider that has the CPUs; the agent has reported by then."""
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
-    root = agent.status()["provider_uuid"]
-    (node,) = [provider for provider in client.providers_in_tree(root) if provider.parent_uuid == root]
-    return node.uuid
-
-
-@pytest.fixture
-def claim(client, numa_node):
-    def claim(consumer, **resources):
-        body = {
-            "allocations": {numa_node: {"resources": resources}},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": client.allocations(consumer).generation,
-            "consumer_type": "INSTANCE",
-        }
-        client._request("PUT", f"/allocations/{consumer}", body)
-
-    return claim
 
 
 def test_a_killed_agent_finds_its_guest_where_it_was(agent, claim, client, uid, live_placement):

@@ -11,6 +11,7 @@ from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,
+    GuestStarted,
     GuestStopped,
     Reconcile,
     StartGuest,
@@ -341,3 +342,48 @@ def test_events_from_other_threads_are_answered(rig):
     assert rig.metric("pin_seconds_count") == 1
     rig.pipeline.stop()
     assert not rig.pipeline.is_alive
+
+
+def test_a_guest_that_started_by_itself_goes_where_its_allocation_says(rig):
+    guest = rig.driver.create("a", "a", GuestSettings(), ())
+    rig.handle(GuestStarted(guest, {"node1": {"PCPU": 1}}, 1.0))
+    assert rig.observed("a") == {5}
+
+
+def test_a_guest_of_which_nothing_is_known_keeps_off_dedicated_cpus_until_it_is(rig):
+    guest = rig.driver.create("a", "a", GuestSettings(), ())
+    rig.handle(GuestStarted(guest, None, 1.0))
+    assert rig.observed("a") == {3, 7}
+    assert rig.pipeline.views()[0].allocation is None
+    rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 1}}}, 2.0))
+    assert rig.observed("a") == {5}
+
+
+def test_changed_settings_move_no_guest(rig):
+    rig.run("a", (1, 1, 0))
+    changed = replace(rig.driver.running["a"], settings=GuestSettings(priority=7))
+    rig.handle(GuestStarted(changed, None))
+    assert rig.observed("a") == {5}
+    assert rig.pipeline.views()[0].guest.settings.priority == 7
+
+
+def test_a_driver_that_cannot_say_what_runs_makes_nobody_forget_a_guest(rig, monkeypatch):
+    rig.run("a", (1, 1, 0))
+    saved = dict(rig.saved)
+
+    def away():
+        raise DriverError("libvirtd is away")
+
+    rig.new_pipeline()
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.driver, "guests", away)
+        rig.pipeline.start(saved)
+        for event in (Reconcile(), WorldChanged(WORLD), AllocationsRead({}, 1.0)):
+            assert rig.pipeline.submit(event).result(10) is None
+        with pytest.raises(DriverError, match="libvirtd is away"):
+            rig.pipeline.submit(StartGuest("b", "b", GuestSettings(), ("x",), {}, 1.0)).result(10)
+        assert rig.saved == saved
+    rig.pipeline.submit(Reconcile()).result(10)
+    rig.pipeline.stop()
+    assert rig.saved == saved
+    assert [view.guest.uuid for view in rig.pipeline.views()] == ["a"]

@@ -1,0 +1,127 @@
+"""The service, an agent and real QEMU guests together: from the claim to the release."""
+
+import os
+
+import pytest
+
+from tests.compute_agent.cmd.agents import Agent
+from tests.compute_agent.libvirtd import thread_cpus
+
+DEDICATED, SHARED = {"0"}, {"1"}
+
+
+@pytest.fixture
+def agent(write_ini, libvirtd):
+    """An agent whose guests are domains; CPU 0 is dedicated, CPU 1 shared."""
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    agent = Agent(
+        write_ini(
+            "libvirt.ini",
+            guests="driver = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2",
+            libvirt=f"uri = {libvirtd.uri}",
+        )
+    )
+    yield agent
+    agent.close()
+
+
+def places(pid):
+    """The CPUs of the guest CPU, and of all other threads."""
+    names = dict(thread_cpus(pid))
+    return names.pop("CPU 0/TCG"), set().union(*names.values())
+
+
+@pytest.fixture
+def domain(agent, claim, libvirtd, uid):
+    """A running guest with one dedicated CPU."""
+    claim(uid, PCPU=1)
+    domain = libvirtd.run(uid, vcpus=1, persistent=True)
+    agent.wait_for(lambda: places(libvirtd.process(domain)) == (DEDICATED, SHARED))
+    return domain
+
+
+def test_a_guest_is_claimed_for_started_pinned_kept_stopped_and_released(
+    agent, domain, claim, client, libvirtd, uid, live_placement
+):
+    shown = agent.ask("guest", "show", uid)
+    pid = libvirtd.process(domain)
+    assert (shown["kind"], shown["cpus"], shown["emulator_cpus"], shown["pid"]) == (
+        "dedicated",
+        "0",
+        "1",
+        pid,
+    )
+    assert (shown["name"], shown["vcpus"], shown["pending"]) == (domain.name(), 1, [])
+    assert agent.status()["driver"] == "libvirt"
+    assert agent.ask("audit") == []
+
+    for _ in range(2):
+        agent.kill()
+        live_placement.writes()
+        agent.start()
+        agent.wait_for(lambda: agent.status()["placement"] == "up")
+        assert agent.ask("guest", "show", uid) == shown
+        assert places(pid) == (DEDICATED, SHARED)
+        assert live_placement.writes() == []
+
+    agent.ask("guest", "stop", uid)
+    assert not domain.isActive()
+    assert agent.ask("guest", "list") == []
+    assert [row["finding"] for row in agent.ask("audit")] == ["allocation without guest"]
+    client._request("DELETE", f"/allocations/{uid}")
+    assert agent.ask("audit") == []
+
+
+def test_without_a_state_file_the_guest_stays_where_it_was(agent, domain, libvirtd, uid):
+    shown = agent.ask("guest", "show", uid)
+    agent.kill()
+    (agent.folder / "state.json").unlink()
+    agent.start()
+    agent.wait_for(lambda: agent.ask("guest", "show", uid) == shown)
+    assert places(libvirtd.process(domain)) == (DEDICATED, SHARED)
+
+
+def test_libvirtd_may_go_and_come_back_and_drift_is_repaired_then(agent, domain, libvirtd, uid):
+    pid = libvirtd.process(domain)
+    libvirtd.kill()
+    try:
+        agent.kill()
+        agent.start()  # without libvirtd, and without forgetting the guest
+        agent.wait_for(lambda: "cannot be taken over" in agent.log())
+        assert agent.ask("guest", "list") == []
+        done = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "9")
+        assert done.returncode == 1
+        assert places(pid) == (DEDICATED, SHARED)
+    finally:
+        libvirtd.start()
+    (domain,) = libvirtd.connection.listAllDomains()
+    agent.wait_for(lambda: [guest["pid"] for guest in agent.ask("guest", "list")] == [pid])
+    domain.pinEmulator((True, True))
+    agent.wait_for(lambda: places(pid) == (DEDICATED, SHARED))
+
+
+def test_a_guest_without_allocation_runs_on_the_shared_cpus(agent, numa_node, libvirtd, uid):
+    domain = libvirtd.run(uid, vcpus=1)
+    agent.wait_for(lambda: places(libvirtd.process(domain)) == (SHARED, SHARED))
+    assert agent.ask("guest", "show", uid)["kind"] == "unallocated"
+    domain.destroy()
+    agent.wait_for(lambda: agent.ask("guest", "list") == [])
+
+
+def test_a_guest_that_starts_without_placement_is_kept_off_dedicated_cpus_until_it_answers(
+    agent, claim, libvirtd, live_placement, uid
+):
+    claim(uid, PCPU=1)
+    live_placement.stop()
+    domain = libvirtd.run(uid, vcpus=1)
+    agent.wait_for(lambda: places(libvirtd.process(domain)) == (SHARED, SHARED))
+    live_placement.start()
+    agent.wait_for(lambda: places(libvirtd.process(domain)) == (DEDICATED, SHARED))
+
+
+def test_domains_are_not_started_by_the_agent(agent, claim, uid):
+    claim(uid, PCPU=1)
+    done = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "9")
+    assert done.returncode == 1
+    assert "guests of driver libvirt are not started by the agent" in done.stderr

@@ -1,0 +1,325 @@
+"""The libvirt driver on a real libvirtd with real QEMU guests."""
+
+import os
+import queue
+import signal
+import time
+import uuid
+
+import pytest
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import ChangeKind, CpuSettings, DriverError, GuestGoneError
+from compute_agent.drivers.libvirt.driver import LibvirtDriver
+from compute_agent.drivers.libvirt.tuning import SchedulerParameters
+from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+from tests.compute_agent.libvirtd import thread_cpus
+
+SECONDS = 20
+ZERO, ONE = frozenset({0}), frozenset({1})
+APART = CpuSettings((ZERO, ONE), ONE)
+SWAPPED = CpuSettings((ONE, ZERO), ZERO)
+
+METADATA = (
+    '<guest:settings xmlns:guest="urn:placement-compute:guest:1">'
+    "<guest:qos_class>{}</guest:qos_class></guest:settings>"
+)
+NOVA = (
+    '<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">'
+    '<nova:flavor name="f"><nova:extraSpecs>'
+    '<nova:extraSpec name="hw:cpu_thread_policy">isolate</nova:extraSpec>'
+    '<nova:extraSpec name="hw:emulator_threads_policy">isolate</nova:extraSpec>'
+    "</nova:extraSpecs></nova:flavor></nova:instance>"
+)
+
+pytestmark = pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1")
+
+
+class Watched:
+    """A driver, and what it tells."""
+
+    def __init__(self, uri):
+        self.driver = LibvirtDriver(uri)
+        self.changes = queue.SimpleQueue()
+        self.driver.watch(self.changes.put)
+
+    def next(self):
+        change = self.changes.get(timeout=SECONDS)
+        return change.kind, change.guest
+
+    def started(self):
+        kind, guest = self.next()
+        assert kind is ChangeKind.STARTED
+        return guest
+
+
+@pytest.fixture
+def watched(libvirtd):
+    watched = Watched(libvirtd.uri)
+    yield watched
+    watched.driver.close()
+
+
+@pytest.fixture
+def driver(watched):
+    return watched.driver
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def roles(pid):
+    """The CPUs of guest CPUs 0 and 1, the I/O thread, and all else."""
+    names = dict(thread_cpus(pid))
+    guest = [names.pop(f"CPU {number}/TCG") for number in (0, 1)]
+    return [*guest, names.pop("IO iothread1"), set().union(*names.values())]
+
+
+def test_a_domain_that_starts_is_told_of_with_its_settings(watched, libvirtd):
+    guest_uuid = str(uuid.uuid4())
+    domain = libvirtd.run(guest_uuid, metadata=METADATA.format("BE"))
+    guest = watched.started()
+    assert (guest.uuid, guest.name, guest.driver) == (guest_uuid, domain.name(), "libvirt")
+    assert (guest.settings.vcpus, guest.settings.qos_class) == (2, "BE")
+    assert guest.pid == libvirtd.process(domain)
+    domain.destroy()
+    assert watched.next() == (ChangeKind.STOPPED, guest)
+
+
+def test_the_flavor_that_nova_wrote_counts(watched, libvirtd):
+    libvirtd.run(metadata=NOVA)
+    settings = watched.started().settings
+    assert (settings.thread_policy, settings.emulator_policy) == (
+        ThreadPolicy.ISOLATE,
+        EmulatorPolicy.ISOLATE,
+    )
+
+
+def test_changed_metadata_is_told_of(watched, libvirtd):
+    domain = libvirtd.run()
+    before = watched.started()
+    kind, key = libvirtd.libvirt.VIR_DOMAIN_METADATA_ELEMENT, "guest"
+    text = "<settings><qos_class>LSR</qos_class></settings>"
+    domain.setMetadata(kind, text, key, "urn:placement-compute:guest:1")
+    kind, after = watched.next()
+    assert (kind, after.pid, before.settings.qos_class) == (ChangeKind.CHANGED, before.pid, "LS")
+    assert after.settings.qos_class == "LSR"
+    assert list(watched.driver.guests()) == [after]
+
+
+def test_guest_cpus_io_threads_and_emulator_are_pinned_each_to_its_own(watched, libvirtd):
+    libvirtd.run()
+    guest = watched.started()
+    watched.driver.apply_cpu_settings(guest, APART)
+    assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
+    watched.driver.apply_cpu_settings(guest, SWAPPED)
+    assert roles(guest.pid) == [{"1"}, {"0"}, {"0"}, {"0"}]
+    assert watched.driver.observed_cpus(guest) == ZERO | ONE
+
+
+def test_libvirt_knows_the_pins_of_a_transient_domain(watched, libvirtd):
+    domain = libvirtd.run()
+    watched.driver.apply_cpu_settings(watched.started(), APART)
+    assert not domain.isPersistent()
+    assert domain.vcpuPinInfo() == [(True, False), (False, True)]
+    assert domain.emulatorPinInfo() == (False, True)
+
+
+def test_pins_are_in_the_definition_of_a_persistent_domain_and_hold_from_its_next_start(watched, libvirtd):
+    domain = libvirtd.run(persistent=True)
+    guest = watched.started()
+    watched.driver.apply_cpu_settings(guest, APART)
+    config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    assert domain.vcpuPinInfo(config) == [(True, False), (False, True)]
+    assert domain.emulatorPinInfo(config) == (False, True)
+    assert domain.ioThreadInfo(config)[0][1] == [False, True]
+
+    domain.destroy()
+    assert watched.next() == (ChangeKind.STOPPED, guest)
+    domain.create()
+    again = watched.started()
+    assert again.pid != guest.pid
+    assert roles(again.pid)[:3] == [{"0"}, {"1"}, {"1"}]
+
+
+def test_one_stray_thread_is_seen_and_put_back(watched, libvirtd):
+    domain = libvirtd.run()
+    guest = watched.started()
+    watched.driver.apply_cpu_settings(guest, APART)
+    (stray,) = [
+        tid for tid in procfs.thread_ids(guest.pid) if procfs.thread_name(guest.pid, tid) == "CPU 0/TCG"
+    ]
+    domain.pinVcpu(0, (True, True))
+    assert watched.driver.cpu_affinity(guest, APART) == {stray: ZERO | ONE}
+    assert watched.driver.apply_cpu_settings(guest, APART) == 1
+    assert watched.driver.cpu_affinity(guest, APART) == {}
+
+
+def test_a_guest_cpu_that_is_plugged_in_runs_on_what_the_others_have(watched, libvirtd):
+    xml = libvirtd.xml().replace("<vcpu>2</vcpu>", "<vcpu current='2'>3</vcpu>")
+    domain = libvirtd.connection.createXML(xml)
+    guest = watched.started()
+    settings = CpuSettings((ZERO, ZERO), ONE)
+    watched.driver.apply_cpu_settings(guest, settings)
+    domain.setVcpusFlags(3, libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    wait_for(lambda: "CPU 2/TCG" in thread_cpus(guest.pid))
+    watched.driver.apply_cpu_settings(guest, settings)
+    assert thread_cpus(guest.pid)["CPU 2/TCG"] == {"0"}
+
+
+def test_a_domain_destroyed_in_the_middle_is_gone(driver, watched, libvirtd, monkeypatch):
+    domain = libvirtd.run()
+    guest = watched.started()
+    known = driver._known(guest)
+    monkeypatch.setattr(type(known.process), "misplaced", _destroying(domain, type(known.process).misplaced))
+    with pytest.raises(GuestGoneError, match=guest.uuid):
+        driver.apply_cpu_settings(guest, APART)
+
+
+def _destroying(domain, misplaced):
+    """``misplaced`` of a guest that is destroyed when its threads have been looked at."""
+
+    def look(self, settings):
+        found = misplaced(self, settings)
+        domain.destroy()
+        return found
+
+    return look
+
+
+def test_a_killed_qemu_is_gone_at_once(driver, watched, libvirtd):
+    libvirtd.run()
+    guest = watched.started()
+    os.kill(guest.pid, signal.SIGKILL)
+    wait_for(lambda: list(driver.guests()) == [])
+    for ask in (driver.thread_ids, driver.observed_cpus, lambda it: driver.apply_cpu_settings(it, APART)):
+        with pytest.raises(GuestGoneError):
+            ask(guest)
+    driver.stop(guest, 0)
+    assert watched.next() == (ChangeKind.STOPPED, guest)
+
+
+def test_a_guest_without_an_operating_system_is_destroyed_after_the_timeout(driver, watched, libvirtd):
+    libvirtd.run()
+    guest = watched.started()
+    driver.stop(guest, 0.1)
+    assert procfs.identify(guest.pid) is None
+    assert watched.next() == (ChangeKind.STOPPED, guest)
+
+
+def test_a_paused_guest_is_stopped(driver, watched, libvirtd):
+    domain = libvirtd.run()
+    guest = watched.started()
+    domain.suspend()
+    driver.stop(guest, 0.1)
+    assert list(driver.guests()) == []
+
+
+def test_without_libvirtd_guests_are_known_and_changes_are_refused_until_it_is_back(
+    driver, watched, libvirtd
+):
+    libvirtd.run()
+    guest = watched.started()
+    driver.apply_cpu_settings(guest, APART)
+    libvirtd.kill()
+    try:
+        assert list(driver.guests()) == [guest]
+        assert driver.cpu_affinity(guest, APART) == {}
+        with pytest.raises(DriverError) as caught:
+            driver.apply_cpu_settings(guest, SWAPPED)
+        assert not isinstance(caught.value, GuestGoneError)
+        assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
+    finally:
+        libvirtd.start()
+    wait_for(lambda: driver._connection.is_open)
+    assert driver.apply_cpu_settings(guest, SWAPPED) > 0
+    assert roles(guest.pid) == [{"1"}, {"0"}, {"0"}, {"0"}]
+    libvirtd.run()  # events come again
+    assert watched.started().uuid != guest.uuid
+
+
+def test_what_happened_while_libvirtd_was_away_is_found_out(watched, libvirtd):
+    libvirtd.run()
+    gone, stays = watched.started(), None
+    libvirtd.run()
+    stays = watched.started()
+    libvirtd.kill()
+    os.kill(gone.pid, signal.SIGKILL)
+    libvirtd.start()
+    libvirtd.run()
+    told = [watched.next() for _ in range(2)]
+    assert (ChangeKind.STOPPED, gone) in told
+    (new,) = [guest for kind, guest in told if kind is ChangeKind.STARTED]
+    assert {guest.uuid for guest in watched.driver.guests()} == {stays.uuid, new.uuid}
+
+
+def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
+    domain = libvirtd.run()
+    libvirtd.kill()
+    try:
+        driver = LibvirtDriver(libvirtd.uri)
+        with pytest.raises(DriverError, match="is away"):
+            driver.guests()
+        libvirtd.start()
+        wait_for(lambda: driver._listed)
+        assert [guest.pid for guest in driver.guests()] == [libvirtd.process(domain)]
+    finally:
+        driver.close()
+        libvirtd.connection  # noqa: B018 # is there again
+
+
+def test_a_restarted_guest_is_another_one(watched, libvirtd):
+    domain = libvirtd.run(persistent=True)
+    first = watched.started()
+    domain.destroy()
+    domain.create()
+    assert watched.next() == (ChangeKind.STOPPED, first)
+    second = watched.started()
+    assert (second.uuid, second.pid != first.pid) == (first.uuid, True)
+    with pytest.raises(GuestGoneError):
+        watched.driver.apply_cpu_settings(first, APART)
+
+
+def test_memory_is_bound_to_its_node_or_left_where_it_is_with_a_word(driver, watched, libvirtd, caplog):
+    domain = libvirtd.run(persistent=True)
+    guest = watched.started()
+    driver.apply_cpu_settings(guest, CpuSettings((ZERO, ONE), ONE, frozenset({0})))
+    assert driver.cpu_affinity(guest, APART) == {}
+    if libvirtd.has_cgroups:
+        assert domain.numaParameters()["numa_nodeset"] == "0"
+        assert "nodeset='0'" in domain.XMLDesc(libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE)
+        assert "stays where it is" not in caplog.text
+    else:
+        assert "stays where it is" in caplog.text
+
+
+def test_memory_on_a_node_that_is_not_there_costs_a_word_and_no_pin(driver, watched, libvirtd, caplog):
+    libvirtd.run()
+    guest = watched.started()
+    driver.apply_cpu_settings(guest, CpuSettings((ZERO, ONE), ONE, frozenset({63})))
+    assert driver.cpu_affinity(guest, APART) == {}
+    assert f"The memory of guest {guest.uuid} stays where it is" in caplog.text
+
+
+def test_shares_and_quota_are_set_once_and_kept_in_the_definition(driver, watched, libvirtd):
+    if not libvirtd.has_cgroups:
+        pytest.skip("needs cgroups for guests")
+    domain = libvirtd.run(persistent=True)
+    guest = watched.started()
+    wanted = SchedulerParameters(shares=512, quota=50_000)
+    assert driver.apply_scheduler_parameters(guest, wanted)
+    assert driver.scheduler_parameters(guest) == SchedulerParameters(512, 100_000, 50_000)
+    assert not driver.apply_scheduler_parameters(guest, wanted)
+    config = domain.schedulerParametersFlags(libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+    assert (config["cpu_shares"], config["vcpu_quota"]) == (512, 50_000)
+
+
+def test_parameters_that_libvirt_refuses_are_an_error_that_names_the_guest(driver, watched, libvirtd):
+    libvirtd.run()
+    guest = watched.started()
+    with pytest.raises(DriverError, match=f"guest {guest.uuid} does not take scheduler parameters"):
+        driver.apply_scheduler_parameters(guest, SchedulerParameters(period=1))
