@@ -35,7 +35,7 @@ class Filesystem:
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise self._error(error, path, asked=False) from error
+            raise self._error(error, path) from error
 
     def read_optional(self, path: str) -> str | None:
         """The text of a file without blanks at its ends; None where it is missing or cannot be read."""
@@ -48,19 +48,23 @@ class Filesystem:
         """Write to a file of the kernel, at once as the kernel needs it. Raises ResctrlError."""
         try:
             handle = os.open(self.root / path, os.O_WRONLY)
-            try:
-                os.write(handle, text.encode())
-            finally:
-                os.close(handle)
         except OSError as error:
             raise self._error(error, path) from error
+        try:
+            os.write(handle, text.encode())
+        except OSError as error:
+            raise self._error(error, path, self._status()) from error
+        finally:
+            os.close(handle)
 
     def make(self, path: str) -> None:
         """Make a group. Raises ResctrlError."""
+        before = self._status()
         try:
             (self.root / path).mkdir()
         except OSError as error:
-            raise self._error(error, path) from error
+            # Unlike writing, this adds to the status of the last command; and mostly it has nothing to say.
+            raise self._error(error, path, self._status().removeprefix(before)) from error
 
     def remove(self, path: str) -> None:
         """Remove a group; its tasks go to its parent. Raises ResctrlError."""
@@ -77,10 +81,14 @@ class Filesystem:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise self._error(error, path, asked=False) from error
+            raise self._error(error, path) from error
 
-    def _error(self, error: OSError, path: str, asked: bool = True) -> ResctrlError:
-        # Some kernels add to the text of earlier failures: each line once is enough.
-        lines = (self.read_optional(STATUS_FILE) or "").splitlines() if asked else []
-        status = "; ".join(dict.fromkeys(line for line in lines if line != "ok"))
-        return ResctrlError(error.errno or errno.EIO, str(self.root / path), status)
+    def _status(self) -> str:
+        try:
+            return self.read(STATUS_FILE)
+        except ResctrlError:
+            return ""
+
+    def _error(self, error: OSError, path: str, status: str = "") -> ResctrlError:
+        lines = [line for line in status.splitlines() if line not in ("", "ok")]
+        return ResctrlError(error.errno or errno.EIO, str(self.root / path), "; ".join(lines))

@@ -7,6 +7,7 @@ exclusive ways that are in force or promised. Groups of others are not touched.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compute_agent.resctrl.host import Host, cache_mask
@@ -82,7 +83,8 @@ class _Planner:
         self.wanted = wanted
         self.now = {name: group.schemata for name, group in present.groups.items()}
         self.done: list[Step] = []
-        self.promised = {cache: _promised(host, present, wanted, cache) for cache in host.divisions}
+        self.held = {cache: _held(host, present, wanted, cache) for cache in host.divisions}
+        self.promised = {cache: _promised(wanted, cache, self.held[cache]) for cache in host.divisions}
 
     def steps(self) -> tuple[Step, ...]:
         for name in sorted(self.now):
@@ -125,18 +127,22 @@ class _Planner:
         values = Schemata()
         for cache in self.host.divisions:
             values = values.updated(self._cache_lines(cache, self._in_transit(group, cache, now)))
-        control = self.host.platform.mb
-        for domain in control.ids if control else ():
-            final = group.schemata.get(control.resource, domain) if control else None
-            if control and final is not None:
-                before = now.get(control.resource, domain) if now is not None else None
-                least = final if before is None else min(final, before)
-                values = values.updated(Schemata({control.resource: {domain: least}}))
-        return values
+        least = {}
+        for domain, final in group.schemata.lines.get("MB", {}).items():
+            before = now.get("MB", domain) if now is not None else None
+            least[domain] = final if before is None else min(final, before)
+        return values.updated(Schemata({"MB": least}))
 
     def _in_transit(self, group: WantedGroup, cache: int, now: Schemata | None) -> Mask:
         """A mask that steps on nothing that is promised to others, as near to the final one as can be."""
         division = self.host.divisions[cache]
+        before = cache_mask(self.host.platform, now, cache) if now is not None else NOTHING
+        everybodys = division.open_ways(division.pool)
+        if cache in group.exclusive:  # its own moves come in their turn
+            if now is None:
+                return everybodys
+            if before and before == self.held[cache].get(group.name):
+                return before
         others = NOTHING
         for name, mask in self.promised[cache].items():
             if name != group.name:
@@ -144,31 +150,39 @@ class _Planner:
         final = cache_mask(self.host.platform, group.schemata, cache)
         if cache not in group.exclusive and not final & others:
             return final
-        before = cache_mask(self.host.platform, now, cache) if now is not None else final
-        if before and not before & (others | division.locked):
+        before = before or final
+        if not before & (others | division.locked):
             return before
-        for candidate in (before & final, before, final):
+        # What becomes its own is not free before everybody else has left it.
+        for candidate in (before & final, before, *([] if cache in group.exclusive else [final])):
             mask = division.rules.widest(candidate - others - division.locked, around=division.shared)
             if mask:
                 return mask
-        return division.open_ways(division.pool)  # what is shared by all, always
+        return everybodys
 
     def _cache_lines(self, cache: int, mask: Mask) -> Schemata:
         resources = self.host.platform.l3.resources if self.host.platform.l3 else ()
         return Schemata({resource: {cache: mask.bits} for resource in resources})
 
 
-def _promised(host: Host, present: Present, wanted: Resolution, cache: int) -> dict[str, Mask]:
-    """All ways that are exclusive to a group before, during or after the moves.
+def _held(host: Host, present: Present, wanted: Resolution, cache: int) -> dict[str, Mask]:
+    """The ways that groups have for themselves at the beginning and have to move from or keep.
 
-    Who moves from beyond the pool had no exclusive ways.
+    What the default group can fill as well is nobody's own, unless it is to stay.
     """
-    pool = host.divisions[cache].pool
-    promised: dict[str, Mask] = {}
+    default = cache_mask(host.platform, present.default.schemata, cache)
+    held = {name: group.exclusive[cache] for name, group in wanted.groups.items() if cache in group.exclusive}
+    for move in reversed(wanted.moves.get(cache, ())):
+        held[move.owner] = NOTHING if move.before & default else move.before
+    return held
+
+
+def _promised(wanted: Resolution, cache: int, held: Mapping[str, Mask]) -> dict[str, Mask]:
+    """All ways that are exclusive to a group before, during or after the moves."""
+    promised = dict(held)
     for name, group in wanted.groups.items():
         if cache in group.exclusive:
-            promised[name] = group.exclusive[cache]
+            promised[name] = promised[name] | group.exclusive[cache]
     for move in wanted.moves.get(cache, ()):
-        before = move.before if pool.covers(move.before) else NOTHING
-        promised[move.owner] = promised.get(move.owner, NOTHING) | before | move.after
+        promised[move.owner] = promised[move.owner] | move.after
     return promised

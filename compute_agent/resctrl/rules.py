@@ -231,7 +231,7 @@ def _held(host: Host, present: Present, cache: int, counts: Mapping[str, int]) -
     """The masks of those who have exclusive ways now, in the order of their rights.
 
     Sure are those that the default group cannot fill. Where it can, somebody may have changed the default
-    group: a mask of the right size is then worth keeping, too.
+    group: a mask of the right size in the pool is then worth keeping, too.
     """
     default = cache_mask(host.platform, present.default.schemata, cache)
     sure, likely = {}, {}
@@ -240,7 +240,7 @@ def _held(host: Host, present: Present, cache: int, counts: Mapping[str, int]) -
             mask = cache_mask(host.platform, present.groups[group].schemata, cache)
             if not mask & default:
                 sure[group] = mask
-            elif len(mask) == count:
+            elif len(mask) == count and host.divisions[cache].pool.covers(mask):
                 likely[group] = mask
     return sure | likely
 

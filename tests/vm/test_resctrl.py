@@ -1,10 +1,15 @@
-"""The resctrl library on real kernels, with the same test module as on fake trees."""
+"""The resctrl library on real kernels, by the test module that fake trees have; and the fake against them."""
 
+import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
+from tests.compute_agent.resctrl import fake, replay
 from tests.vm import machine
+
+pytestmark = pytest.mark.slow
 
 MODULE = "tests/compute_agent/resctrl/test_kernel.py"
 SMP = ("--smp", "sockets=2,cores=2,threads=2")
@@ -19,26 +24,56 @@ MACHINES = {
     "amd-6.1": ("--cpu", "amd", "--mount=", "--kernel", "6.1.", "--rdt", "rmids=6"),
 }
 
+FAKES = {
+    "intel": (fake.INTEL, 1),
+    "amd": (replace(fake.AMD, way_bytes=2**21), 2),
+    "intel-cdp": (fake.INTEL_CDP, 3),
+}
+"""What the machine is in the fake, and the seed of the commands that both are given."""
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MACHINES)
-def test_the_library_works_with_a_real_kernel(name, tmp_path, record_property):
+
+@pytest.fixture
+def share(tmp_path):
+    """A folder to share with the machine; skips where there is none."""
     try:
         machine.find()
     except machine.MachineMissing as missing:
         pytest.skip(str(missing))
     machine.stage(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_library_works_with_a_real_kernel(name, share, record_property):
+    like, seed = FAKES.get(name, (None, 0))
+    commands = [machine.pytest_command(MODULE, "result.xml")]
+    if like is not None:
+        todo = replay.commands(seed, 600, like.l3, like.l3, like.ways, like.mb, like.cdp)
+        (share / "commands.json").write_text(json.dumps(todo))
+        # First, as tests leave RMIDs behind that are busy for a while.
+        commands.insert(0, f"python3 -m {replay.__name__} /sys/fs/resctrl commands.json outcomes.json")
     result = machine.run(
-        machine.pytest_command(MODULE, "result.xml"),
-        tmp_path,
+        " && ".join(commands),
+        share,
         *SMP,
         *MACHINES[name],
         *("--env", "RESCTRL_MOUNT=/sys/fs/resctrl"),
     )
     print(result.output)
     assert result.status == 0, result.output
-    suite = ElementTree.parse(tmp_path / "result.xml").getroot().find("testsuite")
+    suite = ElementTree.parse(share / "result.xml").getroot().find("testsuite")
     totals = {key: int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped")}
     record_property("totals", totals)
     assert totals["failures"] == totals["errors"] == 0
     assert totals["tests"] - totals["skipped"] >= 25
+    if like is not None:
+        compare(todo, replay.play(fake.FakeResctrl.of(like, share / "fake"), todo), share / "outcomes.json")
+
+
+def compare(todo, expected, outcomes):
+    """The fake has to answer random commands as the kernel did, with the same files after each."""
+    found = json.loads(outcomes.read_text())
+    assert len(found) == len(todo)
+    assert sum(1 for outcome in found if outcome["errno"] == 0) > 100
+    for one, ours, kernels in zip(todo, expected, found, strict=True):
+        assert ours == kernels, one

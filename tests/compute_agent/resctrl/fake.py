@@ -7,14 +7,19 @@ makes them, RMIDs that stay busy after their group is gone, counters that count.
 
 import errno
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from compute_agent.resctrl import schemata
 from compute_agent.resctrl.filesystem import STATUS_FILE, Filesystem, ResctrlError
+from compute_agent.resctrl.reader import inside
 
 EVENTS = ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")
+
+NAME_WIDTH = 6
+"""Names of resources are padded to the longest that the processor could have: L3CODE."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class FakeResctrl(Filesystem):
             }
             for name in names
         }
-        lines = {name: dict.fromkeys(machine.l3, full) for name in names}
+        lines = {}
         if machine.mb:
             info["MB"] = {
                 "num_closids": machine.mb_closids,
@@ -95,6 +100,7 @@ class FakeResctrl(Filesystem):
                 "delay_linear": int(machine.mb <= 100),
             }
             lines["MB"] = dict.fromkeys(machine.mb_ids or machine.l3, machine.mb)
+        lines |= {name: dict.fromkeys(machine.l3, full) for name in names}
         info["L3_MON"] = {"num_rmids": machine.rmids, "mon_features": "\n".join(EVENTS)}
         for name, values in info.items():
             (root / "info" / name).mkdir(parents=True)
@@ -104,7 +110,12 @@ class FakeResctrl(Filesystem):
             name: {d: v if name == "MB" else machine.way_bytes * machine.ways for d, v in values.items()}
             for name, values in lines.items()
         }
-        (root / "schemata").write_text(str(schemata.Schemata(lines)))
+        (root / "schemata").write_text(
+            "".join(
+                f"{name:>{NAME_WIDTH}}:{line.partition(':')[2]}\n"
+                for name, line in zip(lines, str(schemata.Schemata(lines)).splitlines(), strict=True)
+            )
+        )
         (root / "size").write_text(
             "".join(f"{n}:" + ";".join(f"{d}={v}" for d, v in vs.items()) + "\n" for n, vs in sizes.items())
         )
@@ -129,7 +140,9 @@ class FakeResctrl(Filesystem):
         group, _, name = path.rpartition("/")
         if not (self.root / path).exists():
             raise self._refused(errno.ENOENT, path)
-        self._status("ok")
+        if name == "schemata" and not text.endswith("\n"):
+            raise self._refused(errno.EINVAL, path)
+        self._say("ok")
         if name == "schemata":
             self._write_schemata(group, text)
         elif name == "tasks":
@@ -149,13 +162,12 @@ class FakeResctrl(Filesystem):
         monitoring = parent.name == "mon_groups"
         if parent != self.root and not monitoring:
             raise self._refused(errno.EPERM, path)
-        self._status("ok")
         groups = self._groups()
         rmids = self._number("L3_MON", "num_rmids") if (self.root / "info/L3_MON").exists() else None
         if rmids is not None and self._rmids_taken() >= rmids:
-            raise self._refused(errno.ENOSPC, path, "Out of RMIDs")
+            raise self._refused(errno.ENOSPC, path, "Out of RMIDs", added=True)
         if not monitoring and len(groups) >= self._closids():
-            raise self._refused(errno.ENOSPC, path, "Out of CLOSIDs")
+            raise self._refused(errno.ENOSPC, path, "Out of CLOSIDs", added=True)
         values = None if monitoring else self._initial()
         folder.mkdir()
         (folder / "tasks").write_text("")
@@ -183,9 +195,7 @@ class FakeResctrl(Filesystem):
     # The kernel
 
     def _write_schemata(self, group: str, text: str) -> None:
-        path = f"{group}/schemata"
-        if not text.endswith("\n"):
-            raise self._refused(errno.EINVAL, path)
+        path = inside(group, "schemata")
         now = self._schemata(group)
         new: dict[str, dict[int, int]] = {}
         for line in text[:-1].split("\n"):
@@ -200,7 +210,7 @@ class FakeResctrl(Filesystem):
                 raise self._refused(errno.EINVAL, path, status)
             for part in filter(None, values.split(";")):
                 domain, equals, value = part.partition("=")
-                if not equals or not domain.strip().isdigit():
+                if not equals or not domain.isdigit():
                     raise self._refused(errno.EINVAL, path, "Missing '=' or non-numeric domain")
                 if now.get(name, int(domain)) is None:
                     raise self._refused(errno.EINVAL, path)
@@ -211,10 +221,9 @@ class FakeResctrl(Filesystem):
         self._show(group, now.updated(schemata.Schemata(new)))
 
     def _cbm(self, group: str, path: str, name: str, domain: int, text: str) -> int:
-        try:
-            mask = int(text, 16)
-        except ValueError:
-            raise self._refused(errno.EINVAL, path, f"Non-hex character in the mask {text}") from None
+        if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]+", text):
+            raise self._refused(errno.EINVAL, path, f"Non-hex character in the mask {text}")
+        mask = int(text, 16)
         least = self._number(name, "min_cbm_bits")
         if (least > 0 and mask == 0) or mask > self._full(name):
             raise self._refused(errno.EINVAL, path, "Mask out of range")
@@ -245,7 +254,7 @@ class FakeResctrl(Filesystem):
         return -(-value // step) * step
 
     def _write_task(self, group: str, text: str) -> None:
-        path = f"{group}/tasks"
+        path = inside(group, "tasks")
         if not text.strip().isdigit():
             raise self._refused(errno.EINVAL, path, f"Task list parsing error pid {text.strip()}")
         task = int(text) or os.getpid()
@@ -257,7 +266,7 @@ class FakeResctrl(Filesystem):
             raise self._refused(errno.EINVAL, path, status)
         for other in self._groups():
             members = [other] if other != parent else []
-            folder = f"{other}/mon_groups" if other else "mon_groups"
+            folder = inside(other, "mon_groups")
             members += [f"{folder}/{name}" for name in self.folders(folder)]
             for one in members:
                 self._set_tasks(one, [other_task for other_task in self._tasks(one) if other_task != task])
@@ -265,7 +274,7 @@ class FakeResctrl(Filesystem):
 
     def _write_mode(self, group: str, text: str) -> None:
         mode = text.strip()
-        path = f"{group}/mode"
+        path = inside(group, "mode")
         if mode not in ("shareable", "exclusive"):
             raise self._refused(errno.EINVAL, path, "Unknown or unsupported mode")
         if mode == "exclusive":
@@ -290,10 +299,9 @@ class FakeResctrl(Filesystem):
                 if self._mode(group) == "exclusive":
                     taken |= self._schemata(group).get(name, domain) or 0
             mask = self._full(name) & ~taken
-            if self._optional(name, "sparse_masks") != "1":
-                mask &= ~(mask + (mask & -mask))
+            mask &= ~(mask + (mask & -mask))  # in one piece, also where holes are allowed
             if mask.bit_count() < self._number(name, "min_cbm_bits"):
-                raise self._refused(errno.ENOSPC, "", f"No space on {name}:{domain}")
+                raise self._refused(errno.ENOSPC, "", f"No space on {name}:{domain}", added=True)
             lines.setdefault(name, {})[domain] = mask if value is not None else 0
         return schemata.Schemata(lines)
 
@@ -306,14 +314,11 @@ class FakeResctrl(Filesystem):
         return ["", *(name for name in self.folders() if (self.root / name / "schemata").exists())]
 
     def _rmids_taken(self) -> int:
-        return sum(
-            1 + len(self.folders(f"{group}/mon_groups" if group else "mon_groups"))
-            for group in self._groups()
-        )
+        return sum(1 + len(self.folders(inside(group, "mon_groups"))) for group in self._groups())
 
     def _show(self, group: str, values: schemata.Schemata) -> None:
         """Write schemata and size, padded as the kernel pads them."""
-        names = max(map(len, values.lines))
+        names = len(self._text("schemata").partition(":")[0])
         data = max(
             [-(-self._full(name).bit_length() // 4) for name in self.caches]
             + [len(str(most)) if most <= 2048 else 3 for most in self.maximum.values()]
@@ -351,14 +356,14 @@ class FakeResctrl(Filesystem):
                 (data / event).write_text("0\n")
 
     def _schemata(self, group: str) -> schemata.Schemata:
-        return schemata.parse(self._text(f"{group}/schemata"))
+        return schemata.parse(self._text(inside(group, "schemata")))
 
     def _mode(self, group: str) -> str:
         path = self.root / group / "mode"
         return path.read_text().strip() if path.exists() else "shareable"
 
     def _tasks(self, group: str) -> list[int]:
-        return [int(line) for line in self._text(f"{group}/tasks").split()]
+        return [int(line) for line in self._text(inside(group, "tasks")).split()]
 
     def _set_tasks(self, group: str, tasks: list[int]) -> None:
         (self.root / group / "tasks").write_text("".join(f"{task}\n" for task in tasks))
@@ -374,12 +379,14 @@ class FakeResctrl(Filesystem):
         return path.read_text().strip() if path.exists() else None
 
     def _text(self, path: str) -> str:
-        return (self.root / path.lstrip("/")).read_text()
+        return (self.root / path).read_text()
 
-    def _status(self, text: str) -> None:
+    def _say(self, text: str) -> None:
         (self.root / STATUS_FILE).write_text(f"{text}\n")
 
-    def _refused(self, number: int, path: str, status: str = "") -> ResctrlError:
+    def _refused(self, number: int, path: str, status: str = "", added: bool = False) -> ResctrlError:
+        """The error to raise; the status is `added` to the last one by commands that do not begin anew."""
         if status:
-            self._status(status)
-        return self._error(OSError(number, ""), path)
+            before = self._text(STATUS_FILE).removeprefix("ok\n") if added else ""
+            self._say(before + status)
+        return self._error(OSError(number, ""), path, status)

@@ -486,6 +486,34 @@ def test_a_guest_that_shares_a_group_is_monitored_in_it(kernel, process):
     assert caught.value.errno == errno.ENOENT
 
 
+@pytest.mark.skipif(MOUNT is None, reason="the counters of the fake do not count")
+def test_bandwidth_falls_in_the_kernels_counters_when_it_is_cut(kernel):
+    files, engine = kernel.files, choose(kernel.platform, GBPS)
+    files.make("test.guest.a")
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        apply.move_tasks(files, "test.guest.a", lambda: [busy.pid])
+        before = bandwidth(files)
+        least = {domain: engine.bandwidth(domain, 1) for domain in kernel.platform.mb.ids}
+        apply.write_schemata(files, "test.guest.a", Schemata({"MB": least}))
+        deadline = time.monotonic() + 60  # the kernel's control loop for MiB/s takes its time
+        while (after := bandwidth(files)) > before / 2 and time.monotonic() < deadline:
+            pass
+    finally:
+        busy.kill()
+        busy.wait()
+    print(f"bandwidth in MB/s: {before / 1e6:.0f}, then {after / 1e6:.0f} with {least}")
+    assert 0 < after < before / 2
+
+
+def bandwidth(files):
+    """Bytes a second that the group test.guest.a moves, over all caches."""
+    first = monitor.read_counters(files, "test.guest.a", time.monotonic())
+    time.sleep(3)
+    rates = monitor.rates(first, monitor.read_counters(files, "test.guest.a", time.monotonic()))
+    return sum(rate for (_, event), rate in rates.items() if event == monitor.TOTAL_BYTES)
+
+
 def test_rmids_run_out_without_an_exception(kernel):
     spare = monitor.spare_rmids(kernel.platform, kernel.present, lambda name: name.startswith("test."))
     made = 0

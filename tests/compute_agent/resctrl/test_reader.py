@@ -203,13 +203,49 @@ def test_groups_that_go_away_or_make_no_sense_do_not_stop_the_reading(tmp_path, 
     assert "odd" in caplog.text
 
 
-def test_an_error_has_the_number_the_path_and_each_line_of_the_reason_once(tmp_path):
+def test_an_error_has_the_number_and_the_path(tmp_path):
     (tmp_path / "info").mkdir()
-    (tmp_path / "info/last_cmd_status").write_text("Out of CLOSIDs\nOut of CLOSIDs\nOut of RMIDs\n")
+    (tmp_path / "info/last_cmd_status").write_text("Mask out of range\n")
+    for operation, arguments in (
+        ("make", ["a/b"]),
+        ("remove", ["a/b"]),
+        ("write", ["a/b", "x"]),
+        ("read", ["a/b"]),
+    ):
+        with pytest.raises(ResctrlError) as caught:
+            getattr(Filesystem(tmp_path), operation)(*arguments)
+        error = caught.value
+        assert (error.errno, error.filename) == (errno.ENOENT, str(tmp_path / "a/b"))
+        assert error.status == ""  # that of an earlier command is not ours
+        assert isinstance(error, OSError)
+
+
+def test_an_error_has_the_reason_that_the_kernel_added(tmp_path, monkeypatch):
+    (tmp_path / "info").mkdir()
+    status = tmp_path / "info/last_cmd_status"
+    status.write_text("Out of CLOSIDs\n")
+
+    def mkdir(path):
+        status.write_text("Out of CLOSIDs\nOut of RMIDs\n")
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", mkdir)
     with pytest.raises(ResctrlError) as caught:
-        Filesystem(tmp_path).make("a/b")
-    error = caught.value
-    assert (error.errno, error.filename) == (errno.ENOENT, str(tmp_path / "a/b"))
-    assert error.status == "Out of CLOSIDs; Out of RMIDs"
-    assert str(error).endswith("a/b': Out of CLOSIDs; Out of RMIDs")
-    assert isinstance(error, OSError)
+        Filesystem(tmp_path).make("a")
+    assert caught.value.status == "Out of RMIDs"
+    assert str(caught.value).endswith("a': Out of RMIDs")
+
+
+def test_an_error_of_a_write_has_all_lines_of_the_reason(tmp_path, monkeypatch):
+    (tmp_path / "info").mkdir()
+    (tmp_path / "tasks").write_text("")
+    (tmp_path / "info/last_cmd_status").write_text("No task 7\nError while processing task 7\n")
+
+    def write(handle, data):
+        raise OSError(errno.ESRCH, "")
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(ResctrlError) as caught:
+        Filesystem(tmp_path).write("tasks", "7\n")
+    assert caught.value.errno == errno.ESRCH
+    assert caught.value.status == "No task 7; Error while processing task 7"

@@ -1,0 +1,97 @@
+"""Random commands to a mount, and what comes of each: to compare a kernel with its fake.
+
+`python -m tests.compute_agent.resctrl.replay MOUNT COMMANDS OUTCOMES` plays a JSON file of commands.
+"""
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+from compute_agent.resctrl.filesystem import STATUS_FILE, Filesystem, ResctrlError
+
+GROUPS = ("", "a", "b", "c")
+FILES = ("schemata", "size", "mode")
+
+
+def commands(seed, count, l3, domains, ways, mb_most, cdp=False):
+    """Commands as lists of an operation and its arguments; many are wrong in one way or another."""
+    chance = random.Random(seed)
+    names = ("L3CODE", "L3DATA") if cdp else ("L3",)
+
+    def mask():
+        first = chance.randrange(ways)
+        run = ((1 << chance.randint(1, ways)) - 1 << first) & (1 << ways) - 1
+        odd = [0, chance.getrandbits(ways), 1 << ways, 5, 0xA0]
+        return f"{run if chance.random() < 0.8 else chance.choice(odd):x}"
+
+    def value(resource):
+        if resource.startswith("L3"):
+            return mask() if chance.random() < 0.95 else chance.choice(["", "x", "-1", "0x", " 3 ", "0x3"])
+        odd = ["", "x", "-1", "0", str(mb_most + 1), " 20 ", "3.5"]
+        return str(chance.randint(1, mb_most)) if chance.random() < 0.8 else chance.choice(odd)
+
+    def line():
+        resource = chance.choice([*names, "MB"] if chance.random() < 0.95 else ["L2", "", "l3"])
+        ids = chance.sample(l3 if resource != "MB" else domains, chance.randint(1, len(l3)))
+        if chance.random() < 0.05:
+            ids.append(chance.choice([ids[0], 99]))
+        text = ";".join(f"{domain}={value(resource)}" for domain in ids)
+        return chance.choice(
+            [f"{resource}:{text}"] * 20 + [f"  {resource}: {text}", resource, f"{resource}:"]
+        )
+
+    def one():
+        group = chance.choice(GROUPS)
+        inside = f"{group}/" if group else ""
+        kind = chance.random()
+        if kind < 0.15:
+            return ["make", chance.choice([*GROUPS[1:], "a/x", "info/x", f"{inside}mon_groups/m", "none/x"])]
+        if kind < 0.22:
+            return ["remove", chance.choice([*GROUPS[1:], "info", "a/mon_groups", "a/mon_groups/m", "none"])]
+        if kind < 0.29:
+            mode = chance.choice(["shareable", "shareable", "shareable", "exclusive", "other"])
+            return ["write", f"{inside}mode", f"{mode}\n"]
+        text = "\n".join(line() for _ in range(chance.choice([1, 1, 1, 2]))) + "\n"
+        return ["write", f"{inside}schemata", text if chance.random() < 0.97 else text[:-1]]
+
+    return [one() for _ in range(count)]
+
+
+def play(files, todo, patience=0.0):
+    """What comes of each command: the error's number and text, and the files of all groups after it."""
+    outcomes = []
+    for operation, *arguments in todo:
+        number = attempt(files, operation, arguments, patience)
+        outcomes.append(
+            {
+                "errno": number,
+                "status": files.read(STATUS_FILE),
+                "groups": {
+                    name: {file: files.read_optional(f"{name}/{file}" if name else file) for file in FILES}
+                    for name in ("", *files.folders())
+                    if name not in ("info", "mon_data", "mon_groups")
+                },
+            }
+        )
+    return outcomes
+
+
+def attempt(files, operation, arguments, patience):
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            getattr(files, operation)(*arguments)
+        except ResctrlError as error:
+            if error.errno == 16 and time.monotonic() < deadline:  # an RMID that is busy for a while
+                time.sleep(0.2)
+                continue
+            return error.errno
+        return 0
+
+
+if __name__ == "__main__":
+    mount, todo, target = sys.argv[1:]
+    found = play(Filesystem(Path(mount)), json.loads(Path(todo).read_text()), patience=60)
+    Path(target).write_text(json.dumps(found))
