@@ -176,3 +176,17 @@ def choose_monitored(free_rmids: int, wanted: Iterable[Watched]) -> Sequence[str
             free_rmids -= 1
         chosen.append(one.name)
     return chosen
+
+
+def monitoring_changes(
+    present: Present, wanted: Mapping[str, str], ours: Callable[[str], bool]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The monitoring groups to remove and those to make, as paths; removing first frees RMIDs.
+
+    `wanted` is the control group of each monitoring group. Groups whose names are not `ours` stay.
+    """
+    there = {(group.name, name) for group in present.groups.values() for name in group.monitoring_groups}
+    should = {(group, name) for name, group in wanted.items()}
+    stale = sorted(one for one in there - should if ours(one[1]))
+    missing = sorted(one for one in should - there if one[0] in present.groups)
+    return tuple(monitoring_group(*one) for one in stale), tuple(monitoring_group(*one) for one in missing)

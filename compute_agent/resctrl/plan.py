@@ -110,10 +110,19 @@ class _Planner:
 
     def _put(self, group: str, values: Schemata) -> None:
         # Values of domains that went away (all CPUs offline) cannot be written.
-        changes = values.within(self.now[group]).changes_from(self.now[group])
+        changes = self._unlike(values.within(self.now[group]), self.now[group])
         if changes:
             self.done.append(Write(group, changes))
             self.now[group] = self.now[group].updated(changes)
+
+    def _unlike(self, values: Schemata, now: Schemata) -> Schemata:
+        """The values that are not so now; a bandwidth that the kernel has rounded is."""
+        changes = {name: dict(line) for name, line in values.changes_from(now).lines.items()}
+        for domain, value in tuple(changes.get("MB", {}).items()):
+            shown = now.get("MB", domain)
+            if self.host.engine is not None and shown is not None and self.host.engine.agrees(value, shown):
+                del changes["MB"][domain]
+        return Schemata(changes)
 
     def _make(self, group: WantedGroup, masks: Schemata) -> None:
         known = self.now[DEFAULT_GROUP]

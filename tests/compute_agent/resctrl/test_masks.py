@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.resctrl.masks import BadMaskError, Mask, MaskRules
@@ -26,11 +26,13 @@ def test_what_is_no_mask_is_refused_and_quoted(text):
 
 
 @given(BITS)
+@settings(deadline=None)
 def test_a_mask_is_printed_as_it_is_read(bits):
     assert Mask.parse(str(Mask(bits))) == Mask(bits)
 
 
 @given(BITS)
+@settings(deadline=None)
 def test_runs_are_the_maximal_pieces_of_a_mask(bits):
     runs = Mask(bits).runs()
     assert sum(run.bits for run in runs) == bits
@@ -63,6 +65,7 @@ def test_a_range_in_percent_is_a_part_of_the_ways(mask, percents, at_least, part
 
 
 @given(st.integers(1, 2**20 - 1), st.integers(0, 99), st.integers(1, 100), st.integers(1, 4))
+@settings(deadline=None)
 def test_a_part_covers_its_range_and_has_enough_ways(bits, first, width, at_least):
     last = min(100, first + width)
     mask = Mask(bits)
@@ -99,6 +102,7 @@ def test_masks_that_the_kernel_would_refuse_are_known(mask, min_bits, sparse, fa
 
 
 @given(st.integers(0, 255), st.integers(0, 255), st.integers(1, 3), st.booleans())
+@settings(deadline=None)
 def test_the_widest_allowed_part_is_allowed(bits, around, min_bits, sparse):
     rules = MaskRules(Mask(255), min_bits, sparse)
     widest = rules.widest(Mask(bits), Mask(around))

@@ -3,14 +3,14 @@
 import errno
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.resctrl import monitor
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, NoValue, Sample, Watched
 from compute_agent.resctrl.platform import Monitoring, Platform, Vendor
-from compute_agent.resctrl.reader import Group, Present
+from compute_agent.resctrl.reader import Group, Present, read_groups
 from compute_agent.resctrl.schemata import Schemata
 from tests.compute_agent.resctrl import fake
 
@@ -52,6 +52,7 @@ def test_a_counter_that_goes_down_has_wrapped_or_begun_anew(before, now, grown):
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**40))
+@settings(deadline=None)
 def test_any_plausible_increase_is_found_over_a_wrap(before, grown):
     assert monitor.increase(before, (before + grown) % 2**64) == grown
 
@@ -153,3 +154,27 @@ def test_rmids_of_control_groups_and_of_others_are_taken():
     }
     assert monitor.spare_rmids(platform, Present(groups), lambda name: name.startswith("ours.")) == 4
     assert monitor.spare_rmids(Platform(Vendor.INTEL), Present(groups), lambda name: True) == 0
+
+
+def test_monitoring_groups_follow_their_guests(files):
+    for group in ("one", "two"):
+        files.make(group)
+    for path in (
+        "mon_groups/ours.a",
+        "one/mon_groups/ours.b",
+        "one/mon_groups/theirs",
+        "two/mon_groups/ours.c",
+    ):
+        files.make(path)
+    wanted = {"ours.a": "", "ours.b": "two", "ours.d": "one", "ours.e": "gone"}
+    stale, missing = monitor.monitoring_changes(
+        read_groups(files), wanted, lambda name: name.startswith("ours.")
+    )
+    assert stale == ("one/mon_groups/ours.b", "two/mon_groups/ours.c")
+    assert missing == ("one/mon_groups/ours.d", "two/mon_groups/ours.b")
+    for path in stale:
+        files.remove(path)
+    for path in missing:
+        files.make(path)
+    del wanted["ours.e"]
+    assert monitor.monitoring_changes(read_groups(files), wanted, lambda name: "ours." in name) == ((), ())

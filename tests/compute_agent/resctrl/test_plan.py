@@ -1,9 +1,12 @@
 """Plans: from the groups that are to those that should be, safely at every step."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compute_agent.resctrl.arm import ArmEngine
 from compute_agent.resctrl.host import Host, cache_mask, describe
 from compute_agent.resctrl.intel import IntelEngine
 from compute_agent.resctrl.masks import Mask, MaskRules
@@ -125,6 +128,19 @@ def test_the_default_group_is_never_removed_nor_its_bandwidth_changed():
         if step.group == DEFAULT_GROUP:
             assert isinstance(step, Write)
             assert "MB" not in step.schemata.lines
+
+
+@pytest.mark.parametrize(("engine", "steps"), [(ArmEngine, 0), (IntelEngine, 1)])
+def test_a_bandwidth_that_the_kernel_has_rounded_is_not_written_again(engine, steps):
+    on = platform()
+    on = replace(on, mb=replace(on.mb, minimum=1, granularity=1))
+    groups = {
+        **fresh(on).groups,
+        "ours.guest.a": Group("ours.guest.a", parse("L3:0=fff;5=fff\nMB:0=40;5=100\n")),
+    }
+    host = describe(on, engine(on.mb), Present(groups), "ours.", SHARED_WAYS)
+    resolution = resolve(host, {}, [Demand("a", bandwidth={0: 41})], Present(groups))
+    assert len(make_plan(host, Present(groups), resolution).steps) == steps
 
 
 def test_domains_that_went_away_are_not_written():

@@ -1,7 +1,7 @@
 """Schemata lines as kernels print and take them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.resctrl.schemata import (
@@ -59,6 +59,7 @@ def test_values_are_printed_as_the_kernel_takes_them():
         st.dictionaries(st.integers(0, 2**31), st.integers(0, 2**64 - 1), min_size=1),
     )
 )
+@settings(deadline=None)
 def test_what_is_printed_is_read_again(lines):
     schemata = Schemata(lines)
     assert parse(str(schemata)) == schemata

@@ -43,6 +43,7 @@ def test_a_cache_is_divided_into_the_pool_and_what_is_shared(cache, shareable, s
 
 
 @given(st.integers(1, 20), st.integers(0, 2**20 - 1), st.integers(0, 22), st.integers(1, 3), st.booleans())
+@settings(deadline=None)
 def test_what_is_shared_has_enough_ways_and_all_of_the_devices(count, shareable, shared, min_bits, sparse):
     cache = rules(count, min(min_bits, count), sparse)
     devices = Mask(shareable) & cache.all_ways
@@ -169,7 +170,7 @@ def check_safe(division, held, wanted, result):
 
 
 @given(worlds(20))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_no_step_lets_exclusive_masks_overlap(world):
     division, held, wanted = world
     result = assign(division, held, wanted)
@@ -179,6 +180,7 @@ def test_no_step_lets_exclusive_masks_overlap(world):
 
 
 @given(worlds(20))
+@settings(deadline=None)
 def test_nothing_changes_the_second_time(world):
     division, held, wanted = world
     first = assign(division, held, wanted)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.resctrl.masks import Mask, MaskRules
@@ -102,6 +102,7 @@ def test_a_bad_annotation_is_refused_with_the_reason(text, reason):
         ),
     )
 )
+@settings(deadline=None)
 def test_any_json_is_a_wish_or_is_refused(body):
     try:
         wish = parse_annotation(json.dumps(body))

@@ -1,0 +1,70 @@
+"""What inventories need to know of a resctrl mount."""
+
+from collections.abc import Collection
+
+from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
+from compute_agent.resctrl.bandwidth import BandwidthUnknownError
+from compute_agent.resctrl.host import Host
+from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
+from compute_agent.resctrl.platform import Platform
+from compute_agent.resctrl.reader import DEFAULT_GROUP, Present
+
+
+def cache_platform(host: Host, present: Present, classes: Collection[str]) -> CachePlatform:
+    """Control over the L3 caches of a host that has `present` groups and QoS `classes`.
+
+    The default group, classes and groups that somebody else made take groups without an allocation. Groups of
+    guests do not count: some are allocated, and those of annotations give way.
+    """
+    platform = host.platform
+    foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
+    ids = platform.l3.ids if platform.l3 else platform.mb.ids if platform.mb else ()
+    return CachePlatform(
+        domains={cache: _domain(host, cache) for cache in ids},
+        groups=platform.groups,
+        groups_taken=min(platform.groups, 1 + len(classes) + foreign),
+        features=_features(platform),
+    )
+
+
+def _domain(host: Host, cache: int) -> CacheDomain:
+    least, step = _bandwidth(host, cache)
+    control, division = host.platform.l3, host.divisions.get(cache)
+    if control is None or division is None:
+        return CacheDomain(cache, bandwidth_min=least, bandwidth_step=step)
+    ways, way_bytes = len(control.rules.all_ways), control.way_bytes.get(cache, 0)
+    return CacheDomain(
+        l3_id=cache,
+        ways=ways,
+        reserved_ways=ways - len(division.pool),
+        min_ways=control.rules.min_bits,
+        way_kib=way_bytes // 1024 or None,
+        bandwidth_min=least,
+        bandwidth_step=step,
+    )
+
+
+def _bandwidth(host: Host, cache: int) -> tuple[int | None, int | None]:
+    """The smallest percent and the step; none where there is no control, or nobody knows what 100 % is."""
+    engine, domain = host.engine, host.platform.mb_domain(cache)
+    if engine is None or domain is None:
+        return None, None
+    try:
+        engine.bandwidth(domain, engine.least_percent)
+    except BandwidthUnknownError:
+        return None, None
+    return engine.least_percent, engine.percent_step
+
+
+def _features(platform: Platform) -> frozenset[str]:
+    events = platform.monitoring.features if platform.monitoring else frozenset()
+    has = {
+        "L3_CAT": platform.l3 is not None,
+        "L3_CDP": platform.l3 is not None and platform.l3.cdp,
+        "L2_CAT": platform.l2 is not None,
+        "MBA": platform.mb is not None,
+        "MBA_MBPS": platform.mb is not None and platform.mb.in_mbps,
+        "CMT": OCCUPANCY in events,
+        "MBM": bool({TOTAL_BYTES, LOCAL_BYTES} & events),
+    }
+    return frozenset(name for name, there in has.items() if there)
