@@ -11,6 +11,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+LIBVIRT := $(VENV)/.libvirt
 CONSTRAINTS := etc/constraints.txt
 EXTRAS := postgresql,mysql,test,lint
 PIP_FLAGS := --quiet --disable-pip-version-check
@@ -20,7 +21,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 demo: $(INSTALLED)
 	@$(BIN)/python -m tests.demo
 
-test: packages lint
+test: packages lint $(LIBVIRT)
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
 
 lint: $(INSTALLED)
@@ -52,11 +53,18 @@ $(INSTALLED): setup.cfg $(CONSTRAINTS)
 	@$(BIN)/pip install $(PIP_FLAGS) --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 
+# libvirt-python is built, where there are a libvirt to build it against and a compiler.
+$(LIBVIRT): $(INSTALLED) | packages
+	@if pkg-config --exists libvirt 2>/dev/null; then \
+	    $(BIN)/pip install $(PIP_FLAGS) --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[libvirt]' \
+	        && touch $@ || echo "Tests of the libvirt driver will be skipped: libvirt-python cannot be built"; \
+	fi
+
 constraints:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(PIP_FLAGS) --upgrade setuptools
-	$(BIN)/pip install $(PIP_FLAGS) --no-build-isolation --editable '.[$(EXTRAS)]'
+	$(BIN)/pip install $(PIP_FLAGS) --no-build-isolation --editable '.[$(EXTRAS),libvirt]'
 	sed -i '/^[^#]/d' $(CONSTRAINTS)
 	$(BIN)/pip freeze --all --exclude-editable --exclude pip >> $(CONSTRAINTS)
 	touch $(INSTALLED)

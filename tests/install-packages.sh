@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages that tests use where they find them: database servers, and hwloc's tools.
+# Installs the Debian packages that tests use where they find them: database servers, hwloc's tools, libvirtd and
+# QEMU, and what libvirt-python is built with.
 # Only what is missing is installed, and only by root; nothing that Debian installs here is started.
 # Ends with 0 in any case: tests that miss a package say so and are skipped.
 
@@ -9,6 +10,9 @@ lacking() {
     [ -n "$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || command -v initdb >/dev/null || echo postgresql
     { [ -x /usr/sbin/mariadbd ] && command -v mariadb-install-db >/dev/null; } || echo mariadb-server
     command -v lstopo-no-graphics >/dev/null || echo hwloc
+    [ -x /usr/sbin/libvirtd ] || echo libvirt-daemon-system
+    command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86
+    pkg-config --exists libvirt 2>/dev/null || echo libvirt-dev pkg-config gcc python3-dev
 }
 
 missing=$(lacking | tr '\n' ' ')

@@ -51,11 +51,14 @@ log_outputs = "3:stderr"
 """
 
 QEMU_CONF = """
+security_driver = "none"
+stdio_handler = "file"
+"""
+
+SYSTEM_QEMU_CONF = """
 user = "root"
 group = "root"
-security_driver = "none"
 namespaces = []
-stdio_handler = "file"
 cgroup_controllers = [ "cpu", "cpuset" ]
 """
 
@@ -111,12 +114,13 @@ class Libvirtd:
         (self.folder / "daemon.conf").write_text(
             DAEMON_CONF + (f'unix_sock_dir = "{self.folder}"\n' if self.is_system else "")
         )
-        for name in FOLDERS:
+        for name in (*FOLDERS, "/.config/libvirt"):
             self._own(name).mkdir(parents=True)
         if self.is_system:
-            (self._own("/etc/libvirt") / "qemu.conf").write_text(QEMU_CONF)
+            (self._own("/etc/libvirt") / "qemu.conf").write_text(QEMU_CONF + SYSTEM_QEMU_CONF)
             self.uri = f"qemu:///system?socket={self.folder}/libvirt-sock"
         else:
+            (self._own("/.config/libvirt") / "qemu.conf").write_text(QEMU_CONF)
             self.uri = f"qemu:///session?socket={self._own('/run')}/libvirt/libvirt-sock"
 
         self._keeper = self._start_keeper()
@@ -225,7 +229,7 @@ class Libvirtd:
         if not self.is_system:
             environment |= {
                 "XDG_RUNTIME_DIR": str(self._own("/run")),
-                "HOME": str(self._own("/var/lib/libvirt")),
+                "HOME": str(self._own("/")),
             }
             for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
                 environment.pop(name, None)
@@ -246,9 +250,9 @@ class Libvirtd:
 def thread_cpus(pid):
     """What /proc/PID/task/*/status says: the allowed CPUs (as text) by thread name."""
     found = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        fields = dict(
-            line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line
-        )
-        found.setdefault(fields["Name"], set()).add(fields["Cpus_allowed_list"])
+    for tid in procfs.thread_ids(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+            lines = Path(f"/proc/{pid}/task/{tid}/status").read_text().splitlines()
+            fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            found.setdefault(fields["Name"], set()).add(fields["Cpus_allowed_list"])
     return found
