@@ -1,0 +1,274 @@
+"""Reshapes of a running agent: by command, at start, and killed at every request."""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import time
+import uuid
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.daemon import service
+from compute_agent.daemon.protocol import DaemonUnreachableError
+from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
+from tests.placement.running import application
+
+CPU = "sys/devices/system/cpu"
+NODE = "sys/devices/system/node"
+GUESTS = [str(uuid.UUID(int=number + (4 << 76) + (2 << 62))) for number in (1, 2)]
+
+
+@pytest.fixture
+def two_nodes(tmp_path):
+    """A host of which CPUs 0 and 1 are a NUMA node each."""
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    root = tmp_path / "host"
+    files = {f"{CPU}/online": "0-1", f"{CPU}/present": "0-1", "proc/meminfo": "MemTotal: 16777216 kB"}
+    for number in (0, 1):
+        files |= {
+            f"{CPU}/cpu{number}/topology/core_cpus_list": str(number),
+            f"{CPU}/cpu{number}/topology/package_cpus_list": "0-1",
+            f"{CPU}/cpu{number}/topology/physical_package_id": "0",
+            f"{CPU}/cpu{number}/topology/core_id": str(number),
+            f"{NODE}/node{number}/cpulist": str(number),
+            f"{NODE}/node{number}/meminfo": f"Node {number} MemTotal: 8388608 kB",
+            f"{NODE}/node{number}/distance": "10 20" if number == 0 else "20 10",
+        }
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(content + "\n")
+    return root
+
+
+@pytest.fixture
+def configure(write_ini, two_nodes):
+    """Writes the ini file for CPU sets and shape."""
+
+    def configure(compute, policy="topology-aware"):
+        return write_ini(
+            compute=f"resource_provider_name = testhost\n{compute}",
+            host=f"root = {two_nodes}",
+            policy=f"name = {policy}",
+        )
+
+    return configure
+
+
+@pytest.fixture
+def agent(client, configure):
+    """An agent that has reported a flat tree of VCPU and moves nobody."""
+    agent = Agent(configure("provider_tree = flat", policy="none"))
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def pinned(agent, client):
+    """Two guests, pinned to a CPU of a node each by somebody else, that hold VCPU of the flat tree."""
+    root = agent.status()["provider_uuid"]
+    processes = []
+    for number, consumer in enumerate(GUESTS):
+        body = {
+            "allocations": {root: {"resources": {"VCPU": 1, "MEMORY_MB": 64}}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": None,
+            "consumer_type": "INSTANCE",
+        }
+        client._request("PUT", f"/allocations/{consumer}", body)
+        process = subprocess.Popen(["sleep", "600"])
+        processes.append(process)
+        agent.ask("guest", "adopt", "--uuid", consumer, "--pid", process.pid, "--vcpus", "1")
+        os.sched_setaffinity(process.pid, {1 - number})
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+NUMA = "provider_tree = numa\ncpu_dedicated_set = 0-1"
+
+
+def shown(client, root):
+    """All that Placement shows of the host but generations: providers by name, allocations by consumer."""
+    names = {provider.uuid: provider.name for provider in client.providers_in_tree(root)}
+    providers = {}
+    for identifier, name in names.items():
+        totals = {rc: record["total"] for rc, record in client.inventories(identifier)[0].items()}
+        totals.pop("DISK_GB", None)
+        providers[name] = totals
+    held = {
+        consumer: {names[at]: amounts for at, amounts in client.allocations(consumer).resources.items()}
+        for consumer in GUESTS
+    }
+    return providers, held
+
+
+OLD = (
+    {"testhost": {"VCPU": 2, "MEMORY_MB": 16384}},
+    {consumer: {"testhost": {"VCPU": 1, "MEMORY_MB": 64}} for consumer in GUESTS},
+)
+NEW = (
+    {
+        "testhost": {},
+        "testhost_NUMA_0": {"PCPU": 1, "MEMORY_MB": 8192},
+        "testhost_NUMA_1": {"PCPU": 1, "MEMORY_MB": 8192},
+    },
+    {
+        GUESTS[0]: {"testhost_NUMA_1": {"PCPU": 1, "MEMORY_MB": 64}},
+        GUESTS[1]: {"testhost_NUMA_0": {"PCPU": 1, "MEMORY_MB": 64}},
+    },
+)
+
+
+def without_empty(state):
+    """A provider without inventories that is made before the reshape, or is left after it, harms nobody."""
+    providers, held = state
+    return {name: totals for name, totals in providers.items() if totals or name == "testhost"}, held
+
+
+def test_by_command(agent, pinned, configure, client):
+    """A changed file is refused while guests hold what moves; the plan can be seen, then be carried out."""
+    root = agent.status()["provider_uuid"]
+    assert agent.ask("reshape", "--dry-run") == []
+    configure(NUMA, policy="none")
+    (refused,) = agent.wait_for(lambda: agent.status()["refused"])
+    assert "2 guests hold what moves" in refused
+    assert "compute-agent reshape" in refused
+    assert shown(client, root) == OLD
+
+    rows = agent.ask("reshape", "--dry-run")
+    moves = [tuple(row.values())[1:] for row in rows if row["kind"] == "allocation"]
+    assert sorted(moves) == sorted(
+        (consumer, "testhost", old, amount, node, new, amount)
+        for consumer, node in zip(GUESTS, ("testhost_NUMA_1", "testhost_NUMA_0"), strict=True)
+        for old, new, amount in (("VCPU", "PCPU", 1), ("MEMORY_MB", "MEMORY_MB", 64))
+    )
+    inventories = [tuple(row.values())[2:] for row in rows if row["kind"] == "inventory"]
+    assert ("testhost", "VCPU", 2, "", "", "") in inventories
+    assert ("", "", "", "testhost_NUMA_0", "PCPU", 1) in inventories
+    assert shown(client, root) == OLD
+    assert "testhost_NUMA_1" in agent.cli("reshape", "--dry-run").stdout
+
+    assert agent.ask("reshape") == rows
+    assert shown(client, root) == NEW
+    assert agent.status()["refused"] == []
+    assert agent.ask("reshape") == []
+    assert [allowed_cpus(process.pid) for process in pinned] == ["1", "0"]
+
+
+def test_at_start(agent, pinned, configure, client):
+    """An agent that finds pinned guests on VCPU when a dedicated set is configured moves what they hold, not
+    them.
+    """
+    root = agent.status()["provider_uuid"]
+    agent.terminate()
+    configure(NUMA)
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    assert shown(client, root) == NEW
+    agent.wait_for(lambda: {guest["kind"] for guest in agent.ask("guest", "list")} == {"dedicated"})
+    assert [allowed_cpus(process.pid) for process in pinned] == ["1", "0"]
+
+
+class Snapshot:
+    """The database and the agent's folder, to start from there again and again."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._number = 0
+        shutil.copytree(folder / "state", folder / "state.before")
+        with (
+            contextlib.closing(sqlite3.connect(folder / "placement.db")) as live,
+            contextlib.closing(sqlite3.connect(folder / "before.db")) as copy,
+        ):
+            live.backup(copy)
+
+    def restore(self):
+        """Put the agent's folder back; returns a service on a fresh copy of the database."""
+        shutil.rmtree(self._folder / "state")
+        shutil.copytree(self._folder / "state.before", self._folder / "state")
+        self._number += 1
+        database = self._folder / f"{self._number}.db"
+        shutil.copy(self._folder / "before.db", database)
+        return application(f"sqlite:///{database}")
+
+
+class Killer:
+    """A service that kills the agent right before or after it handles a certain request."""
+
+    def __init__(self, serve, agent, when, at):
+        self._serve, self._agent, self._when, self._at = serve, agent, when, at
+        self.seen = 0
+
+    def __call__(self, environ, start_response):
+        self.seen += 1
+        if self.seen == self._at and self._when == "before":
+            self._kill()
+            start_response("503 Gone", [])
+            return []
+        answer = self._serve(environ, start_response)
+        if self.seen == self._at:
+            self._kill()
+        return answer
+
+    def _kill(self):
+        self._agent.process.kill()
+        self._agent.process.wait()
+
+
+def reported(agent):
+    try:
+        return agent.status()["placement"] == "up"
+    except DaemonUnreachableError:
+        return False
+
+
+def finish(ini):
+    """The next start, in this process, until all is reported."""
+    agent = service.Agent(lambda: agent_conf.load([], [str(ini)]))
+    agent.start()
+    try:
+        deadline = time.monotonic() + SECONDS
+        while agent.status()["placement"] != "up":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        agent.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_request(agent, pinned, configure, client, live_placement, tmp_path, when):
+    """A SIGKILL at any request leaves the old or the new state, and the next start finishes."""
+    root = agent.status()["provider_uuid"]
+    agent.terminate()
+    configure(NUMA)
+    before = Snapshot(tmp_path)
+    left = []
+    for at in range(1, 100):
+        serve = before.restore()
+        killer = live_placement._application = Killer(serve, agent, when, at)
+        agent.launch()
+        agent.wait_for(lambda: agent.process.poll() is not None or reported(agent))
+        finished = killer.seen < at
+        assert finished == (agent.process.poll() is None)
+        live_placement._application = serve
+        state = without_empty(shown(client, root))
+        assert state in (OLD, NEW), f"{when} request {at}"
+        left.append(state == OLD)
+        if not finished:
+            finish(agent.ini)
+        assert shown(client, root) == NEW, f"{when} request {at}"
+        assert [allowed_cpus(process.pid) for process in pinned] == ["1", "0"]
+        agent.kill()
+        if finished:
+            break
+    assert left == sorted(left, reverse=True), "from one request on it is the new state"
+    assert set(left) == {True, False}
