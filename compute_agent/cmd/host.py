@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+import stevedore
+from cliff.formatters.base import SingleFormatter
+from stevedore.extension import Extension
 
 from compute_agent.cmd.base import Lister, ShowOne, columns
+from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.world import build_world
-from compute_agent.host import cpuset
+from compute_agent.host import cpuset, svg
 from compute_agent.host.reader import read_topology
+from compute_agent.host.topology import Topology
 from compute_agent.inventory import options
-from compute_agent.inventory.cpu_sets import resolve
+from compute_agent.inventory.cpu_sets import ConfigError, CpuSets, resolve
+from compute_agent.inventory.derive import derive
+from compute_agent.inventory.tree import ProviderTree
 from compute_agent.report.plan import to_api
 
 
@@ -39,24 +49,85 @@ class HostShow(ShowOne):
         )
 
 
+class _Svg(SingleFormatter):
+    """Prints what is a document of its own as it is."""
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        """There are no options."""
+
+    def emit_one(
+        self,
+        column_names: Sequence[str],
+        data: Sequence[Any],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """Print the only column."""
+        stdout.write(str(data[0]))
+
+
 class TopologyShow(ShowOne):
-    """Show packages, NUMA nodes, cores and caches, and the CPUs of each."""
+    """Show packages, NUMA nodes, cores and caches, and the CPUs of each; or draw them, with the guests of the
+    running daemon in colour.
+    """
+
+    def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
+        manager = super()._load_formatter_plugins()
+        if "svg" not in manager.names():
+            manager.extensions.append(Extension("svg", None, _Svg, _Svg()))  # type: ignore[arg-type]
+        return manager
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
+        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the host."""
-        return columns(read_topology(Path(self.load_conf().host.root)).to_dict())
+        topology = read_topology(Path(self.load_conf().host.root))
+        if parsed_args.svg is not None:
+            parsed_args.svg.write_text(self._picture(topology))
+        if parsed_args.formatter == "svg":
+            return ("svg",), (self._picture(topology),)
+        return columns(topology.to_dict())
+
+    def _picture(self, topology: Topology) -> str:
+        try:
+            guests = self.ask("guest.list")
+        except (DaemonUnreachableError, RequestError):
+            guests = []  # without a daemon there is the host alone
+        return svg.draw(topology, {guest["name"]: cpuset.parse(guest["cpus"]) for guest in guests})
 
 
 class ConfigCheck(ShowOne):
-    """Check the configuration against this host: what each CPU is for. Fails as the agent would refuse to
-    start.
+    """Check the configuration against this host: what each CPU is for, and the inventories that follow. Fails
+    where the agent would refuse to start.
     """
 
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print the findings, every refusal on standard error as well. 1 if there is one."""
+        self._refusals: list[str] = []
+        super().run(parsed_args)
+        for refusal in self._refusals:
+            self.app.stderr.write(f"{refusal}\n")
+        return 1 if self._refusals else 0
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Resolve the CPU sets."""
+        """Resolve the CPU sets, derive the inventories."""
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
-        sets = resolve(options.cpu_options(conf), topology)
+        sets = CpuSets(frozenset(), frozenset(), frozenset())
+        tree = None
+        try:
+            sets = resolve(options.cpu_options(conf), topology)
+        except ConfigError as error:
+            self._refusals.append(str(error))
+        try:
+            tree = derive(topology, sets, options.settings(conf), PLACEHOLDER, options.root_name(conf))
+        except ConfigError as error:
+            self._refusals.append(str(error))
+        inventories = _inventories(tree) if tree is not None and not self._refusals else []
         return columns(
             {
                 "dedicated_cpus": cpuset.format(sets.dedicated),
@@ -65,12 +136,27 @@ class ConfigCheck(ShowOne):
                 "host_cpus": cpuset.format(topology.online - sets.dedicated - sets.shared),
                 "provider_tree": conf.compute.provider_tree,
                 "policy": conf.policy.name,
+                "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
                 "warnings": list(sets.warnings),
+                "refusals": list(self._refusals),
             }
         )
 
 
 _AMOUNTS = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
+_DERIVED = ("provider", "resource_class", *_AMOUNTS)
+
+PLACEHOLDER = str(uuid.UUID(int=0))
+"""Stands for the uuid of the root where the state folder is not to be touched."""
+
+
+def _inventories(tree: ProviderTree) -> list[tuple[Any, ...]]:
+    """A row of `_DERIVED` for each inventory."""
+    return [
+        (node.name, name, *(to_api(inventory)[key] for key in _AMOUNTS))
+        for node in tree.nodes
+        for name, inventory in sorted(node.inventories.items())
+    ]
 
 
 class InventoryShow(Lister):
@@ -89,13 +175,7 @@ class InventoryShow(Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Derive here, or ask the daemon for both sides."""
         if parsed_args.derived:
-            tree = build_world(self.load_conf()).tree
-            rows = [
-                (node.name, name, *(to_api(inventory)[key] for key in _AMOUNTS))
-                for node in tree.nodes
-                for name, inventory in sorted(node.inventories.items())
-            ]
-            return ("provider", "resource_class", *_AMOUNTS), rows
+            return _DERIVED, _inventories(build_world(self.load_conf(), root_uuid=PLACEHOLDER).tree)
         return ("provider", "kind", "name", "derived", "reported", "differs"), _compare(self.ask("inventory"))
 
 
@@ -103,8 +183,8 @@ def _compare(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
     derived, reported = answer["derived"], answer["reported"]
     nothing: dict[str, Any] = {"inventories": {}, "traits": []}
     rows: list[tuple[Any, ...]] = []
-    for uuid in dict.fromkeys((*derived, *reported)):
-        ours, theirs = derived.get(uuid, nothing), reported.get(uuid, nothing)
+    for identifier in dict.fromkeys((*derived, *reported)):
+        ours, theirs = derived.get(identifier, nothing), reported.get(identifier, nothing)
         provider = ours.get("name") or theirs.get("name")
         for name in sorted({*ours["inventories"], *theirs["inventories"]}):
             one, other = ours["inventories"].get(name), theirs["inventories"].get(name)

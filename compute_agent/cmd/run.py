@@ -43,10 +43,13 @@ class Run(Command):
             agent.catch_signals()
             agent.start()
         except REASONS_NOT_TO_START as error:
-            LOG.error("The agent does not start: %s", error)
-            return 1
-        agent.serve()
-        return 0
+            reason = str(error)
+        else:
+            agent.serve()
+            return 0
+        # Not where the exception is handled: there the log would tell it once more.
+        LOG.error("The agent does not start: %s", reason)
+        return 1
 
 
 class Status(ShowOne):

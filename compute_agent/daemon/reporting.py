@@ -156,18 +156,20 @@ class ReportLoop:
 
     def _once(self) -> bool:
         self._take_client()
+        report, reason = Report(), ""
         try:
             report = self._report()
             self._read_allocations()
         except PlacementError as error:
-            self._failed(str(error))
-            return False
+            reason = str(error)
         except OSError as error:
-            self._failed(f"what is to be reported cannot be remembered: {error}")
-            return False
+            reason = f"what is to be reported cannot be remembered: {error}"
         except Exception as error:
             LOG.exception("The report failed")
-            self._failed(f"internal error: {type(error).__name__}: {error}")
+            reason = f"internal error: {type(error).__name__}: {error}"
+        if reason:
+            # Not where the exception is handled: there the log would tell it once more.
+            self._failed(reason)
             return False
         self._metrics.placement_up.set(1)
         self._metrics.refused_changes.set(len(report.refusals))

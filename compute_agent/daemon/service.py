@@ -7,6 +7,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,9 @@ ConfLoader = Callable[[], cfg.ConfigOpts]
 
 STATE_FILE = "state.json"
 GUESTS_FOLDER = "guests"
+
+LOOK_SECONDS = 1.0
+"""How often configuration files and hardware are looked at for changes."""
 
 
 def socket_path(conf: cfg.ConfigOpts) -> Path:
@@ -117,12 +121,17 @@ class Agent:
 
     def serve(self) -> None:
         """Live until SIGTERM or SIGINT, then stop(). SIGHUP reloads. After start()."""
+        due = time.monotonic() + self._conf.guests.reconcile_interval
         try:
             while True:
+                now = time.monotonic()
                 try:
-                    received = self._signals.get(timeout=self._conf.guests.reconcile_interval)
+                    received = self._signals.get(timeout=max(0.0, min(due - now, LOOK_SECONDS)))
                 except queue.Empty:
-                    self.tick()
+                    self.look()
+                    if time.monotonic() >= due:
+                        self.pipeline.submit(Reconcile())
+                        due = time.monotonic() + self._conf.guests.reconcile_interval
                     continue
                 if received != signal.SIGHUP:
                     return
@@ -130,40 +139,43 @@ class Agent:
         finally:
             self.stop()
 
-    def tick(self) -> None:
-        """What the timer does: reconcile, and look whether configuration or hardware changed."""
+    def look(self) -> None:
+        """Look whether configuration or hardware changed since the last time, and take that up."""
         signature = self._host_signature()
         if signature != self._signature:
             self._signature = signature
             self.reload()
-        self.pipeline.submit(Reconcile())
 
     def reload(self) -> None:
         """Read configuration and host anew. A configuration to refuse changes nothing but is reported."""
+        self._config_error = self._take_up()
+        self.metrics.configuration_refused.set(bool(self._config_error))
+        if self._config_error:
+            LOG.error("The old configuration stays: %s", self._config_error)
+        else:
+            LOG.info("Configuration and host read anew")
+
+    def _take_up(self) -> str:
+        """Work by the configuration and the host as they are now. Returns why that cannot be."""
         try:
             conf = self._load_conf()
             topology = read_topology(Path(conf.host.root))
             client = PlacementClient.from_conf(conf)
         except (cfg.Error, PlacementError, OSError) as error:
-            self._config_error = str(error)
-            LOG.error("The configuration cannot be read, the old one stays: %s", error)
-            return
+            return str(error)
         try:
             world = build_world(conf, topology)
         except (ConfigError, IdentityError, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
-            self._config_error = str(error)
-            LOG.error("The configuration does not fit the host, the old one stays: %s", error)
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
-            return
-        self._config_error = ""
+            return str(error)
         self._conf = conf
         self._reports.interval = conf.compute.update_resources_interval
         self._reports.longest_pause = conf.placement.report_retry_maximum
         self.pipeline.submit(WorldChanged(world)).result()
         self.client = client
         self._reports.use(client)
-        LOG.info("Configuration and host read anew")
+        return ""
 
     def status(self) -> dict[str, Any]:
         """The agent's state, for the command line."""
@@ -203,12 +215,12 @@ class Agent:
         return float(self._conf.guests.stop_timeout)
 
     def _host_signature(self) -> tuple[Any, ...]:
-        """Something that changes when a configuration file or the set of online CPUs does; cheap to
-        ask for.
+        """Something that changes when a configuration file, or what CPUs and NUMA nodes are online, does;
+        cheap to ask for.
         """
         files = [Path(name) for name in self._conf.config_file or ()]
-        online = Path(self._conf.host.root) / "sys/devices/system/cpu/online"
-        return (*map(_stamp, files), _content(online))
+        system = Path(self._conf.host.root) / "sys/devices/system"
+        return (*map(_stamp, files), *(_content(system / name) for name in ("cpu/online", "node/online")))
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -13,6 +13,7 @@ from compute_agent.host.topology import Topology
 from compute_agent.inventory import identity, options
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import SHAPES, derive
+from compute_agent.inventory.tree import ProviderTree
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
 
@@ -37,11 +38,15 @@ def build_world(
     if root_uuid is None:
         root_uuid = identity.load_or_create(Path(conf.state_path))
     settings, name = options.settings(conf), options.root_name(conf)
-    tree = derive(topology, cpu_sets, settings, root_uuid, name)
+
+    def tree_of(shape: str) -> ProviderTree:
+        return derive(topology, cpu_sets, replace(settings, provider_tree=shape), root_uuid, name)
+
+    tree = tree_of(settings.provider_tree)
     former = {
         node.uuid: replace(node, inventories={})
         for shape in SHAPES
-        for node in derive(topology, cpu_sets, replace(settings, provider_tree=shape), root_uuid, name).nodes
+        for node in tree_of(shape).nodes
         if tree.get(node.uuid) is None
     }
     return World(

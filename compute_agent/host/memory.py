@@ -40,8 +40,9 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
         if cpus is None:
             LOG.warning("The CPUs of NUMA node %d are not known", node)
         memory_kib = read_memory_kib(files, f"{folder}/meminfo")
-        if not memory_kib and len(ids) == 1:
-            memory_kib = read_memory_kib(files)
+        if len(ids) == 1:
+            # The node's own figure falls behind the machine's where memory was plugged in while it ran.
+            memory_kib = max(memory_kib, read_memory_kib(files))
         huge_pages = _huge_pages(files, f"{folder}/hugepages")
         nodes.append(NumaNode(node, (cpus or frozenset()) & online, memory_kib, huge_pages))
     if nowhere := online.difference(*(node.cpus for node in nodes)):

@@ -36,8 +36,13 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """Name of the root provider: the option's, else the host's fully qualified domain name."""
-    return conf.compute.resource_provider_name or socket.getfqdn()
+    """Name of the root provider: the option's, else the host's fully qualified domain name, or its plain name
+    where resolving gives nothing better than `localhost`.
+    """
+    if conf.compute.resource_provider_name:
+        return str(conf.compute.resource_provider_name)
+    name = socket.getfqdn()
+    return socket.gethostname() if name.split(".")[0].startswith("localhost") else name
 
 
 def disk_gb(path: Path) -> int:

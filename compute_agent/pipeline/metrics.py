@@ -65,6 +65,11 @@ class Metrics:
             "Changes of inventory that Placement refused in the last report.",
             registry=self.registry,
         )
+        self.configuration_refused = Gauge(
+            "compute_agent_configuration_refused",
+            "Whether the configuration as it is now was refused (1), so that an older one is in force.",
+            registry=self.registry,
+        )
         self.placement_up = Gauge(
             "compute_agent_placement_up",
             "Whether Placement answered the last report (1) or not (0).",

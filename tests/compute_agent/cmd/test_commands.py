@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import subprocess
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,50 @@ def test_derived_inventory(cli, topology):
     ]
 
 
+@pytest.mark.parametrize(
+    "command", ["host show", "topology show", "config check", "inventory show --derived"]
+)
+def test_what_describes_the_host_writes_nothing(cli, topology, tmp_path, command):
+    assert cli(*command.split())[0] == 0
+    assert not (tmp_path / "state").exists()
+
+
+def test_config_check_shows_the_inventories_that_follow(cli, topology):
+    found = json.loads(cli("config", "check", "-f", "json")[1])
+    assert found["inventories"] == json.loads(cli("inventory", "show", "--derived", "-f", "json")[1])
+    assert (found["warnings"], found["refusals"]) == ([], [])
+
+
+def test_config_check_tells_every_warning(cli, topology, write_ini):
+    ini = write_ini(DEFAULT="vcpu_pin_set = 0\nreserved_host_cpus = 1", compute="provider_tree = flat")
+    status, out, _ = cli("config", "check", "-f", "json", ini=ini)
+    assert status == 0
+    assert [next(word for word in w.split() if "_" in word) for w in json.loads(out)["warnings"]] == [
+        "reserved_host_cpus",
+        "vcpu_pin_set",
+    ]
+
+
+def test_config_check_tells_every_refusal_in_a_line_of_its_own(cli, topology, write_ini):
+    ini = write_ini(DEFAULT="cpu_allocation_ratio = 0", compute="cpu_shared_set = 0,4095")
+    status, out, err = cli("config", "check", "-f", "json", ini=ini)
+    assert status == 1
+    refusals = json.loads(out)["refusals"]
+    assert err.splitlines() == refusals
+    assert refusals[0].startswith("[compute] cpu_shared_set = '0,4095': CPUs 4095 are absent")
+    assert refusals[1] == "[DEFAULT] cpu_allocation_ratio = 0.0 is not a number above 0"
+
+
+def test_the_topology_as_a_picture(cli, topology, tmp_path):
+    status, picture, _ = cli("topology", "show", "-f", "svg")
+    assert status == 0
+    assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
+    file = tmp_path / "host.svg"
+    status, out, _ = cli("topology", "show", "-f", "json", "--svg", file)
+    assert (status, json.loads(out)) == (0, topology.to_dict())
+    assert file.read_text() == picture
+
+
 @pytest.mark.parametrize("command", ["status", "guest list", "guest show x", "guest stop x", "audit"])
 def test_without_a_daemon_a_command_fails_and_says_so(cli, topology, command):
     status, out, err = cli(*command.split())
@@ -114,6 +159,21 @@ def test_every_command_of_the_daemon_prints_every_format(agent):
         {"consumer": guest["uuid"], "finding": "guest without allocation", "resources": ""}
     ]
     assert {row["differs"] for row in agent.ask("inventory", "show")} == {False}
+
+
+def test_the_picture_has_the_guests_of_the_daemon(agent):
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.ask("guest", "run", "--name", "database", "--", "sleep", "60")
+    assert "database: 1" in agent.cli("topology", "show", "-f", "svg").stdout
+
+
+def test_a_refused_start_tells_its_reason_once(agent, write_ini):
+    done = agent.run_in_vain(write_ini("bad.ini", compute="cpu_dedicated_set = 0-1\ncpu_shared_set = 1"))
+    assert done.returncode == 1
+    assert done.stderr.count("both name CPU 1") == 1
+    assert "ConfigError" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_what_the_daemon_refuses_is_said(agent):

@@ -15,6 +15,7 @@ from compute_agent.daemon.protocol import RequestError, ask
 from compute_agent.daemon.service import Agent
 from compute_agent.drivers.base import DriverError
 from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.pipeline.events import Reconcile
 from compute_agent.pipeline.state import StateLockedError
 
 SECONDS = 20
@@ -183,11 +184,11 @@ def test_a_timer_repairs_and_sees_a_changed_file(rig):
     guest = rig.ask("guest.run", command=["sleep", "60"])
     os.sched_setaffinity(guest["pid"], {0, 1})
     rig.write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = testhost")
-    rig.agent.tick()
+    rig.agent.look()
     rig.wait_for(lambda: "PCPU" not in rig.client.inventories(rig.node())[0])
     assert rig.ask("guest.show", guest=guest["uuid"])["cpus"] == "0-1"
     os.sched_setaffinity(guest["pid"], {0})
-    rig.agent.tick()
+    rig.agent.pipeline.submit(Reconcile())
     rig.wait_for(lambda: os.sched_getaffinity(guest["pid"]) == {0, 1})
 
 

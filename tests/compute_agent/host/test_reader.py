@@ -390,3 +390,17 @@ def test_architecture_is_told_by_cpuinfo(tmp_path: Path, cpuinfo: str, architect
     assert read_topology(tmp_path).architecture == architecture
     write(tmp_path, {"proc/sys/kernel/arch": "riscv64"})
     assert read_topology(tmp_path).architecture == "riscv64"
+
+
+@pytest.mark.parametrize(
+    ("node", "machine", "told"), [(4000, 9000, 9000), (4000, 3900, 4000), (4000, None, 4000)]
+)
+def test_a_single_node_has_all_the_memory_of_the_machine(
+    tmp_path: Path, node: int, machine: int | None, told: int
+) -> None:
+    """Its own figure falls behind where memory was plugged in while the machine ran."""
+    write(tmp_path, {f"{CPU}/online": "0", f"{NODE}/node0/cpulist": "0"})
+    write(tmp_path, {f"{NODE}/node0/meminfo": f"Node 0 MemTotal: {node} kB"})
+    if machine is not None:
+        write(tmp_path, {"proc/meminfo": f"MemTotal: {machine} kB"})
+    assert [node.memory_kib for node in read_topology(tmp_path).numa_nodes] == [told]

@@ -55,7 +55,23 @@ def test_options_not_set_are_the_defaults(tmp_path: Path) -> None:
     loaded = load(tmp_path, f"[DEFAULT]\nstate_path = {tmp_path}\n")
     assert options.cpu_options(loaded) == CpuOptions()
     assert options.settings(loaded) == Settings(disk_gb=options.disk_gb(tmp_path))
-    assert options.root_name(loaded) == socket.getfqdn()
+
+
+@pytest.mark.parametrize(
+    ("fqdn", "name"),
+    [
+        ("host7.rack1.example", "host7.rack1.example"),
+        ("localhost", "host7"),
+        ("localhost.localdomain", "host7"),
+        ("localhost6", "host7"),
+    ],
+)
+def test_the_root_has_the_name_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fqdn: str, name: str
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda: fqdn)
+    monkeypatch.setattr(socket, "gethostname", lambda: "host7")
+    assert options.root_name(load(tmp_path, "[compute]\n")) == name
 
 
 def test_option_set_to_nothing_differs_from_one_not_set(tmp_path: Path) -> None:
