@@ -2,6 +2,7 @@
 # make test         everything continuous integration runs: lint, types, import directions, tests with coverage
 # make lint         the first three of these
 # make format       lets ruff put the sources in order
+# make samples      writes the sample configurations in etc/ anew, after options changed
 # make constraints  resolves the newest versions and writes etc/constraints.txt anew
 # make clean        removes the virtual environment and all caches
 #
@@ -16,7 +17,7 @@ CONSTRAINTS := etc/constraints.txt
 EXTRAS := postgresql,mysql,test,lint
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format constraints clean packages
+.PHONY: demo test lint format samples constraints clean packages
 
 demo: $(INSTALLED)
 	@$(BIN)/python -m tests.demo
@@ -33,6 +34,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+samples: $(INSTALLED)
+	$(BIN)/oslo-config-generator --config-file etc/placement/config-generator.conf
+	$(BIN)/oslo-config-generator --config-file etc/compute-agent/config-generator.conf
+	$(BIN)/oslopolicy-sample-generator --config-file etc/placement/policy-generator.conf
 
 # Database servers and the like, which tests use where they find them; only root can install them.
 packages:
