@@ -176,6 +176,7 @@ class System:
         self.agent_ini.write_text(
             f"[DEFAULT]\nstate_path = {self.folder / 'agent'}\n\n"
             f"[placement]\nauth_type = admin_token\nendpoint = {self.url}\ntoken = {TOKEN}\n\n"
+            "[guests]\ndriver = process\n\n"
             f"[compute]\n{compute_options}\n\n"
             f"[daemon]\nhttp_port = {self.agent_port}\n"
         )

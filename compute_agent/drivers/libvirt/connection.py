@@ -5,10 +5,13 @@ libvirt-python is imported when the first connection is made: without it the age
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from compute_agent.drivers.base import DriverError
@@ -49,6 +52,14 @@ def _run_loop(libvirt: Any) -> None:
             LOG.exception("A turn of libvirt's event loop failed")
 
 
+@dataclass(eq=False, slots=True)
+class _Session:
+    """One time that libvirtd was there: the connection, and the events that it was asked for."""
+
+    handle: Any
+    events: list[int] = field(default_factory=list)
+
+
 class Connection:
     """A connection that is opened, breaks and is opened again. Its methods may be called from any thread."""
 
@@ -59,13 +70,14 @@ class Connection:
         self.uri = uri
         self.libvirt = load()
         self._happened = happened
-        self._handle: Any = None
+        self._session: _Session | None = None
+        self._broken: list[_Session] = []
         self._host_cpus = 0
 
     @property
     def is_open(self) -> bool:
         """Whether libvirtd is there, as far as is known."""
-        return self._handle is not None
+        return self._session is not None
 
     @property
     def host_cpus(self) -> int:
@@ -75,29 +87,32 @@ class Connection:
     def open(self) -> None:
         """Connect. Raises DriverError if libvirtd is not there."""
         libvirt = self.libvirt
+        while self._broken:
+            self._let_go(self._broken.pop())
         try:
-            handle = libvirt.open(self.uri)
+            session = _Session(libvirt.open(self.uri))
         except libvirt.libvirtError as error:
             raise DriverError(f"libvirtd at {self.uri} is away: {error}") from error
+        handle = session.handle
         try:
-            handle.registerCloseCallback(self._closed, handle)
+            handle.registerCloseCallback(self._closed, session)
             handle.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
             for event in (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE):
-                handle.domainEventRegisterAny(None, event, self._domain_event, None)
+                session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
             self._host_cpus = handle.getCPUMap()[0]
         except libvirt.libvirtError as error:
-            _close(libvirt, handle)
+            self._let_go(session)
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error
-        self._handle = handle
+        self._session = session
         if not handle.isAlive():  # it closed before anybody could see that it was ours
-            self._closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, handle)
+            self._closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, session)
             raise DriverError(f"libvirtd at {self.uri} went away again")
 
     def close(self) -> None:
         """Disconnect; nobody is told."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            _close(self.libvirt, handle)
+        session, self._session = self._session, None
+        if session is not None:
+            self._let_go(session)
 
     def running(self) -> list[Any]:
         """The active domains. Raises DriverError."""
@@ -119,23 +134,25 @@ class Connection:
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
 
     def _open_handle(self) -> Any:
-        handle = self._handle
-        if handle is None:
+        session = self._session
+        if session is None:
             raise DriverError(f"libvirtd at {self.uri} is away")
-        return handle
+        return session.handle
 
     def _domain_event(self, handle: Any, domain: Any, *details: Any) -> None:
         self._happened(domain.UUIDString())
 
-    def _closed(self, handle: Any, reason: int, opened: Any) -> None:
-        if self._handle is opened:
-            self._handle = None
+    def _closed(self, handle: Any, reason: int, session: _Session) -> None:
+        if self._session is session:
+            self._session = None
+            self._broken.append(session)  # it cannot be closed from here, libvirt's own thread
             LOG.warning("The connection to libvirtd at %s broke (reason %d)", self.uri, reason)
             self._happened(None)
 
-
-def _close(libvirt: Any, handle: Any) -> None:
-    try:
-        handle.close()
-    except libvirt.libvirtError as error:
-        LOG.debug("A connection could not be closed: %s", error)
+    def _let_go(self, session: _Session) -> None:
+        """Close a connection with all that keeps it alive; a broken one cannot say goodbye."""
+        handle = session.handle
+        ends = [partial(handle.domainEventDeregisterAny, event) for event in session.events]
+        for end in (*ends, handle.unregisterCloseCallback, handle.close):
+            with contextlib.suppress(self.libvirt.libvirtError):
+                end()

@@ -225,6 +225,7 @@ def test_without_libvirtd_guests_are_known_and_changes_are_refused_until_it_is_b
     libvirtd.run()
     guest = watched.started()
     driver.apply_cpu_settings(guest, APART)
+    open_files = len(os.listdir("/proc/self/fd"))
     libvirtd.kill()
     try:
         assert list(driver.guests()) == [guest]
@@ -240,6 +241,7 @@ def test_without_libvirtd_guests_are_known_and_changes_are_refused_until_it_is_b
     assert roles(guest.pid) == [{"1"}, {"0"}, {"0"}, {"0"}]
     libvirtd.run()  # events come again
     assert watched.started().uuid != guest.uuid
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) == open_files)
 
 
 def test_what_happened_while_libvirtd_was_away_is_found_out(watched, libvirtd):
