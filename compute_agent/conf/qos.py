@@ -95,7 +95,8 @@ WATERMARK_OPTS = [
         default=30.0,
         min=0.0,
         help="Seconds without any breach of this watermark before something is given back: throttled guests"
-        " restored, new guests let in. Longer, up to 16 times, while giving back soon leads to a new breach.",
+        " restored, new guests let in. For metrics whose gain cannot be computed, such as pressures, it"
+        " doubles each time that giving back has led to a new breach, up to 16 times.",
     ),
     cfg.StrOpt(
         "mode",

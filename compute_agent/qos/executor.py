@@ -90,7 +90,7 @@ class Executor:
 
         An action that fails on one guest is told and counted, and the plan is made anew without that guest.
         """
-        self._collect_evictions(snapshot.time)
+        gone = self._collect_evictions(snapshot.time)
         self.state = self.state.only(snapshot.guests)
         rules = self._rules.only(preview=False)
         self._streaks = observe(self._streaks, rules.lines, snapshot, rules.expected(self.state))
@@ -121,6 +121,8 @@ class Executor:
                 if not isinstance(action, SwitchScheduling):
                     tried.add(action.guest)
                     failed = failed or not succeeded
+        for guest in gone:
+            self.state = self.state.left(guest)
         self._keep(self.state)
         self._telemetry.show(snapshot, self.state)
         return tuple(done)
@@ -155,16 +157,22 @@ class Executor:
         described = self._rules.registry.get(metric)
         self._evictor.begin(guest, described.evict if described else None)
 
-    def _collect_evictions(self, time: float) -> None:
+    def _collect_evictions(self, time: float) -> list[str]:
+        """See which evictions ended. Returns the guests that have left: the snapshot may still have them, so
+        that they count as being evicted in this round.
+        """
         self._shunned = {guest: until for guest, until in self._shunned.items() if until > time}
+        gone = []
         for guest, error in self._evictor.finished().items():
-            metric = next((one.metric for one in self.state.evictions if one.guest == guest), "")
-            self.state = self.state.left(guest)
             if error is None:
                 LOG.info("Guest %s was evicted", guest)
-            else:
-                self._shunned[guest] = time + _SHUNNED_SECONDS
-                self._telemetry.record(Evict(guest, metric, ""), Outcome.FAILED, str(error))
+                gone.append(guest)
+                continue
+            metric = next((one.metric for one in self.state.evictions if one.guest == guest), "")
+            self.state = self.state.left(guest)
+            self._shunned[guest] = time + _SHUNNED_SECONDS
+            self._telemetry.record(Evict(guest, metric, ""), Outcome.FAILED, str(error))
+        return gone
 
     def _preview(self, snapshot: Snapshot) -> None:
         """Tell what the lines in preview would do, when that is something else than in the round before."""

@@ -55,9 +55,9 @@ class Breach:
         """The lever on the domain that the breach is on."""
         return Knob(self.lever.name, self.series.domain)
 
-    def closed(self, snapshot: Snapshot) -> bool:
-        """Whether usage has come to the target."""
-        return snapshot.host[self.series] <= self.target + _TOLERANCE * max(1.0, abs(self.target))
+    def closed(self, usage: float) -> bool:
+        """Whether a usage is down to the target."""
+        return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 
     def candidates(self, snapshot: Snapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
         """The guests that the action can be taken on."""
@@ -137,7 +137,7 @@ def plan_evictions(
     for breach in found:
         guests = breach.candidates(snapshot, untouchable)
         for guest in sorters.ordered(guests, breach.metric.sorter or sorters.GENERAL, breach.series):
-            if breach.closed(snapshot):
+            if breach.closed(snapshot.host[breach.series]):
                 break
             if guest.usage.get(breach.series, 0.0) > 0:
                 plan.append(Evict(guest.uuid, breach.metric.name, breach.line.name))
@@ -161,7 +161,7 @@ def plan_throttles(
         guests = breach.candidates(snapshot, untouchable)
         unknown = []
         for guest in sorters.ordered(guests, breach.metric.sorter or sorters.GENERAL, breach.series):
-            if breach.closed(snapshot):
+            if breach.closed(snapshot.host[breach.series]):
                 break
             if not breach.measured(guest):
                 unknown.append(guest)
@@ -172,7 +172,7 @@ def plan_throttles(
                 snapshot = rules.throttled(snapshot, guest.uuid, breach.knob, before, throttle.limit)
                 state = state.after(throttle)
                 plan.append(throttle)
-        if not breach.closed(snapshot):
+        if not breach.closed(snapshot.host[breach.series]):
             # Nobody else is left: a step for each of those of which nobody can tell what it frees.
             steps = [_one_step(rules, breach, guest, state) for guest in unknown]
             plan += [step for step in steps if step is not None]
@@ -219,21 +219,22 @@ def _all_of(found: Sequence[Breach], snapshot: Snapshot, untouchable: frozenset[
 
 
 def _steps_needed(
-    rules: Rules, breach: Breach, snapshot: Snapshot, guest: str, state: QosState
+    rules: Rules, breach: Breach, snapshot: Snapshot, uuid: str, state: QosState
 ) -> Throttle | None:
     """As many steps as it takes to close a breach, or down to the floor; None if that frees nothing."""
-    entitlement = snapshot.guests[guest].entitlements[breach.knob]
-    before = limit = state.limit(guest, breach.knob)
-    then = snapshot
-    while not breach.closed(then):
-        lower = breach.lever.down(limit, entitlement, rules.steps)
+    guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
+    before = limit = state.limit(uuid, breach.knob)
+    usage = present
+    while not breach.closed(usage):
+        lower = breach.lever.down(limit, guest.entitlements[breach.knob], rules.steps)
         if lower is None:
             break
         limit = lower
-        then = rules.throttled(snapshot, guest, breach.knob, before, limit)
-    if limit is None or then.host[breach.series] >= snapshot.host[breach.series]:
+        share = rules.share_left(guest, breach.knob, before, limit)
+        usage = present - guest.usage[breach.series] * (1 - share)
+    if limit is None or usage >= present:
         return None
-    return Throttle(guest, breach.knob, limit, breach.metric.name, breach.line.name)
+    return Throttle(uuid, breach.knob, limit, breach.metric.name, breach.line.name)
 
 
 def _one_step(rules: Rules, breach: Breach, guest: GuestUsage, state: QosState) -> Throttle | None:

@@ -66,7 +66,7 @@ def forgiven(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState
             lever
             for lever in (state.relapses.keys() | state.giving_back) - in_use
             if all(
-                snapshot.time - streak.quiet_since >= 2 * _patience(line, state, lever)
+                snapshot.time - streak.quiet_since >= 2 * _patience(rules, line, state, lever)
                 for metric in rules.registry.moved_by(lever)
                 for line, streak in _watched(rules, streaks, metric.name)
             )
@@ -82,7 +82,8 @@ def _gate(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, k
         down = _lowest(rules, _COSTLY, snapshot, series)
         up = _lowest(rules, (Action.THROTTLE_UP,), snapshot, series)
         if not all(
-            quiet(streak, line, snapshot.time, _patience(line, state, knob.lever)) for line, streak in watched
+            quiet(streak, line, snapshot.time, _patience(rules, line, state, knob.lever))
+            for line, streak in watched
         ):
             return _Gate(False)
         if rules.of_metric(metric.name, Action.THROTTLE_DOWN):
@@ -121,8 +122,13 @@ def _lowest(rules: Rules, actions: tuple[Action, ...], snapshot: Snapshot, serie
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
-def _patience(line: Waterline, state: QosState, lever: str) -> float:
-    """Seconds of quiet before something is given back: longer after each relapse."""
+def _patience(rules: Rules, line: Waterline, state: QosState, lever: str) -> float:
+    """Seconds of quiet before something is given back.
+
+    After each relapse it is longer, where nobody can compute beforehand what giving back leads to.
+    """
+    if rules.registry[line.metric].throttle_quantified:
+        return line.cool_down
     return float(line.cool_down * 2 ** state.relapses.get(lever, 0))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from compute_agent.qos.levers import Steps, left_by, taken_by
 from compute_agent.qos.metrics import Registry
-from compute_agent.qos.snapshot import Entitlement, GuestUsage, Knob, Series, Snapshot
+from compute_agent.qos.snapshot import GuestUsage, Knob, Series, Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.waterlines import Action, Waterline
 
@@ -44,39 +44,44 @@ class Rules:
             return snapshot
         return snapshot.without(guest, {name for name, one in self.registry.items() if one.evict_quantified})
 
+    def share_left(self, guest: GuestUsage, knob: Knob, before: float | None, after: float) -> float:
+        """The part of its use that a guest keeps when its limit goes down from ``before`` (None: no limit) to
+        ``after``; 1 where nothing is known.
+        """
+        use = self._consumption(guest, knob)
+        return 1.0 if not use else left_by(use, before, after, guest.entitlements[knob]) / use
+
     def throttled(
         self, snapshot: Snapshot, guest: str, knob: Knob, before: float | None, after: float
     ) -> Snapshot:
-        """The snapshot if a guest's limit went down from ``before`` (None: no limit) to ``after``."""
-        found = self._consumption(snapshot, guest, knob)
-        if found is None:
-            return snapshot
-        one, use, entitlement = found
-        return self._scaled(snapshot, one, knob, use, left_by(use, before, after, entitlement))
+        """The snapshot once a guest's limit has gone down."""
+        one = snapshot.guests[guest]
+        return self._scaled(snapshot, one, knob, self.share_left(one, knob, before, after))
 
     def restored(
         self, snapshot: Snapshot, guest: str, knob: Knob, before: float, after: float | None
     ) -> Snapshot:
-        """The snapshot if a guest's limit went up from ``before`` to ``after`` (None: away), at the worst."""
-        found = self._consumption(snapshot, guest, knob)
-        if found is None:
-            return snapshot
-        one, use, entitlement = found
-        return self._scaled(snapshot, one, knob, use, taken_by(use, before, after, entitlement))
-
-    def _consumption(
-        self, snapshot: Snapshot, guest: str, knob: Knob
-    ) -> tuple[GuestUsage, float, Entitlement] | None:
+        """The snapshot, at worst, once a guest's limit has gone up to ``after`` (None: there is none)."""
         one = snapshot.guests[guest]
-        lever, entitlement = self.registry.levers.get(knob.lever), one.entitlements.get(knob)
-        use = lever.consumption(one, knob.domain) if lever else None
-        return None if use is None or entitlement is None or use <= 0 else (one, use, entitlement)
+        use = self._consumption(one, knob)
+        if not use:
+            return snapshot
+        share = taken_by(use, before, after, one.entitlements[knob]) / use
+        return self._scaled(snapshot, one, knob, share)
 
-    def _scaled(self, snapshot: Snapshot, guest: GuestUsage, knob: Knob, use: float, then: float) -> Snapshot:
+    def _consumption(self, guest: GuestUsage, knob: Knob) -> float | None:
+        lever = self.registry.levers.get(knob.lever)
+        if lever is None or knob not in guest.entitlements:
+            return None
+        return lever.consumption(guest, knob.domain)
+
+    def _scaled(self, snapshot: Snapshot, guest: GuestUsage, knob: Knob, share: float) -> Snapshot:
         """All that the lever moves changes as what it limits does."""
+        if share == 1.0:
+            return snapshot
         usage = {}
         for metric in self.registry.moved_by(knob.lever):
             series = Series(metric.name, knob.domain)
             if metric.throttle_quantified and series in guest.usage:
-                usage[series] = guest.usage[series] * (then / use)
+                usage[series] = guest.usage[series] * share
         return snapshot.changed(guest.uuid, usage)

@@ -14,6 +14,7 @@ from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Thr
 from compute_agent.qos.snapshot import Knob
 
 MOST_RELAPSES = 4
+"""Counted up to this; what is given back then waits 16 times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,10 @@ class QosState:
     """``throttles`` are in the order in which they were set, and are restored in the reverse one.
 
     ``scheduling_off`` None: not known, as after the loss of the state file; it is then set explicitly.
-    ``relapses`` counts, by lever, how often giving back led to another breach; ``giving_back`` are the levers
-    whose last action was to give something back.
+
+    The rest is not saved, and begins anew with each agent: ``relapses`` counts, by lever, how often giving
+    back led to another breach, and ``giving_back`` are the levers whose last action was to give something
+    back.
     """
 
     throttles: tuple[Throttled, ...] = ()
@@ -115,8 +118,6 @@ def to_json(state: QosState) -> dict[str, Any]:
         "throttles": [[one.guest, *one.knob, one.limit] for one in state.throttles],
         "evictions": [[one.guest, one.metric] for one in state.evictions],
         "scheduling_off": state.scheduling_off,
-        "relapses": dict(sorted(state.relapses.items())),
-        "giving_back": sorted(state.giving_back),
     }
 
 
@@ -131,10 +132,7 @@ def from_json(content: Any) -> QosState:
         off = content["scheduling_off"]
         if off not in (True, False, None):
             raise ValueError(f"scheduling_off is {off!r}")
-        relapses = {
-            _text(lever): min(int(count), MOST_RELAPSES) for lever, count in content["relapses"].items()
-        }
-        return QosState(throttles, evictions, off, relapses, frozenset(map(_text, content["giving_back"])))
+        return QosState(throttles, evictions, off)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 

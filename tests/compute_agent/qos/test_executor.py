@@ -15,7 +15,7 @@ from compute_agent.qos.snapshot import Entitlement, Knob, Series
 from compute_agent.qos.sources.base import Measured
 from compute_agent.qos.state import Eviction, QosState, Throttled
 from compute_agent.qos.telemetry import Outcome, Telemetry
-from tests.compute_agent.qos.builders import QUOTA, guest, line, rules, snapshot
+from tests.compute_agent.qos.builders import PRESSURE, QUOTA, guest, line, rules, snapshot
 
 
 class Hands:
@@ -178,6 +178,16 @@ def test_eviction_ends_when_the_guest_has_been_seen_off():
     assert world.executor.state.evictions == world.saved[-1][1].evictions == ()
 
 
+def test_guest_that_left_after_it_was_measured_is_not_evicted_again():
+    world = World(rules(line("m", "memory_usage", evict=5)))
+    both = guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)
+    world.executor.round(snapshot(*both))
+    world.hands.over = {"a": None}
+    world.executor.round(snapshot(*both))
+    assert world.hands.calls == [("evict", "a")]
+    assert world.executor.state.evictions == ()
+
+
 def test_next_guest_is_evicted_when_one_stays(caplog):
     world = World(rules(line("m", "memory_usage", evict=5)))
     both = guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)
@@ -237,11 +247,11 @@ def test_metric_of_another_package_brings_its_own_hands():
 
 def test_relapses_are_forgiven_after_a_long_quiet():
     state = QosState(scheduling_off=False, relapses={"cpu_quota": 1}, giving_back=frozenset({"cpu_quota"}))
-    world = World(rules(line(throttle_down=7, throttle_up=5, cool_down=10)), state)
+    world = World(rules(line("psi", "cpu_pressure", throttle_down=7, throttle_up=5, cool_down=10)), state)
     for time in (100.0, 139.0):
-        world.executor.round(snapshot(guest("a", 1.0), time=time))
+        world.executor.round(snapshot(guest("a", 1.0), time=time, host={PRESSURE: 1.0}))
         assert world.executor.state.relapses == {"cpu_quota": 1}
-    world.executor.round(snapshot(guest("a", 1.0), time=140.0))
+    world.executor.round(snapshot(guest("a", 1.0), time=140.0, host={PRESSURE: 1.0}))
     assert (world.executor.state.relapses, world.executor.state.giving_back) == ({}, frozenset())
 
 

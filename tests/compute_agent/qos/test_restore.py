@@ -83,12 +83,18 @@ def test_cool_down_counts_from_the_last_breach():
     assert restores(by, snapshot(guest("a", 0.4), time=110.0), throttled(a=0.4), breach) == [("a", 0.5)]
 
 
-def test_cool_down_doubles_with_each_relapse():
-    by = rules(line(**DOWN_AND_UP, cool_down=10, for_samples=9))
-    breach = snapshot(guest("a", 0.4), own=11.0, time=100.0)
+def test_cool_down_doubles_with_each_relapse_where_nothing_can_be_computed():
     state = QosState((Throttled("a", QUOTA, 0.4),), scheduling_off=False, relapses={"cpu_quota": 2})
-    assert restores(by, snapshot(guest("a", 0.4), time=139.9), state, breach) == []
-    assert restores(by, snapshot(guest("a", 0.4), time=140.0), state, breach) == [("a", 0.5)]
+
+    def given_back(by, seconds):
+        breach = snapshot(guest("a", 0.4), own=99.0, time=100.0, host={PRESSURE: 50.0})
+        now = snapshot(guest("a", 0.4), time=100.0 + seconds, host={PRESSURE: 1.0})
+        return restores(by, now, state, breach) != []
+
+    pressure = rules(line("psi", "cpu_pressure", **DOWN_AND_UP, cool_down=10, for_samples=9))
+    assert [given_back(pressure, seconds) for seconds in (39.9, 40.0)] == [False, True]
+    usage = rules(line(**DOWN_AND_UP, cool_down=10, for_samples=9))
+    assert [given_back(usage, seconds) for seconds in (9.9, 10.0)] == [False, True]
 
 
 def test_metric_that_is_not_quantified_gives_one_guest_a_step_in_a_round():
