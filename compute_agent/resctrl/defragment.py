@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 
 from compute_agent.resctrl.masks import Mask
 
-BUDGET = 4000
-"""States looked at before the simple solution is taken: a fraction of a second."""
+BUDGET = 20_000
+"""States looked at before the simple solution is taken: some tenths of a second."""
 
 _State = tuple[int, ...]
 """Where the blocks start, in the order of their names; the owner's own block, if any, comes last."""
@@ -45,7 +45,7 @@ class _Search:
             self.sizes.append(len(own))
             start.append(next(iter(own)))
         self.start: _State = tuple(start)
-        self.windows = [Mask.run(at, count).bits for at in range(self.low, self.high - count + 1)]
+        self.count = count
 
     def shortest(self) -> tuple[Step, ...]:
         aside = self._push_aside()
@@ -54,28 +54,31 @@ class _Search:
         serial = itertools.count()  # the older of equal ones first, so that the result is always the same
         todo: list[tuple[int, int, int, _State, tuple[Step, ...]]] = []
         heapq.heappush(todo, (self._in_the_way(self.start), 0, next(serial), self.start, ()))
-        for _ in range(BUDGET):
-            if not todo or todo[0][0] >= bound:
-                break
+        while todo and todo[0][0] < bound and len(seen) < BUDGET:
             _, _, _, state, path = heapq.heappop(todo)
             if self._in_the_way(state) == 0:
                 return path
+            cost = len(path) + 1
             for index, at in self._moves(state):
                 after = (*state[:index], at, *state[index + 1 :])
-                cost = len(path) + 1
                 key = self._alike(after)
                 if seen.get(key, bound) <= cost:
                     continue
                 seen[key] = cost
                 estimate = cost + self._in_the_way(after)
-                step = (self.names[index], Mask.run(at, self.sizes[index]))
-                heapq.heappush(todo, (estimate, -cost, next(serial), after, (*path, step)))
+                if estimate < bound:
+                    step = (self.names[index], Mask.run(at, self.sizes[index]))
+                    heapq.heappush(todo, (estimate, -cost, next(serial), after, (*path, step)))
         return aside
 
     def _in_the_way(self, state: _State) -> int:
         """The fewest blocks of others in any window."""
-        bits = [(1 << size) - 1 << at for at, size in zip(state[: self.others], self.sizes, strict=False)]
-        return min(sum(1 for block in bits if block & window) for window in self.windows)
+        windows = self.high - self.low - self.count + 1
+        changes = [0] * (windows + 1)  # how many more are in a window than in the one below
+        for at, size in zip(state[: self.others], self.sizes, strict=False):
+            changes[max(0, at - self.low - self.count + 1)] += 1
+            changes[min(windows, at - self.low + size)] -= 1
+        return min(itertools.accumulate(changes[:-1]))
 
     def _moves(self, state: _State) -> Iterator[tuple[int, int]]:
         taken = 0
