@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from compute_agent.resctrl.filesystem import STATUS_FILE, Filesystem, ResctrlError
+from compute_agent.resctrl.reader import NOT_GROUPS
 
 GROUPS = ("", "a", "b", "c")
 FILES = ("schemata", "size", "mode")
@@ -71,7 +72,7 @@ def play(files, todo, patience=0.0):
                 "groups": {
                     name: {file: files.read_optional(f"{name}/{file}" if name else file) for file in FILES}
                     for name in ("", *files.folders())
-                    if name not in ("info", "mon_data", "mon_groups")
+                    if name not in NOT_GROUPS
                 },
             }
         )
@@ -91,7 +92,19 @@ def attempt(files, operation, arguments, patience):
         return 0
 
 
+def main(root, todo, target):
+    """Play the commands of a file, write what comes of them to another, and leave the mount as it was."""
+    files = Filesystem(Path(root))
+    before = files.read("schemata")
+    Path(target).write_text(json.dumps(play(files, json.loads(Path(todo).read_text()), patience=60)))
+    for name in files.folders():
+        if name not in NOT_GROUPS:
+            files.remove(name)
+    for name in files.folders("mon_groups"):
+        files.remove(f"mon_groups/{name}")
+    files.write("mode", "shareable\n")
+    files.write("schemata", before)
+
+
 if __name__ == "__main__":
-    mount, todo, target = sys.argv[1:]
-    found = play(Filesystem(Path(mount)), json.loads(Path(todo).read_text()), patience=60)
-    Path(target).write_text(json.dumps(found))
+    main(*sys.argv[1:])
