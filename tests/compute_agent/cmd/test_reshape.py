@@ -16,46 +16,7 @@ from compute_agent.daemon.protocol import DaemonUnreachableError
 from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
 from tests.placement.running import application
 
-CPU = "sys/devices/system/cpu"
-NODE = "sys/devices/system/node"
 GUESTS = [str(uuid.UUID(int=number + (4 << 76) + (2 << 62))) for number in (1, 2)]
-
-
-@pytest.fixture
-def two_nodes(tmp_path):
-    """A host of which CPUs 0 and 1 are a NUMA node each."""
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
-    root = tmp_path / "host"
-    files = {f"{CPU}/online": "0-1", f"{CPU}/present": "0-1", "proc/meminfo": "MemTotal: 16777216 kB"}
-    for number in (0, 1):
-        files |= {
-            f"{CPU}/cpu{number}/topology/core_cpus_list": str(number),
-            f"{CPU}/cpu{number}/topology/package_cpus_list": "0-1",
-            f"{CPU}/cpu{number}/topology/physical_package_id": "0",
-            f"{CPU}/cpu{number}/topology/core_id": str(number),
-            f"{NODE}/node{number}/cpulist": str(number),
-            f"{NODE}/node{number}/meminfo": f"Node {number} MemTotal: 8388608 kB",
-            f"{NODE}/node{number}/distance": "10 20" if number == 0 else "20 10",
-        }
-    for path, content in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(content + "\n")
-    return root
-
-
-@pytest.fixture
-def configure(write_ini, two_nodes):
-    """Writes the ini file for CPU sets and shape."""
-
-    def configure(compute, policy="topology-aware"):
-        return write_ini(
-            compute=f"resource_provider_name = testhost\n{compute}",
-            host=f"root = {two_nodes}",
-            policy=f"name = {policy}",
-        )
-
-    return configure
 
 
 @pytest.fixture

@@ -1,0 +1,195 @@
+"""A running agent picks changes up at once: of its files, of the hardware, of Placement.
+
+Reports and reconciliations are further apart than any test waits for something.
+"""
+
+import os
+import signal
+import urllib.request
+import uuid
+
+import pytest
+
+from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
+from tests.databases.process import free_port
+
+SELDOM = 10 * SECONDS
+
+
+@pytest.fixture
+def rewrite(configure):
+    """Writes the ini file anew, with an agent that by itself looks seldom."""
+    port = free_port()
+
+    def rewrite(compute=""):
+        return configure(
+            f"update_resources_interval = {SELDOM}\n{compute}",
+            guests=f"reconcile_interval = {SELDOM}",
+            daemon=f"http_port = {port}",
+        )
+
+    rewrite.port = port
+    return rewrite
+
+
+@pytest.fixture
+def agent(client, rewrite):
+    agent = Agent(rewrite())
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def shown(agent, client):
+    """What Placement shows now: totals by provider's name and resource class."""
+    root = agent.status()["provider_uuid"]
+
+    def shown():
+        return {
+            provider.name.removeprefix("testhost").lstrip("_"): {
+                name: record["total"]
+                for name, record in client.inventories(provider.uuid)[0].items()
+                if name != "DISK_GB"
+            }
+            for provider in client.providers_in_tree(root)
+        }
+
+    return shown
+
+
+@pytest.fixture
+def metric(rewrite):
+    def metric(name):
+        with urllib.request.urlopen(f"http://127.0.0.1:{rewrite.port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), None)
+
+    return metric
+
+
+@pytest.fixture
+def claim(agent, client):
+    """Makes a consumer hold something of one of the host's zones; returns the consumer's uuid."""
+
+    def claim(zone, **resources):
+        consumer = str(uuid.uuid4())
+        root = agent.status()["provider_uuid"]
+        at = next(p.uuid for p in client.providers_in_tree(root) if p.name == f"testhost_{zone}")
+        body = {
+            "allocations": {at: {"resources": resources}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": None,
+            "consumer_type": "INSTANCE",
+        }
+        client._request("PUT", f"/allocations/{consumer}", body)
+        return consumer
+
+    return claim
+
+
+def node(cpu_class="VCPU", memory_mb=8192):
+    return {cpu_class: 1, "MEMORY_MB": memory_mb}
+
+
+def test_a_changed_file(agent, rewrite, shown):
+    assert shown() == {"": {}, "NUMA_0": node(), "NUMA_1": node()}
+    rewrite("cpu_dedicated_set = 1")
+    agent.wait_for(lambda: shown() == {"": {}, "NUMA_0": {"MEMORY_MB": 8192}, "NUMA_1": node("PCPU")})
+
+
+def test_a_reload_by_signal(agent, shown, two_nodes):
+    meminfo = two_nodes / "sys/devices/system/node/node1/meminfo"
+    meminfo.write_text("Node 1 MemTotal: 4194304 kB\n")
+    agent.process.send_signal(signal.SIGHUP)
+    agent.wait_for(lambda: shown()["NUMA_1"] == node(memory_mb=4096))
+
+
+def test_a_cpu_that_goes_and_comes(agent, shown, two_nodes):
+    online = two_nodes / "sys/devices/system/cpu/online"
+    online.write_text("0\n")
+    agent.wait_for(lambda: shown()["NUMA_1"] == {"MEMORY_MB": 8192})
+    online.write_text("0-1\n")
+    agent.wait_for(lambda: shown()["NUMA_1"] == node())
+
+
+def test_a_cpu_that_goes_though_it_is_in_a_set(agent, rewrite, shown, two_nodes, metric):
+    """The configuration does not fit the host any more: that is told, and what was reported stays."""
+    rewrite("cpu_dedicated_set = 1")
+    agent.wait_for(lambda: shown()["NUMA_1"] == node("PCPU"))
+    online = two_nodes / "sys/devices/system/cpu/online"
+    online.write_text("0\n")
+    error = agent.wait_for(lambda: agent.status()["config_error"])
+    assert "CPUs 1 are offline" in error
+    assert agent.log().count(error) == 1
+    assert metric("compute_agent_configuration_refused") == 1
+    assert shown()["NUMA_1"] == node("PCPU")
+    online.write_text("0-1\n")
+    agent.wait_for(lambda: agent.status()["config_error"] == "")
+    assert metric("compute_agent_configuration_refused") == 0
+
+
+def test_a_refused_change_is_told_and_tried_again(agent, rewrite, shown, claim, client, metric):
+    consumer = claim("NUMA_1", VCPU=1)
+    rewrite("cpu_shared_set = 0")
+    (refused,) = agent.wait_for(lambda: agent.status()["refused"])
+    assert refused.startswith("Reshape: 1 guests hold what moves")
+    assert "Placement refused Reshape" in agent.log()
+    assert metric("compute_agent_refused_changes") == 1
+    assert shown()["NUMA_1"] == node()
+
+    count = 'compute_agent_reports_total{outcome="refused"}'
+    before = metric(count)
+    agent.wait_for(lambda: metric(count) >= before + 2)
+    client._request("DELETE", f"/allocations/{consumer}")
+    agent.wait_for(lambda: shown()["NUMA_1"] == {"MEMORY_MB": 8192})
+    agent.wait_for(lambda: agent.status()["refused"] == [])
+    assert metric("compute_agent_refused_changes") == 0
+
+
+def test_placement_is_away_while_something_changes(agent, rewrite, shown, live_placement, metric):
+    live_placement.stop()
+    rewrite("cpu_dedicated_set = 1")
+    agent.wait_for(lambda: agent.status()["placement"] == "away")
+    assert metric("compute_agent_placement_up") == 0
+    live_placement.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    assert shown()["NUMA_1"] == node("PCPU")
+
+
+def test_placement_is_away_at_the_start(agent, live_placement, client):
+    agent.terminate()
+    live_placement.stop()
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "away")
+    guest = agent.cli("guest", "run", "--", "sleep", "60")
+    assert (guest.returncode, "no answer" in guest.stderr) == (1, True)
+    live_placement.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+
+
+def test_a_guest_stays_where_it_is_while_its_allocation_waits_to_be_moved(
+    agent, rewrite, shown, claim, client
+):
+    rewrite("cpu_dedicated_set = 1\ncpu_shared_set = 0")
+    agent.wait_for(lambda: "PCPU" in shown()["NUMA_1"])
+    consumer = claim("NUMA_1", PCPU=1)
+    guest = agent.ask("guest", "run", "--uuid", consumer, "--", "sleep", "60")
+    assert allowed_cpus(guest["pid"]) == "1"
+
+    rewrite("cpu_dedicated_set = 1\ncpu_shared_set = 0\nprovider_tree = flat")
+    agent.wait_for(lambda: agent.status()["refused"])
+    os.kill(agent.process.pid, signal.SIGHUP)
+    agent.wait_for(lambda: agent.log().count("Configuration and host read anew") >= 3)
+    assert agent.ask("guest", "show", consumer)["kind"] == "dedicated"
+    assert allowed_cpus(guest["pid"]) == "1"
+
+    assert agent.ask("reshape")
+    assert set(shown()) == {""}
+    root = agent.status()["provider_uuid"]
+    assert client.allocations(consumer).resources == {root: {"PCPU": 1}}
+    agent.wait_for(lambda: agent.ask("guest", "show", consumer)["allocation"] == {root: {"PCPU": 1}})
+    assert agent.ask("guest", "show", consumer)["kind"] == "dedicated"
+    assert allowed_cpus(guest["pid"]) == "1"
