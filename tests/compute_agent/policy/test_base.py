@@ -114,6 +114,20 @@ class TestRefit:
         current = self.place((0, 1, 0), vcpus=1)
         assert refit(supply(guest={1}, other={1}), request((0, 1, 0)), current) is None
 
+    def test_an_isolated_guest_keeps_its_threads_when_its_allocation_comes_to_count_their_siblings(self):
+        topology = machine(cores=4, threads=2)
+        sets = CpuSets(frozenset(range(6)), frozenset({6, 7}), frozenset({6, 7}))
+        two = Supply(topology, sets, {})
+
+        def isolated(pcpu):
+            demand = Demand("host", topology.online, pcpu)
+            return Request("guest", 2, (demand,), ThreadPolicy.ISOLATE)
+
+        found = read_back(two, isolated(2), frozenset({1, 3}))
+        kept = refit(two, isolated(4), found)
+        assert kept.vcpu_cpus == ({1}, {3})
+        assert kept.withheld == {0, 2}
+
     def test_a_guest_that_lost_its_allocation_does_not_keep_dedicated_cpus(self):
         current = self.place((0, 1, 0), vcpus=1)
         assert refit(supply(guest={1}), request(), current) is None
