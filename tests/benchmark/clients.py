@@ -31,6 +31,7 @@ _OWNER: Final = {
 FLAT_GUEST: Final = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 1}
 _MADE_UP: Final = 4000  # claims a client prepares before it starts
 _ATTEMPTS: Final = 20
+_DATABASE_ERROR: Final = re.compile(r"\(\w+\.\w+\) [^\n\[]{1,80}")
 _QUOTED: Final = re.compile(r"'[^']*'")
 
 
@@ -166,6 +167,7 @@ class _Timed:
             answer = self.send(method, path, body)
             if answer is not None:
                 return answer
+            time.sleep(random.uniform(0, 0.05))  # not again at the same time as the others
         raise Refused(f"{method} {path}: no success in {_ATTEMPTS} attempts: {dict(self.work.answers)}")
 
     def end(self) -> Work:
@@ -177,12 +179,14 @@ class _Timed:
 
 
 def _kind(status: int, answer: bytes) -> str:
-    """The status, and of errors the end of the first line of what they say."""
+    """The status, and of errors the database error they quote, or the end of their first line."""
     if status < 400:
         return str(status)
     try:
-        detail = json.loads(answer)["errors"][0]["detail"].strip().splitlines()[0]
-        return f"{status} {_QUOTED.sub('...', detail)[-60:].strip()}"
+        detail = json.loads(answer)["errors"][0]["detail"].strip()
+        if cause := _DATABASE_ERROR.search(detail):
+            return f"{status} {cause[0].strip()}"
+        return f"{status} {_QUOTED.sub('...', detail.splitlines()[0])[-60:].strip()}"
     except (ValueError, LookupError, TypeError, AttributeError):
         return str(status)
 
