@@ -83,13 +83,16 @@ def replace_all(tx: Transaction, uuid: str, generation: int, wanted: Mapping[str
     :raises Conflict: when an inventory that is in use would go.
     """
     row = providers.lock(tx, uuid, generation)
-    write(tx, row, wanted)
-    remove_others(tx, row, wanted)
+    present = write(tx, row, wanted)
+    remove_others(tx, row, wanted, present)
     return row.generation + 1
 
 
-def write(tx: Transaction, row: providers.Row, wanted: Mapping[str, Values]) -> None:
-    """Insert or update these inventories of a locked provider, and leave its others."""
+def write(tx: Transaction, row: providers.Row, wanted: Mapping[str, Values]) -> set[int]:
+    """Insert or update these inventories of a locked provider, and leave its others.
+
+    Return the ids of the classes of which it had some before.
+    """
     ids = tx.names.classes.ids(tx.conn, wanted)
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
@@ -102,15 +105,19 @@ def write(tx: Transaction, row: providers.Row, wanted: Mapping[str, Values]) -> 
     _update(tx, row.id, {number: values for number, values in by_id.items() if number in present})
     _insert(tx, row.id, {number: values for number, values in by_id.items() if number not in present})
     tx.changed([row.id], generation=True)
+    return present
 
 
-def remove_others(tx: Transaction, row: providers.Row, keep: Mapping[str, object]) -> None:
+def remove_others(
+    tx: Transaction, row: providers.Row, keep: Mapping[str, object], present: set[int] | None = None
+) -> None:
     """Remove the inventories of a locked provider whose classes are not in ``keep``.
 
+    :param present: the classes it has, by id, where the caller knows them.
     :raises Conflict: when one of them is in use.
     """
     kept = set(tx.names.classes.ids(tx.conn, keep).values())
-    going = _present(tx.conn, row.id) - kept
+    going = (_present(tx.conn, row.id) if present is None else present) - kept
     if not going:
         return
     used = (
