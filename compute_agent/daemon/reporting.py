@@ -19,7 +19,7 @@ from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.pipeline.world import Allocation
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import CredentialsError, NotFoundError, PlacementError, UnavailableError
+from compute_agent.report.errors import NotFoundError, PlacementError, UnavailableError
 from compute_agent.report.reporter import Refusal, Report, Reporter
 from compute_agent.report.reshape import Infeasible, Place, ReshapePlan
 
@@ -126,16 +126,16 @@ class ReportLoop:
             at_start = self._settled is None and tree == self._tree_at_start
             try:
                 planned = self._plan(self._reporter.reshape if at_start else self._reporter.plan_reshape)
-            except (UnavailableError, CredentialsError):
+            except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
-                planned = Infeasible(str(error))
+                planned = Infeasible(str(error))  # reading goes on, even where reshaping is not allowed
             if isinstance(planned, Infeasible):
                 return Report(refusals=(Refusal(ReshapePlan(), planned.reason),))
             if planned.moves and not at_start:
                 reason = (
-                    f"{len(planned.allocations)} guests hold what moves: see compute-agent reshape --dry-run,"
-                    " then compute-agent reshape, or restart the agent"
+                    f"guests that hold what moves: {len(planned.allocations)}; see compute-agent reshape"
+                    " --dry-run, then compute-agent reshape, or restart the agent"
                 )
                 return Report(refusals=(Refusal(planned, reason),))
         report = self._reporter.report(tree)

@@ -75,6 +75,7 @@ class Reporter:
         self._known: Known | None = None
         self._dropped: frozenset[str] = frozenset()
         self._reported: dict[str, ReportedProvider] = {}
+        self._seen: dict[str, ReportedProvider] = {}
 
     def report(self, tree: ProviderTree) -> Report:
         """Send what differs between ``tree`` and Placement; nothing if nothing does.
@@ -174,7 +175,8 @@ class Reporter:
     def _forget(self) -> None:
         """Have everything read anew."""
         self._known = None
-        self._reported.clear()
+        self._seen = self._reported or self._seen
+        self._reported = {}
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
         """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC)."""
@@ -182,8 +184,9 @@ class Reporter:
 
     @property
     def offering(self) -> frozenset[str]:
-        """The providers with inventories, as of the last report."""
-        return frozenset(uuid for uuid, provider in self._reported.items() if provider.inventories)
+        """The providers with inventories, as far as they were last seen."""
+        seen = self._reported or self._seen
+        return frozenset(uuid for uuid, provider in seen.items() if provider.inventories)
 
     def reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
         """The providers of the host as Placement has them, by uuid. Reads only what changed since the last

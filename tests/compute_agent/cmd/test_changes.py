@@ -135,7 +135,7 @@ def test_a_refused_change_is_told_and_tried_again(agent, rewrite, shown, claim, 
     consumer = claim("NUMA_1", VCPU=1)
     rewrite("cpu_shared_set = 0")
     (refused,) = agent.wait_for(lambda: agent.status()["refused"])
-    assert refused.startswith("Reshape: 1 guests hold what moves")
+    assert refused.startswith("Reshape: guests that hold what moves: 1;")
     assert "Placement refused Reshape" in agent.log()
     assert metric("compute_agent_refused_changes") == 1
     assert shown()["NUMA_1"] == node()

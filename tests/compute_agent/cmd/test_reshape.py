@@ -100,7 +100,7 @@ def test_by_command(agent, pinned, configure, client):
     assert agent.ask("reshape", "--dry-run") == []
     configure(NUMA, policy="none")
     (refused,) = agent.wait_for(lambda: agent.status()["refused"])
-    assert "2 guests hold what moves" in refused
+    assert "guests that hold what moves: 2;" in refused
     assert "compute-agent reshape" in refused
     assert shown(client, root) == OLD
 

@@ -2,12 +2,13 @@
 
 import logging
 import time
+from dataclasses import replace
 
 import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon.reporting import FIRST_PAUSE, ReportLoop, status_document
-from compute_agent.drivers.base import GuestSettings
+from compute_agent.drivers.base import DriverError, GuestSettings
 from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
 from compute_agent.pipeline.events import StartGuest
@@ -15,7 +16,7 @@ from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
-from compute_agent.report.errors import UnavailableError
+from compute_agent.report.errors import ConflictError, CredentialsError, UnavailableError
 from compute_agent.report.reporter import Reporter
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
@@ -200,3 +201,60 @@ def test_the_loop_reports_at_once_and_when_woken(rig, live_placement):
         time.sleep(0.01)
     assert live_placement.requests[0] == ("GET", "/resource_providers")
     rig.loop.stop()
+
+
+class TestReshape:
+    """What the loop makes of a reshape that is needed."""
+
+    @pytest.fixture
+    def rig(self, rig, client):
+        """A host that was reported flat, with a consumer on its root, as found at a start."""
+        flat = ProviderTree((replace(TREE.root, inventories={"PCPU": Inventory(4, max_unit=4)}),))
+        Reporter(client, {}, lambda owned: None).report(flat)
+        rig.claim(ROOT, PCPU=2)
+        return rig
+
+    def test_at_start_it_is_made(self, rig, client):
+        assert rig.loop.once()
+        assert client.allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
+
+    def test_later_it_is_told_and_waits_for_the_command(self, rig, client):
+        rig.loop._tree_at_start = None
+        assert not rig.loop.once()
+        assert "guests that hold what moves: 1" in status_document(rig.loop.status)["refused"][0]
+        assert client.allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
+        assert rig.loop.reshape(dry_run=True).moves
+        assert client.allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
+        assert rig.loop.reshape(dry_run=False).moves
+        assert client.allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
+        assert rig.loop.status.refusals == ()
+
+    @pytest.mark.parametrize(
+        "error", [ConflictError("POST", "/reshaper", "taken", status=409), DriverError("libvirtd is away")]
+    )
+    def test_one_that_fails_is_a_refusal_and_tried_again(self, rig, client, monkeypatch, error):
+        def fail(*_):
+            raise error
+
+        if isinstance(error, DriverError):
+            rig.loop._locate = fail
+        else:
+            monkeypatch.setattr(client, "reshape", fail)
+        assert not rig.loop.once()
+        assert str(error) in status_document(rig.loop.status)["refused"][0]
+        assert rig.loop.status.up
+        assert client.allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
+        monkeypatch.undo()
+        rig.loop._locate = dict
+        assert rig.loop.once()
+        assert client.allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
+
+    def test_where_it_is_not_allowed_allocations_are_read_all_the_same(self, rig, client, monkeypatch):
+        def fail(body):
+            raise CredentialsError("POST", "/reshaper", "Policy does not allow", status=403)
+
+        monkeypatch.setattr(client, "reshape", fail)
+        rig.run_guest({})
+        assert not rig.loop.once()
+        assert "Policy does not allow" in status_document(rig.loop.status)["refused"][0]
+        assert rig.cpus() == {1, 2}
