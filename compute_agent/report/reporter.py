@@ -135,18 +135,19 @@ class Reporter:
         PlacementError, the old state being as it was.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            planned = self.plan_reshape(tree, places, zones)
-            if isinstance(planned, Infeasible) or not planned.moves:
-                return planned
             try:
-                self._carry_out(tree, planned)
+                planned = self.plan_reshape(tree, places, zones)
+                if isinstance(planned, Infeasible) or not planned.moves:
+                    return planned
+                try:
+                    self._carry_out(tree, planned)
+                finally:
+                    self._forget()
                 return planned
             except ConflictError as error:
                 if attempt == MAX_ATTEMPTS:
                     raise
                 LOG.info("Somebody else changed something meanwhile, planning the reshape again: %s", error)
-            finally:
-                self._forget()
         raise AssertionError("unreachable")
 
     def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:

@@ -19,6 +19,8 @@ from tests.benchmark.reference import ReferenceMissing
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.servers import running
 
+pytestmark = pytest.mark.slow
+
 TOPOLOGY = machine(nodes=2, cores=4, threads=2)  # CPUs 0-7 on node 0, 8-15 on node 1
 CONTROL = CachePlatform({0: CacheDomain(0, ways=11), 10: CacheDomain(10, ways=11)}, groups=8)
 SETS = {"cpu_dedicated_set": "0-5,8-13", "cpu_shared_set": "6-7,14-15"}
