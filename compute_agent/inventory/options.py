@@ -47,6 +47,7 @@ def root_name(conf: cfg.ConfigOpts) -> str:
 
 def disk_gb(path: Path) -> int:
     """Size in GiB, rounded down, of the file system that `path` is on, or would be on once it is made."""
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    # os.path.exists() is also for those who may not look into a folder: it is not there for them.
+    existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     status = os.statvfs(existing)
     return status.f_blocks * status.f_frsize // _GIB
