@@ -179,9 +179,12 @@ def qos_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
 
 
 def _sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
+    """The sections in which something is set: the sample file has one of each kind in which nothing is."""
     for section in conf.list_all_sections():
         if section.startswith(prefix):
-            yield section.removeprefix(prefix), conf[section]
+            values = conf[section]
+            if any(values[option.dest] != option.default for option in _TEMPLATES[prefix]):
+                yield section.removeprefix(prefix), values
 
 
 def _options_of(section: str) -> list[Any] | None:

@@ -34,8 +34,7 @@ class Steps:
 
 def floor(entitlement: Entitlement, steps: Steps) -> float:
     """The lowest limit that a guest can get."""
-    lowest = _rounded_up(entitlement.full * steps.min_share, entitlement.granule)
-    return min(max(lowest, entitlement.granule), entitlement.full)
+    return min(_rounded_up(entitlement.full * steps.min_share, entitlement.granule), entitlement.full)
 
 
 def step_down(limit: float | None, entitlement: Entitlement, steps: Steps) -> float | None:

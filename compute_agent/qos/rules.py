@@ -82,6 +82,6 @@ class Rules:
         usage = {}
         for metric in self.registry.moved_by(knob.lever):
             series = Series(metric.name, knob.domain)
-            if metric.throttle_quantified and series in guest.usage:
+            if series in guest.usage:
                 usage[series] = guest.usage[series] * share
         return snapshot.changed(guest.uuid, usage)

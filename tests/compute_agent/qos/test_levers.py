@@ -32,6 +32,7 @@ def test_small_steps_still_take_a_granule():
 def test_nobody_is_throttled_below_a_granule():
     assert all_the_way_down(Entitlement(1.0, 1.0), Steps(0.2, 0.1)) == []
     assert floor(WAYS, Steps(0.2, 0.01)) == 1
+    assert floor(Entitlement(1.5, 1.0), Steps(0.2, 0.9)) == 1.5
 
 
 def test_steps_up_lead_to_no_limit():

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.qos import levers
+from compute_agent.qos import levers, sorters
 from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle
-from compute_agent.qos.levers import Steps
+from compute_agent.qos.levers import Lever, Steps
+from compute_agent.qos.metrics import BUILT_IN, Metric, Registry, Unit
 from compute_agent.qos.plan import make_plan, plan_throttles
 from compute_agent.qos.snapshot import Entitlement, Knob, Series, Snapshot
+from compute_agent.qos.sources.base import Measured
 from compute_agent.qos.state import Eviction, QosState, Throttled
 from compute_agent.qos.streaks import observe
 from compute_agent.qos.waterlines import Level, Selector
@@ -123,6 +125,24 @@ def test_what_a_throttle_frees_is_counted_for_every_metric_of_its_lever():
         host={BEST_EFFORT: 100.0},
     )  # fmt: skip
     assert limits(plan(by, now)) == [("a", 3.2)]
+
+
+def test_metric_of_higher_priority_is_seen_to_first():
+    latency, lever = Series("latency"), Lever("weight", "latency", "weight")
+    knob, full = Knob("weight"), Entitlement(10.0, 1.0)
+    for priority, first in ((8, "latency"), (6, "cpu_usage")):
+        metric = Metric(
+            "latency", Unit.OTHER, priority, lambda now, before: Measured(),
+            sorters.combined(sorters.by_usage), lever, throttle_quantified=True,
+        )  # fmt: skip
+        by = rules(
+            line("a", "latency", throttle_down=5, throttle_up=1),
+            line("b", throttle_down=3.5, throttle_up=1),
+            registry=Registry([*BUILT_IN, metric]),
+        )
+        both = {QUOTA: Entitlement(4.0), knob: full}
+        now = snapshot(guest("g", 4.0, usage={latency: 8.0}, entitlements=both), host={latency: 8.0})
+        assert next(one.metric for one in plan(by, now)) == first
 
 
 def test_domains_are_throttled_apart():

@@ -1,5 +1,7 @@
 """Watermarks as configured, and which configurations are refused."""
 
+from pathlib import Path
+
 import pytest
 from oslo_config import cfg
 
@@ -173,6 +175,16 @@ def test_classes_are_configured_on_top_of_the_default_ones(read):
     assert classes.classes["BE"].wish == best_effort
     assert classes.classes["bronze"].wish == Wish(WayRange(0, 60))
     assert [name for name in ("BE", "bronze", "LS") if not classes.protects(name, False)] == ["BE", "bronze"]
+
+
+def test_sample_file_is_a_configuration_without_watermarks(read):
+    sample = Path(__file__).parents[3] / "etc/compute-agent/compute-agent.conf.sample"
+    text = sample.read_text()
+    assert "[watermark:name]\n" in text
+    assert "[qos_class:name]\n" in text
+    rules, classes = read(text)
+    assert rules.lines == ()
+    assert set(classes.classes) == {"BE", "LS", "LSR"}
 
 
 def test_files_of_a_configuration_folder_are_checked_as_well(tmp_path):

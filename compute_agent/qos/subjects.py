@@ -1,0 +1,41 @@
+"""From what the agent knows of a guest to what watermarks need to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compute_agent.drivers.base import Guest
+from compute_agent.qos.classes import Classes
+from compute_agent.qos.levers import CPU_QUOTA
+from compute_agent.qos.rounds import Subject
+from compute_agent.qos.snapshot import Entitlement, GuestUsage, Knob
+
+
+def build_subject(
+    guest: Guest,
+    classes: Classes,
+    *,
+    dedicated: bool,
+    started: float = 0.0,
+    cgroup: str = "",
+    pids: tuple[int, ...] = (),
+    caches: Mapping[Knob, Entitlement] | None = None,
+) -> Subject:
+    """A guest as it is measured and decided about.
+
+    ``dedicated``: it holds dedicated CPUs. ``started`` is in seconds on a clock that all guests share,
+    ``cgroup`` the folder of its cgroup v2 group; without one its main process, or ``pids``, are measured.
+    ``caches`` is what it may use of bandwidth and cache ways, by L3 domain, where these can be controlled.
+    A guest may use as many cores as it has CPUs.
+    """
+    settings = guest.settings
+    facts = GuestUsage(
+        uuid=guest.uuid,
+        qos_class=settings.qos_class,
+        rank=classes.rank(settings.qos_class),
+        priority=settings.priority,
+        protected=classes.protects(settings.qos_class, dedicated),
+        started=started,
+        entitlements={Knob(CPU_QUOTA.name): Entitlement(float(settings.vcpus)), **(caches or {})},
+    )
+    return Subject(facts, cgroup, pids or (guest.pid,))

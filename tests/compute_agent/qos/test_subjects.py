@@ -1,0 +1,31 @@
+"""Guests of drivers as watermarks see them."""
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.drivers.base import Guest, GuestSettings
+from compute_agent.qos.classes import parse_classes
+from compute_agent.qos.snapshot import Entitlement, Knob
+from compute_agent.qos.subjects import build_subject
+from tests.compute_agent.qos.builders import QUOTA
+
+
+@pytest.mark.parametrize(
+    ("qos_class", "dedicated", "rank", "protected"),
+    [
+        ("BE", False, 0, False),
+        ("BE", True, 0, True),
+        ("LS", False, 10, True),
+        ("unheard of", False, 21, True),
+    ],
+)
+def test_class_and_dedicated_cpus_protect(qos_class, dedicated, rank, protected):
+    guest = Guest("u", "process", "n", 42, GuestSettings(vcpus=3, qos_class=qos_class, priority=7))
+    ways = {Knob("cache_ways", "0"): Entitlement(11.0, 1.0, 2.0**20)}
+    subject = build_subject(
+        guest, parse_classes(agent_conf.load([], [])), dedicated=dedicated, started=5.0, caches=ways
+    )
+    facts = subject.facts
+    assert (facts.rank, facts.protected, facts.priority, facts.started) == (rank, protected, 7, 5.0)
+    assert facts.entitlements == {QUOTA: Entitlement(3.0), **ways}
+    assert (subject.cgroup, subject.pids) == ("", (42,))
