@@ -43,7 +43,10 @@ def combine(
     """
     if rng is not None:
         options = [rng.sample(providers, len(providers)) for providers in options]
-    if rules.independent:
+    settled = rules.traits_settled(options)
+    if settled is False:
+        return
+    if rules.independent and settled:
         for chosen in product(*options):
             yield _candidate(root, rules, chosen)
     elif fits_at_all(rules.needs, options, rules.isolate):

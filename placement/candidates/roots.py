@@ -5,11 +5,11 @@ share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
 aggregate in common with any member of the tree.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
-from placement.model.world import SHARES, World
+from placement.model.world import SHARES, Roots, World
 
 
 class Sharing:
@@ -43,14 +43,14 @@ class Sharing:
 
 def possible_roots(
     world: World, request: CandidatesRequest, needs: Iterable[Need], sharing: Sharing
-) -> Sequence[int]:
+) -> Iterable[int]:
     """The ids of roots at which candidates may be anchored, in ascending order, each once.
 
     Of everything the request asks for only the rarest is looked up here, so
     the result may hold roots that serve nothing; it misses none that does.
     """
     if not sharing.providers:
-        return _rarest_roots(world, request, needs)
+        return _unshared_roots(world, request, needs)
     size, providers, anchored = min(_seeds(world, request, needs), key=lambda seed: seed[0])
     if size == 0:
         return ()
@@ -63,26 +63,37 @@ def possible_roots(
     return sorted(roots)
 
 
-def _rarest_roots(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Sequence[int]:
-    """As :func:`possible_roots` where nothing is shared, from lists that the world keeps in order."""
-    choices: list[list[tuple[Mapping[str, set[int]], str]]] = []
-    choices += [[(world.by_trait, trait)] for trait in request.root_required]
-    choices += [
-        [(world.by_trait, trait) for trait in any_trait]
-        for group in request.groups
-        for any_trait in group.required
-    ]
+def _unshared_roots(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Iterable[int]:
+    """As :func:`possible_roots` where nothing is shared: the roots of trees that have a bit of everything.
+
+    Lazily, from sets of roots that the world keeps.
+    """
+    conditions: list[list[Roots]] = []
+    for trait in request.root_required:
+        conditions.append([world.roots_having(world.by_trait, trait)])
+    for group in request.groups:
+        for any_trait in group.required:
+            conditions.append([world.roots_having(world.by_trait, trait) for trait in any_trait])
     for need in needs:
         if need.in_tree is not None:
             member = world.get(need.in_tree)
             return () if member is None else (member.root_id,)
-        choices += [[(world.by_class, name)] for name, _ in need.resources]
-        choices += [[(world.by_aggregate, each) for each in any_of] for any_of in need.member_of]
-    if not choices:
+        for name, _ in need.resources:
+            conditions.append([world.roots_having(world.by_class, name)])
+        for any_of in need.member_of:
+            conditions.append([world.roots_having(world.by_aggregate, each) for each in any_of])
+    if not conditions:
         return sorted(world.trees)
-    rarest = min(choices, key=lambda names: sum(len(index.get(name, ())) for index, name in names))
-    lists = [world.roots_having(index, name) for index, name in rarest]
-    return lists[0] if len(lists) == 1 else sorted(set().union(*lists))
+    conditions.sort(key=lambda any_roots: sum(len(roots.ordered) for roots in any_roots))
+    rarest, *others = conditions
+    ordered = rarest[0].ordered if len(rarest) == 1 else sorted(_union(rarest))
+    unions = [any_roots[0].members if len(any_roots) == 1 else _union(any_roots) for any_roots in others]
+    distinct = list({id(members): members for members in unions}.values())
+    return (root for root in ordered if all(root in members for members in distinct))
+
+
+def _union(any_roots: Iterable[Roots]) -> frozenset[int]:
+    return frozenset[int]().union(*(roots.members for roots in any_roots))
 
 
 Seed = tuple[int, Callable[[], Iterable[int]], bool]

@@ -24,6 +24,7 @@ class Rules:
         self.nested = request.nested
         #: what the providers of the group without a suffix must have together
         self.together = next((group.required for group in request.groups if group.suffix == ""), ())
+        self._collective = [index for index, need in enumerate(needs) if need.collective]
         subtrees = [
             [index for index, need in enumerate(needs) if need.suffix in suffixes]
             for suffixes in request.same_subtrees
@@ -31,16 +32,29 @@ class Rules:
         #: for each need, its amounts by class, as candidates have them
         self.amounts = [dict(need.resources) for need in needs]
         classes = [name for need in needs for name, _ in need.resources]
-        #: whether any choice for one need goes with any choice for the others
+        #: whether any choice for one need goes with any choice for the others, traits of the group apart
         self.independent = (
             self.nested
-            and not self.together
             and not request.same_subtrees
             and not (self.isolate and sum(not need.collective for need in needs) > 1)
             and len(classes) == len(set(classes))
         )
         #: for each need, of what same_subtree rules it is part: the needs of each
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
+
+    def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
+        """Whether the group without a suffix has its traits with every choice (True), with none (False).
+
+        None when it depends on the choice.
+        """
+        settled: bool | None = True
+        for traits in self.together:
+            had = [[not at.traits.isdisjoint(traits) for at in options[index]] for index in self._collective]
+            if not any(map(any, had)):
+                return False
+            if not any(map(all, had)):
+                settled = None
+        return settled
 
 
 class Assignment:

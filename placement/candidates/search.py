@@ -112,7 +112,8 @@ class _Search:
         """For every tree that may serve the request the candidates anchored there."""
         roots = possible_roots(self._world, self._request, self._needs, self._sharing)
         if self._rng is not None:
-            roots = self._rng.sample(roots, len(roots))
+            found = list(roots)
+            roots = self._rng.sample(found, len(found))
         memo, revisions = self._memo, self._world.revisions
         if memo is None:
             yield from map(self._at, roots)

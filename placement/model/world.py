@@ -8,7 +8,7 @@ that no search has to translate numbers.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 _MAX_CAPACITY: Final = 2.0**53
@@ -63,6 +63,13 @@ class Provider:
     aggregates: frozenset[str]
 
 
+class Roots(NamedTuple):
+    """The ids of some roots, in ascending order and as a set."""
+
+    ordered: tuple[int, ...]
+    members: frozenset[int]
+
+
 class World:
     """All providers and the indexes that searches start from.
 
@@ -83,7 +90,7 @@ class World:
         #: what searches keep beside the world, under names of theirs; it goes with the world
         self.kept: dict[str, Any] = {}
         self._revision = 0
-        self._sorted_roots: dict[tuple[int, str], tuple[int, ...]] = {}
+        self._roots: dict[tuple[int, str], Roots] = {}
         for provider in providers:
             self.put(provider)
 
@@ -98,16 +105,16 @@ class World:
         provider_id = self.by_uuid.get(uuid)
         return None if provider_id is None else self.providers[provider_id]
 
-    def roots_having(self, index: Mapping[str, set[int]], name: str) -> tuple[int, ...]:
-        """The roots, in ascending order, of all trees with a provider that ``index`` has under the name.
+    def roots_having(self, index: Mapping[str, set[int]], name: str) -> Roots:
+        """The roots of all trees with a provider that ``index`` has under the name.
 
         :param index: :attr:`by_class`, :attr:`by_trait` or :attr:`by_aggregate`.
         """
         key = (id(index), name)
-        roots = self._sorted_roots.get(key)
+        roots = self._roots.get(key)
         if roots is None:
-            found = {self.providers[number].root_id for number in index.get(name, ())}
-            roots = self._sorted_roots[key] = tuple(sorted(found))
+            found = frozenset(self.providers[number].root_id for number in index.get(name, ()))
+            roots = self._roots[key] = Roots(tuple(sorted(found)), found)
         return roots
 
     def put(self, provider: Provider) -> None:
@@ -119,7 +126,7 @@ class World:
         self._note_change(provider.root_id)
         if old is not None and old.root_id != provider.root_id:
             self._note_change(old.root_id)
-            self._sorted_roots.clear()
+            self._roots.clear()
 
     def remove(self, provider_id: int) -> None:
         """Forget a provider; one that is not there is no error."""
@@ -144,7 +151,7 @@ class World:
             for name in names:
                 if name not in before:
                     index.setdefault(name, set()).add(number)
-                    self._sorted_roots.pop((id(index), name), None)
+                    self._roots.pop((id(index), name), None)
 
     def _unlink(self, old: Provider, new: Provider | None) -> None:
         number = old.id
@@ -157,7 +164,7 @@ class World:
         for index, names, after in self._memberships(old, new):
             for name in names:
                 if name not in after:
-                    self._sorted_roots.pop((id(index), name), None)
+                    self._roots.pop((id(index), name), None)
                     members = index[name]
                     members.discard(number)
                     if not members:
