@@ -15,6 +15,7 @@ class NameTable:
     """
 
     def __init__(self, table: sa.Table) -> None:
+        self.table = table
         self._ids: dict[str, int] = {}
         self._query = sa.select(table.c.name, table.c.id).where(
             table.c.name.in_(sa.bindparam("names", expanding=True))

@@ -9,16 +9,12 @@ import sqlalchemy as sa
 from placement.db.database import Transaction
 from placement.db.tables import allocations, inventories, resource_classes, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
+from placement.store import names
 
 
 def create(tx: Transaction, name: str) -> bool:
     """Make a resource class; False when it is there already."""
-    tx.lock_names()
-    tx.names.classes.clear()
-    if tx.names.classes.ids(tx.conn, [name]):
-        return False
-    tx.conn.execute(sa.insert(resource_classes).values(name=name, updated_at=tx.now))
-    return True
+    return names.create(tx, tx.names.classes, name)
 
 
 def rename(tx: Transaction, old: str, new: str) -> None:
@@ -74,9 +70,9 @@ def make_standard_names(tx: Transaction, additional: Iterable[str]) -> None:
     A class that was additional once and is not any more is removed unless something uses it.
     """
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
-    for table, names in ((resource_classes, wanted), (traits, os_traits.get_traits())):
+    for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
-        missing = [name for name in names if name not in present]
+        missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()
             again = set(tx.conn.execute(sa.select(table.c.name)).scalars())

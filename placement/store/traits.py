@@ -1,23 +1,18 @@
 """Traits: the names there are, and which provider has which."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import sqlalchemy as sa
 
 from placement.db.database import Transaction
 from placement.db.tables import provider_traits, traits
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
-from placement.store import providers
+from placement.store import names, providers
 
 
 def create(tx: Transaction, name: str) -> bool:
     """Make a trait; False when it is there already."""
-    tx.lock_names()
-    tx.names.traits.clear()
-    if tx.names.traits.ids(tx.conn, [name]):
-        return False
-    tx.conn.execute(sa.insert(traits).values(name=name, updated_at=tx.now))
-    return True
+    return names.create(tx, tx.names.traits, name)
 
 
 def delete(tx: Transaction, name: str) -> None:
@@ -38,7 +33,7 @@ def delete(tx: Transaction, name: str) -> None:
     tx.names.traits.clear()
 
 
-def replace(tx: Transaction, uuid: str, generation: int, names: Iterable[str]) -> int:
+def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
     """Make the provider's traits exactly these; return its new generation.
 
     :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such trait, stale.
@@ -51,9 +46,8 @@ def replace(tx: Transaction, uuid: str, generation: int, names: Iterable[str]) -
         raise ConcurrentUpdate(
             "Resource provider's generation already changed. Please update the generation and try again."
         )
-    wanted = set(names)
     ids = tx.names.traits.ids(tx.conn, wanted)
-    unknown = sorted(wanted - set(ids))
+    unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(f"No such trait {', '.join(unknown)}")
     _write(tx, row.id, ids.values())
