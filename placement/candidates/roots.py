@@ -5,7 +5,8 @@ share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
 aggregate in common with any member of the tree.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
@@ -68,20 +69,15 @@ def _unshared_roots(world: World, request: CandidatesRequest, needs: Iterable[Ne
 
     Lazily, from sets of roots that the world keeps.
     """
-    conditions: list[list[Roots]] = []
-    for trait in request.root_required:
-        conditions.append([world.roots_having(world.by_trait, trait)])
-    for group in request.groups:
-        for any_trait in group.required:
-            conditions.append([world.roots_having(world.by_trait, trait) for trait in any_trait])
+    needs = tuple(needs)
     for need in needs:
         if need.in_tree is not None:
             member = world.get(need.in_tree)
             return () if member is None else (member.root_id,)
-        for name, _ in need.resources:
-            conditions.append([world.roots_having(world.by_class, name)])
-        for any_of in need.member_of:
-            conditions.append([world.roots_having(world.by_aggregate, each) for each in any_of])
+    conditions = [
+        [world.roots_having(each.index, name) for name in each.names]
+        for each in _conditions(world, request, needs)
+    ]
     if not conditions:
         return sorted(world.trees)
     conditions.sort(key=lambda any_roots: sum(len(roots.ordered) for roots in any_roots))
@@ -96,6 +92,34 @@ def _union(any_roots: Iterable[Roots]) -> frozenset[int]:
     return frozenset[int]().union(*(roots.members for roots in any_roots))
 
 
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """Something that a provider of every candidate has: one of the names in an index of the world.
+
+    ``at_root``: that provider is the root of the anchoring tree. ``spans_trees``:
+    what the root has counts for all providers of its tree.
+    """
+
+    index: Mapping[str, set[int]]
+    names: Collection[str]
+    at_root: bool = False
+    spans_trees: bool = False
+
+
+def _conditions(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[_Condition]:
+    """All conditions of a request that an index can tell."""
+    for trait in request.root_required:
+        yield _Condition(world.by_trait, (trait,), at_root=True)
+    for group in request.groups:
+        for any_trait in group.required:
+            yield _Condition(world.by_trait, any_trait)
+    for need in needs:
+        for name, _ in need.resources:
+            yield _Condition(world.by_class, (name,))
+        for any_aggregate in need.member_of:
+            yield _Condition(world.by_aggregate, any_aggregate, spans_trees=need.collective)
+
+
 Seed = tuple[int, Callable[[], Iterable[int]], bool]
 
 
@@ -104,16 +128,13 @@ def _seeds(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> I
 
     A set that may not share holds the root of the anchoring tree itself.
     """
-    for trait in request.root_required:
-        yield _seed([world.by_trait.get(trait, set())], anchored=False)
-    for group in request.groups:
-        for any_trait in group.required:
-            yield _seed([world.by_trait.get(trait, set()) for trait in any_trait])
+    needs = tuple(needs)
+    for each in _conditions(world, request, needs):
+        sets = [each.index.get(name, set()) for name in each.names]
+        if each.spans_trees:
+            sets = [_with_trees(world, members) for members in sets]
+        yield _seed(sets, anchored=not each.at_root)
     for need in needs:
-        for name, _ in need.resources:
-            yield _seed([world.by_class.get(name, set())])
-        for any_aggregate in need.member_of:
-            yield _seed([_in_aggregate(world, aggregate, need.collective) for aggregate in any_aggregate])
         if need.in_tree is not None:
             member = world.get(need.in_tree)
             yield _seed([world.trees[member.root_id] if member else set()])
@@ -123,8 +144,6 @@ def _seed(sets: list[set[int]], *, anchored: bool = True) -> Seed:
     return sum(map(len, sets)), lambda: set().union(*sets), anchored
 
 
-def _in_aggregate(world: World, aggregate: str, spans_trees: bool) -> set[int]:
-    members = world.by_aggregate.get(aggregate, set())
-    if not spans_trees:
-        return members
+def _with_trees(world: World, members: set[int]) -> set[int]:
+    """The providers, and of those that are roots all of their trees."""
     return members.union(*(world.trees.get(member, set()) for member in members))
