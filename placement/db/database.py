@@ -66,6 +66,10 @@ class Transaction:
         """As :meth:`lock`, for moving providers between parents."""
         buckets.lock(self.conn, (buckets.TREES,))
 
+    def exists(self, condition: sa.ColumnElement[bool]) -> bool:
+        """Whether the table that the condition is about has such a row."""
+        return self.conn.execute(sa.select(sa.literal(1)).where(condition).limit(1)).first() is not None
+
     def changed(self, provider_ids: Iterable[int], *, generation: bool, usage_only: bool = False) -> None:
         """Note that these (locked) providers changed; with ``generation`` theirs goes up by one (more).
 

@@ -87,9 +87,4 @@ def make_standard_names(tx: Transaction, additional: Iterable[str]) -> None:
 
 
 def _in_use(tx: Transaction, class_id: int) -> bool:
-    return any(
-        tx.conn.execute(
-            sa.select(sa.literal(1)).where(table.c.resource_class_id == class_id).limit(1)
-        ).first()
-        for table in (inventories, allocations)
-    )
+    return any(tx.exists(table.c.resource_class_id == class_id) for table in (inventories, allocations))

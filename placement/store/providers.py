@@ -206,12 +206,12 @@ def delete(tx: Transaction, uuid: str) -> None:
     row = find(tx.conn, [uuid]).get(uuid)
     if row is None:
         raise NotFound(f"No resource provider with uuid {uuid} found for delete")
-    if tx.conn.execute(sa.select(_rp.id).where(_rp.parent_id == row.id).limit(1)).first():
+    if tx.exists(_rp.parent_id == row.id):
         raise Conflict(
             f"Unable to delete parent resource provider {uuid}: It has child resource providers.",
             exceptions.CANNOT_DELETE_PARENT,
         )
-    if tx.conn.execute(sa.select(sa.literal(1)).where(allocations.c.provider_id == row.id).limit(1)).first():
+    if tx.exists(allocations.c.provider_id == row.id):
         raise Conflict(
             f"Unable to delete resource provider {uuid}: Resource provider has allocations.",
             exceptions.PROVIDER_IN_USE,

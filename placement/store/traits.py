@@ -27,7 +27,7 @@ def delete(tx: Transaction, name: str) -> None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
         raise InvalidRequest(f"Cannot delete standard trait {name}.")
-    if tx.conn.execute(sa.select(sa.literal(1)).where(provider_traits.c.trait_id == number).limit(1)).first():
+    if tx.exists(provider_traits.c.trait_id == number):
         raise Conflict(f"The trait {name} is in use by a resource provider.")
     tx.conn.execute(sa.delete(traits).where(traits.c.id == number))
     tx.names.traits.clear()
@@ -38,10 +38,7 @@ def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]
 
     :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such trait, stale.
     """
-    tx.lock([uuid])
-    row = providers.find(tx.conn, [uuid]).get(uuid)
-    if row is None:
-        raise providers.missing(uuid)
+    row = providers.lock(tx, uuid)
     if row.generation != generation:
         raise ConcurrentUpdate(
             "Resource provider's generation already changed. Please update the generation and try again."
