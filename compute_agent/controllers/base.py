@@ -2,37 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from compute_agent.drivers.base import Guest
+from compute_agent.inventory.tree import Allocation, ProviderNode
 from compute_agent.policy.base import Assignment
+from compute_agent.qos.snapshot import Knob
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A guest, where it should run, and which CPUs are online now."""
+    """A guest as it should be.
+
+    ``assignment`` is where it runs (None: wherever it likes), ``online`` are the CPUs that are online now.
+    ``allocation`` is what it holds on this host's providers (None: not known yet). ``limits`` hold it down
+    for the time being, in the units of their levers.
+    """
 
     guest: Guest
-    assignment: Assignment
+    assignment: Assignment | None
     online: frozenset[int]
+    allocation: Allocation | None = None
+    limits: Mapping[Knob, float] = field(default_factory=dict)
 
 
 class Controller(Protocol):
-    """Keeps one domain of the kernel as the assignments say. Called by the worker only."""
+    """Keeps one domain of the kernel as the targets say. Called by the worker only.
+
+    A controller remembers nothing that it could not read back: another one of its kind takes its place when
+    the configuration changes.
+    """
 
     name: str
 
-    def drifted(self, target: Target) -> str | None:
-        """How the kernel differs from the assignment, in words for the log; None if it does not.
+    def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+        """Do what concerns all guests together, such as dividing what they share; before drifted() and
+        apply(), and when a guest came, left or became another.
 
-        Raises GuestGoneError.
+        ``zones`` are the providers that allocations name. Raises DriverError or OSError if it cannot be done
+        (now); it is then called again.
+        """
+        ...
+
+    def drifted(self, target: Target) -> str | None:
+        """How the kernel differs from the target, in words for the log; None if it does not.
+
+        Raises GuestGoneError, DriverError, OSError.
         """
         ...
 
     def apply(self, target: Target) -> bool:
-        """Make the kernel what the assignment says: compare, write differences, read back.
+        """Make the kernel what the target says: compare, write differences, read back.
 
-        True if anything had to be written. Raises GuestGoneError, or DriverError if it cannot be done (now).
+        True if anything had to be written. Raises GuestGoneError; DriverError or OSError if it cannot be done
+        (now).
         """
         ...
+
+
+class GuestController:
+    """A controller that looks at one guest at a time."""
+
+    def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+        """Guests share nothing here."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestController, Target
 from compute_agent.drivers.base import CpuSettings, Driver
 from compute_agent.host import cpuset
+from compute_agent.policy.base import Assignment
 
 
-class CpusetController:
-    """Pins guests through their driver."""
+class CpusetController(GuestController):
+    """Pins guests through their driver. A guest without an assignment stays where it is."""
 
     name = "cpuset"
 
@@ -17,7 +18,9 @@ class CpusetController:
 
     def drifted(self, target: Target) -> str | None:
         """Which threads run elsewhere; None if all are where they should be."""
-        misplaced = self._driver.cpu_affinity(target.guest, cpu_settings(target))
+        if target.assignment is None:
+            return None
+        misplaced = self._driver.cpu_affinity(target.guest, cpu_settings(target.assignment, target.online))
         if not misplaced:
             return None
         tid, cpus = min(misplaced.items())
@@ -25,19 +28,20 @@ class CpusetController:
 
     def apply(self, target: Target) -> bool:
         """Pin what is elsewhere. True if any thread had to be changed."""
-        settings = cpu_settings(target)
+        if target.assignment is None:
+            return False
+        settings = cpu_settings(target.assignment, target.online)
         if not self._driver.cpu_affinity(target.guest, settings):
             return False
         return self._driver.apply_cpu_settings(target.guest, settings) > 0
 
 
-def cpu_settings(target: Target) -> CpuSettings:
+def cpu_settings(assignment: Assignment, online: frozenset[int]) -> CpuSettings:
     """The CPU settings of an assignment on the CPUs that are online.
 
     A guest CPU whose CPUs are all offline runs on what else the guest has, and in the end on any online CPU:
     the kernel would let it run anywhere, too, and takes no affinity without an online CPU.
     """
-    assignment, online = target.assignment, target.online
     rest = (assignment.cpus & online) or (assignment.emulator_cpus & online) or online
     return CpuSettings(
         vcpu_cpus=tuple((cpus & online) or rest for cpus in assignment.vcpu_cpus),

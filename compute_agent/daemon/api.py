@@ -14,9 +14,10 @@ from compute_agent.daemon.protocol import Method, RequestError
 from compute_agent.daemon.reporting import allocations_by_consumer
 from compute_agent.drivers.base import Driver, DriverError, GuestSettings
 from compute_agent.host import cpuset
+from compute_agent.inventory.tree import Allocation
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStopped, StartGuest
-from compute_agent.pipeline.worker import GuestRefusedError, GuestView, Pipeline
-from compute_agent.pipeline.world import Allocation
+from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compute_agent.drivers.base import DriverError
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.tree import Allocation, ProviderTree
 from compute_agent.pipeline.events import AllocationsRead
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import Allocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError, PlacementError, UnavailableError
 from compute_agent.report.reporter import Refusal, Report, Reporter

@@ -15,9 +15,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.arrivals import Arrivals
+from compute_agent.daemon.controllers import build_controllers
 from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import SocketServer
@@ -70,7 +70,7 @@ class Agent:
         self.metrics = Metrics()
         self._state = StateFile(folder / STATE_FILE)
         self.driver = open_driver(self._conf, folder / GUESTS_FOLDER)
-        controllers = (CpusetController(self.driver),)
+        controllers = build_controllers(self._conf, self.driver)
         self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
         self.client = PlacementClient.from_conf(self._conf)
         self._reports = ReportLoop(
@@ -165,6 +165,7 @@ class Agent:
             return str(error)
         try:
             world = build_world(conf, topology)
+            controllers = build_controllers(conf, self.driver)
         except (ConfigError, IdentityError, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
@@ -172,7 +173,7 @@ class Agent:
         self._conf = conf
         self._reports.interval = conf.compute.update_resources_interval
         self._reports.longest_pause = conf.placement.report_retry_maximum
-        self.pipeline.submit(WorldChanged(world)).result()
+        self.pipeline.submit(WorldChanged(world, controllers)).result()
         self.client = client
         self._reports.use(client)
         return ""

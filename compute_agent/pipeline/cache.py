@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from compute_agent.drivers.base import Guest
-from compute_agent.pipeline.world import Allocation
+from compute_agent.inventory.tree import Allocation
 from compute_agent.policy.base import Assignment
+from compute_agent.qos.snapshot import Knob
 
 
 @dataclass(slots=True)
@@ -18,13 +19,15 @@ class CachedGuest:
 
     ``allocation`` is what Placement last said (None: never heard), ``as_of`` when it was asked (monotonic
     seconds). ``assignment`` None: left where it is, and ``refusal`` says why if that is for want of a place.
-    ``pending`` are the controllers that have yet to put the assignment into effect.
+    ``limits`` are those of the watermarks. ``pending`` are the controllers that have yet to put all this into
+    effect.
     """
 
     guest: Guest
     allocation: Allocation | None = None
     assignment: Assignment | None = None
     refusal: str = ""
+    limits: dict[Knob, float] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     as_of: float = 0.0
 
@@ -34,28 +37,51 @@ class Cache:
 
     def __init__(self, domains: frozenset[str]) -> None:
         """``domains`` are the names of all controllers."""
-        self._domains = domains
-        self.guests: dict[str, CachedGuest] = {}
+        self.domains = domains
+        self.settled = False
+        """Whether nothing that concerns the guests together has changed since it was last put into effect."""
+        self._guests: dict[str, CachedGuest] = {}
+
+    def __iter__(self) -> Iterator[CachedGuest]:
+        """All guests, as a copy: guests may come and go meanwhile."""
+        return iter(list(self._guests.values()))
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    def get(self, uuid: str) -> CachedGuest | None:
+        """The guest of that uuid, if it is known."""
+        return self._guests.get(uuid)
+
+    def add(self, entry: CachedGuest) -> None:
+        """Take a guest up, with something to do for every controller."""
+        self._guests[entry.guest.uuid] = entry
+        self.mark(entry)
+
+    def remove(self, uuid: str) -> None:
+        """Forget a guest."""
+        del self._guests[uuid]
+        self.settled = False
+
+    def mark(self, entry: CachedGuest) -> None:
+        """Have every controller look at a guest."""
+        entry.pending = set(self.domains)
+        self.settled = False
 
     def assign(self, entry: CachedGuest, assignment: Assignment | None) -> None:
         """Give a guest an assignment, and every controller something to do if it is another one."""
         if assignment != entry.assignment:
-            entry.pending = set(self._domains) if assignment is not None else set()
-        entry.assignment = assignment
-
-    def mark_all(self, entry: CachedGuest) -> None:
-        """Have every controller look at a guest."""
-        if entry.assignment is not None:
-            entry.pending = set(self._domains)
+            entry.assignment = assignment
+            self.mark(entry)
 
     def pending(self, domain: str) -> Iterator[CachedGuest]:
         """The guests that a controller has something to do for."""
-        return (entry for entry in list(self.guests.values()) if domain in entry.pending)
+        return (entry for entry in self if domain in entry.pending)
 
     def holdings(self) -> dict[str, frozenset[int]]:
         """The dedicated CPUs that guests hold, by guest."""
         return {
             uuid: entry.assignment.held
-            for uuid, entry in self.guests.items()
+            for uuid, entry in self._guests.items()
             if entry.assignment is not None and entry.assignment.held
         }

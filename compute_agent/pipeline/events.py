@@ -6,11 +6,14 @@ network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from compute_agent.controllers.base import Controller
 from compute_agent.drivers.base import Guest, GuestSettings
-from compute_agent.pipeline.world import Allocation, World
+from compute_agent.inventory.tree import Allocation
+from compute_agent.pipeline.world import World
+from compute_agent.qos.snapshot import Knob
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,25 @@ class AllocationsRead:
 
 @dataclass(frozen=True, slots=True)
 class WorldChanged:
-    """The configuration or the hardware changed."""
+    """The configuration or the hardware changed.
+
+    ``controllers`` take the places of those before them; None: they stay.
+    """
 
     world: World
+    controllers: Sequence[Controller] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitGuest:
+    """The watermarks hold a guest down to ``limit`` (in the lever's unit), or let it go again (None).
+
+    Answered when that is in effect, or with what went wrong; GuestGoneError if there is no such guest.
+    """
+
+    uuid: str
+    knob: Knob
+    limit: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +97,13 @@ class Reconcile:
     """The timer: compare every guest with the kernel, repair, retry what is pending."""
 
 
-Event = StartGuest | AdoptGuest | GuestStarted | GuestStopped | AllocationsRead | WorldChanged | Reconcile
+Event = (
+    StartGuest
+    | AdoptGuest
+    | GuestStarted
+    | GuestStopped
+    | AllocationsRead
+    | WorldChanged
+    | LimitGuest
+    | Reconcile
+)

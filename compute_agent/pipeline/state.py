@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from compute_agent.files import write_durably
-from compute_agent.pipeline.world import Allocation
+from compute_agent.inventory.tree import Allocation
 from compute_agent.policy.base import Assignment
+from compute_agent.qos import state as qos
+from compute_agent.qos.state import QosState
 from compute_agent.report.plan import Owned, Ownership
 
 LOG = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class State:
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
     owned: Ownership = field(default_factory=dict)
+    qos: QosState = field(default_factory=QosState)
 
 
 class StateFile:
@@ -77,6 +80,14 @@ class StateFile:
         """
         with self._lock:
             self._state = replace(self._state, owned=dict(owned))
+            self._write()
+
+    def keep_qos(self, qos: QosState) -> None:
+        """Replace the part on watermarks; durable when this returns. Raises OSError, and the next call tries
+        again.
+        """
+        with self._lock:
+            self._state = replace(self._state, qos=qos)
             self._write()
 
     def _write(self) -> None:
@@ -114,6 +125,7 @@ def dump(state: State) -> bytes:
             uuid: {"classes": sorted(owned.classes), "traits": sorted(owned.traits)}
             for uuid, owned in sorted(state.owned.items())
         },
+        "qos": qos.to_json(state.qos),
     }
     return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}, indent=1).encode()
 
@@ -133,6 +145,7 @@ def parse(content: bytes) -> State:
                 uuid: Owned(frozenset(owned["classes"]), frozenset(owned["traits"]))
                 for uuid, owned in data["owned"].items()
             },
+            qos=qos.from_json(data["qos"]) if "qos" in data else QosState(),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error

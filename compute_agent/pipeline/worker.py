@@ -11,10 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
-from compute_agent.controllers.base import Controller, Target
+from compute_agent.controllers.base import Controller
 from compute_agent.drivers.base import (
     Change,
     Driver,
@@ -24,40 +23,36 @@ from compute_agent.drivers.base import (
     Listener,
     StartingDriver,
 )
-from compute_agent.host import cpuset
-from compute_agent.pipeline.cache import Cache, CachedGuest
+from compute_agent.inventory.tree import Allocation
+from compute_agent.pipeline.cache import CachedGuest
+from compute_agent.pipeline.enforcer import Enforcer
 from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,
     Event,
     GuestStarted,
     GuestStopped,
+    LimitGuest,
     Reconcile,
     StartGuest,
     WorldChanged,
 )
 from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.placer import Placer, where
 from compute_agent.pipeline.state import SavedGuest
-from compute_agent.pipeline.world import Allocation, World, request_for
-from compute_agent.policy.base import Assignment, Refusal, refit
-from compute_agent.policy.readback import read_back
+from compute_agent.pipeline.view import GuestView, view
+from compute_agent.pipeline.world import World
+from compute_agent.policy.base import Refusal
+from compute_agent.qos.snapshot import Knob
 
 LOG = logging.getLogger(__name__)
+
+Limits = Mapping[str, Mapping[Knob, float]]
+"""What the watermarks hold guests down to, by guest."""
 
 
 class GuestRefusedError(Exception):
     """A new guest cannot be placed; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuestView:
-    """A guest as others see it: a copy that the worker does not change any more."""
-
-    guest: Guest
-    allocation: Allocation | None
-    assignment: Assignment | None
-    refusal: str
-    pending: tuple[str, ...]
 
 
 class Pipeline:
@@ -72,13 +67,14 @@ class Pipeline:
         metrics: Metrics,
     ) -> None:
         """``save`` keeps the guests durably; it may raise OSError."""
-        self._world = world
         self._driver = driver
-        self._controllers = controllers
+        self._enforcer = Enforcer(controllers, metrics)
         self._save = save
         self._metrics = metrics
-        self._cache = Cache(frozenset(controller.name for controller in controllers))
+        self._cache = self._enforcer.cache
+        self._placer = Placer(world, self._cache)
         self._saved: Mapping[str, SavedGuest] | None = None
+        self._limits: Limits = {}
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float] | None] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
@@ -94,26 +90,29 @@ class Pipeline:
     def views(self) -> list[GuestView]:
         """All guests as they are now, by uuid."""
         with self._lock:
-            return [_view(entry) for _, entry in sorted(self._cache.guests.items())]
+            return sorted(map(view, self._cache), key=lambda one: one.guest.uuid)
 
     @property
     def world(self) -> World:
         """The host as the worker has it in mind."""
-        return self._world
+        return self._placer.world
 
     @property
     def is_alive(self) -> bool:
         """Whether the worker runs."""
         return self._thread.is_alive()
 
-    def start(self, saved: Mapping[str, SavedGuest], listener: Listener | None = None) -> None:
+    def start(
+        self, saved: Mapping[str, SavedGuest], listener: Listener | None = None, limits: Limits | None = None
+    ) -> None:
         """Take over the guests that run, then handle events in a thread of its own.
 
         A driver that cannot say what runs is asked again before each event. ``listener`` makes events of
-        what the driver says; unless given, ends of guests are all that is heard of it.
+        what the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those
+        of the watermarks, by guest.
         """
         self._driver.watch(listener or self._driver_says)
-        self._saved = saved
+        self._saved, self._limits = saved, limits or {}
         with self._lock:
             try:
                 self._take_over()
@@ -152,11 +151,13 @@ class Pipeline:
     def handle(self, event: Event) -> GuestView | None:
         """Handle one event to its end; what start() does in a thread, done here and now."""
         if isinstance(event, WorldChanged):
-            self._world = event.world
+            self._placer.world = event.world
+            if event.controllers is not None:
+                self._enforcer.use(event.controllers)
         try:
             self._take_over()
         except DriverError:
-            if isinstance(event, StartGuest | AdoptGuest):
+            if isinstance(event, StartGuest | AdoptGuest | LimitGuest):
                 raise
             return None  # what it tells of is found out anyway when the guests are taken over
         match event:
@@ -171,7 +172,9 @@ class Pipeline:
             case AllocationsRead(allocations, as_of):
                 self._read_allocations(allocations, as_of)
             case WorldChanged():
-                self._place_all()
+                self._placer.place_all()
+            case LimitGuest():
+                self._limit_guest(event)
             case Reconcile():
                 self._reconcile()
         self._finish()
@@ -184,37 +187,35 @@ class Pipeline:
         """Place, create held, pin, release: the program's first instruction runs where it should."""
         driver = self._starting_driver()
         draft = Guest(event.uuid, self._driver.name, event.name, 0, event.settings)
-        assignment = self._decide(draft, event.allocation, None)
+        assignment = self._placer.decide(draft, event.allocation)
         if isinstance(assignment, Refusal):
             raise GuestRefusedError(assignment.reason)
         guest = driver.create(event.uuid, event.name, event.settings, event.command, event.cwd)
-        entry = CachedGuest(guest, event.allocation, as_of=event.as_of)
-        self._cache.guests[guest.uuid] = entry
-        self._cache.assign(entry, assignment)
+        entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
+        self._cache.add(entry)
         try:
-            self._apply_to(entry)
+            self._enforcer.apply_to(entry, self.world)
             driver.release(guest)
         except DriverError:
-            del self._cache.guests[guest.uuid]
+            self._cache.remove(guest.uuid)
             driver.discard(guest)
             raise
-        LOG.info("Guest %s (pid %d) started%s", guest.uuid, guest.pid, _where(entry))
+        LOG.info("Guest %s (pid %d) started%s", guest.uuid, guest.pid, where(entry))
         self._finish()
-        return _view(entry)
+        return view(entry)
 
     def _adopt_guest(self, event: AdoptGuest) -> GuestView:
         driver = self._starting_driver()
         draft = Guest(event.uuid, self._driver.name, event.name, event.pid, event.settings)
-        assignment = self._decide(draft, event.allocation, None)
+        assignment = self._placer.decide(draft, event.allocation)
         if isinstance(assignment, Refusal):
             raise GuestRefusedError(assignment.reason)
         guest = driver.adopt(event.uuid, event.name, event.settings, event.pid)
-        entry = CachedGuest(guest, event.allocation, as_of=event.as_of)
-        self._cache.guests[guest.uuid] = entry
-        self._cache.assign(entry, assignment)
-        LOG.info("Guest %s (pid %d) adopted%s", guest.uuid, guest.pid, _where(entry))
+        entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
+        self._cache.add(entry)
+        LOG.info("Guest %s (pid %d) adopted%s", guest.uuid, guest.pid, where(entry))
         self._finish()
-        return _view(entry)
+        return view(entry)
 
     def _starting_driver(self) -> StartingDriver:
         if not isinstance(self._driver, StartingDriver):
@@ -222,74 +223,62 @@ class Pipeline:
         return self._driver
 
     def _enter(self, guest: Guest, allocation: Allocation | None, as_of: float = 0.0) -> None:
-        entry = self._cache.guests.setdefault(guest.uuid, CachedGuest(guest))
-        entry.guest = guest
+        entry = self._cache.get(guest.uuid)
+        if entry is None:
+            self._cache.add(entry := CachedGuest(guest))
+        elif entry.guest != guest:
+            if entry.guest.pid != guest.pid:
+                entry.limits.clear()
+            entry.guest = guest
+            self._cache.mark(entry)
         if allocation is not None:
+            if allocation != entry.allocation:
+                self._cache.mark(entry)
             entry.allocation, entry.as_of = allocation, as_of
         elif entry.allocation is None and entry.assignment is None:
-            # Until it is known what it may use it keeps off the CPUs of others.
-            place = self._decide(guest, {}, None)
-            self._cache.assign(entry, None if isinstance(place, Refusal) else place)
-        self._place(entry)
+            self._placer.place_unknown(entry)
+        self._placer.place(entry)
 
     def _leave(self, guest: Guest) -> None:
-        entry = self._cache.guests.get(guest.uuid)
+        entry = self._cache.get(guest.uuid)
         if entry is None or entry.guest.pid != guest.pid:
             return  # told before, and the consumer may have another guest by now
-        del self._cache.guests[guest.uuid]
+        self._cache.remove(guest.uuid)
         LOG.info("Guest %s left", guest.uuid)
-        self._place_refused()
-
-    def _place_refused(self) -> None:
-        """Somebody gave CPUs back: those who were refused may find a place now."""
-        for entry in self._cache.guests.values():
-            if entry.refusal:
-                self._place(entry)
+        self._placer.place_refused()
 
     def _read_allocations(self, allocations: Mapping[str, Allocation], as_of: float) -> None:
         for uuid, held in allocations.items():
-            entry = self._cache.guests.get(uuid)
+            entry = self._cache.get(uuid)
             if entry is None or as_of < entry.as_of:
                 continue  # older than what a later start of the guest has brought
             entry.as_of = as_of
-            allocation = self._world.own_part(held)
+            allocation = self.world.own_part(held)
             if allocation != entry.allocation:
                 LOG.info("Guest %s holds %s now", uuid, allocation or "nothing")
                 entry.allocation = allocation
-                self._place(entry)
-        self._place_refused()
+                self._cache.mark(entry)
+                self._placer.place(entry)
+        self._placer.place_refused()
 
-    def _place_all(self) -> None:
-        for entry in self._cache.guests.values():
-            self._place(entry)
-
-    def _place(self, entry: CachedGuest) -> None:
-        """Decide anew where a guest goes; it stays where it is if that still serves it."""
-        if entry.allocation is None:
-            return  # nothing is known yet; the next answer of Placement decides
-        decision = self._decide(entry.guest, entry.allocation, entry.assignment)
-        if isinstance(decision, Refusal):
-            if entry.refusal != decision.reason:
-                LOG.warning("Guest %s stays where it is: %s", entry.guest.uuid, decision.reason)
-            entry.refusal = decision.reason
+    def _limit_guest(self, event: LimitGuest) -> None:
+        entry = self._cache.get(event.uuid)
+        if entry is None:
+            raise GuestGoneError(f"there is no guest {event.uuid}")
+        before = dict(entry.limits)
+        if event.limit is None:
+            entry.limits.pop(event.knob, None)
+        else:
+            entry.limits[event.knob] = event.limit
+        if entry.limits == before:
             return
-        entry.refusal = ""
-        if decision != entry.assignment:
-            self._cache.assign(entry, decision)
-            LOG.info("Guest %s%s", entry.guest.uuid, _where(entry))
-
-    def _decide(
-        self, guest: Guest, allocation: Allocation, current: Assignment | None
-    ) -> Assignment | Refusal | None:
-        world = self._world
-        supply = world.supply(self._cache.holdings())
-        request = request_for(world, guest, allocation)
-        if not request.demands and not world.place_unallocated:
-            return None
-        if not world.places:
-            return None
-        kept = refit(supply, request, current) if current is not None else None
-        return kept or world.policy(supply, request)
+        self._cache.mark(entry)
+        try:
+            self._enforcer.apply_to(entry, self.world)
+        except DriverError:
+            entry.limits = before
+            self._cache.mark(entry)
+            raise
 
     def _take_over(self) -> None:
         """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
@@ -302,88 +291,41 @@ class Pipeline:
         self._saved = None
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
-                assignment = old.assignment if self._world.places else None
-                entry = CachedGuest(guest, old.allocation, assignment)
-                self._cache.mark_all(entry)
-                self._cache.guests[uuid] = entry
+                assignment = old.assignment if self.world.places else None
+                limits = dict(self._limits.get(uuid, {}))
+                self._cache.add(CachedGuest(guest, old.allocation, assignment, limits=limits))
         for uuid in saved.keys() - running.keys():
             LOG.info("Guest %s ended while the agent was away", uuid)
         self._reconcile()
         self._finish()
         self._update_gauges()
 
-    def _take_over_from_kernel(self, entry: CachedGuest) -> None:
-        guest = entry.guest
-        if not self._world.places:
-            return
-        try:
-            observed = self._driver.observed_cpus(guest)
-        except GuestGoneError:
-            return
-        supply = self._world.supply(self._cache.holdings())
-        entry.assignment = read_back(supply, request_for(self._world, guest, {}), observed)
-        LOG.info("Guest %s was not known; the kernel has it%s", guest.uuid, _where(entry))
-
     def _reconcile(self) -> None:
         running = {guest.uuid: guest for guest in self._driver.guests()}
-        for uuid, entry in list(self._cache.guests.items()):
-            if uuid not in running:
+        for entry in self._cache:
+            if entry.guest.uuid not in running:
                 self._leave(entry.guest)
         for uuid, guest in running.items():
-            if uuid not in self._cache.guests:
-                self._cache.guests[uuid] = entry = CachedGuest(guest)
-                self._take_over_from_kernel(entry)
-        for entry in self._cache.guests.values():
-            self._compare(entry)
+            if self._cache.get(uuid) is None:
+                self._find(guest)
+        self._enforcer.compare(self.world)
 
-    def _compare(self, entry: CachedGuest) -> None:
-        if entry.assignment is None:
+    def _find(self, guest: Guest) -> None:
+        """Take up a guest that nobody remembers."""
+        try:
+            assignment = self._placer.found(guest, self._driver.observed_cpus(guest))
+        except GuestGoneError:
             return
-        target = self._target(entry, entry.assignment)
-        for controller in self._controllers:
-            if controller.name in entry.pending:
-                continue
-            try:
-                difference = controller.drifted(target)
-            except GuestGoneError:
-                return
-            if difference is not None:
-                LOG.warning("Guest %s drifted: %s", entry.guest.uuid, difference)
-                self._metrics.drift.labels(controller.name).inc()
-                entry.pending.add(controller.name)
-
-    def _target(self, entry: CachedGuest, assignment: Assignment) -> Target:
-        return Target(entry.guest, assignment, self._world.topology.online)
-
-    def _apply_to(self, entry: CachedGuest) -> None:
-        """Put one guest's assignment into effect. Raises DriverError at the first controller that cannot."""
-        for controller in self._controllers:
-            if entry.assignment is not None and controller.name in entry.pending:
-                controller.apply(self._target(entry, entry.assignment))
-                entry.pending.discard(controller.name)
-
-    def _apply_pending(self) -> None:
-        for controller in self._controllers:
-            for entry in self._cache.pending(controller.name):
-                assert entry.assignment is not None
-                try:
-                    controller.apply(self._target(entry, entry.assignment))
-                except GuestGoneError:
-                    pass  # its stop event is on its way
-                except (DriverError, OSError) as error:
-                    LOG.error("%s: %s; will be tried again", controller.name, error)
-                    self._metrics.controller_failures.labels(controller.name).inc()
-                    continue
-                entry.pending.discard(controller.name)
+        entry = CachedGuest(guest, assignment=assignment, limits=dict(self._limits.get(guest.uuid, {})))
+        self._cache.add(entry)
+        LOG.info("Guest %s was not known; the kernel has it%s", guest.uuid, where(entry))
 
     def _finish(self) -> None:
         """The end of every event: what is pending goes to the kernel, then the cache goes to the state
         file.
         """
-        self._apply_pending()
-        guests = {
-            uuid: SavedGuest(entry.allocation, entry.assignment) for uuid, entry in self._cache.guests.items()
-        }
+        self._enforcer.apply(self.world)
+        guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
             self._save(guests)
         except OSError as error:
@@ -391,23 +333,8 @@ class Pipeline:
             self._metrics.state_failures.inc()
 
     def _update_gauges(self) -> None:
-        entries = self._cache.guests.values()
+        entries = list(self._cache)
         self._metrics.guests.set(len(entries))
         self._metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         self._metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
-        for controller in self._controllers:
-            waiting = sum(controller.name in entry.pending for entry in entries)
-            self._metrics.pending.labels(controller.name).set(waiting)
-
-
-def _view(entry: CachedGuest) -> GuestView:
-    return GuestView(
-        entry.guest, entry.allocation, entry.assignment, entry.refusal, tuple(sorted(entry.pending))
-    )
-
-
-def _where(entry: CachedGuest) -> str:
-    if entry.assignment is None:
-        return " where it likes, and it is left there"
-    kind = "dedicated" if entry.assignment.dedicated else "shared"
-    return f" on {kind} CPUs {cpuset.format(entry.assignment.cpus)}"
+        self._enforcer.update_gauges()

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from compute_agent.drivers.base import Guest
 from compute_agent.host.topology import Topology
 from compute_agent.inventory.cpu_sets import CpuSets
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.inventory.tree import Allocation, ProviderNode, ProviderTree
 from compute_agent.policy import place_nowhere
 from compute_agent.policy.base import Demand, Policy, Request, Supply
-
-Allocation = Mapping[str, Mapping[str, int]]
-"""What a consumer holds: amounts by provider uuid and resource class."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The state file: whole or as it was before, checked, and dispensable."""
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -23,6 +24,8 @@ from compute_agent.pipeline.state import (
     parse,
 )
 from compute_agent.policy.base import Assignment
+from compute_agent.qos.snapshot import Knob
+from compute_agent.qos.state import Eviction, QosState, Throttled
 from compute_agent.report.plan import Owned
 
 CPUS = st.frozensets(st.integers(0, 300))
@@ -35,12 +38,21 @@ ASSIGNMENTS = st.builds(
     mems=CPUS,
 )
 ALLOCATIONS = st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers(0)))
+THROTTLES = st.builds(
+    Throttled, st.text(), st.builds(Knob, st.text(), st.text()), st.floats(0.01, 1e6, allow_nan=False)
+)
 STATES = st.builds(
     State,
     guests=st.dictionaries(
         st.text(), st.builds(SavedGuest, st.none() | ALLOCATIONS, st.none() | ASSIGNMENTS)
     ),
     owned=st.dictionaries(st.text(), st.builds(Owned, st.frozensets(st.text()), st.frozensets(st.text()))),
+    qos=st.builds(
+        QosState,
+        st.lists(THROTTLES).map(tuple),
+        st.lists(st.builds(Eviction, st.text(), st.text())).map(tuple),
+        st.sampled_from([True, False, None]),
+    ),
 )
 
 GUESTS = {"a": SavedGuest({"rp": {"PCPU": 1}}, Assignment((frozenset({1}),), frozenset({3}), (1,)))}
@@ -66,6 +78,15 @@ def test_a_file_with_one_byte_changed_is_never_taken_for_another_state(state, da
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "state.json"
+
+
+def test_a_file_of_an_agent_that_had_no_watermarks_is_read():
+    content = json.loads(dump(State(GUESTS)))
+    del content["data"]["qos"]
+    content["sha256"] = hashlib.sha256(
+        json.dumps(content["data"], sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
+    assert parse(json.dumps(content).encode()) == State(GUESTS)
 
 
 def test_it_survives_the_process(path):

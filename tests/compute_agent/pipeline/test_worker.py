@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from compute_agent.controllers.base import GuestController
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.drivers.base import DriverError, GuestSettings
+from compute_agent.drivers.base import DriverError, GuestGoneError, GuestSettings
 from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.pipeline.events import (
@@ -13,6 +14,7 @@ from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,
     GuestStopped,
+    LimitGuest,
     Reconcile,
     StartGuest,
     WorldChanged,
@@ -22,6 +24,7 @@ from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
+from compute_agent.qos.snapshot import Knob
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -387,3 +390,95 @@ def test_a_driver_that_cannot_say_what_runs_makes_nobody_forget_a_guest(rig, mon
     rig.pipeline.stop()
     assert rig.saved == saved
     assert [view.guest.uuid for view in rig.pipeline.views()] == ["a"]
+
+
+QUOTA = Knob("cpu_quota")
+
+
+class Recorder(GuestController):
+    """A controller that writes down what it is told."""
+
+    name = "recorder"
+
+    def __init__(self):
+        self.applied, self.settled, self.broken = {}, [], None
+
+    def settle(self, targets, zones):
+        if self.broken:
+            raise self.broken
+        self.settled.append({target.guest.uuid for target in targets})
+
+    def drifted(self, target):
+        return None
+
+    def apply(self, target):
+        if self.broken:
+            raise self.broken
+        self.applied[target.guest.uuid] = target
+        return True
+
+
+class TestControllers:
+    """What controllers are told of guests."""
+
+    @pytest.fixture
+    def recorder(self, rig):
+        recorder = Recorder()
+        rig.handle(WorldChanged(WORLD, (recorder,)))
+        return recorder
+
+    def test_every_controller_sees_what_a_guest_holds(self, rig, recorder):
+        rig.run("a", (0, 1, 0))
+        assert recorder.applied["a"].allocation == {"node0": {"PCPU": 1, "VCPU": 0}}
+        rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1, "LLC": 4}}}, 2.0))
+        assert recorder.applied["a"].allocation == {"node0": {"PCPU": 1, "LLC": 4}}
+
+    def test_what_is_common_is_settled_when_guests_come_and_go(self, rig, recorder):
+        guest = rig.run("a", (0, 1, 0)).guest
+        settled = len(recorder.settled)
+        rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1, "VCPU": 0}}}, 2.0))
+        assert len(recorder.settled) == settled
+        rig.handle(GuestStopped(guest))
+        assert recorder.settled[-1] == set()
+
+    def test_what_cannot_be_settled_is_tried_again(self, rig, recorder):
+        rig.run("a", (0, 1, 0))
+        recorder.broken = OSError(16, "Device or resource busy")
+        rig.handle(AllocationsRead({"a": {}}, 2.0))
+        assert rig.metric("controller_failures_total", controller="recorder") == 2
+        recorder.broken = None
+        recorder.settled.clear()
+        rig.handle(AllocationsRead({}, 3.0))
+        assert recorder.settled == [{"a"}]
+        assert recorder.applied["a"].allocation == {}
+
+    def test_other_controllers_look_at_every_guest(self, rig, recorder):
+        rig.run("a", (0, 1, 0))
+        other = Recorder()
+        rig.handle(WorldChanged(WORLD, (other,)))
+        assert other.applied.keys() == {"a"}
+
+    def test_a_limit_is_in_effect_when_it_is_answered(self, rig, recorder):
+        rig.run("a", (0, 1, 0))
+        rig.handle(LimitGuest("a", QUOTA, 0.5))
+        assert recorder.applied["a"].limits == {QUOTA: 0.5}
+        rig.handle(LimitGuest("a", QUOTA, None))
+        assert recorder.applied["a"].limits == {}
+
+    def test_a_limit_that_cannot_be_set_is_none(self, rig, recorder):
+        rig.run("a", (0, 1, 0))
+        recorder.broken = DriverError("no")
+        with pytest.raises(DriverError):
+            rig.handle(LimitGuest("a", QUOTA, 0.5))
+        assert rig.pipeline.views()[0].limits == {}
+
+    def test_a_guest_that_is_gone_cannot_be_limited(self, rig):
+        with pytest.raises(GuestGoneError):
+            rig.handle(LimitGuest("a", QUOTA, 0.5))
+
+    def test_limits_are_in_force_again_from_the_beginning(self, rig):
+        rig.run("a", (0, 1, 0))
+        rig.new_pipeline()
+        rig.pipeline.start(rig.saved, limits={"a": {QUOTA: 0.5}})
+        rig.pipeline.stop()
+        assert rig.pipeline.views()[0].limits == {QUOTA: 0.5}

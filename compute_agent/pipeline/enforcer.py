@@ -1,0 +1,105 @@
+"""From the cache to the kernel: every controller in turn, none in another's way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from compute_agent.controllers.base import Controller, Target
+from compute_agent.drivers.base import DriverError, GuestGoneError
+from compute_agent.pipeline.cache import Cache, CachedGuest
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.world import World
+
+LOG = logging.getLogger(__name__)
+
+
+class Enforcer:
+    """Puts what is pending into effect, and finds what differs. Used by the worker only."""
+
+    def __init__(self, controllers: Sequence[Controller], metrics: Metrics) -> None:
+        self._controllers = controllers
+        self._metrics = metrics
+        self.cache = Cache(frozenset(controller.name for controller in controllers))
+
+    def use(self, controllers: Sequence[Controller]) -> None:
+        """Go on with other controllers: each looks at every guest."""
+        self._controllers = controllers
+        self.cache.domains = frozenset(controller.name for controller in controllers)
+        for entry in self.cache:
+            self.cache.mark(entry)
+
+    def compare(self, world: World) -> None:
+        """Mark what the kernel has in another way than it should be."""
+        self.cache.settled = False
+        self._settle(world)
+        for entry in self.cache:
+            self._compare(entry, world)
+
+    def apply(self, world: World) -> None:
+        """Put everything that is pending into effect. What fails stays pending."""
+        self._settle(world)
+        for controller in self._controllers:
+            for entry in self.cache.pending(controller.name):
+                try:
+                    controller.apply(_target(entry, world))
+                except GuestGoneError:
+                    pass  # its stop event is on its way
+                except (DriverError, OSError) as error:
+                    self._failed(controller, error)
+                    continue
+                entry.pending.discard(controller.name)
+
+    def apply_to(self, entry: CachedGuest, world: World) -> None:
+        """Put one guest's state into effect. Raises DriverError at the first controller that cannot."""
+        self._settle(world)
+        for controller in self._controllers:
+            if controller.name in entry.pending:
+                try:
+                    controller.apply(_target(entry, world))
+                except OSError as error:
+                    raise DriverError(f"{controller.name}: {error}") from error
+                entry.pending.discard(controller.name)
+
+    def update_gauges(self) -> None:
+        """Show how much is pending."""
+        for controller in self._controllers:
+            waiting = sum(1 for _ in self.cache.pending(controller.name))
+            self._metrics.pending.labels(controller.name).set(waiting)
+
+    def _settle(self, world: World) -> None:
+        if self.cache.settled:
+            return
+        targets = [_target(entry, world) for entry in self.cache]
+        settled = True
+        for controller in self._controllers:
+            try:
+                controller.settle(targets, world.zones)
+            except (DriverError, OSError) as error:
+                self._failed(controller, error)
+                settled = False
+        self.cache.settled = settled
+
+    def _compare(self, entry: CachedGuest, world: World) -> None:
+        target = _target(entry, world)
+        for controller in self._controllers:
+            if controller.name in entry.pending:
+                continue
+            try:
+                difference = controller.drifted(target)
+            except GuestGoneError:
+                return
+            except (DriverError, OSError) as error:
+                difference = str(error)
+            if difference is not None:
+                LOG.warning("Guest %s drifted: %s", entry.guest.uuid, difference)
+                self._metrics.drift.labels(controller.name).inc()
+                entry.pending.add(controller.name)
+
+    def _failed(self, controller: Controller, error: Exception) -> None:
+        LOG.error("%s: %s; will be tried again", controller.name, error)
+        self._metrics.controller_failures.labels(controller.name).inc()
+
+
+def _target(entry: CachedGuest, world: World) -> Target:
+    return Target(entry.guest, entry.assignment, world.topology.online, entry.allocation, dict(entry.limits))

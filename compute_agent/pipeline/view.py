@@ -1,0 +1,36 @@
+"""The guests as others see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compute_agent.drivers.base import Guest
+from compute_agent.inventory.tree import Allocation
+from compute_agent.pipeline.cache import CachedGuest
+from compute_agent.policy.base import Assignment
+from compute_agent.qos.snapshot import Knob
+
+
+@dataclass(frozen=True, slots=True)
+class GuestView:
+    """A copy of a cached guest that the worker does not change any more."""
+
+    guest: Guest
+    allocation: Allocation | None
+    assignment: Assignment | None
+    refusal: str
+    limits: Mapping[Knob, float]
+    pending: tuple[str, ...]
+
+
+def view(entry: CachedGuest) -> GuestView:
+    """The guest as it is now."""
+    return GuestView(
+        entry.guest,
+        entry.allocation,
+        entry.assignment,
+        entry.refusal,
+        dict(entry.limits),
+        tuple(sorted(entry.pending)),
+    )
