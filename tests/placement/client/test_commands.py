@@ -10,7 +10,7 @@ from placement.conf import new_config
 from placement.db import migration
 from tests import databases
 from tests.placement.client.shell import COMMANDS, CommandFailed, Shell, client
-from tests.placement.workers.stress import service
+from tests.placement.serving import service
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 NODE = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"

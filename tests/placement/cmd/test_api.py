@@ -4,7 +4,6 @@ import http.client
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 
 from placement.cmd import api
 from placement.conf import new_config
+from tests.databases.process import free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,11 +33,6 @@ def config_file(tmp_path):
 @pytest.fixture
 def environ(tmp_path):
     return {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
-
-
-def free_port():
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        return taken.getsockname()[1]
 
 
 def test_by_default_two_workers_listen_on_the_loopback_address():

@@ -8,87 +8,20 @@ what the open request said.
 import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import psutil
 import requests
 
-HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
+from tests.placement.serving import HEADERS, Service, service
+
 CLASSES = {"PCPU": 12, "LLC": 11}
 OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
 
 Resources = dict[str, dict[str, int]]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-@contextmanager
-def service(url: str, folder: Path, workers: int) -> Iterator["Service"]:
-    """The service under gunicorn, as a child of its own."""
-    config = folder / "placement.conf"
-    config.write_text(
-        f"[api]\nauth_strategy = noauth2\n[placement_database]\nconnection = {url.replace('$', '$$')}\n"
-    )
-    port = free_port()
-    command = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config)]
-    command += ["--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
-    with (folder / "service.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        running = Service(f"http://127.0.0.1:{port}", process.pid)
-        running.wait()
-        yield running
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-@dataclass
-class Service:
-    """Where the service is, and its master process."""
-
-    base: str
-    master: int
-
-    def wait(self) -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            try:
-                if requests.get(f"{self.base}/resource_providers", headers=HEADERS, timeout=5).ok:
-                    return
-            except requests.RequestException:
-                pass
-            time.sleep(0.1)
-        raise AssertionError("the service does not answer")
-
-    def workers(self) -> list[int]:
-        return [child.pid for child in psutil.Process(self.master).children()]
-
-    def get(self, path: str) -> Any:
-        """The answer to a GET; a worker that was killed meanwhile is asked again."""
-        for _ in range(200):
-            try:
-                response = requests.get(self.base + path, headers=HEADERS, timeout=30)
-            except requests.RequestException:
-                time.sleep(0.05)
-                continue
-            assert response.ok, (path, response.status_code, response.text)
-            return response.json()
-        raise AssertionError(f"no answer to GET {path}")
 
 
 @dataclass
