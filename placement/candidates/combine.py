@@ -7,8 +7,7 @@ product of all options; the caller takes as many results as it wants.
 """
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from placement.candidates.deadends import DeadEnds
@@ -17,29 +16,12 @@ from placement.candidates.rules import Assignment, Rules
 from placement.model.world import Provider
 
 
-@dataclass(slots=True)
-class Candidate:
-    """One way to serve a request.
-
-    ``root`` is the id of the root of the anchoring tree, ``resources`` the
-    amounts by resource class by provider id, ``mappings`` the ids of the
-    providers that serve each suffix, in the order of the request.
-    """
-
-    root: int
-    resources: Mapping[int, Mapping[str, int]]
-    mappings: Mapping[str, tuple[int, ...]]
-    #: how it was rendered last, and in which shape (see :mod:`placement.candidates.render`)
-    shape: str = field(default="", compare=False, repr=False)
-    json: str = field(default="", compare=False, repr=False)
-
-
 def combine(
-    rules: Rules, root: int, options: Sequence[Sequence[Provider]], rng: random.Random | None = None
-) -> Iterator[Candidate]:
-    """Every candidate of a tree, each once, given the providers that serve each need.
+    rules: Rules, options: Sequence[Sequence[Provider]], rng: random.Random | None = None
+) -> Iterator[Sequence[Provider]]:
+    """Every way to serve the needs, each once: one provider for each, given those that can serve it.
 
-    With ``rng`` the candidates come in random order.
+    With ``rng`` they come in random order.
     """
     if rng is not None:
         options = [rng.sample(providers, len(providers)) for providers in options]
@@ -47,12 +29,11 @@ def combine(
     if settled is False:
         return
     if rules.independent and settled:
-        for chosen in product(*options):
-            yield _candidate(root, rules, chosen)
+        yield from product(*options)
     elif fits_at_all(rules.needs, options, rules.isolate):
         assignment = Assignment(rules, options)
         for _ in _complete(assignment, _order(rules, options)):
-            yield _candidate(root, rules, assignment.chosen)
+            yield [provider for provider in assignment.chosen if provider is not None]
 
 
 def _order(rules: Rules, options: Sequence[Sequence[Provider]]) -> list[int]:
@@ -108,25 +89,3 @@ def _complete(assignment: Assignment, order: Sequence[int]) -> Iterator[None]:
             dead_ends.add()
         tried[depth] = 0
         depth -= 1
-
-
-def _candidate(root: int, rules: Rules, chosen: Iterable[Provider | None]) -> Candidate:
-    resources: dict[int, Mapping[str, int]] = {}
-    mappings: dict[str, tuple[int, ...]] = {}
-    for need, amounts, provider in zip(rules.needs, rules.amounts, chosen, strict=True):
-        assert provider is not None
-        number = provider.id
-        served = mappings.get(need.suffix)
-        if served is None:
-            mappings[need.suffix] = (number,)
-        elif number not in served:
-            mappings[need.suffix] = (*served, number)
-        if amounts:
-            # the amounts of one need are one object for all candidates; only sums are made anew
-            before = resources.get(number)
-            resources[number] = amounts if before is None else _sum(before, amounts)
-    return Candidate(root, resources, mappings)
-
-
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {**one, **{name: one.get(name, 0) + amount for name, amount in other.items()}}

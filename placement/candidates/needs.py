@@ -31,9 +31,19 @@ class Need:
 
     def served_by(self, provider: Provider, world: World) -> bool:
         """Whether the provider has what is needed, all by itself and as it is used now."""
+        return self.suits(provider, world) and all(
+            provider.used.get(name, 0) + amount <= provider.inventories[name].capacity
+            for name, amount in self.resources
+        )
+
+    def suits(self, provider: Provider, world: World) -> bool:
+        """Whether the provider, with nothing used, may have what is needed.
+
+        What its inventories hold is not looked at, only in which portions they give it.
+        """
         for name, amount in self.resources:
             inventory = provider.inventories.get(name)
-            if inventory is None or not inventory.accepts(amount, provider.used.get(name, 0)):
+            if inventory is None or not inventory.portions(amount):
                 return False
         traits = provider.traits
         if not traits.isdisjoint(self.forbidden) or any(map(traits.isdisjoint, self.required)):

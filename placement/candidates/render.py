@@ -1,17 +1,19 @@
 """The body of ``GET /allocation_candidates``, put together from ready-made pieces.
 
-What a candidate asks for never changes, and the summaries of a tree change only
-when something in the tree does (from microversion 1.29 on, where they do not
-depend on the request). Both are kept as JSON.
+What a candidate asks for is a template that the uuids of a place fill in. The
+summaries of a tree change only when something in the tree does (from microversion
+1.29 on, where they do not depend on the request), and are kept with it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import orjson
 
-from placement.candidates.combine import Candidate
+from placement.candidates.pattern import Candidate, Pattern
 from placement.microversion import Microversion
+from placement.model.trees import Tree
 from placement.model.world import Provider, World, in_order
 
 ALLOCATIONS_BY_PROVIDER: Final[Microversion] = (1, 12)
@@ -23,76 +25,83 @@ MAPPINGS: Final[Microversion] = (1, 34)
 
 def render(world: World, candidates: Sequence[Candidate], version: Microversion) -> bytes:
     """The JSON of the answer, in the shape of a microversion."""
-    requests = ",".join(_allocation_requests(world, candidates, version)).encode()
+    requests = b",".join(_allocation_requests(candidates, version))
     summaries = b",".join(_summaries(world, candidates, version))
-    return b'{"allocation_requests":[%b],"provider_summaries":{%b}}' % (requests, summaries)
+    return b"".join((b'{"allocation_requests":[', requests, b'],"provider_summaries":{', summaries, b"}}"))
 
 
-def _allocation_requests(
-    world: World, candidates: Sequence[Candidate], version: Microversion
-) -> Iterator[str]:
-    """The JSON of each candidate, made once: neither the uuids of providers nor the amounts ever change."""
-    shape = "list" if version < ALLOCATIONS_BY_PROVIDER else "plain" if version < MAPPINGS else "mapped"
-    for candidate in candidates:
-        if candidate.shape != shape:
-            candidate.json = _allocation_request(world, candidate, version)
-            candidate.shape = shape
-        yield candidate.json
+def _allocation_requests(candidates: Iterable[Candidate], version: Microversion) -> list[bytes]:
+    """The JSON of each candidate."""
+    templates: dict[int, _Template] = {}
+    requests = []
+    for pattern, place in candidates:
+        template = templates.get(id(pattern))
+        if template is None:
+            template = templates[id(pattern)] = _template(pattern, version)
+        text, pick = template
+        requests.append(text % pick(place.uuids))
+    return requests
 
 
-def _allocation_request(world: World, candidate: Candidate, version: Microversion) -> str:
+#: JSON with a gap for each uuid, and which of the uuids of a place fill them
+_Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
+
+
+def _template(pattern: Pattern, version: Microversion) -> _Template:
     """Nothing in it needs escaping, neither names nor uuids."""
-    providers = world.providers
     allocations = []
-    for number, amounts in candidate.resources.items():
-        text = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
-        uuid = providers[number].uuid
+    gaps = list(pattern.resources)
+    for amounts in pattern.resources.values():
+        resources = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
         if version >= ALLOCATIONS_BY_PROVIDER:
-            allocations.append(f'"{uuid}":{{"resources":{{{text}}}}}')
+            allocations.append(f'"%b":{{"resources":{{{resources}}}}}')
         else:
-            allocations.append(f'{{"resource_provider":{{"uuid":"{uuid}"}},"resources":{{{text}}}}}')
+            allocations.append(f'{{"resource_provider":{{"uuid":"%b"}},"resources":{{{resources}}}}}')
     joined = ",".join(allocations)
     if version < ALLOCATIONS_BY_PROVIDER:
-        return f'{{"allocations":[{joined}]}}'
-    if version < MAPPINGS:
-        return f'{{"allocations":{{{joined}}}}}'
-    return f'{{"allocations":{{{joined}}},"mappings":{{{_mappings(world, candidate)}}}}}'
+        text = f'{{"allocations":[{joined}]}}'
+    elif version < MAPPINGS:
+        text = f'{{"allocations":{{{joined}}}}}'
+    else:
+        mappings = []
+        for suffix, positions in pattern.mappings.items():
+            gaps += positions
+            uuids = ",".join(['"%b"'] * len(positions))
+            mappings.append(f'"{suffix}":[{uuids}]')
+        text = f'{{"allocations":{{{joined}}},"mappings":{{{",".join(mappings)}}}}}'
+    return text.encode(), itemgetter(*gaps)
 
 
-def _mappings(world: World, candidate: Candidate) -> str:
-    providers = world.providers
-    parts = []
-    for suffix, numbers in candidate.mappings.items():
-        uuids = '","'.join([providers[number].uuid for number in numbers])
-        parts.append(f'"{suffix}":["{uuids}"]')
-    return ",".join(parts)
-
-
-def _summaries(world: World, candidates: Sequence[Candidate], version: Microversion) -> Iterator[bytes]:
+def _summaries(world: World, candidates: Sequence[Candidate], version: Microversion) -> Iterable[bytes]:
     """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
+    if version >= WHOLE_TREES:
+        return [tree.summaries or _summarise(world, tree, version) for tree in _trees(world, candidates)]
     providers = world.providers
     used = dict.fromkeys(number for candidate in candidates for number in candidate.resources)
-    if version >= WHOLE_TREES:
-        roots = dict.fromkeys(providers[number].root_id for number in used)
-        return (_kept_tree(world, root, version) for root in roots)
     if version >= ALL_CLASSES:
-        return (_summary(world, providers[number], version, providers[number].inventories) for number in used)
+        return [_summary(world, providers[number], version, providers[number].inventories) for number in used]
     # every candidate has all the classes of the request
     asked = [amounts for candidate in candidates[:1] for amounts in candidate.resources.values()]
     classes = set().union(*asked)
-    return (_summary(world, providers[number], version, classes) for number in used)
+    return [_summary(world, providers[number], version, classes) for number in used]
 
 
-def _kept_tree(world: World, root: int, version: Microversion) -> bytes:
-    """The summaries of all providers of a tree, made once for each revision of it."""
-    kept: dict[int, tuple[int, bytes]] = world.kept.setdefault("trees", {})
-    revision = world.revisions[root]
-    known = kept.get(root)
-    if known is not None and known[0] == revision:
-        return known[1]
-    members = [world.providers[number] for number in sorted(world.trees[root])]
-    summaries = b",".join([_summary(world, each, version, each.inventories) for each in members])
-    kept[root] = (revision, summaries)
+def _trees(world: World, candidates: Iterable[Candidate]) -> Iterable[Tree]:
+    """The trees of all providers of which the candidates take something, each once."""
+    places = dict.fromkeys([place for _, place in candidates])
+    found = {place: None for place in places if isinstance(place, Tree)}
+    if len(found) < len(places):
+        trees = world.whole_trees()
+        for candidate in candidates:
+            if candidate.place not in found:
+                roots = {world.providers[number].root_id for number in candidate.resources}
+                found.update((trees[root], None) for root in roots)
+    return found
+
+
+def _summarise(world: World, tree: Tree, version: Microversion) -> bytes:
+    summaries = b",".join([_summary(world, each, version, each.inventories) for each in tree.members])
+    tree.summaries = summaries
     return summaries
 
 

@@ -24,16 +24,14 @@ class Sharing:
             for aggregate in world.providers[number].aggregates:
                 self._by_aggregate.setdefault(aggregate, set()).add(number)
 
-    def with_tree(self, root: int) -> set[int]:
-        """The ids of providers outside the tree that share with it."""
-        if not self._by_aggregate:
-            return set()
+    def with_tree(self, root: int) -> list[int]:
+        """The ids of providers outside the tree that share with it, in ascending order."""
         found: set[int] = set()
         members = self._world.trees[root]
         for member in members:
             for aggregate in self._world.providers[member].aggregates:
                 found |= self._by_aggregate.get(aggregate, set())
-        return found - members
+        return sorted(found - members)
 
     def anchors(self, number: int) -> Iterator[int]:
         """The roots of all trees that a sharing provider shares with; some may come twice."""

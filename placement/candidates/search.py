@@ -6,16 +6,17 @@ that a limit bounds the work and not only the answer.
 
 import random
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Set
-from itertools import islice
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain, islice, repeat
 from typing import Final, Literal
 
-from placement.candidates.combine import Candidate, combine
-from placement.candidates.memo import memo_of
-from placement.candidates.needs import Need, needs_of
+from placement.candidates.needs import needs_of
+from placement.candidates.pattern import Candidate
+from placement.candidates.plan import Plan
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
 from placement.candidates.rules import Rules
+from placement.model.trees import Place, Tree
 from placement.model.world import Provider, World
 
 Strategy = Literal["depth-first", "breadth-first"]
@@ -45,16 +46,16 @@ def search(
     if randomize or strategy == "breadth-first":
         candidates = _round_robin(found.by_root())
     else:
-        candidates = (candidate for candidates in found.by_root() for candidate in candidates)
+        candidates = chain.from_iterable(found.by_root())
     if found.may_repeat:
         candidates = _distinct(candidates, found)
     return list(islice(candidates, min(limits, default=None)))
 
 
-def _round_robin(sources: Iterator[Iterable[Candidate]]) -> Iterator[Candidate]:
+def _round_robin(sources: Iterator[Iterator[Candidate]]) -> Iterator[Candidate]:
     """One of each source, then a second of each, and so on; sources are opened as they are reached."""
     active: deque[Iterator[Candidate]] = deque()
-    for source in map(iter, sources):
+    for source in sources:
         for candidate in islice(source, 1):
             active.append(source)
             yield candidate
@@ -98,89 +99,56 @@ class _Search:
         self._needs = needs_of(request)
         self._sharing = Sharing(world)
         self._rules = Rules(world, request, self._needs)
-        #: of each need the ids of those that may serve it, as far as one index tells
-        self._having = [_having(world, need) for need in self._needs]
-        #: the needs, those first that the last trees could not serve
-        self._hardest_first = list(range(len(self._needs)))
         #: whether the same candidate may be found at two roots
         self.may_repeat = bool(self._sharing.providers)
-        self._memo = None if self.may_repeat or rng is not None else memo_of(world, request)
-        self._sharing_serves: dict[tuple[int, int], bool] = {}
-        self._only_shared: set[tuple[tuple[int, ...], ...]] = set()
+        self._plans: dict[Hashable, Plan | None] = {}
+        self._in_aggregates = any(need.member_of or need.forbidden_aggregates for need in self._needs)
+        self._in_trees = any(need.in_tree is not None for need in self._needs)
 
-    def by_root(self) -> Iterator[Iterable[Candidate]]:
+    def by_root(self) -> Iterator[Iterator[Candidate]]:
         """For every tree that may serve the request the candidates anchored there."""
         roots = possible_roots(self._world, self._request, self._needs, self._sharing)
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
-        memo, revisions = self._memo, self._world.revisions
-        if memo is None:
-            yield from map(self._at, roots)
-            return
+        trees = self._world.whole_trees()
         for root in roots:
-            known = memo.get(root, revisions[root])
-            yield memo.recording(root, revisions[root], self._at(root)) if known is None else known
-
-    def _at(self, root: int) -> Iterator[Candidate]:
-        """The candidates that are anchored at this root."""
-        if self._accepts(self._world.providers[root]):
-            options = self._options(root)
-            if options is not None:
-                yield from combine(self._rules, root, options, self._rng)
+            tree = trees[root]
+            shared = self._sharing.with_tree(root) if self.may_repeat else ()
+            plan = self._plan(tree, shared)
+            if plan is not None:
+                place = self._place(tree, shared) if shared else tree
+                patterns = (
+                    plan.patterns(place, tree.free)
+                    if self._rng is None
+                    else plan.shuffled(place, tree.free, self._rng)
+                )
+                yield map(Candidate._make, zip(patterns, repeat(place)))
 
     def is_shared(self, candidate: Candidate) -> bool:
         """Whether the candidate consists of sharing providers alone, so that other roots have it too."""
         sharing = self._sharing.providers
         return all(number in sharing for numbers in candidate.mappings.values() for number in numbers)
 
+    def _plan(self, tree: Tree, shared: Sequence[int]) -> Plan | None:
+        """The plan for trees like this one, None if they cannot serve the request."""
+        key: Hashable = tree.kind
+        if shared or self._in_aggregates or self._in_trees:
+            aggregates = tuple([each.aggregates for each in tree.members]) if self._in_aggregates else ()
+            key = (tree.kind, tuple(shared), aggregates, self._in_trees and tree.root.id)
+        if key in self._plans:
+            return self._plans[key]
+        plan = None
+        if self._accepts(tree.root):
+            made = Plan(self._rules, tree, [self._world.providers[number] for number in shared])
+            plan = made if made.hopeful else None
+        self._plans[key] = plan
+        return plan
+
+    def _place(self, tree: Tree, shared: Sequence[int]) -> Place:
+        return Place((*tree.members, *[self._world.providers[number] for number in shared]))
+
     def _accepts(self, root: Provider) -> bool:
         return self._request.root_required <= root.traits and root.traits.isdisjoint(
             self._request.root_forbidden
         )
-
-    def _options(self, root: int) -> list[list[Provider]] | None:
-        """The providers that serve each need, or None if there is a need that none serves."""
-        world = self._world
-        members = world.trees[root]
-        sharing = self._sharing.with_tree(root)
-        options: list[list[Provider]] = [[] for _ in self._needs]
-        own = False
-        for rank, index in enumerate(self._hardest_first):
-            need, having = self._needs[index], self._having[index]
-            for number in sorted(members & having):
-                if need.served_by(world.providers[number], world):
-                    options[index].append(world.providers[number])
-                    own = True
-            for number in sorted(sharing & having):
-                if self._shared_serves(index, number):
-                    options[index].append(world.providers[number])
-            if not options[index]:
-                self._hardest_first.insert(0, self._hardest_first.pop(rank))
-                return None
-        if own:
-            return options
-        # nothing of this tree itself: the same sharing providers need be combined only once
-        key = tuple(tuple(provider.id for provider in found) for found in options)
-        if key in self._only_shared:
-            return None
-        self._only_shared.add(key)
-        return options
-
-    def _shared_serves(self, index: int, number: int) -> bool:
-        """As :meth:`Need.served_by`, remembered, for many trees ask it of the same provider."""
-        key = (index, number)
-        serves = self._sharing_serves.get(key)
-        if serves is None:
-            serves = self._needs[index].served_by(self._world.providers[number], self._world)
-            self._sharing_serves[key] = serves
-        return serves
-
-
-def _having(world: World, need: Need) -> Set[int]:
-    """The smallest set in the indexes that holds all providers that serve the need."""
-    sets: list[Set[int]] = [world.by_class.get(name, set()) for name, _ in need.resources]
-    sets += [
-        world.by_trait.get(trait, set()) for traits in need.required if len(traits) == 1 for trait in traits
-    ]
-    return min(sets, key=len, default=world.providers.keys())

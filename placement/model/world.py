@@ -8,7 +8,9 @@ that no search has to translate numbers.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from placement.model.trees import Kinds, Tree
 
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 _MAX_CAPACITY: Final = 2.0**53
@@ -85,11 +87,10 @@ class World:
         self.by_class: dict[str, set[int]] = {}
         self.by_trait: dict[str, set[int]] = {}
         self.by_aggregate: dict[str, set[int]] = {}
-        #: by root, when anything in its tree changed last, as a number that only grows
-        self.revisions: dict[int, int] = {}
-        #: what searches keep beside the world, under names of theirs; it goes with the world
-        self.kept: dict[str, Any] = {}
-        self._revision = 0
+        self._kinds = Kinds()
+        self._whole: dict[int, Tree] = {}
+        #: roots of trees in which something changed
+        self._stale: set[int] = set()
         self._roots: dict[tuple[int, str], Roots] = {}
         for provider in providers:
             self.put(provider)
@@ -104,6 +105,17 @@ class World:
         """The provider of that uuid, if there is one."""
         provider_id = self.by_uuid.get(uuid)
         return None if provider_id is None else self.providers[provider_id]
+
+    def whole_trees(self) -> Mapping[int, Tree]:
+        """Every tree by the id of its root; each is the same object until anything in it changes."""
+        for root in self._stale:
+            if root in self.trees:
+                members = tuple([self.providers[number] for number in sorted(self.trees[root])])
+                self._whole[root] = self._kinds.tree(self.providers[root], members)
+            else:
+                self._whole.pop(root, None)
+        self._stale.clear()
+        return self._whole
 
     def roots_having(self, index: Mapping[str, set[int]], name: str) -> Roots:
         """The roots of all trees with a provider that ``index`` has under the name.
@@ -123,9 +135,9 @@ class World:
         if old is not None:
             self._unlink(old, provider)
         self._link(provider, old)
-        self._note_change(provider.root_id)
+        self._stale.add(provider.root_id)
         if old is not None and old.root_id != provider.root_id:
-            self._note_change(old.root_id)
+            self._stale.add(old.root_id)
             self._roots.clear()
 
     def remove(self, provider_id: int) -> None:
@@ -133,14 +145,7 @@ class World:
         old = self.providers.get(provider_id)
         if old is not None:
             self._unlink(old, None)
-            self._note_change(old.root_id)
-
-    def _note_change(self, root: int) -> None:
-        if root in self.trees:
-            self._revision += 1
-            self.revisions[root] = self._revision
-        else:
-            self.revisions.pop(root, None)
+            self._stale.add(old.root_id)
 
     def _link(self, provider: Provider, old: Provider | None) -> None:
         number = provider.id

@@ -2,7 +2,7 @@
 
 from urllib.parse import parse_qsl
 
-from placement.candidates.combine import Candidate
+from placement.candidates.pattern import Candidate
 from placement.candidates.search import search
 from placement.model.world import World
 from placement.schemas.query import parse_candidates

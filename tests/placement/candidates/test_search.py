@@ -5,6 +5,8 @@ from collections import Counter
 import pytest
 
 from placement.candidates.needs import Need
+from placement.candidates.pattern import Candidate
+from placement.candidates.plan import Plan
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.candidates.rules import Assignment
 from placement.candidates.search import search
@@ -39,37 +41,46 @@ def groups_of(amounts: list[int], policy: str, limit: int | None = None) -> Cand
     )
 
 
+def roots(world: World, candidates: list[Candidate]) -> list[int]:
+    """The root of each candidate."""
+    return [world.providers[min(candidate.resources)].root_id for candidate in candidates]
+
+
 SMALL = RequestGroup("", {"VCPU": 1, "MEMORY_MB": 1})
 
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the providers that are looked at and the choices that are weighed."""
+    """Counts the trees and providers that are looked at and the choices that are weighed."""
     counts: Counter[str] = Counter()
-    served_by, allowed = Need.served_by, Assignment.allows
+    suits, patterns, allowed = Need.suits, Plan.patterns, Assignment.allows
 
-    def counting_served_by(self: Need, provider: Provider, world: World) -> bool:
+    def counting_suits(self: Need, provider: Provider, world: World) -> bool:
         counts["providers"] += 1
-        return served_by(self, provider, world)
+        return suits(self, provider, world)
+
+    def counting_patterns(self: Plan, *args: object) -> object:
+        counts["trees"] += 1
+        return patterns(self, *args)  # type: ignore[arg-type]
 
     def counting_allowed(self: Assignment, *args: object) -> bool:
         counts["choices"] += 1
         return allowed(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Need, "served_by", counting_served_by)
+    monkeypatch.setattr(Need, "suits", counting_suits)
+    monkeypatch.setattr(Plan, "patterns", counting_patterns)
     monkeypatch.setattr(Assignment, "allows", counting_allowed)
     return counts
 
 
 class TestOrder:
     def test_depth_first_gives_all_of_a_root_before_the_next(self) -> None:
-        roots = [candidate.root for candidate in search(hosts(3), CandidatesRequest((SMALL,)))]
-        assert roots == [1, 1, 4, 4, 7, 7]
+        world = hosts(3)
+        assert roots(world, search(world, CandidatesRequest((SMALL,)))) == [1, 1, 4, 4, 7, 7]
 
     def test_breadth_first_gives_one_of_each_root_in_turn(self) -> None:
-        request = CandidatesRequest((SMALL,))
-        roots = [candidate.root for candidate in search(hosts(3), request, strategy="breadth-first")]
-        assert roots == [1, 4, 7, 1, 4, 7]
+        world, request = hosts(3), CandidatesRequest((SMALL,))
+        assert roots(world, search(world, request, strategy="breadth-first")) == [1, 4, 7, 1, 4, 7]
 
     def test_breadth_first_goes_on_with_the_roots_that_have_more(self) -> None:
         world = build(
@@ -78,8 +89,7 @@ class TestOrder:
             *(Spec(f"numa{node}", "cn2", {"VCPU": 1}) for node in range(3)),
         )
         request = CandidatesRequest((RequestGroup("", {"VCPU": 1}),))
-        roots = [candidate.root for candidate in search(world, request, strategy="breadth-first")]
-        assert roots == [1, 2, 2, 2]
+        assert roots(world, search(world, request, strategy="breadth-first")) == [1, 2, 2, 2]
 
     def test_same_question_gets_the_same_answer(self) -> None:
         world, request = hosts(20), CandidatesRequest((SMALL,), limit=7)
@@ -87,9 +97,9 @@ class TestOrder:
 
     def test_chance_picks_different_candidates_from_many_roots(self) -> None:
         world, request = hosts(200), CandidatesRequest((SMALL,), limit=10)
-        answers = [[candidate.root for candidate in search(world, request, randomize=True)] for _ in range(5)]
-        assert all(len(set(roots)) == 10 for roots in answers)
-        assert len({tuple(roots) for roots in answers}) > 1
+        answers = [roots(world, search(world, request, randomize=True)) for _ in range(5)]
+        assert all(len(set(answer)) == 10 for answer in answers)
+        assert len(set(map(tuple, answers))) > 1
 
 
 class TestLimits:
@@ -107,7 +117,7 @@ class TestLimits:
     ) -> None:
         request = CandidatesRequest((SMALL,), limit=5)
         assert len(search(hosts(1000), request, strategy=strategy)) == 5  # type: ignore[arg-type]
-        assert looked_at["providers"] <= 5 * 3
+        assert looked_at["trees"] <= 5
 
     @pytest.mark.parametrize(
         "group",
@@ -144,8 +154,25 @@ class TestLimits:
             )
         )
         request = CandidatesRequest((RequestGroup("", {"VCPU": 1}),), root_required=frozenset({"RARE"}))
-        assert [candidate.root for candidate in search(world, request)] == [999]
+        assert roots(world, search(world, request)) == [999]
         assert looked_at["providers"] == 1
+
+    def test_trees_alike_in_what_matters_are_searched_once(self, looked_at: Counter[str]) -> None:
+        world = build(
+            *(
+                spec
+                for host in range(50)
+                for spec in (
+                    Spec(f"cn{host}", None, {"VCPU": 4, "DISK_GB": 100 + host}, used={"DISK_GB": host}),
+                    Spec(f"dev{host}_0", f"cn{host}", {"CUSTOM_DEV": 1}, used={"CUSTOM_DEV": host % 2}),
+                    Spec(f"dev{host}_1", f"cn{host}", {"CUSTOM_DEV": 1}),
+                )
+            )
+        )
+        found = search(world, groups_of([1, 1], "isolate"))
+        assert len(found) == 2 * 25
+        assert looked_at["providers"] == 3 * 2
+        assert looked_at["choices"] <= 10
 
     def test_sharing_providers_alone_are_combined_once_for_like_trees(self, looked_at: Counter[str]) -> None:
         world = build(

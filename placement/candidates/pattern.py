@@ -1,0 +1,58 @@
+"""Candidates, and what those of like trees have in common."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from placement.candidates.rules import Rules
+from placement.model.trees import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One way to serve a request, told by the positions of providers in a place.
+
+    ``resources`` are the amounts by resource class by position, ``mappings`` the
+    positions that serve each suffix, in the order of the request.
+    """
+
+    resources: Mapping[int, Mapping[str, int]]
+    mappings: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, rules: Rules, chosen: Iterable[int]) -> "Pattern":
+        """The pattern that serves each need of the rules at the position chosen for it."""
+        resources: dict[int, Mapping[str, int]] = {}
+        mappings: dict[str, tuple[int, ...]] = {}
+        for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
+            served = mappings.get(need.suffix, ())
+            if at not in served:
+                mappings[need.suffix] = (*served, at)
+            if amounts:
+                before = resources.get(at)
+                resources[at] = amounts if before is None else _sum(before, amounts)
+        return cls(resources, mappings)
+
+
+class Candidate(NamedTuple):
+    """One way to serve a request: a pattern, and the place whose providers follow it."""
+
+    pattern: Pattern
+    place: Place
+
+    @property
+    def resources(self) -> dict[int, Mapping[str, int]]:
+        """The amounts by resource class by provider id."""
+        members = self.place.members
+        return {members[at].id: amounts for at, amounts in self.pattern.resources.items()}
+
+    @property
+    def mappings(self) -> dict[str, tuple[int, ...]]:
+        """The ids of the providers that serve each suffix, in the order of the request."""
+        members = self.place.members
+        served = self.pattern.mappings.items()
+        return {suffix: tuple(members[at].id for at in positions) for suffix, positions in served}
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {**one, **{name: one.get(name, 0) + amount for name, amount in other.items()}}

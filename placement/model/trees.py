@@ -1,0 +1,90 @@
+"""Whole trees of providers, told by what a search needs to know of them.
+
+Thousands of hosts are alike but for their names and for what is used of them. What
+they have in common is their :class:`Kind`: whatever a search finds out about one
+tree of a kind holds for every other that has as much free.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    from placement.model.world import Provider
+
+
+class Kind:
+    """What trees may have in common: shape, traits, classes and the portions they come in.
+
+    A provider is told by its position in the tree, an inventory by its *slot*, the
+    place where :attr:`Tree.free` says how much of it is free.
+    """
+
+    __slots__ = ("__weakref__", "capacities", "classes", "slots", "traits")
+
+    def __init__(self, members: Sequence["Provider"]) -> None:
+        inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
+        self.slots = {inventory: slot for slot, inventory in enumerate(inventories)}
+        #: by slot: no tree of this kind ever had more
+        self.capacities = [0] * len(inventories)
+        #: of all providers of the tree
+        self.classes = frozenset(name for _, name in inventories)
+        self.traits = frozenset[str]().union(*(each.traits for each in members))
+
+
+class Place:
+    """Providers that one candidate may combine, in a fixed order; equal only to itself."""
+
+    __slots__ = ("members", "uuids")
+
+    def __init__(self, members: tuple["Provider", ...]) -> None:
+        self.members = members
+        self.uuids = tuple([each.uuid.encode() for each in members])
+
+
+class Tree(Place):
+    """A tree as it is now: its providers in ascending order of their ids.
+
+    ``free`` has what is free of each inventory, below zero where more is used than
+    there is. ``summaries`` is for the JSON of the tree, which is made when it is asked for.
+    """
+
+    __slots__ = ("free", "kind", "root", "summaries")
+
+    def __init__(self, root: "Provider", members: tuple["Provider", ...], kind: Kind) -> None:
+        super().__init__(members)
+        self.root = root
+        self.kind = kind
+        self.summaries: bytes | None = None
+        free = []
+        for slot, (at, name) in enumerate(kind.slots):
+            provider = members[at]
+            capacity = provider.inventories[name].capacity
+            if capacity > kind.capacities[slot]:
+                kind.capacities[slot] = capacity
+            free.append(capacity - provider.used.get(name, 0))
+        self.free = tuple(free)
+
+
+class Kinds:
+    """All kinds that there are trees of."""
+
+    def __init__(self) -> None:
+        self._known: WeakValueDictionary[Hashable, Kind] = WeakValueDictionary()
+
+    def tree(self, root: "Provider", members: tuple["Provider", ...]) -> Tree:
+        """The tree of these providers."""
+        key = tuple(_features(members))
+        kind = self._known.get(key)
+        if kind is None:
+            kind = self._known[key] = Kind(members)
+        return Tree(root, members, kind)
+
+
+def _features(members: Sequence["Provider"]) -> Iterator[Hashable]:
+    positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
+    for each in members:
+        yield positions.get(each.parent_id)
+        yield each.traits
+        for name, inventory in sorted(each.inventories.items()):
+            yield name, inventory.min_unit, inventory.max_unit, inventory.step_size

@@ -1,0 +1,66 @@
+"""Trees as searches see them: what like hosts have in common, and what is free of each."""
+
+from dataclasses import replace
+
+from placement.model.world import World
+from tests.placement.candidates.worlds import Spec, build, inventory
+
+
+def hosts() -> World:
+    return build(
+        Spec("cn1", None, {"MEMORY_MB": inventory(1000, max_unit=8)}, ["T1"]),
+        Spec("numa1", "cn1", {"VCPU": 4, "CUSTOM_A": 1}, used={"VCPU": 1}),
+        Spec("cn2", None, {"MEMORY_MB": inventory(2000, max_unit=8)}, ["T1"]),
+        Spec("numa2", "cn2", {"VCPU": 3, "CUSTOM_A": 1}, used={"VCPU": 5}),
+    )
+
+
+def test_hosts_of_one_shape_are_of_one_kind_whatever_they_hold() -> None:
+    one, two = hosts().whole_trees().values()
+    assert one.kind is two.kind
+    assert [one.kind.slots[inventory] for inventory in ((0, "MEMORY_MB"), (1, "CUSTOM_A"), (1, "VCPU"))] == [
+        0,
+        1,
+        2,
+    ]
+    assert (one.free, two.free) == ((1000, 1, 3), (2000, 1, -2))
+    assert one.kind.capacities == [2000, 1, 4]
+
+
+def test_other_traits_portions_and_parents_make_another_kind() -> None:
+    world = hosts()
+    kind = world.whole_trees()[1].kind
+    assert kind.traits == {"T1"}
+    assert kind.classes == {"MEMORY_MB", "VCPU", "CUSTOM_A"}
+    numa = world.providers[2]
+    for changed in (
+        replace(numa, traits=frozenset({"T2"})),
+        replace(numa, inventories={**numa.inventories, "VCPU": inventory(4, step_size=2)}),
+        replace(numa, parent_id=None),
+    ):
+        world.put(changed)
+        assert world.whole_trees()[1].kind is not kind
+    world.put(numa)
+    assert world.whole_trees()[1].kind is world.whole_trees()[3].kind
+
+
+def test_a_tree_is_the_same_object_until_it_changes() -> None:
+    world = hosts()
+    before = dict(world.whole_trees())
+    world.put(replace(world.providers[4], used={"VCPU": 2}))
+    now = world.whole_trees()
+    assert now[1] is before[1]
+    assert now[3] is not before[3]
+    assert now[3].free == (2000, 1, 1)
+    world.remove(4)
+    assert [member.name for member in world.whole_trees()[3].members] == ["cn2"]
+    world.remove(3)
+    assert world.whole_trees().keys() == {1}
+
+
+def test_a_provider_that_moves_leaves_its_old_tree() -> None:
+    world = hosts()
+    world.whole_trees()
+    world.put(replace(world.providers[2], parent_id=3, root_id=3))
+    trees = {root: [member.name for member in tree.members] for root, tree in world.whole_trees().items()}
+    assert trees == {1: ["cn1"], 3: ["numa1", "cn2", "numa2"]}
