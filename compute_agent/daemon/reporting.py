@@ -50,8 +50,11 @@ class ReportLoop:
         interval: float,
         longest_pause: float,
         locate: Callable[[], Mapping[str, Place]] = dict,
+        scheduling_off: bool | None = None,
     ) -> None:
-        """``locate`` tells where the guests really are; it may raise DriverError."""
+        """``locate`` tells where the guests really are; it may raise DriverError. ``scheduling_off``: whether
+        new guests are to be kept away; None: as it is until switch_scheduling() says.
+        """
         self._reporter = reporter
         self._client = client
         self._pipeline = pipeline
@@ -63,6 +66,7 @@ class ReportLoop:
         self._wake = threading.Event()
         self._stopped = False
         self._locate = locate
+        self._scheduling_off = scheduling_off
         self._turn = threading.Lock()
         self._tree_at_start = pipeline.world.tree
         self._settled: ProviderTree | None = None
@@ -75,6 +79,13 @@ class ReportLoop:
     def wake(self) -> None:
         """Report now: something changed."""
         self._wake.set()
+
+    def switch_scheduling(self, off: bool) -> None:
+        """Have Placement keep new guests away from this host, or not: at once, or when it answers again; for
+        any thread.
+        """
+        self._scheduling_off = off
+        self.wake()
 
     def use(self, client: PlacementClient) -> None:
         """Talk through another client from the next report on; for any thread."""
@@ -157,7 +168,11 @@ class ReportLoop:
         self._take_client()
         report, reason = Report(), ""
         try:
-            report = self._report()
+            try:
+                report = self._report()
+            finally:  # a host that cannot be reported as it is may be overloaded nevertheless
+                if (off := self._scheduling_off) is not None:
+                    self._reporter.switch_scheduling(self._pipeline.world.tree.root.uuid, off)
             self._read_allocations()
         except PlacementError as error:
             reason = str(error)

@@ -343,6 +343,7 @@ def _guest(record: ProcessRecord) -> Guest:
         "command": " ".join(record.command),
         "log": record.log,
         "origin": "adopted" if record.adopted else "started",
+        **({"cgroup": record.cgroup} if record.cgroup else {}),
     }
     return Guest(record.uuid, ProcessDriver.name, record.name, record.identity.pid, record.settings, details)
 

@@ -98,6 +98,11 @@ class Pipeline:
         return self._placer.world
 
     @property
+    def has_taken_over(self) -> bool:
+        """Whether the guests that run are known: the driver has answered."""
+        return self._saved is None and self._thread.is_alive()
+
+    @property
     def is_alive(self) -> bool:
         """Whether the worker runs."""
         return self._thread.is_alive()
@@ -297,6 +302,7 @@ class Pipeline:
         for uuid in saved.keys() - running.keys():
             LOG.info("Guest %s ended while the agent was away", uuid)
         self._reconcile()
+        self._limits = {}  # whoever is found later is another than the one that was limited
         self._finish()
         self._update_gauges()
 

@@ -14,8 +14,7 @@ from collections.abc import Callable
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME = 8
-"""Guests that are seen off together; the others wait."""
-
+"""Guests that are stopped together; the others wait."""
 
 _TOLD = 500
 """Characters of a command's last words that are passed on."""
@@ -36,7 +35,9 @@ class Evictor:
     """
 
     def __init__(self, stop: Stop, give_back: Callable[[str], None]) -> None:
-        """``give_back`` takes the guest's allocation on this host from it; repeating it is no error."""
+        """``give_back`` takes the guest's allocation on this host from it; repeating it is no error, and it
+        may take as long as Placement is away.
+        """
         self._stop = stop
         self._give_back = give_back
         self._turn = threading.BoundedSemaphore(_AT_A_TIME)
@@ -64,8 +65,8 @@ class Evictor:
         try:
             with self._turn:
                 stop(guest)
-                # Only now: an allocation given back earlier would let the next guest in beside this one.
-                self._give_back(guest)
+            # Only now: an allocation given back earlier would let the next guest in beside this one.
+            self._give_back(guest)
         except Exception as error:  # an operator's command or another package's code may do anything
             self._over.put((guest, error))
         else:

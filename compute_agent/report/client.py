@@ -164,6 +164,24 @@ class PlacementClient:
             consumer_type=answer.get("consumer_type"),
         )
 
+    def set_allocations(self, held: ConsumerAllocations) -> None:
+        """Make a consumer hold this, and nothing else; nothing at all if its resources are empty.
+
+        Raises ConflictError if its generation is not that one any more, or there is not enough.
+        """
+        body: dict[str, Any] = {
+            "allocations": {uuid: {"resources": amounts} for uuid, amounts in held.resources.items()},
+            "project_id": held.project_id,
+            "user_id": held.user_id,
+            "consumer_generation": held.generation,
+        }
+        microversion = None
+        if held.consumer_type == _NO_TYPE:
+            microversion = _UNTYPED_MICROVERSION  # what is shown for consumers without a type cannot be sent
+        elif held.consumer_type is not None:
+            body["consumer_type"] = held.consumer_type
+        self._request("PUT", f"/allocations/{quote(held.consumer, safe='')}", body, microversion)
+
     def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:
         """What is taken from one provider: amounts by consumer uuid and resource class."""
         answer = self._request("GET", f"/resource_providers/{uuid}/allocations")

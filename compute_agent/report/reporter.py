@@ -37,6 +37,7 @@ from compute_agent.report.plan import (
     unknown_traits,
 )
 from compute_agent.report.reshape import CpuSet, Infeasible, Place, ReshapePlan, plan_reshape, to_body
+from compute_agent.report.scheduling import DISABLED, MARK, switched
 
 LOG = logging.getLogger(__name__)
 
@@ -167,6 +168,43 @@ class Reporter:
             len(planned.moves),
             len(planned.allocations),
         )
+
+    def switch_scheduling(self, root_uuid: str, off: bool) -> bool:
+        """Keep new guests away from the host, or let them in again (see `scheduling`). True if anything had
+        to be changed; a provider that is not there yet is left to the next time.
+
+        Reports leave these traits alone. Raises PlacementError.
+        """
+        try:
+            for attempt in range(1, MAX_ATTEMPTS + 1):
+                try:
+                    return self._switch_scheduling(root_uuid, off)
+                except ConcurrentUpdateError:
+                    self._reported.clear()
+                    if attempt == MAX_ATTEMPTS:
+                        raise
+        except Exception:
+            self._forget()
+            raise
+        raise AssertionError("unreachable")
+
+    def _switch_scheduling(self, root_uuid: str, off: bool) -> bool:
+        root = (self._reported or self.reported(root_uuid)).get(root_uuid)
+        if root is None or (wanted := switched(root.traits, off)) == root.traits:
+            return False
+        new = wanted - root.traits
+        if MARK in new - self._names().traits:
+            self._client.create_trait(MARK)
+            self._known = None
+        if DISABLED in new - self._names().traits:
+            LOG.error("Placement does not know the trait %s: new guests cannot be kept away", DISABLED)
+            wanted -= {DISABLED}
+            if wanted == root.traits:
+                return False
+        generation = self._client.set_traits(root_uuid, wanted, root.generation)
+        self._reported[root_uuid] = replace(root, generation=generation, traits=wanted)
+        LOG.info("Placement %s this host", "keeps new guests away from" if off else "sends new guests to")
+        return True
 
     def use(self, client: PlacementClient) -> None:
         """Report by another client from now on."""

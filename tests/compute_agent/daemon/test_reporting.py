@@ -258,3 +258,26 @@ class TestReshape:
         assert not rig.loop.once()
         assert "Policy does not allow" in status_document(rig.loop.status)["refused"][0]
         assert rig.cpus() == {1, 2}
+
+
+def test_the_scheduling_switch_waits_for_placement(rig, client, live_placement):
+    rig.loop.once()
+    live_placement.stop()
+    rig.loop.switch_scheduling(True)
+    assert not rig.loop.once()
+    live_placement.start()
+    assert rig.loop.once()
+    assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]
+    rig.loop.switch_scheduling(False)
+    assert rig.loop.once()
+    assert client.traits(ROOT)[0] == set()
+
+
+def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
+    rig.loop.once()
+    client.create_provider("33333333-0000-4000-8000-000000000001", "other", None)
+    nodes = tuple(replace(node, name="other" if node.uuid == ROOT else node.name) for node in TREE.nodes)
+    rig.pipeline._placer.world = replace(rig.pipeline.world, tree=ProviderTree(nodes))
+    rig.loop.switch_scheduling(True)
+    assert not rig.loop.once()
+    assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]
