@@ -217,8 +217,11 @@ class ReportLoop:
                 # The listing is a request per provider: an allocation that just moves between two of them
                 # may be seen on none. The consumer's own record is read at once.
                 changed[uuid] = self._client.allocations(uuid).resources
-        if changed:
-            self._pipeline.submit(AllocationsRead(changed, as_of))
+        guests = {view.guest.uuid for view in self._pipeline.views()}
+        unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}
+        known = {consumer: one.allocation for consumer, one in self._pipeline.unclaimed.items()}
+        if changed or unclaimed != known:
+            self._pipeline.submit(AllocationsRead(changed, as_of, held))
 
 
 def allocations_by_consumer(

@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from compute_agent.drivers.base import Guest
@@ -32,6 +32,16 @@ class CachedGuest:
     as_of: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """What a consumer without a guest holds of this host's providers, and since when that is so (monotonic
+    seconds; at the earliest since this agent runs).
+    """
+
+    allocation: Allocation
+    since: float
+
+
 class Cache:
     """Guests by uuid. Used by the worker, under the pipeline's lock."""
 
@@ -40,6 +50,8 @@ class Cache:
         self.domains = domains
         self.settled = False
         """Whether nothing that concerns the guests together has changed since it was last put into effect."""
+        self.unclaimed: dict[str, Unclaimed] = {}
+        """By consumer."""
         self._guests: dict[str, CachedGuest] = {}
 
     def __iter__(self) -> Iterator[CachedGuest]:
@@ -56,12 +68,22 @@ class Cache:
     def add(self, entry: CachedGuest) -> None:
         """Take a guest up, with something to do for every controller."""
         self._guests[entry.guest.uuid] = entry
+        self.unclaimed.pop(entry.guest.uuid, None)
         self.mark(entry)
 
     def remove(self, uuid: str) -> None:
         """Forget a guest."""
         del self._guests[uuid]
         self.settled = False
+
+    def hold_for(self, allocations: Mapping[str, Allocation], now: float) -> None:
+        """Replace what consumers without a guest hold. Who held the same before does so since then."""
+        before, self.unclaimed = self.unclaimed, {}
+        for consumer, allocation in allocations.items():
+            if consumer not in self._guests and allocation:
+                old = before.get(consumer)
+                same = old is not None and old.allocation == allocation
+                self.unclaimed[consumer] = old if old and same else Unclaimed(allocation, now)
 
     def mark(self, entry: CachedGuest) -> None:
         """Have every controller look at a guest."""

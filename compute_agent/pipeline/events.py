@@ -63,10 +63,14 @@ class GuestStopped:
 
 @dataclass(frozen=True, slots=True)
 class AllocationsRead:
-    """What guests hold now, by guest uuid; an empty allocation for one that holds nothing any more."""
+    """What guests hold now, by guest uuid; an empty allocation for one that holds nothing any more.
+
+    ``held`` is what all consumers hold of this host, with guest or without; None: nothing new.
+    """
 
     allocations: Mapping[str, Allocation]
     as_of: float
+    held: Mapping[str, Allocation] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from compute_agent.drivers.base import Guest
 from compute_agent.host import cpuset
 from compute_agent.inventory.tree import Allocation
 from compute_agent.pipeline.cache import Cache, CachedGuest
-from compute_agent.pipeline.world import World, request_for
+from compute_agent.pipeline.world import World, demands, request_for
 from compute_agent.policy.base import Assignment, Refusal, refit
 from compute_agent.policy.readback import read_back
+from compute_agent.policy.reserved import infringes
 
 LOG = logging.getLogger(__name__)
 
@@ -33,8 +34,16 @@ class Placer:
         if not world.places or not (request.demands or world.place_unallocated):
             return None
         supply = world.supply(self._cache.holdings())
-        kept = refit(supply, request, current) if current is not None else None
-        return kept or world.policy(supply, request)
+        if current is not None and (kept := refit(supply, request, current)) is not None:
+            return kept
+        chosen = world.policy(supply, request)
+        if not isinstance(chosen, Assignment):
+            return chosen
+        reserved = {
+            consumer: demands(world.zones, unclaimed.allocation)
+            for consumer, unclaimed in self._cache.unclaimed.items()
+        }
+        return infringes(supply, request, chosen, reserved) or chosen
 
     def place(self, entry: CachedGuest) -> None:
         """Decide anew where a guest goes. Nothing as long as it is not known what it may use."""

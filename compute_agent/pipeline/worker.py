@@ -24,7 +24,7 @@ from compute_agent.drivers.base import (
     StartingDriver,
 )
 from compute_agent.inventory.tree import Allocation
-from compute_agent.pipeline.cache import CachedGuest
+from compute_agent.pipeline.cache import CachedGuest, Unclaimed
 from compute_agent.pipeline.enforcer import Enforcer
 from compute_agent.pipeline.events import (
     AdoptGuest,
@@ -91,6 +91,12 @@ class Pipeline:
         """All guests as they are now, by uuid."""
         with self._lock:
             return sorted(map(view, self._cache), key=lambda one: one.guest.uuid)
+
+    @property
+    def unclaimed(self) -> dict[str, Unclaimed]:
+        """The allocations without a guest, by consumer, as far as they are known."""
+        with self._lock:
+            return dict(self._cache.unclaimed)
 
     @property
     def world(self) -> World:
@@ -174,7 +180,9 @@ class Pipeline:
                 self._enter(guest, allocation, as_of)
             case GuestStopped(guest):
                 self._leave(guest)
-            case AllocationsRead(allocations, as_of):
+            case AllocationsRead(allocations, as_of, held):
+                if held is not None:
+                    self._cache.hold_for(held, as_of)
                 self._read_allocations(allocations, as_of)
             case WorldChanged():
                 self._placer.place_all()
@@ -249,6 +257,8 @@ class Pipeline:
         if entry is None or entry.guest.pid != guest.pid:
             return  # told before, and the consumer may have another guest by now
         self._cache.remove(guest.uuid)
+        if entry.allocation:
+            self._cache.unclaimed[guest.uuid] = Unclaimed(entry.allocation, time.monotonic())
         LOG.info("Guest %s left", guest.uuid)
         self._placer.place_refused()
 
@@ -301,6 +311,8 @@ class Pipeline:
                 self._cache.add(CachedGuest(guest, old.allocation, assignment, limits=limits))
         for uuid in saved.keys() - running.keys():
             LOG.info("Guest %s ended while the agent was away", uuid)
+            if allocation := saved[uuid].allocation:
+                self._cache.unclaimed[uuid] = Unclaimed(allocation, time.monotonic())
         self._reconcile()
         self._limits = {}  # whoever is found later is another than the one that was limited
         self._finish()

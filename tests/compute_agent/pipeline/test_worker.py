@@ -24,6 +24,7 @@ from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
+from compute_agent.policy.base import ThreadPolicy
 from compute_agent.qos.snapshot import Knob
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
@@ -195,6 +196,59 @@ def test_a_refused_guest_stays_and_is_placed_when_somebody_leaves(rig):
     rig.handle(GuestStopped(first))
     assert rig.observed("b") == {1}
     assert rig.pipeline.views()[0].refusal == ""
+
+
+class TestUnclaimed:
+    """Allocations without a guest keep their CPUs free for it."""
+
+    @pytest.fixture
+    def rig(self):
+        """CPUs 0-5 of 8 are dedicated, two to a core; "absent" holds three."""
+        topology = machine(cores=4, threads=2)
+        sets = CpuSets(frozenset(range(6)), frozenset({6, 7}), frozenset({6, 7}))
+        tree = ProviderTree((ProviderNode("h", "node0", None, cpus=topology.online),))
+        rig = Rig(World(topology, sets, tree, POLICIES["topology-aware"]))
+        rig.handle(AllocationsRead({}, 1.0, {"absent": {"node0": {"PCPU": 3}}}))
+        return rig
+
+    def start_isolated(self, rig, count):
+        settings = GuestSettings(count, ThreadPolicy.ISOLATE)
+        return rig.handle(StartGuest("new", "new", settings, ("x",), {"node0": {"PCPU": count}}, 2.0))
+
+    def test_a_guest_that_keeps_siblings_empty_does_not_take_what_is_promised(self, rig):
+        with pytest.raises(GuestRefusedError, match="3 are kept for allocations without a guest"):
+            self.start_isolated(rig, 2)
+        assert len(rig.run("absent", (0, 3, 0), vcpus=3).assignment.dedicated) == 3
+
+    def test_what_is_given_back_in_placement_is_free(self, rig):
+        rig.handle(AllocationsRead({}, 3.0, {}))
+        assert len(self.start_isolated(rig, 2).assignment.held) == 4
+
+    def test_a_guest_that_left_keeps_its_cpus_as_long_as_its_allocation(self, rig):
+        guest = rig.run("absent", (0, 3, 0), vcpus=3).guest
+        assert rig.pipeline.unclaimed == {}
+        rig.handle(GuestStopped(guest))
+        with pytest.raises(GuestRefusedError, match="3 are kept"):
+            self.start_isolated(rig, 2)
+
+    def test_a_guest_that_ended_while_the_agent_was_away_does_too(self, rig):
+        guest = rig.run("absent", (0, 3, 0), vcpus=3).guest
+        del rig.driver.running["absent"], rig.driver.affinities["absent"]
+        rig.restart(world=rig.pipeline.world)
+        assert rig.pipeline.unclaimed.keys() == {guest.uuid}
+
+    def test_since_when_is_kept_while_the_allocation_stays_the_same(self, rig):
+        rig.handle(AllocationsRead({}, 5.0, {"absent": {"node0": {"PCPU": 3}}, "b": {"node0": {"PCPU": 1}}}))
+        assert {name: one.since for name, one in rig.pipeline.unclaimed.items()} == {"absent": 1.0, "b": 5.0}
+        rig.handle(AllocationsRead({}, 7.0, {"absent": {"node0": {"PCPU": 2}}}))
+        assert {name: one.since for name, one in rig.pipeline.unclaimed.items()} == {"absent": 7.0}
+
+    def test_a_running_guest_is_not_moved_for_it(self, rig):
+        rig.handle(AllocationsRead({}, 3.0, {}))
+        self.start_isolated(rig, 2)
+        rig.handle(AllocationsRead({}, 4.0, {"absent": {"node0": {"PCPU": 4}}}))
+        rig.handle(WorldChanged(rig.pipeline.world))
+        assert rig.pipeline.views()[0].refusal == ""
 
 
 class TestReconcile:
