@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
+from prometheus_client import ProcessCollector
 
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.arrivals import Arrivals
@@ -68,6 +69,7 @@ class Agent:
         world = build_world(self._conf)
         self._lock = lock_folder(folder)
         self.metrics = Metrics()
+        ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         self._state = StateFile(folder / STATE_FILE)
         self.driver = open_driver(self._conf, folder / GUESTS_FOLDER)
         controllers = build_controllers(self._conf, self.driver)

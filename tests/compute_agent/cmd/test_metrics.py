@@ -1,0 +1,48 @@
+"""What Prometheus scrapes from a running agent."""
+
+import os
+import shutil
+import subprocess
+import urllib.request
+
+import pytest
+
+from tests.databases.process import free_port
+
+
+@pytest.fixture
+def scrape(write_ini, agent, claim, uid):
+    """Reads /metrics of an agent that has a guest and has repaired something."""
+    port = free_port()
+    agent.kill()
+    write_ini(
+        daemon=f"http_address = 127.0.0.1\nhttp_port = {port}",
+        guests="driver = process\nreconcile_interval = 0.2",
+    )
+    agent.start()
+    claim(uid, PCPU=1)
+    guest = agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "100")
+    os.sched_setaffinity(guest["pid"], {0, 1})
+
+    def scrape():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    agent.wait_for(lambda: 'compute_agent_drift_repairs_total{controller="cpuset"} 1.0' in scrape())
+    return scrape
+
+
+def test_promtool_has_nothing_to_say_about_the_metrics(scrape):
+    """https://prometheus.io/docs/practices/naming, as `promtool check metrics` has it."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool, of Debian's package prometheus")
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=scrape(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_agents_own_cost_is_told(scrape):
+    names = {line.split("{")[0].split(" ")[0] for line in scrape().splitlines() if line[0] != "#"}
+    assert {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"} <= names
