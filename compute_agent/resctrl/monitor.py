@@ -131,26 +131,46 @@ class Totals:
     """
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, str], int] = {}
+        self._last: dict[tuple[int, str], tuple[float, int]] = {}
         self.bytes: dict[tuple[int, str], int] = {}
 
-    def add(self, sample: Sample) -> None:
-        """Count what has come since the last sample; the first is where counting begins."""
+    def add(self, sample: Sample) -> dict[tuple[int, str], float]:
+        """Count what has come since the last sample; the first is where counting begins.
+
+        Returns bytes a second of the counters that have a number now and had one before.
+        """
+        found = {}
         for key, value in sample.values.items():
             if key[1] == OCCUPANCY or not isinstance(value, int):
                 continue
-            self.bytes[key] = self.bytes.get(key, 0) + (increase(self._last.get(key), value) or 0)
-            self._last[key] = value
+            before = self._last.get(key)
+            self._last[key] = (sample.time, value)
+            if before is None:
+                self.bytes.setdefault(key, 0)
+                continue
+            grown = increase(before[1], value) or 0
+            self.bytes[key] += grown
+            if sample.time > before[0]:
+                found[key] = grown / (sample.time - before[0])
+        return found
+
+    def restart(self) -> None:
+        """Go on with the counters of another group: the next sample is where counting begins again."""
+        self._last.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Something to monitor. `own_group`: it has a control group, whose RMID it has anyway."""
+    """Something to monitor. `own_group`: it has a control group, whose RMID it has anyway.
+
+    `monitored`: it has a monitoring group already, which it keeps before others of its priority get one.
+    """
 
     name: str
     is_class: bool = False
     priority: int = 0
     own_group: bool = False
+    monitored: bool = False
 
 
 def spare_rmids(platform: Platform, present: Present, ours: Callable[[str], bool]) -> int:
@@ -163,13 +183,25 @@ def spare_rmids(platform: Platform, present: Present, ours: Callable[[str], bool
     return max(0, platform.monitoring.rmids - len(present.groups) - foreign)
 
 
+def rmids_to_use(platform: Platform, present: Present, ours: Callable[[str], bool]) -> int:
+    """How many monitoring groups of ours there may be; some RMIDs are left for control groups to come.
+
+    Without an RMID a control group cannot be made either, and keeping promises comes before measuring. Up to
+    half of what is spare is left for the control groups that the platform could still have.
+    """
+    spare = spare_rmids(platform, present, ours)
+    to_come = max(0, platform.groups - len(present.groups))
+    return spare - min(to_come, -(-spare // 2))
+
+
 def choose_monitored(free_rmids: int, wanted: Iterable[Watched]) -> Sequence[str]:
     """Who is monitored when RMIDs run out: classes first, then guests of higher priority, in that order.
 
     `free_rmids` are those that no group has yet, or that monitoring groups of ours have.
     """
     chosen = []
-    for one in sorted(wanted, key=lambda one: (not one.is_class, -one.priority, one.name)):
+    order = sorted(wanted, key=lambda one: (not one.is_class, -one.priority, not one.monitored, one.name))
+    for one in order:
         if not one.own_group:
             if free_rmids <= 0:
                 continue

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from compute_agent.resctrl import monitor
 from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.masks import Mask, MaskRules
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, NoValue, Sample, Watched
-from compute_agent.resctrl.platform import Monitoring, Platform, Vendor
+from compute_agent.resctrl.platform import CacheControl, Monitoring, Platform, Vendor
 from compute_agent.resctrl.reader import Group, Present, read_groups
 from compute_agent.resctrl.schemata import Schemata
 from tests.compute_agent.resctrl import fake
@@ -66,9 +67,23 @@ def test_rates_are_bytes_a_second_of_bandwidth_counters():
 
 def test_totals_only_grow_and_bridge_readings_without_a_number():
     totals = monitor.Totals()
-    for value in (1000, 1500, NoValue.UNAVAILABLE, 1800, 50, NoValue.ERROR, 60):
-        totals.add(Sample(0.0, {(0, TOTAL_BYTES): value, (0, OCCUPANCY): 1}))
+    values = (1000, 1500, NoValue.UNAVAILABLE, 1800, 50, NoValue.ERROR, 60)
+    rates = [
+        totals.add(Sample(float(time), {(0, TOTAL_BYTES): value, (0, OCCUPANCY): 1})).get((0, TOTAL_BYTES))
+        for time, value in enumerate(values)
+    ]
     assert totals.bytes == {(0, TOTAL_BYTES): 500 + 300 + 50 + 10}
+    assert rates == [None, 500.0, None, 150.0, 50.0, None, 5.0]
+
+
+def test_totals_go_on_with_the_counters_of_another_group():
+    totals = monitor.Totals()
+    totals.add(Sample(0.0, {(0, TOTAL_BYTES): 10}))
+    totals.add(Sample(1.0, {(0, TOTAL_BYTES): 30}))
+    totals.restart()
+    assert totals.add(Sample(2.0, {(0, TOTAL_BYTES): 5000})) == {}
+    totals.add(Sample(3.0, {(0, TOTAL_BYTES): 5001}))
+    assert totals.bytes == {(0, TOTAL_BYTES): 21}
 
 
 def test_counters_of_a_captured_machine(captured):
@@ -154,6 +169,20 @@ def test_rmids_of_control_groups_and_of_others_are_taken():
     }
     assert monitor.spare_rmids(platform, Present(groups), lambda name: name.startswith("ours.")) == 4
     assert monitor.spare_rmids(Platform(Vendor.INTEL), Present(groups), lambda name: True) == 0
+
+
+@pytest.mark.parametrize(("closids", "there", "used"), [(4, 4, 60), (16, 4, 48), (64, 4, 30), (16, 16, 48)])
+def test_rmids_are_left_for_control_groups_that_may_come(closids, there, used):
+    cache = CacheControl(3, ("L3",), (0,), MaskRules(Mask(0xFF)), Mask(0), closids)
+    platform = Platform(Vendor.INTEL, l3=cache, monitoring=Monitoring(64, frozenset()))
+    present = Present({f"g{number}": Group(f"g{number}", Schemata()) for number in range(there)})
+    assert monitor.rmids_to_use(platform, present, lambda name: True) == used
+
+
+def test_who_is_monitored_stays_so_beside_others_of_its_priority():
+    two = [Watched("a"), Watched("b", monitored=True)]
+    assert monitor.choose_monitored(1, two) == ["b"]
+    assert monitor.choose_monitored(1, [*two, Watched("c", priority=1)]) == ["c"]
 
 
 def test_monitoring_groups_follow_their_guests(files):

@@ -1,0 +1,38 @@
+"""Lengths of time as people write them: `90`, `30m`, `1h`, `7d`."""
+
+import re
+
+from oslo_config import types
+
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_duration(text: object) -> float:
+    """Seconds. Raises ValueError."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw]?)\s*", str(text), re.ASCII)
+    if match is None:
+        raise ValueError(f"{text!r} is no length of time, such as 90, 30m, 1h or 7d")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+class Duration(types.ConfigType):
+    """A type for options; their values are seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(type_name="duration value")
+
+    def __call__(self, value: object) -> float:
+        """Raises ValueError where it is no length of time."""
+        return parse_duration(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Duration)
+
+    def __hash__(self) -> int:
+        return hash(Duration)
+
+    def __repr__(self) -> str:
+        return "Duration"
+
+    def _formatter(self, value: object) -> str:
+        return str(value)

@@ -1,0 +1,3 @@
+"""Cache occupancy and memory bandwidth of guests and classes: measured, offered to watermarks and Prometheus,
+and kept for a while.
+"""

@@ -1,0 +1,99 @@
+"""Counter files that stay open from one round to the next: a read is then one system call."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import resource
+from collections.abc import Collection
+
+from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
+from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Value, parse_counter
+from compute_agent.resctrl.reader import inside
+
+EVENTS = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
+
+_LENGTH = 64
+"""Bytes that the content of a counter file fits in."""
+
+Key = tuple[int, str]
+"""An L3 cache id and an event."""
+
+
+def descriptors_to_keep() -> int:
+    """How many files may stay open: half of what the process may have, at most."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 16 if soft == resource.RLIM_INFINITY else soft // 2
+
+
+class CounterFiles:
+    """The counters of groups, control groups and monitoring groups alike."""
+
+    def __init__(self, files: Filesystem, keep: int | None = None) -> None:
+        """At most ``keep`` files stay open; the rest is opened for each reading."""
+        self._files = files
+        self._room = descriptors_to_keep() if keep is None else keep
+        self._groups: dict[str, dict[Key, int | str]] = {}
+
+    def read(self, group: str, time: float) -> Sample:
+        """The counters of a group. Raises ResctrlError if it, or a cache that it had, is gone."""
+        counters = self._groups.get(group)
+        try:
+            if counters is None:
+                counters = self._open(group)
+            values: dict[Key, Value] = {}
+            for key, where in counters.items():
+                text = os.pread(where, _LENGTH, 0) if isinstance(where, int) else _read_path(where)
+                number = text.rstrip()
+                value = int(number) if number.isdigit() else parse_counter(number.decode(errors="replace"))
+                if value is not None:
+                    values[key] = value
+        except OSError as error:
+            self.forget(group)
+            if isinstance(error, ResctrlError):
+                raise
+            raise ResctrlError(error.errno or errno.EIO, str(self._files.root / group)) from error
+        return Sample(time, values)
+
+    def forget(self, group: str) -> None:
+        """Close the files of a group; they are looked for anew when it is read again."""
+        for where in self._groups.pop(group, {}).values():
+            if isinstance(where, int):
+                os.close(where)
+                self._room += 1
+
+    def keep(self, groups: Collection[str]) -> None:
+        """Forget all groups but these."""
+        for group in self._groups.keys() - set(groups):
+            self.forget(group)
+
+    def close(self) -> None:
+        """Forget all groups."""
+        self.keep(())
+
+    def _open(self, group: str) -> dict[Key, int | str]:
+        folder = inside(group, "mon_data")
+        found = self._groups[group] = {}
+        for name in self._files.folders(folder):
+            match = re.fullmatch(r"mon_L3_([0-9]+)", name)
+            for event in EVENTS if match else ():
+                path = str(self._files.root / folder / name / event)
+                if not match or not os.path.exists(path):
+                    continue
+                if self._room > 0:
+                    found[int(match[1]), event] = os.open(path, os.O_RDONLY)
+                    self._room -= 1
+                else:
+                    found[int(match[1]), event] = path
+        if not found and not (self._files.root / group).is_dir():
+            raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
+        return found
+
+
+def _read_path(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, _LENGTH)
+    finally:
+        os.close(descriptor)

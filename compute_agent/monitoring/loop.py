@@ -1,0 +1,140 @@
+"""The thread that measures, round by round."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from compute_agent.monitoring.monitor import CacheMonitor
+from compute_agent.monitoring.reading import Reading
+from compute_agent.monitoring.samples import to_samples
+from compute_agent.monitoring.settings import Settings
+from compute_agent.monitoring.store import SampleStore
+from compute_agent.monitoring.targets import Target
+
+LOG = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 30.0
+"""How long samples wait to be written together."""
+
+STALE_ROUNDS = 5
+"""After so many rounds without a reading, the last one tells nothing of now."""
+
+Targets = Callable[[], Sequence[Target]]
+
+
+class MonitorLoop:
+    """Asks for the targets, measures them and has samples stored. Troubles cost rounds, never the thread."""
+
+    def __init__(
+        self, monitor: CacheMonitor, targets: Targets, store: SampleStore, settings: Settings
+    ) -> None:
+        """``targets`` is called from the thread in every round."""
+        self.monitor = monitor
+        self.store = store
+        self._ask = targets
+        self._settings = settings
+        self._targets: Sequence[Target] = ()
+        self._kept: Reading | None = None
+        self._keep_due = self._flush_due = 0.0
+        self._troubles: dict[str, str] = {}
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin with the first round."""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="monitoring", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and write what is pending. Groups stay: the next agent goes on with them."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.store.flush(time.time())
+        self.store.close()
+        self.monitor.close()
+
+    def reload(self, settings: Settings) -> None:
+        """Go on with other settings at once."""
+        self._settings = settings
+        self._wake.set()
+
+    def newest(self) -> Reading | None:
+        """The newest reading; None while measuring is off, or does not work."""
+        reading, interval = self.monitor.newest, self._settings.interval
+        if reading is None or time.monotonic() - reading.time > STALE_ROUNDS * interval:
+            return None
+        return reading
+
+    def take(self, now: float, wall: float) -> None:
+        """One round, at ``now`` (monotonic seconds), which is ``wall`` in seconds since the epoch."""
+        try:
+            self._targets = self._ask()
+            self._tell("The guests to monitor cannot be told", None)
+        except Exception as error:  # code of others; the guests of the last round will do
+            self._tell("The guests to monitor cannot be told", error)
+        try:
+            reading = self.monitor.take(self._targets, now)
+            self._tell("Caches cannot be measured", None)
+        except OSError as error:
+            self._tell("Caches cannot be measured", error)
+            return
+        self._keep(reading, now, wall)
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stopping:
+            interval = self._settings.interval
+            if interval <= 0:
+                self._switch_off()
+                self._wake.wait()
+            elif self._wake.wait(max(0.0, due - time.monotonic())):
+                due = time.monotonic()
+            else:
+                try:
+                    self.take(time.monotonic(), time.time())
+                    self._tell("A round of monitoring failed", None)
+                except Exception as error:
+                    self._tell("A round of monitoring failed", error)
+                # Rounds that were missed are not made up for.
+                due = max(due + interval, time.monotonic())
+            self._wake.clear()
+
+    def _switch_off(self) -> None:
+        """Remove all monitoring groups, so that others have their RMIDs."""
+        try:
+            self.monitor.take((), time.monotonic())
+        except OSError as error:
+            self._tell("Monitoring groups cannot be removed", error)
+        self.monitor.close()
+
+    def _keep(self, reading: Reading, now: float, wall: float) -> None:
+        settings = self._settings
+        self.store.retention, self.store.most_bytes = settings.retention, settings.store_bytes
+        if settings.store_interval <= 0:
+            self._kept = None
+            return
+        if now >= self._keep_due:
+            self.store.add(to_samples(self._kept, reading, wall))
+            self._kept = reading
+            # With a little room, so that a round that is a moment early is not passed over.
+            self._keep_due = now + settings.store_interval - settings.interval / 2
+        if now >= self._flush_due:
+            self.store.flush(wall)
+            self._flush_due = now + FLUSH_SECONDS
+
+    def _tell(self, what: str, error: Exception | None) -> None:
+        """Log a trouble when it begins and when it ends."""
+        reason = "" if error is None else f"{type(error).__name__}: {error}"
+        if reason and reason != self._troubles.get(what):
+            LOG.warning("%s: %s", what, error, exc_info=None if isinstance(error, OSError) else error)
+        elif self._troubles.get(what) and not reason:
+            LOG.info("%s: that is over", what)
+        self._troubles[what] = reason

@@ -1,0 +1,113 @@
+"""The monitor of one mount: a round keeps the groups, reads the counters once, and offers what they say."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Sequence
+
+from compute_agent.monitoring.counters import CounterFiles
+from compute_agent.monitoring.groups import MonitoringGroups
+from compute_agent.monitoring.reading import CacheUse, Meter, Reading, TargetUse, add_up
+from compute_agent.monitoring.targets import Target
+from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
+from compute_agent.resctrl.monitor import Sample
+from compute_agent.resctrl.platform import Platform
+
+LOG = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 10.0
+"""How often groups are compared with what should be while nobody comes or goes: for threads that came into a
+guest from outside, RMIDs that were freed, and what others did to the groups.
+"""
+
+
+class CacheMonitor:
+    """To be used by one thread; ``newest`` can be read by all."""
+
+    def __init__(self, files: Filesystem, platform: Platform, prefix: str) -> None:
+        """``prefix`` begins the names of the groups that are the agent's."""
+        self._files = files
+        self._groups = MonitoringGroups(files, platform, prefix)
+        self._counters = CounterFiles(files)
+        self._caches: tuple[str, ...] = ()
+        self._meters: dict[tuple[str, str], Meter] = {}
+        self._host_meters: dict[str, Meter] = {}
+        self._settled: tuple[Target, ...] | None = None
+        self._paths: dict[tuple[str, str], str] = {}
+        self._due = 0.0
+        self._failing: set[str] = set()
+        self.newest: Reading | None = None
+
+    @property
+    def unmonitored(self) -> frozenset[str]:
+        """Guests for which RMIDs or counters do not last."""
+        return self._groups.unmonitored
+
+    @property
+    def exhaustions(self) -> int:
+        """How often it began that RMIDs or counters did not last."""
+        return self._groups.exhaustions
+
+    def take(self, targets: Sequence[Target], time: float) -> Reading:
+        """Measure at ``time`` (monotonic seconds). Raises ResctrlError if the mount cannot be read."""
+        if self._settled != tuple(targets) or time >= self._due:
+            self._settle(targets, time)
+        samples: dict[str, Sample | None] = {}
+        host = [
+            self._read(self._host_meters.setdefault(group, Meter()), group, time, samples)
+            for group in self._groups.control_groups
+        ]
+        uses = []
+        for target in targets:
+            group = self._paths.get(target.key)
+            meter = self._meters.setdefault(target.key, Meter())
+            caches = {} if group is None else self._read(meter, group, time, samples)
+            uses.append(TargetUse(target, caches, meter.moved()))
+        self.newest = Reading(time, tuple(uses), add_up(host))
+        return self.newest
+
+    def close(self) -> None:
+        """Let go of the counters; the groups stay, for the next agent to take over."""
+        self._counters.close()
+        self.newest = None
+
+    def _settle(self, targets: Sequence[Target], time: float) -> None:
+        caches = self._files.folders("mon_data")
+        if caches != self._caches:  # CPUs came or went
+            self._counters.close()
+            self._caches = caches
+        self._paths = self._groups.settle(targets)
+        self._counters.keep({*self._paths.values(), *self._groups.control_groups})
+        keys = {target.key for target in targets}
+        self._meters = {key: meter for key, meter in self._meters.items() if key in keys}
+        self._host_meters = {
+            group: meter for group, meter in self._host_meters.items() if group in self._groups.control_groups
+        }
+        self._settled = tuple(targets)
+        self._due = time + SETTLE_SECONDS
+
+    def _read(
+        self, meter: Meter, group: str, time: float, samples: dict[str, Sample | None]
+    ) -> dict[int, CacheUse]:
+        """Every group is read once a round, whoever asks for it."""
+        if group not in samples:
+            samples[group] = self._sample(group, time)
+        sample = samples[group]
+        return {} if sample is None else meter.take(group, sample)
+
+    def _sample(self, group: str, time: float) -> Sample | None:
+        """None where the counters cannot be read; if that is because the group is gone, the next round looks
+        after the groups.
+        """
+        try:
+            sample = self._counters.read(group, time)
+        except ResctrlError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                self._settled = None
+            elif group not in self._failing:
+                LOG.warning("The counters of a group cannot be read: %s", error)
+                self._failing.add(group)
+            return None
+        self._failing.discard(group)
+        return sample

@@ -1,0 +1,101 @@
+"""What one round has found, and how it comes from counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from compute_agent.monitoring.targets import Target
+from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Totals
+
+LOCAL, TOTAL = "local", "total"
+"""Kinds of bandwidth: to memory of the cache's own NUMA node, and to all memory."""
+
+N = TypeVar("N", int, float)
+
+EVENTS = {LOCAL: LOCAL_BYTES, TOTAL: TOTAL_BYTES}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """Use of one L3 cache: occupancy in bytes, bandwidths in bytes a second; None where it is not known."""
+
+    occupancy: int | None = None
+    local: float | None = None
+    total: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetUse:
+    """Use of the caches by id, and the bytes moved since monitoring began, by cache id and kind."""
+
+    target: Target
+    caches: Mapping[int, CacheUse] = field(default_factory=dict)
+    moved: Mapping[tuple[int, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All targets at ``time`` (monotonic seconds), and everybody on the host together.
+
+    A target that is not monitored is in it without caches.
+    """
+
+    time: float
+    targets: tuple[TargetUse, ...] = ()
+    host: Mapping[int, CacheUse] = field(default_factory=dict)
+
+
+class Meter:
+    """One target from sample to sample, whichever group its counters are in."""
+
+    def __init__(self) -> None:
+        self._group: str | None = None
+        self._totals = Totals()
+
+    def take(self, group: str, sample: Sample) -> dict[int, CacheUse]:
+        """The use of each cache since the sample before; bandwidths are missing from the first of a group."""
+        if group != self._group:
+            self._totals.restart()
+            self._group = group
+        rates = self._totals.add(sample)
+        values = sample.values
+        return {
+            cache: CacheUse(
+                occupancy if isinstance(occupancy := values.get((cache, OCCUPANCY)), int) else None,
+                rates.get((cache, LOCAL_BYTES)),
+                rates.get((cache, TOTAL_BYTES)),
+            )
+            for cache in {cache for cache, _ in values}
+        }
+
+    def moved(self) -> dict[tuple[int, str], int]:
+        """Bytes since the first sample, by cache id and kind; these never become less."""
+        counted = self._totals.bytes
+        return {
+            (cache, kind): counted[cache, event]
+            for cache, one in counted
+            for kind, event in EVENTS.items()
+            if one == event
+        }
+
+
+def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
+    """The use of caches by several together. What is known of none of them is not known."""
+    found: dict[int, CacheUse] = {}
+    for caches in uses:
+        for cache, use in caches.items():
+            other = found.get(cache, CacheUse())
+            found[cache] = CacheUse(
+                _sum(other.occupancy, use.occupancy),
+                _sum(other.local, use.local),
+                _sum(other.total, use.total),
+            )
+    return found
+
+
+def _sum(one: N | None, other: N | None) -> N | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other

@@ -1,0 +1,73 @@
+"""Which groups have counters when these have to be assigned."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.resctrl import assignment
+from compute_agent.resctrl.assignment import Assignment
+from compute_agent.resctrl.monitor import LOCAL_BYTES, TOTAL_BYTES
+from compute_agent.resctrl.platform import Monitoring, Platform, Vendor
+from tests.compute_agent.resctrl import fake
+
+CACHES = (0, 3)
+SLOTS = [(cache, event) for cache in CACHES for event in (TOTAL_BYTES, LOCAL_BYTES)]
+
+
+@pytest.fixture
+def files(tmp_path):
+    return fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree")
+
+
+def test_what_groups_have_is_read_as_the_kernel_writes_it(files):
+    (files.root / "mbm_L3_assignments").write_text("mbm_total_bytes:0=e;1=_\nmbm_local_bytes:0=_;1=e\n")
+    (files.root / "info/L3_MON/available_mbm_cntrs").write_text("0=30;1=28\n")
+    assert assignment.read_assigned(files, "") == {(0, TOTAL_BYTES), (1, LOCAL_BYTES)}
+    assert assignment.read_assigned(files, "gone") == frozenset()
+    assert assignment.read_available(files) == {0: 30, 1: 28}
+
+
+@pytest.mark.parametrize(("mode", "needed"), [("mbm_event", True), ("default", False), ("", False)])
+def test_counters_are_assigned_in_one_mode_only(mode, needed):
+    assert (
+        assignment.is_needed(Platform(Vendor.AMD, monitoring=Monitoring(8, frozenset(), (), mode))) is needed
+    )
+    assert assignment.is_needed(Platform(Vendor.AMD)) is False
+
+
+def test_total_bandwidth_of_all_comes_before_local_bandwidth_of_any():
+    held = {"a": frozenset({(0, LOCAL_BYTES)}), "b": frozenset()}
+    assert assignment.plan({0: 1}, held, ["a", "b"]) == (
+        Assignment("a", (0, LOCAL_BYTES), assign=False),
+        Assignment("a", (0, TOTAL_BYTES), assign=True),
+        Assignment("b", (0, TOTAL_BYTES), assign=True),
+    )
+
+
+@st.composite
+def situations(draw):
+    order = draw(st.lists(st.sampled_from("abcdef"), unique=True))
+    held = {group: frozenset(draw(st.sets(st.sampled_from(SLOTS)))) for group in order}
+    return {cache: draw(st.integers(0, 8)) for cache in CACHES}, held, order
+
+
+@given(situations())
+def test_a_plan_never_needs_more_than_there_is_and_leaves_nothing_to_do(situation):
+    available, held, order = situation
+    left, now = dict(available), {group: set(slots) for group, slots in held.items()}
+    for step in assignment.plan(available, held, order):
+        if step.assign:
+            assert left[step.slot[0]] > 0
+            assert step.slot not in now[step.group]
+            now[step.group].add(step.slot)
+            left[step.slot[0]] -= 1
+        else:
+            now[step.group].remove(step.slot)
+            left[step.slot[0]] += 1
+    for cache in CACHES:
+        most = available[cache] + sum(1 for slots in held.values() for one, _ in slots if one == cache)
+        wanted = [(group, (cache, event)) for event in (TOTAL_BYTES, LOCAL_BYTES) for group in order]
+        has = [slot in now[group] for group, slot in wanted]
+        assert has == [number < most for number in range(len(wanted))]
+    again = {group: frozenset(slots) for group, slots in now.items()}
+    assert assignment.plan(left, again, order) == ()
