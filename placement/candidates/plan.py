@@ -46,21 +46,22 @@ class Plan:
         self._by_relevant: dict[Hashable, Iterator[Pattern]] = {}
         self._by_likeness: dict[Hashable, Iterator[Pattern]] = {}
 
-    def patterns(self, place: Place, free: tuple[int, ...]) -> Iterator[Pattern]:
+    def patterns(
+        self, place: Place, free: tuple[int, ...], rng: random.Random | None = None
+    ) -> Iterator[Pattern]:
         """The patterns of all candidates of a tree, found as they are asked for.
 
         :param place: the tree and what shares with it, ``free`` as :attr:`Tree.free`.
+        :param rng: for a random order of their own.
         """
+        if rng is not None:
+            options = self._having_enough(free)
+            return self._combined(place, options, rng) if all(options) else iter(())
         relevant = self._relevant(free)
         known = self._by_relevant.get(relevant)
         if known is None:
             known = self._by_relevant[relevant] = self._alike(place, free)
         return tee(known, 2)[1]
-
-    def shuffled(self, place: Place, free: tuple[int, ...], rng: random.Random) -> Iterator[Pattern]:
-        """As :meth:`patterns`, in random order."""
-        options = self._having_enough(free)
-        return self._combined(place, options, rng) if all(options) else iter(())
 
     def _alike(self, place: Place, free: tuple[int, ...]) -> Iterator[Pattern]:
         """The patterns from the first on, never advanced themselves."""

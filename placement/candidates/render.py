@@ -25,20 +25,25 @@ MAPPINGS: Final[Microversion] = (1, 34)
 
 def render(world: World, candidates: Sequence[Candidate], version: Microversion) -> bytes:
     """The JSON of the answer, in the shape of a microversion."""
-    requests = b",".join(_allocation_requests(candidates, version))
-    summaries = b",".join(_summaries(world, candidates, version))
-    return b"".join((b'{"allocation_requests":[', requests, b'],"provider_summaries":{', summaries, b"}}"))
+    if not candidates:
+        return b'{"allocation_requests":[],"provider_summaries":{}}'
+    # The answer may be megabytes: its parts are joined once, with the commas between the parts.
+    parts = _allocation_requests(candidates, version)
+    parts[0] = b'{"allocation_requests":[' + parts[0]
+    first, *others = _summaries(world, candidates, version)
+    parts[-1] += b'],"provider_summaries":{' + first
+    parts += others
+    parts[-1] += b"}}"
+    return b",".join(parts)
 
 
-def _allocation_requests(candidates: Iterable[Candidate], version: Microversion) -> list[bytes]:
+def _allocation_requests(candidates: Sequence[Candidate], version: Microversion) -> list[bytes]:
     """The JSON of each candidate."""
-    templates: dict[int, _Template] = {}
+    patterns = {id(pattern): pattern for pattern, _ in candidates}
+    templates = {number: _template(pattern, version) for number, pattern in patterns.items()}
     requests = []
     for pattern, place in candidates:
-        template = templates.get(id(pattern))
-        if template is None:
-            template = templates[id(pattern)] = _template(pattern, version)
-        text, pick = template
+        text, pick = templates[id(pattern)]
         requests.append(text % pick(place.uuids))
     return requests
 

@@ -5,12 +5,12 @@ share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
 aggregate in common with any member of the tree.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
-from placement.model.world import SHARES, Roots, World
+from placement.model.world import SHARES, Provider, World
 
 
 class Sharing:
@@ -24,14 +24,14 @@ class Sharing:
             for aggregate in world.providers[number].aggregates:
                 self._by_aggregate.setdefault(aggregate, set()).add(number)
 
-    def with_tree(self, root: int) -> list[int]:
-        """The ids of providers outside the tree that share with it, in ascending order."""
+    def with_tree(self, root: int) -> list[Provider]:
+        """The providers outside the tree that share with it, in ascending order of their ids."""
         found: set[int] = set()
         members = self._world.trees[root]
         for member in members:
             for aggregate in self._world.providers[member].aggregates:
                 found |= self._by_aggregate.get(aggregate, set())
-        return sorted(found - members)
+        return [self._world.providers[number] for number in sorted(found - members)]
 
     def anchors(self, number: int) -> Iterator[int]:
         """The roots of all trees that a sharing provider shares with; some may come twice."""
@@ -48,6 +48,9 @@ def possible_roots(
     Of everything the request asks for only the rarest is looked up here, so
     the result may hold roots that serve nothing; it misses none that does.
     """
+    needs = tuple(needs)
+    if any(amount > world.largest.get(name, 0) for need in needs for name, amount in need.resources):
+        return ()
     if not sharing.providers:
         return _unshared_roots(world, request, needs)
     size, providers, anchored = min(_seeds(world, request, needs), key=lambda seed: seed[0])
@@ -62,32 +65,23 @@ def possible_roots(
     return sorted(roots)
 
 
-def _unshared_roots(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Iterable[int]:
-    """As :func:`possible_roots` where nothing is shared: the roots of trees that have a bit of everything.
-
-    Lazily, from sets of roots that the world keeps.
-    """
-    needs = tuple(needs)
+def _unshared_roots(world: World, request: CandidatesRequest, needs: Sequence[Need]) -> Sequence[int]:
+    """As :func:`possible_roots` where nothing is shared, from roots that the world keeps in order."""
     for need in needs:
         if need.in_tree is not None:
             member = world.get(need.in_tree)
             return () if member is None else (member.root_id,)
-    conditions = [
-        [world.roots_having(each.index, name) for name in each.names]
-        for each in _conditions(world, request, needs)
-    ]
-    if not conditions:
+    rarest = min(
+        (
+            [world.roots_having(each.index, name) for name in each.names]
+            for each in _conditions(world, request, needs)
+        ),
+        key=lambda any_roots: sum(map(len, any_roots)),
+        default=None,
+    )
+    if rarest is None:
         return sorted(world.trees)
-    conditions.sort(key=lambda any_roots: sum(len(roots.ordered) for roots in any_roots))
-    rarest, *others = conditions
-    ordered = rarest[0].ordered if len(rarest) == 1 else sorted(_union(rarest))
-    unions = [any_roots[0].members if len(any_roots) == 1 else _union(any_roots) for any_roots in others]
-    distinct = list({id(members): members for members in unions}.values())
-    return (root for root in ordered if all(root in members for members in distinct))
-
-
-def _union(any_roots: Iterable[Roots]) -> frozenset[int]:
-    return frozenset[int]().union(*(roots.members for roots in any_roots))
+    return rarest[0] if len(rarest) == 1 else sorted(set().union(*rarest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +115,11 @@ def _conditions(world: World, request: CandidatesRequest, needs: Iterable[Need])
 Seed = tuple[int, Callable[[], Iterable[int]], bool]
 
 
-def _seeds(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[Seed]:
+def _seeds(world: World, request: CandidatesRequest, needs: Sequence[Need]) -> Iterator[Seed]:
     """Sets of providers of which every candidate has one: size, ids, and whether they may also share.
 
     A set that may not share holds the root of the anchoring tree itself.
     """
-    needs = tuple(needs)
     for each in _conditions(world, request, needs):
         sets = [each.index.get(name, set()) for name in each.names]
         if each.spans_trees:

@@ -6,7 +6,7 @@ that a limit bounds the work and not only the answer.
 
 import random
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from typing import Final, Literal
 
@@ -99,30 +99,37 @@ class _Search:
         self._needs = needs_of(request)
         self._sharing = Sharing(world)
         self._rules = Rules(world, request, self._needs)
+        self._classes = {name for need in self._needs for name, _ in need.resources}
+        self._traits = [any_trait for group in request.groups for any_trait in group.required]
+        #: whether trees are asked for by more than their kind
+        self._particular = any(
+            need.member_of or need.forbidden_aggregates or need.in_tree is not None for need in self._needs
+        )
+        self._in_trees = any(need.in_tree is not None for need in self._needs)
         #: whether the same candidate may be found at two roots
         self.may_repeat = bool(self._sharing.providers)
         self._plans: dict[Hashable, Plan | None] = {}
-        self._in_aggregates = any(need.member_of or need.forbidden_aggregates for need in self._needs)
-        self._in_trees = any(need.in_tree is not None for need in self._needs)
 
     def by_root(self) -> Iterator[Iterator[Candidate]]:
         """For every tree that may serve the request the candidates anchored there."""
-        roots = possible_roots(self._world, self._request, self._needs, self._sharing)
+        roots: Iterable[int] = possible_roots(self._world, self._request, self._needs, self._sharing)
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
-        trees = self._world.whole_trees()
+        trees, plans = self._world.whole_trees(), self._plans
+        shared: Sequence[Provider] = ()
         for root in roots:
             tree = trees[root]
-            shared = self._sharing.with_tree(root) if self.may_repeat else ()
-            plan = self._plan(tree, shared)
+            if self.may_repeat:
+                shared = self._sharing.with_tree(root)
+            key = self._key(tree, shared) if shared or self._particular else tree.kind
+            try:
+                plan = plans[key]
+            except KeyError:
+                plan = plans[key] = self._plan(tree, shared)
             if plan is not None:
-                place = self._place(tree, shared) if shared else tree
-                patterns = (
-                    plan.patterns(place, tree.free)
-                    if self._rng is None
-                    else plan.shuffled(place, tree.free, self._rng)
-                )
+                place = Place((*tree.members, *shared)) if shared else tree
+                patterns = plan.patterns(place, tree.free, self._rng)
                 yield map(Candidate._make, zip(patterns, repeat(place)))
 
     def is_shared(self, candidate: Candidate) -> bool:
@@ -130,25 +137,19 @@ class _Search:
         sharing = self._sharing.providers
         return all(number in sharing for numbers in candidate.mappings.values() for number in numbers)
 
-    def _plan(self, tree: Tree, shared: Sequence[int]) -> Plan | None:
+    def _key(self, tree: Tree, shared: Iterable[Provider]) -> Hashable:
+        """What trees have in common that have a plan in common."""
+        aggregates = tuple([each.aggregates for each in tree.members])
+        return tree.kind, aggregates, tuple([each.id for each in shared]), self._in_trees and tree.root.id
+
+    def _plan(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""
-        key: Hashable = tree.kind
-        if shared or self._in_aggregates or self._in_trees:
-            aggregates = tuple([each.aggregates for each in tree.members]) if self._in_aggregates else ()
-            key = (tree.kind, tuple(shared), aggregates, self._in_trees and tree.root.id)
-        if key in self._plans:
-            return self._plans[key]
-        plan = None
-        if self._accepts(tree.root):
-            made = Plan(self._rules, tree, [self._world.providers[number] for number in shared])
-            plan = made if made.hopeful else None
-        self._plans[key] = plan
-        return plan
-
-    def _place(self, tree: Tree, shared: Sequence[int]) -> Place:
-        return Place((*tree.members, *[self._world.providers[number] for number in shared]))
-
-    def _accepts(self, root: Provider) -> bool:
-        return self._request.root_required <= root.traits and root.traits.isdisjoint(
-            self._request.root_forbidden
-        )
+        root, kind = tree.root.traits, tree.kind
+        if not self._request.root_required <= root or not root.isdisjoint(self._request.root_forbidden):
+            return None
+        if not shared and not self._classes <= kind.classes:
+            return None
+        if not shared and any(map(kind.traits.isdisjoint, self._traits)):
+            return None
+        plan = Plan(self._rules, tree, shared)
+        return plan if plan.hopeful else None

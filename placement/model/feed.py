@@ -95,6 +95,7 @@ class Model:
         for bucket, provider in rows.read_all(conn, state.names, self._shared):
             state.world.put(provider)
             state.members.setdefault(bucket, set()).add(provider.id)
+        state.world.whole_trees()
         # What was read stays for as long as the worker lives: garbage collections need not walk through it.
         gc.collect()
         gc.freeze()

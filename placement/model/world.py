@@ -8,7 +8,7 @@ that no search has to translate numbers.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from placement.model.trees import Kinds, Tree
 
@@ -65,13 +65,6 @@ class Provider:
     aggregates: frozenset[str]
 
 
-class Roots(NamedTuple):
-    """The ids of some roots, in ascending order and as a set."""
-
-    ordered: tuple[int, ...]
-    members: frozenset[int]
-
-
 class World:
     """All providers and the indexes that searches start from.
 
@@ -87,11 +80,13 @@ class World:
         self.by_class: dict[str, set[int]] = {}
         self.by_trait: dict[str, set[int]] = {}
         self.by_aggregate: dict[str, set[int]] = {}
+        #: by resource class what no provider ever gave more of in one go
+        self.largest: dict[str, int] = {}
         self._kinds = Kinds()
         self._whole: dict[int, Tree] = {}
         #: roots of trees in which something changed
         self._stale: set[int] = set()
-        self._roots: dict[tuple[int, str], Roots] = {}
+        self._roots: dict[tuple[int, str], tuple[int, ...]] = {}
         for provider in providers:
             self.put(provider)
 
@@ -117,16 +112,16 @@ class World:
         self._stale.clear()
         return self._whole
 
-    def roots_having(self, index: Mapping[str, set[int]], name: str) -> Roots:
-        """The roots of all trees with a provider that ``index`` has under the name.
+    def roots_having(self, index: Mapping[str, set[int]], name: str) -> tuple[int, ...]:
+        """The ids of the roots of all trees with a provider that ``index`` has under the name, in order.
 
         :param index: :attr:`by_class`, :attr:`by_trait` or :attr:`by_aggregate`.
         """
         key = (id(index), name)
         roots = self._roots.get(key)
         if roots is None:
-            found = frozenset(self.providers[number].root_id for number in index.get(name, ()))
-            roots = self._roots[key] = Roots(tuple(sorted(found)), found)
+            found = {self.providers[number].root_id for number in index.get(name, ())}
+            roots = self._roots[key] = tuple(sorted(found))
         return roots
 
     def put(self, provider: Provider) -> None:
@@ -157,6 +152,10 @@ class World:
                 if name not in before:
                     index.setdefault(name, set()).add(number)
                     self._roots.pop((id(index), name), None)
+        for name, inventory in provider.inventories.items():
+            portion = min(inventory.max_unit, inventory.capacity)
+            if portion > self.largest.get(name, 0):
+                self.largest[name] = portion
 
     def _unlink(self, old: Provider, new: Provider | None) -> None:
         number = old.id
