@@ -22,6 +22,8 @@ from compute_agent.inventory import options
 from compute_agent.inventory.cpu_sets import ConfigError, CpuSets, resolve
 from compute_agent.inventory.derive import derive
 from compute_agent.inventory.tree import ProviderTree
+from compute_agent.qos.metrics import load_registry
+from compute_agent.qos.settings import read_settings
 from compute_agent.report.plan import to_api
 
 
@@ -118,7 +120,11 @@ class ConfigCheck(ShowOne):
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
         sets = CpuSets(frozenset(), frozenset(), frozenset())
-        tree = None
+        tree, lines = None, list[str]()
+        try:
+            lines = [line.name for line in read_settings(conf, load_registry()).rules.lines]
+        except ConfigError as error:
+            self._refusals.append(str(error))
         try:
             sets = resolve(options.cpu_options(conf), topology)
         except ConfigError as error:
@@ -136,6 +142,7 @@ class ConfigCheck(ShowOne):
                 "host_cpus": cpuset.format(topology.online - sets.dedicated - sets.shared),
                 "provider_tree": conf.compute.provider_tree,
                 "policy": conf.policy.name,
+                "watermarks": lines,
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
                 "warnings": list(sets.warnings),
                 "refusals": list(self._refusals),

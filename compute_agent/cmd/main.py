@@ -11,7 +11,7 @@ from cliff.app import App
 from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
-from compute_agent.cmd import guest, host, reshape, run
+from compute_agent.cmd import guest, host, reshape, run, watermark
 
 COMMANDS: dict[str, type[Command]] = {
     "run": run.Run,
@@ -27,6 +27,7 @@ COMMANDS: dict[str, type[Command]] = {
     "guest stop": guest.GuestStop,
     "reshape": reshape.Reshape,
     "audit": guest.Audit,
+    "watermark list": watermark.WatermarkList,
 }
 
 

@@ -54,6 +54,10 @@ class AgentParts(Protocol):
         """Reshape, or just plan it. Raises PlacementError, DriverError."""
         ...
 
+    def watermarks(self) -> list[dict[str, Any]]:
+        """The watermarks, and how usage stands to them."""
+        ...
+
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""
         ...
@@ -108,6 +112,7 @@ class Methods:
             "inventory": self.inventory,
             "reshape": self.reshape,
             "audit": self.audit,
+            "watermark.list": self.watermark_list,
         }
 
     def status(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,6 +221,11 @@ class Methods:
             for guest in sorted(guests - held.keys())
         ]
 
+    def watermark_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All lines of the watermarks, and how usage stands to them."""
+        _load(_EmptySchema(), params)
+        return self._agent.watermarks()
+
     def _allocation(self, body: Mapping[str, Any]) -> tuple[str, float, Allocation]:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())
         as_of = time.monotonic()
@@ -266,6 +276,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "priority": view.guest.settings.priority,
         "resctrl": view.guest.settings.resctrl,
         "blockio_class": view.guest.settings.blockio_class,
+        "limits": {str(knob): limit for knob, limit in sorted(view.limits.items())},
         "pending": list(view.pending),
         "refusal": view.refusal,
         **view.guest.details,

@@ -19,10 +19,13 @@ from prometheus_client import ProcessCollector
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.daemon.controllers import build_controllers
+from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import SocketServer
 from compute_agent.daemon.reporting import ReportLoop, status_document
+from compute_agent.daemon.watermark_list import watermark_rows
+from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers.factory import open_driver
 from compute_agent.host.reader import read_topology
@@ -32,6 +35,9 @@ from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_folder
 from compute_agent.pipeline.worker import Pipeline
+from compute_agent.qos.metrics import load_registry
+from compute_agent.qos.settings import read_settings
+from compute_agent.qos.telemetry import Telemetry
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import Reporter
@@ -67,6 +73,8 @@ class Agent:
         self._config_error = ""
         folder = Path(self._conf.state_path)
         world = build_world(self._conf)
+        self._registry = load_registry()
+        settings = read_settings(self._conf, self._registry)
         self._lock = lock_folder(folder)
         self.metrics = Metrics()
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
@@ -83,6 +91,18 @@ class Agent:
             self._conf.compute.update_resources_interval,
             self._conf.placement.report_retry_maximum,
             lambda: locate(self.driver, self.pipeline.world),
+            # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
+            self._state.state.qos.scheduling_off if settings.rules.lines else False,
+        )
+        self._watermarks = Watermarks(
+            settings,
+            self._state.state.qos,
+            self.pipeline,
+            Evictions(settings, self.pipeline, self.driver, lambda: self.client),
+            self._reports.switch_scheduling,
+            self._state.keep_qos,
+            Telemetry(self.metrics.registry),
+            root=self._conf.host.root,
         )
         self._arrivals = Arrivals(self.pipeline, lambda: self.client, self._reports.wake)
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -92,7 +112,7 @@ class Agent:
 
     def start(self) -> None:
         """Take over the guests, listen, report. Raises OSError if an address or the socket cannot be had."""
-        self.pipeline.start(self._state.state.guests, self._arrivals.tell)
+        self.pipeline.start(self._state.state.guests, self._arrivals.tell, limits(self._state.state.qos))
         self._arrivals.start()
         self._server = SocketServer(socket_path(self._conf), Methods(self).table())
         threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
@@ -100,6 +120,7 @@ class Agent:
             daemon = self._conf.daemon
             self._http = HttpServer(daemon.http_address, daemon.http_port, self.metrics.registry, self.health)
         self._reports.start()
+        self._watermarks.start()
         LOG.info("The agent of %s is up", self.pipeline.world.tree.root.name)
 
     def stop(self) -> None:
@@ -109,6 +130,7 @@ class Agent:
             self._server.server_close()
         if self._http is not None:
             self._http.close()
+        self._watermarks.stop()
         self._reports.stop()
         self._arrivals.stop()
         self.pipeline.stop()
@@ -167,6 +189,7 @@ class Agent:
             return str(error)
         try:
             world = build_world(conf, topology)
+            settings = read_settings(conf, self._registry)
             controllers = build_controllers(conf, self.driver)
         except (ConfigError, IdentityError, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
@@ -178,6 +201,7 @@ class Agent:
         self.pipeline.submit(WorldChanged(world, controllers)).result()
         self.client = client
         self._reports.use(client)
+        self._watermarks.use(settings)
         return ""
 
     def status(self) -> dict[str, Any]:
@@ -212,6 +236,10 @@ class Agent:
         PlacementError, DriverError.
         """
         return self._reports.reshape(dry_run)
+
+    def watermarks(self) -> list[dict[str, Any]]:
+        """The watermarks, and how usage stands to them; see `watermark_list`."""
+        return watermark_rows(self._watermarks.seen)
 
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""

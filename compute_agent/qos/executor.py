@@ -66,6 +66,11 @@ class Executor:
         self._previewed: frozenset[tuple[type[Act], str]] = frozenset()
         self._shunned: dict[str, float] = {}
 
+    @property
+    def streaks(self) -> Streaks:
+        """How long usage has been above each line, those in preview included."""
+        return {**self._streaks, **self._preview_streaks}
+
     def use(self, rules: Rules) -> None:
         """Go by other rules from now on; what the old ones did is taken back where the new ones do not ask
         for it.

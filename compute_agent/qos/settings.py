@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from oslo_config import cfg
 
 from compute_agent.inventory.cpu_sets import ConfigError
-from compute_agent.qos.classes import Classes
+from compute_agent.qos.classes import Classes, parse_classes
 from compute_agent.qos.evictor import Stop, command_stop
 from compute_agent.qos.levers import Steps
 from compute_agent.qos.metrics import Registry
 from compute_agent.qos.rules import Rules
 from compute_agent.qos.waterlines import parse_waterlines
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that [qos], the watermarks and the classes say. ``interval`` is in seconds between two rounds.
+
+    ``evict_command`` makes a guest leave in the operator's own way; without one it has ``evict_grace``
+    seconds to end after it was asked to.
+    """
+
+    rules: Rules
+    classes: Classes
+    interval: float
+    evict_grace: float
+    evict_command: Stop | None = None
+
+
+def read_settings(conf: cfg.ConfigOpts, registry: Registry) -> Settings:
+    """The settings of a configuration. Raises ConfigError naming section and option of what contradicts
+    itself.
+    """
+    classes = parse_classes(conf)
+    return Settings(
+        build_rules(conf, registry, classes),
+        classes,
+        conf.qos.interval,
+        conf.qos.evict_grace,
+        _evict_command(conf),
+    )
 
 
 def build_rules(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> Rules:
@@ -23,10 +54,9 @@ def build_rules(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> R
     )
 
 
-def build_stop(conf: cfg.ConfigOpts, default: Stop) -> Stop:
-    """How guests are made to leave: the operator's command, or ``default``. Raises ConfigError."""
+def _evict_command(conf: cfg.ConfigOpts) -> Stop | None:
     if conf.qos.evict_command is None:
-        return default
+        return None
     try:
         return command_stop(conf.qos.evict_command, conf.qos.evict_command_timeout)
     except ValueError as error:

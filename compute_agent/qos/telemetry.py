@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
-from compute_agent.qos.snapshot import Snapshot
+from compute_agent.qos.snapshot import Series, Snapshot
 from compute_agent.qos.state import QosState
 
 LOG = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class Telemetry:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._events: collections.deque[Event] = collections.deque(maxlen=_REMEMBERED)
+        self._shown: set[Series] = set()
         self._actions = Counter(
             "compute_agent_watermark_actions",
             "Actions for the sake of watermarks, by what came of them.",
@@ -57,6 +58,9 @@ class Telemetry:
             "Usage of the host as the watermarks see it, in the unit of the metric.",
             ["metric", "domain"],
             registry=registry,
+        )
+        self.round_failures = Counter(
+            "compute_agent_watermark_round_failures", "Rounds that went wrong.", registry=registry
         )
         self._throttled = Gauge(
             "compute_agent_throttled_guests", "Guests that are throttled.", registry=registry
@@ -87,8 +91,11 @@ class Telemetry:
 
     def show(self, snapshot: Snapshot, state: QosState) -> None:
         """Set the gauges at the end of a round."""
+        for series in self._shown - snapshot.host.keys():
+            self._usage.remove(*series)
         for series, used in snapshot.host.items():
             self._usage.labels(*series).set(used)
+        self._shown = set(snapshot.host)
         self._throttled.set(len({one.guest for one in state.throttles}))
         self._evicting.set(len(state.evictions))
         self._closed.set(bool(state.scheduling_off))

@@ -9,7 +9,7 @@ from compute_agent import conf as agent_conf
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import Registry, Unit
-from compute_agent.qos.settings import build_rules, build_stop
+from compute_agent.qos.settings import build_rules, read_settings
 from compute_agent.qos.waterlines import Level, Selector, parse_level
 from compute_agent.resctrl.wishes import WayRange, Wish
 
@@ -199,5 +199,5 @@ def test_evict_command_that_is_none_is_refused(tmp_path):
     path = tmp_path / "agent.conf"
     path.write_text("[qos]\nevict_command = migrate 'away\n")
     with pytest.raises(ConfigError, match=r"\[qos\] evict_command: .*No closing quotation"):
-        build_stop(agent_conf.load([], [str(path)]), lambda guest: None)
-    assert build_stop(agent_conf.load([], []), print) is print
+        read_settings(agent_conf.load([], [str(path)]), Registry())
+    assert read_settings(agent_conf.load([], []), Registry()).evict_command is None

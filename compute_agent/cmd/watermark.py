@@ -1,0 +1,61 @@
+"""``compute-agent watermark list``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from compute_agent.cmd.base import Lines, Lister
+from compute_agent.qos.metrics import Metric, load_registry
+
+_COLUMNS = (
+    "section",
+    "metric",
+    "unit",
+    "domain",
+    "mode",
+    "action",
+    "line",
+    "amount",
+    "usage",
+    "gap",
+    "streak",
+    "for_samples",
+    "in_force",
+)
+_METRIC_COLUMNS = ("metric", "unit", "action_priority", "throttled_by", "evicts", "computed")
+
+
+class WatermarkList(Lister):
+    """List the lines of the watermarks: how usage stands to them, and what is done about it now."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--metrics",
+            action="store_true",
+            help="list what can be watched instead: the built-in metrics and those of installed packages;"
+            " asks no daemon",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon, or look what is installed."""
+        if parsed_args.metrics:
+            return _METRIC_COLUMNS, [_metric_row(metric) for metric in load_registry().values()]
+        rows = [{**row, "in_force": Lines(row["in_force"])} for row in self.ask("watermark.list")]
+        return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
+
+
+def _metric_row(metric: Metric) -> tuple[Any, ...]:
+    """``computed``: the actions of which it can be told beforehand what they free."""
+    computed = {"throttle": metric.throttle_quantified, "evict": metric.evict_quantified}
+    return (
+        metric.name,
+        metric.unit.value,
+        metric.action_priority,
+        "" if metric.lever is None else metric.lever.name,
+        metric.evictable,
+        " ".join(name for name, known in computed.items() if known),
+    )

@@ -1,0 +1,106 @@
+"""How guests leave this host: stopped, seen to be gone, and their allocation given back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from compute_agent.drivers.base import Driver, Guest, GuestGoneError
+from compute_agent.pipeline.events import GuestStopped
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.qos.evictor import EvictionFailedError
+from compute_agent.qos.settings import Settings
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import PlacementError
+
+LOG = logging.getLogger(__name__)
+
+_ANSWER_SECONDS = 50.0
+_POLL_SECONDS = 0.1
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 60.0
+
+
+class Evictions:
+    """Stops guests and gives back what they hold. For several threads, which may wait here for long."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline: Pipeline,
+        driver: Driver,
+        client: Callable[[], PlacementClient],
+    ) -> None:
+        """``client`` is called for each request anew: the configuration may change."""
+        self.settings = settings
+        self._pipeline = pipeline
+        self._driver = driver
+        self._client = client
+        self._ended = threading.Event()
+
+    def end(self) -> None:
+        """Wait for nothing any more. The next agent goes on."""
+        self._ended.set()
+
+    def stop(self, uuid: str) -> None:
+        """Make a guest leave, and see that it has left; one that runs no more is no error.
+
+        Raises EvictionFailedError, DriverError.
+        """
+        guest = self._running(uuid)
+        if guest is None:
+            return
+        settings = self.settings
+        if settings.evict_command is not None:
+            settings.evict_command(uuid)
+        else:
+            try:
+                self._driver.stop(guest, settings.evict_grace)
+            except GuestGoneError:
+                LOG.info("Guest %s ended before it was asked to", uuid)
+        deadline = time.monotonic() + settings.evict_grace
+        while any((one.uuid, one.pid) == (guest.uuid, guest.pid) for one in self._driver.guests()):
+            if time.monotonic() >= deadline:
+                raise EvictionFailedError("it still runs, though it was told to leave")
+            self._ended.wait(_POLL_SECONDS)
+        # The driver tells it as well, some time later.
+        self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
+
+    def give_back(self, uuid: str) -> None:
+        """Take this host's part of a guest's allocation from it; what it holds elsewhere, such as shared
+        disk, stays. Tries until Placement takes it, or the agent ends.
+
+        Raises EvictionFailedError if it was not to be done.
+        """
+        pause, told = _FIRST_PAUSE, ""
+        while self._running(uuid) is None:
+            try:
+                self._give_back(uuid)
+                return
+            except PlacementError as error:
+                if str(error) != told:
+                    told = str(error)
+                    LOG.warning(
+                        "What guest %s held is not given back yet, will be tried again: %s", uuid, told
+                    )
+            if self._ended.wait(pause):
+                raise EvictionFailedError("the agent ends")
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        LOG.warning("Guest %s was started again: it keeps its allocation", uuid)
+
+    def _give_back(self, uuid: str) -> None:
+        held = self._client().allocations(uuid)
+        ours = self._pipeline.world.own_part(held.resources)
+        if not ours:
+            return
+        rest = {provider: amounts for provider, amounts in held.resources.items() if provider not in ours}
+        # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
+        self._client().set_allocations(replace(held, resources=rest))
+        LOG.info("Guest %s gave back %s", uuid, ours)
+
+    def _running(self, uuid: str) -> Guest | None:
+        return next((one for one in self._driver.guests() if one.uuid == uuid), None)

@@ -1,0 +1,63 @@
+"""From the guests of the pipeline to what watermarks measure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.process import ProcessDriver
+from compute_agent.pipeline.view import GuestView
+from compute_agent.qos.classes import Classes
+from compute_agent.qos.rounds import Subject
+from compute_agent.qos.snapshot import Entitlement, Knob
+from compute_agent.qos.subjects import build_subject
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+CacheEntitlements = Callable[[GuestView], Mapping[Knob, Entitlement]]
+"""What a guest may use of cache ways and memory bandwidth, by L3 domain."""
+
+
+class Subjects:
+    """Makes subjects of guests; remembers when they started."""
+
+    def __init__(self, cache_entitlements: CacheEntitlements | None = None) -> None:
+        """Without ``cache_entitlements`` caches and bandwidth cannot be controlled here."""
+        self._cache_entitlements = cache_entitlements
+        self._started: dict[tuple[str, int], float] = {}
+
+    def build(self, views: Sequence[GuestView], classes: Classes) -> list[Subject]:
+        """The guests as they are measured and decided about."""
+        known = self._started
+        keys = [(view.guest.uuid, view.guest.pid) for view in views]
+        self._started = {key: known[key] if key in known else _start_time(key[1]) for key in keys}
+        return [self._subject(view, classes) for view in views]
+
+    def _subject(self, view: GuestView, classes: Classes) -> Subject:
+        guest = view.guest
+        cgroup = guest.details.get("cgroup", "")
+        # A process without a group of its own is measured with its children. QEMU has none.
+        alone = cgroup or guest.driver != ProcessDriver.name
+        return build_subject(
+            guest,
+            classes,
+            dedicated=may_be_dedicated(view),
+            started=self._started[guest.uuid, guest.pid],
+            cgroup=cgroup,
+            pids=() if alone else tuple(procfs.descendants(guest.pid)),
+            caches=self._cache_entitlements(view) if self._cache_entitlements else None,
+        )
+
+
+def may_be_dedicated(view: GuestView) -> bool:
+    """Whether a guest has CPUs of its own, or could have: what it holds is not known."""
+    if view.allocation is None or (view.assignment is not None and view.assignment.held):
+        return True
+    return any("PCPU" in amounts for amounts in view.allocation.values())
+
+
+def _start_time(pid: int) -> float:
+    """Seconds since boot; 0 for a process that is gone."""
+    identity = procfs.identify(pid)
+    return 0.0 if identity is None else identity.start_time / _TICKS

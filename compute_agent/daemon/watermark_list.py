@@ -1,0 +1,73 @@
+"""The watermarks as the command line shows them: a row for each line, on each domain of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from compute_agent.daemon.watermarks import Seen
+from compute_agent.qos.metrics import Metric
+from compute_agent.qos.snapshot import Series
+from compute_agent.qos.state import QosState
+from compute_agent.qos.streaks import Watch
+from compute_agent.qos.waterlines import Action, Waterline
+
+
+def watermark_rows(seen: Seen) -> list[dict[str, Any]]:
+    """All lines, by section.
+
+    ``usage``, ``amount`` (the line) and ``gap`` are in the metric's unit, None where they are not known;
+    ``gap`` is also None where the line is not in breach. ``streak`` is the number of rounds in a row in
+    breach, of the ``for_samples`` that it takes to act. ``in_force`` is what is done for the metric now.
+    """
+    rows: list[dict[str, Any]] = []
+    for line in sorted(seen.rules.lines, key=lambda one: one.name):
+        measured = {} if seen.snapshot is None else seen.snapshot.host
+        domains = sorted(series.domain for series in measured if series.metric == line.metric)
+        for domain in domains or [""]:
+            for action in Action:
+                if line.level(action) is not None:
+                    rows.append(_row(seen, line, action, domain))
+    return rows
+
+
+def _row(seen: Seen, line: Waterline, action: Action, domain: str) -> dict[str, Any]:
+    snapshot = seen.snapshot
+    usage = None if snapshot is None else snapshot.host.get(Series(line.metric, domain))
+    amount = None if snapshot is None else line.amount(action, snapshot, domain)
+    gap = None
+    if usage is not None and amount is not None:
+        gap = amount - usage if action is Action.THROTTLE_UP else usage - amount
+    watched = seen.streaks.get(Watch(line.name, action, domain))
+    metric = seen.rules.registry[line.metric]
+    return {
+        "section": line.name,
+        "metric": line.metric,
+        "unit": metric.unit.value,
+        "domain": domain,
+        "mode": "preview" if line.preview else "act",
+        "action": action.value,
+        "line": str(line.level(action)),
+        "amount": _rounded(amount),
+        "usage": _rounded(usage),
+        "gap": _rounded(gap) if gap is not None and gap > 0 else None,
+        "streak": 0 if watched is None else watched.samples,
+        "for_samples": line.for_samples,
+        "in_force": [] if line.preview else list(_in_force(seen.state, metric, action, domain)),
+    }
+
+
+def _in_force(state: QosState, metric: Metric, action: Action, domain: str) -> Iterator[str]:
+    match action:
+        case Action.DISABLE_SCHEDULING if state.scheduling_off:
+            yield "new guests are kept away"
+        case Action.EVICT:
+            yield from (f"{one.guest} leaves" for one in state.evictions if one.metric == metric.name)
+        case Action.THROTTLE_DOWN if metric.lever is not None:
+            for one in state.throttles:
+                if one.knob == (metric.lever.name, domain):
+                    yield f"{one.guest} has {one.limit:g} {metric.lever.unit}"
+
+
+def _rounded(amount: float | None) -> float | None:
+    return None if amount is None else round(amount, 3)
