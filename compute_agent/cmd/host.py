@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,15 +14,18 @@ from cliff.formatters.base import SingleFormatter
 from stevedore.extension import Extension
 
 from compute_agent.cmd.base import Lister, ShowOne, columns
+from compute_agent.daemon.cache_control import offered, open_resctrl
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.world import build_world
 from compute_agent.host import cpuset, svg
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import options
+from compute_agent.inventory.cache_platform import CachePlatform
 from compute_agent.inventory.cpu_sets import ConfigError, CpuSets, resolve
 from compute_agent.inventory.derive import derive
 from compute_agent.inventory.tree import ProviderTree
+from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
 from compute_agent.report.plan import to_api
@@ -32,7 +36,9 @@ class HostShow(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the host."""
-        topology = read_topology(Path(self.load_conf().host.root))
+        conf = self.load_conf()
+        topology = read_topology(Path(conf.host.root))
+        platform = offered(open_resctrl(conf), parse_classes(conf).classes)
         return columns(
             {
                 "architecture": topology.architecture,
@@ -47,8 +53,19 @@ class HostShow(ShowOne):
                 "offline_cpus": cpuset.format(topology.offline),
                 "memory_kib": topology.memory_kib,
                 "cpu_flags": sorted(topology.cpu_flags),
+                "resctrl": {} if platform is None else _cache_document(platform),
             }
         )
+
+
+def _cache_document(platform: CachePlatform) -> dict[str, Any]:
+    """What resctrl offers: its features, how many groups, and each L3 cache."""
+    return {
+        "features": sorted(platform.features),
+        "groups": platform.groups,
+        "groups_taken": platform.groups_taken,
+        "caches": [dataclasses.asdict(platform.domains[cache]) for cache in sorted(platform.domains)],
+    }
 
 
 class _Svg(SingleFormatter):
@@ -120,9 +137,10 @@ class ConfigCheck(ShowOne):
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
         sets = CpuSets(frozenset(), frozenset(), frozenset())
-        tree, lines = None, list[str]()
+        tree, classes, lines = None, frozenset[str](), list[str]()
         try:
-            lines = [line.name for line in read_settings(conf, load_registry()).rules.lines]
+            qos = read_settings(conf, load_registry())
+            classes, lines = frozenset(qos.classes.classes), [line.name for line in qos.rules.lines]
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
@@ -130,7 +148,9 @@ class ConfigCheck(ShowOne):
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
-            tree = derive(topology, sets, options.settings(conf), PLACEHOLDER, options.root_name(conf))
+            platform = offered(open_resctrl(conf), classes)
+            settings, name = options.settings(conf), options.root_name(conf)
+            tree = derive(topology, sets, settings, PLACEHOLDER, name, platform)
         except ConfigError as error:
             self._refusals.append(str(error))
         inventories = _inventories(tree) if tree is not None and not self._refusals else []
@@ -182,7 +202,9 @@ class InventoryShow(Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Derive here, or ask the daemon for both sides."""
         if parsed_args.derived:
-            return _DERIVED, _inventories(build_world(self.load_conf(), root_uuid=PLACEHOLDER).tree)
+            conf = self.load_conf()
+            world = build_world(conf, root_uuid=PLACEHOLDER, control=open_resctrl(conf))
+            return _DERIVED, _inventories(world.tree)
         return ("provider", "kind", "name", "derived", "reported", "differs"), _compare(self.ask("inventory"))
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from oslo_config import cfg
 from oslo_log import log
 
-from compute_agent.conf import compute, daemon, guests, host, monitoring, placement, qos
+from compute_agent.conf import compute, daemon, guests, host, monitoring, placement, qos, resctrl
 
-MODULES: tuple[ModuleType, ...] = (host, compute, placement, guests, qos, monitoring, daemon)
+MODULES: tuple[ModuleType, ...] = (host, compute, placement, guests, qos, resctrl, monitoring, daemon)
 
 PROJECT = "compute-agent"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from compute_agent.drivers.base import Guest
@@ -37,6 +38,11 @@ class Controller(Protocol):
 
     name: str
 
+    @property
+    def refused(self) -> Mapping[str, Sequence[str]]:
+        """What guests, by uuid, do not get of what they ask for, and why; as of the last settle()."""
+        ...
+
     def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Do what concerns all guests together, such as dividing what they share; before drifted() and
         apply(), and when a guest came, left or became another.
@@ -64,6 +70,8 @@ class Controller(Protocol):
 
 class GuestController:
     """A controller that looks at one guest at a time."""
+
+    refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Guests share nothing here."""

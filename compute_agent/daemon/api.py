@@ -279,6 +279,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "limits": {str(knob): limit for knob, limit in sorted(view.limits.items())},
         "pending": list(view.pending),
         "refusal": view.refusal,
+        "refused": list(view.refused),
         **view.guest.details,
     }
 

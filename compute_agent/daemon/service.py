@@ -16,8 +16,10 @@ from typing import Any
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
+from compute_agent.daemon import cache_control
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.arrivals import Arrivals
+from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.controllers import build_controllers
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.http import HttpServer
@@ -63,7 +65,8 @@ class Agent:
     """One agent on one state folder. Everything listens and runs after start() until stop()."""
 
     def __init__(self, load_conf: ConfLoader) -> None:
-        """Read configuration, host and state; nothing is changed but the state folder.
+        """Read configuration, host and state; nothing is changed but the state folder, and that resctrl is
+        mounted if the configuration says so.
 
         Raises ConfigError (a configuration to refuse), cfg.Error, IdentityError, StateLockedError,
         DriverError, OSError.
@@ -72,7 +75,8 @@ class Agent:
         self._conf = load_conf()
         self._config_error = ""
         folder = Path(self._conf.state_path)
-        world = build_world(self._conf)
+        control = open_resctrl(self._conf, acting=True)
+        world = build_world(self._conf, control=control)
         self._registry = load_registry()
         settings = read_settings(self._conf, self._registry)
         self._lock = lock_folder(folder)
@@ -80,7 +84,7 @@ class Agent:
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         self._state = StateFile(folder / STATE_FILE)
         self.driver = open_driver(self._conf, folder / GUESTS_FOLDER)
-        controllers = build_controllers(self._conf, self.driver)
+        controllers = build_controllers(self._conf, self.driver, control)
         self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
         self.client = PlacementClient.from_conf(self._conf)
         self._reports = ReportLoop(
@@ -188,9 +192,10 @@ class Agent:
         except (cfg.Error, PlacementError, OSError) as error:
             return str(error)
         try:
-            world = build_world(conf, topology)
+            control = open_resctrl(conf, acting=True)
+            world = build_world(conf, topology, control=control)
             settings = read_settings(conf, self._registry)
-            controllers = build_controllers(conf, self.driver)
+            controllers = build_controllers(conf, self.driver, control)
         except (ConfigError, IdentityError, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
@@ -246,12 +251,16 @@ class Agent:
         return float(self._conf.guests.stop_timeout)
 
     def _host_signature(self) -> tuple[Any, ...]:
-        """Something that changes when a configuration file, or what CPUs and NUMA nodes are online, does;
-        cheap to ask for.
+        """Something that changes when a configuration file, what CPUs and NUMA nodes are online, or what
+        others have in resctrl does; cheap to ask for.
         """
         files = [Path(name) for name in self._conf.config_file or ()]
         system = Path(self._conf.host.root) / "sys/devices/system"
-        return (*map(_stamp, files), *(_content(system / name) for name in ("cpu/online", "node/online")))
+        return (
+            *map(_stamp, files),
+            *(_content(system / name) for name in ("cpu/online", "node/online")),
+            cache_control.signature(self._conf),
+        )
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

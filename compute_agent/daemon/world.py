@@ -8,6 +8,7 @@ from pathlib import Path
 
 from oslo_config import cfg
 
+from compute_agent.daemon.cache_control import offered
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import identity, options
@@ -16,6 +17,8 @@ from compute_agent.inventory.derive import SHAPES, derive
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
+from compute_agent.qos.classes import parse_classes
+from compute_agent.resctrl.control import Control
 
 LOG = logging.getLogger(__name__)
 
@@ -24,11 +27,13 @@ def build_world(
     conf: cfg.ConfigOpts,
     topology: Topology | None = None,
     root_uuid: str | None = None,
+    control: Control | None = None,
 ) -> World:
     """The host as the configuration wants it. Deprecated options cost a log line each.
 
     `root_uuid` is the uuid of the root provider; without it that of the state folder, where it is made if
-    there is none. Raises ConfigError for a configuration that this host cannot have, IdentityError, OSError.
+    there is none. `control` is the mount of resctrl, if there is one. Raises ConfigError for a configuration
+    that this host cannot have, IdentityError, OSError.
     """
     if topology is None:
         topology = read_topology(Path(conf.host.root))
@@ -37,10 +42,11 @@ def build_world(
         LOG.warning("%s", warning)
     if root_uuid is None:
         root_uuid = identity.load_or_create(Path(conf.state_path))
+    platform = offered(control, parse_classes(conf).classes)
     settings, name = options.settings(conf), options.root_name(conf)
 
     def tree_of(shape: str) -> ProviderTree:
-        return derive(topology, cpu_sets, replace(settings, provider_tree=shape), root_uuid, name)
+        return derive(topology, cpu_sets, replace(settings, provider_tree=shape), root_uuid, name, platform)
 
     tree = tree_of(settings.provider_tree)
     former = {
@@ -56,4 +62,5 @@ def build_world(
         policy=POLICIES[conf.policy.name],
         place_unallocated=conf.guests.unallocated == "shared",
         former=tuple(former.values()),
+        rebalance_gain=conf.policy.rebalance_gain if conf.policy.rebalance else None,
     )

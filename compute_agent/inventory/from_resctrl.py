@@ -18,9 +18,8 @@ def cache_platform(host: Host, present: Present, classes: Collection[str]) -> Ca
     """
     platform = host.platform
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
-    ids = platform.l3.ids if platform.l3 else platform.mb.ids if platform.mb else ()
     return CachePlatform(
-        domains={cache: _domain(host, cache) for cache in ids},
+        domains={cache: _domain(host, cache) for cache in platform.caches},
         groups=platform.groups,
         groups_taken=min(platform.groups, 1 + len(classes) + foreign),
         features=_features(platform),

@@ -19,14 +19,15 @@ class CachedGuest:
 
     ``allocation`` is what Placement last said (None: never heard), ``as_of`` when it was asked (monotonic
     seconds). ``assignment`` None: left where it is, and ``refusal`` says why if that is for want of a place.
-    ``limits`` are those of the watermarks. ``pending`` are the controllers that have yet to put all this into
-    effect.
+    ``refused`` is what else it asks for and does not get, and why. ``limits`` are those of the watermarks.
+    ``pending`` are the controllers that have yet to put all this into effect.
     """
 
     guest: Guest
     allocation: Allocation | None = None
     assignment: Assignment | None = None
     refusal: str = ""
+    refused: tuple[str, ...] = ()
     limits: dict[Knob, float] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     as_of: float = 0.0

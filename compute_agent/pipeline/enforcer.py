@@ -79,6 +79,24 @@ class Enforcer:
                 self._failed(controller, error)
                 settled = False
         self.cache.settled = settled
+        self._note_refused()
+
+    def _note_refused(self) -> None:
+        """Tell the guests, and the operator once, what cannot be had."""
+        for entry in self.cache:
+            uuid = entry.guest.uuid
+            refused = tuple(
+                f"{controller.name}: {reason}"
+                for controller in self._controllers
+                for reason in controller.refused.get(uuid, ())
+            )
+            for reason in refused:
+                if reason not in entry.refused:
+                    LOG.warning("Guest %s does not get all: %s", uuid, reason)
+            entry.refused = refused
+        for controller in self._controllers:
+            refusals = sum(entry.guest.uuid in controller.refused for entry in self.cache)
+            self._metrics.refused_settings.labels(controller.name).set(refusals)
 
     def _compare(self, entry: CachedGuest, world: World) -> None:
         target = _target(entry, world)

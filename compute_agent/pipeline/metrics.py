@@ -25,6 +25,12 @@ class Metrics:
         self.refused_guests = Gauge(
             "compute_agent_refused_guests", "Guests for which there is no place.", registry=self.registry
         )
+        self.refused_settings = Gauge(
+            "compute_agent_refused_settings",
+            "Guests that do not get all they ask for.",
+            ["controller"],
+            registry=self.registry,
+        )
         self.pending = Gauge(
             "compute_agent_pending_changes",
             "Guests whose assignment is not yet in effect.",

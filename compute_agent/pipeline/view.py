@@ -20,6 +20,7 @@ class GuestView:
     allocation: Allocation | None
     assignment: Assignment | None
     refusal: str
+    refused: tuple[str, ...]
     limits: Mapping[Knob, float]
     pending: tuple[str, ...]
 
@@ -31,6 +32,7 @@ def view(entry: CachedGuest) -> GuestView:
         entry.allocation,
         entry.assignment,
         entry.refusal,
+        entry.refused,
         dict(entry.limits),
         tuple(sorted(entry.pending)),
     )

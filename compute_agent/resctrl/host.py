@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from compute_agent.resctrl.engine import Engine
 from compute_agent.resctrl.masks import Mask
@@ -40,11 +41,10 @@ class Host:
         """The group of a guest that has rules of its own."""
         return f"{self.prefix}guest.{guest}"
 
-    def wish_group(self, wish: Wish) -> str:
-        """The group that guests of one wish share."""
-        text = repr(
-            (wish.llc, sorted(wish.llc_per_cache.items()), wish.mb, sorted(wish.mb_per_cache.items()))
-        )
+    def wish_group(self, wish: Wish, way_limits: Mapping[int, int] = MappingProxyType({})) -> str:
+        """The group that guests of one wish, with the same limits on ways by L3 cache id, share."""
+        values = (wish.llc, sorted(wish.llc_per_cache.items()), wish.mb, sorted(wish.mb_per_cache.items()))
+        text = repr((*values, sorted(way_limits.items())))
         return f"{self.prefix}wish.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

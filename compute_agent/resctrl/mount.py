@@ -12,10 +12,14 @@ MOUNT_POINT = "sys/fs/resctrl"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted resctrl: where, with which options, and whether it can be written."""
+    """A mounted resctrl: where, with which options, and whether it can be written.
+
+    `captured`: no mount, but the files of one of another machine.
+    """
 
     path: Path
     options: frozenset[str]
+    captured: bool = False
 
     @property
     def read_only(self) -> bool:
@@ -63,7 +67,7 @@ def find_mount(root: Path) -> Mount | None:
             where = fields[1].encode().decode("unicode_escape")
             return Mount(root / where.lstrip("/"), frozenset(fields[3].split(",")))
     tree = root / MOUNT_POINT
-    return Mount(tree, frozenset()) if (tree / "schemata").is_file() else None
+    return Mount(tree, frozenset(), captured=True) if (tree / "schemata").is_file() else None
 
 
 def make_mount(path: Path, options: str) -> None:

@@ -99,6 +99,11 @@ class Platform:
         """How many control groups the kernel can make: each needs a CLOSID, and an RMID if there are any."""
         return min(self.closids, self.monitoring.rmids) if self.monitoring else self.closids
 
+    @property
+    def caches(self) -> tuple[int, ...]:
+        """The ids of the L3 caches of which ways or bandwidth can be controlled."""
+        return self.l3.ids if self.l3 else self.mb.ids if self.mb else ()
+
     def mb_domain(self, l3_id: int) -> int | None:
         """The MB domain of an L3 cache: the one of the same id; where ids differ, the one of the same rank.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from compute_agent.resctrl.bandwidth import BandwidthUnknownError
 from compute_agent.resctrl.host import Host, cache_mask
@@ -30,7 +31,8 @@ DEFAULT_CLASSES: Mapping[str, Wish] = {
 class Demand:
     """A guest. `ways` and `bandwidth` (percent) are its allocation by L3 cache id, `wish` its annotation.
 
-    Guests of a higher priority get groups first when there are not enough.
+    `way_limits` and `bandwidth_limits` hold it down for the time being, by L3 cache id: it gets no more than
+    that, whoever gave it. Guests of a higher priority get groups first when there are not enough.
     """
 
     guest: str
@@ -39,6 +41,8 @@ class Demand:
     bandwidth: Mapping[int, int] = field(default_factory=dict, hash=False)
     wish: Wish = field(default_factory=Wish)
     priority: int = 0
+    way_limits: Mapping[int, int] = field(default_factory=dict, hash=False)
+    bandwidth_limits: Mapping[int, int] = field(default_factory=dict, hash=False)
 
     @property
     def allocated(self) -> bool:
@@ -73,12 +77,17 @@ _Refuse = Callable[[str, str], None]
 
 
 def resolve(
-    host: Host, classes: Mapping[str, Wish], demands: Iterable[Demand], present: Present
+    host: Host,
+    classes: Mapping[str, Wish],
+    demands: Iterable[Demand],
+    present: Present,
+    most: int | None = None,
 ) -> Resolution:
     """Everybody's groups and schemata. What cannot be had is refused, and the next rule applies.
 
     When there are more groups wanted than the kernel can make, classes come first, then allocations, then
-    annotations; among these, groups that exist and guests of a higher priority.
+    annotations and limits; among these, groups that exist and guests of a higher priority. `most` is how many
+    groups there can be, if the kernel has shown that it is fewer than it tells.
     """
     refused: dict[str, list[str]] = {}
 
@@ -88,11 +97,16 @@ def resolve(
 
     usable = {name: _usable(host, wish, host.class_group(name), refuse) for name, wish in classes.items()}
     guests = sorted(
-        (_possible(host, demand, refuse) for demand in demands),
+        (_possible(host, usable, demand, refuse) for demand in demands),
         key=lambda demand: (-demand.priority, demand.guest),
     )
-    names = _admitted(host, usable, guests, present)
-    membership = {demand.guest: _group_of(host, usable, demand, names, refuse) for demand in guests}
+    capacity = _capacity(host, present) if most is None else min(most, _capacity(host, present))
+    names = _admitted(host, usable, guests, present, capacity)
+    taken_up = f"all {capacity} resctrl groups are taken"
+    for group in map(host.class_group, usable):
+        if group not in names:
+            refuse(group, taken_up)
+    membership = {demand.guest: _group_of(host, usable, demand, names, taken_up, refuse) for demand in guests}
     exclusive = _exclusive(host, guests, membership, present, refuse)
     taken = {cache: _union(found.masks.values()) for cache, found in exclusive.items()}
 
@@ -107,7 +121,8 @@ def resolve(
             own = {cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks}
             bandwidth = demand.bandwidth if group == host.guest_group(demand.guest) else {}
             wish = demand.wish.over(usable.get(demand.qos_class, Wish()))
-            groups[group] = WantedGroup(group, _schemata(host, wish, bandwidth, own, taken), own)
+            lines = _schemata(host, wish, bandwidth, own, taken, demand.way_limits)
+            groups[group] = WantedGroup(group, lines, own)
     moves = {cache: found.moves for cache, found in exclusive.items() if found.moves}
     return Resolution(groups, membership, moves, {name: tuple(why) for name, why in refused.items()})
 
@@ -128,8 +143,8 @@ def _usable(host: Host, wish: Wish, name: str, refuse: _Refuse) -> Wish:
     return wish
 
 
-def _possible(host: Host, demand: Demand, refuse: _Refuse) -> Demand:
-    """The demand without what this host cannot give."""
+def _possible(host: Host, classes: Mapping[str, Wish], demand: Demand, refuse: _Refuse) -> Demand:
+    """The demand without what this host cannot give, and within its limits."""
     wish = demand.wish
     try:
         wish.check(host.platform)
@@ -155,7 +170,41 @@ def _possible(host: Host, demand: Demand, refuse: _Refuse) -> Demand:
             bandwidth[cache] = percent
         except BandwidthUnknownError as error:
             refuse(demand.guest, str(error))
-    return replace(demand, wish=wish, ways=ways, bandwidth=bandwidth)
+    demand = replace(demand, wish=wish, ways=ways, bandwidth=bandwidth)
+    if demand.way_limits or demand.bandwidth_limits:
+        demand = _limited(host, classes.get(demand.qos_class, Wish()), demand, refuse)
+    return demand
+
+
+def _limited(host: Host, of_class: Wish, demand: Demand, refuse: _Refuse) -> Demand:
+    """The demand with everything cut to its limits, of which those on ways that are not its own are left."""
+    ways, bandwidth, percents = dict(demand.ways), dict(demand.bandwidth), dict(demand.wish.mb_per_cache)
+    way_limits = {}
+    for cache, limit in demand.way_limits.items():
+        division = host.divisions.get(cache)
+        if division is None:
+            refuse(demand.guest, f"the ways of L3 cache {cache} cannot be limited")
+            continue
+        limit = max(limit, division.rules.min_bits, 1)
+        if cache in ways:
+            ways[cache] = min(ways[cache], limit)
+        else:
+            way_limits[cache] = limit
+    rest = demand.wish.over(of_class)
+    for cache, limit in demand.bandwidth_limits.items():
+        domain = host.platform.mb_domain(cache)
+        if host.engine is None or domain is None:
+            refuse(demand.guest, f"the bandwidth of L3 cache {cache} cannot be limited")
+            continue
+        limit = max(limit, host.engine.least_percent)
+        if cache in bandwidth:
+            bandwidth[cache] = min(bandwidth[cache], limit)
+            continue
+        percent = rest.percent_on(domain)
+        if limit < (100 if percent is None else percent):
+            percents[domain] = limit
+    wish = replace(demand.wish, mb_per_cache=percents)
+    return replace(demand, ways=ways, bandwidth=bandwidth, wish=wish, way_limits=way_limits)
 
 
 def _own_group(host: Host, classes: Mapping[str, Wish], demand: Demand) -> str | None:
@@ -166,18 +215,27 @@ def _own_group(host: Host, classes: Mapping[str, Wish], demand: Demand) -> str |
     if demand.allocated:
         return host.guest_group(demand.guest)
     wish = demand.wish
-    if not wish:
+    if not wish and not demand.way_limits:
         return None
     capped = any(percent < 100 for percent in (wish.mb, *wish.mb_per_cache.values()) if percent is not None)
     if capped and host.engine is not None and host.engine.shares_cap:
         return host.guest_group(demand.guest)
-    return host.wish_group(wish.over(classes.get(demand.qos_class, Wish())))
+    return host.wish_group(wish.over(classes.get(demand.qos_class, Wish())), demand.way_limits)
+
+
+def _capacity(host: Host, present: Present) -> int:
+    """How many groups there can be, those of others included: as many as CLOSIDs and RMIDs last."""
+    most, monitoring = host.platform.groups, host.platform.monitoring
+    if monitoring is None:
+        return most
+    taken = sum(1 + len(group.monitoring_groups) for group in present.groups.values())
+    return min(most, len(present.groups) + max(0, monitoring.rmids - taken))
 
 
 def _admitted(
-    host: Host, classes: Mapping[str, Wish], demands: Sequence[Demand], present: Present
+    host: Host, classes: Mapping[str, Wish], demands: Sequence[Demand], present: Present, capacity: int
 ) -> frozenset[str]:
-    """The names of the groups there is room for, as many as CLOSIDs and RMIDs last."""
+    """The names of the groups there is room for."""
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
     wanted: dict[str, tuple[int, bool]] = {host.class_group(name): (0, False) for name in classes}
     for demand in demands:
@@ -186,17 +244,22 @@ def _admitted(
             rank = (1 if demand.allocated else 2, group not in present.groups)
             wanted[group] = min(rank, wanted.get(group, rank))
     # Equals stay in their order: classes as configured, guests by priority.
-    return frozenset(sorted(wanted, key=wanted.__getitem__)[: max(0, host.platform.groups - 1 - foreign)])
+    return frozenset(sorted(wanted, key=wanted.__getitem__)[: max(0, capacity - 1 - foreign)])
 
 
 def _group_of(
-    host: Host, classes: Mapping[str, Wish], demand: Demand, names: frozenset[str], refuse: _Refuse
+    host: Host,
+    classes: Mapping[str, Wish],
+    demand: Demand,
+    names: frozenset[str],
+    taken_up: str,
+    refuse: _Refuse,
 ) -> str:
     group = _own_group(host, classes, demand)
     if group is not None:
         if group in names:
             return group
-        refuse(demand.guest, f"all {host.platform.groups} resctrl groups are taken")
+        refuse(demand.guest, taken_up)
     if demand.qos_class and demand.qos_class not in classes:
         refuse(demand.guest, f"there is no QoS class {demand.qos_class}")
     group = host.class_group(demand.qos_class)
@@ -251,8 +314,9 @@ def _schemata(
     bandwidth: Mapping[int, int],
     own: Mapping[int, Mask],
     taken: Mapping[int, Mask],
+    way_limits: Mapping[int, int] = MappingProxyType({}),
 ) -> Schemata:
-    masks = _masks(host, wish, own, taken)
+    masks = _masks(host, wish, own, taken, way_limits)
     control, engine = host.platform.mb, host.engine
     if control is None or engine is None:
         return masks
@@ -264,7 +328,13 @@ def _schemata(
     return masks.updated(Schemata({control.resource: values}))
 
 
-def _masks(host: Host, wish: Wish, own: Mapping[int, Mask], taken: Mapping[int, Mask]) -> Schemata:
+def _masks(
+    host: Host,
+    wish: Wish,
+    own: Mapping[int, Mask],
+    taken: Mapping[int, Mask],
+    way_limits: Mapping[int, int] = MappingProxyType({}),
+) -> Schemata:
     """The L3 lines; code and data get the same ways."""
     cache_control = host.platform.l3
     if cache_control is None:
@@ -278,6 +348,9 @@ def _masks(host: Host, wish: Wish, own: Mapping[int, Mask], taken: Mapping[int, 
             mask = open_ways.part(asked.first, asked.last, cache_control.rules.min_bits)
             if cache_control.rules.fault(mask):  # a range that begins with a piece that is too small
                 mask = open_ways
+            cut = Mask.of(list(mask)[: way_limits.get(cache)])
+            if not cache_control.rules.fault(cut):
+                mask = cut
         masks[cache] = mask.bits
     return Schemata(dict.fromkeys(cache_control.resources, masks))
 

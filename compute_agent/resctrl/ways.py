@@ -8,6 +8,7 @@ for, in an order in which no two exclusive masks overlap and none is ever empty.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -53,6 +54,7 @@ class Assignment:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
+@functools.lru_cache(maxsize=64)
 def divide(rules: MaskRules, shareable: Mask, shared_ways: int, locked: Mask = NOTHING) -> Division:
     """Divide a cache so that `shared_ways` or a few more are kept for everybody else.
 

@@ -49,7 +49,7 @@ def test_a_machine_without_proc_has_none(tmp_path):
 def test_a_captured_tree_counts_as_a_mount(tmp_path):
     (tmp_path / "sys/fs/resctrl").mkdir(parents=True)
     (tmp_path / "sys/fs/resctrl/schemata").write_text("L3:0=f\n")
-    assert open_mount(tmp_path) == Mount(tmp_path / "sys/fs/resctrl", frozenset())
+    assert open_mount(tmp_path) == Mount(tmp_path / "sys/fs/resctrl", frozenset(), captured=True)
 
 
 def test_nothing_is_mounted_unless_it_is_asked_for(tmp_path, monkeypatch):

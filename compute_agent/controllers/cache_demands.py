@@ -1,0 +1,112 @@
+"""What guests may have of caches and memory bandwidth: from allocations, annotations and limits to the terms
+of the resctrl library.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compute_agent.controllers.base import Target
+from compute_agent.inventory.tree import STOCK_NAMES, Allocation, ProviderNode
+from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
+from compute_agent.qos.snapshot import Knob
+from compute_agent.resctrl.host import Host, cache_mask
+from compute_agent.resctrl.reader import Present
+from compute_agent.resctrl.rules import Demand
+from compute_agent.resctrl.wishes import BadWishError, Wish, parse_annotation
+
+_WAYS = ("LLC", STOCK_NAMES["LLC"])
+_BANDWIDTH = ("MBA", STOCK_NAMES["MBA"])
+
+_parse_annotation = functools.lru_cache(maxsize=1024)(parse_annotation)
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """The demands of all guests, and by guest why something of it makes no sense."""
+
+    demands: tuple[Demand, ...] = ()
+    faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def demands(
+    targets: Iterable[Target], zones: Sequence[ProviderNode], host: Host, present: Present
+) -> Demands:
+    """What guests may have. One of which it is not known what it holds keeps what its group has."""
+    caches = {zone.uuid: next(iter(zone.l3_ids)) for zone in zones if len(zone.l3_ids) == 1}
+    found, faults = [], {}
+    for target in targets:
+        demand, reasons = _demand(target, caches, host, present)
+        found.append(demand)
+        if reasons:
+            faults[demand.guest] = reasons
+    return Demands(tuple(found), faults)
+
+
+def _demand(
+    target: Target, caches: Mapping[str, int], host: Host, present: Present
+) -> tuple[Demand, tuple[str, ...]]:
+    uuid, settings = target.guest.uuid, target.guest.settings
+    reasons: list[str] = []
+    if target.allocation is None:
+        ways, bandwidth = _kept(uuid, host, present)
+    else:
+        ways = _amounts(target.allocation, _WAYS, caches, reasons)
+        bandwidth = _amounts(target.allocation, _BANDWIDTH, caches, reasons)
+    wish = Wish()
+    try:
+        wish = _parse_annotation(settings.resctrl)
+    except BadWishError as error:
+        reasons.append(str(error))
+    demand = Demand(
+        guest=uuid,
+        qos_class=settings.qos_class,
+        ways=ways,
+        bandwidth=bandwidth,
+        wish=wish,
+        priority=settings.priority,
+        way_limits=_limits(target.limits, CACHE_WAYS.name),
+        bandwidth_limits=_limits(target.limits, MEMORY_BANDWIDTH.name),
+    )
+    return demand, tuple(reasons)
+
+
+def _amounts(
+    allocation: Allocation, names: Sequence[str], caches: Mapping[str, int], reasons: list[str]
+) -> dict[int, int]:
+    """The amounts of a resource class by L3 cache id."""
+    found: dict[int, int] = {}
+    for provider, resources in allocation.items():
+        amount = sum(resources.get(name, 0) for name in names)
+        if amount and provider in caches:
+            found[caches[provider]] = found.get(caches[provider], 0) + amount
+        elif amount:
+            reasons.append(f"{amount} {names[0]} of provider {provider}, which stands for no L3 cache")
+    return found
+
+
+def _kept(uuid: str, host: Host, present: Present) -> tuple[dict[int, int], dict[int, int]]:
+    """The ways and the bandwidth that the own group of a guest has now, if it has one."""
+    group = present.groups.get(host.guest_group(uuid))
+    if group is None:
+        return {}, {}
+    platform, engine = host.platform, host.engine
+    ways, bandwidth = {}, {}
+    for cache in platform.caches:
+        mask = cache_mask(platform, group.schemata, cache)
+        if mask and not mask & cache_mask(platform, present.default.schemata, cache):
+            ways[cache] = len(mask)
+        domain = platform.mb_domain(cache)
+        value = None if domain is None else group.schemata.get("MB", domain)
+        if engine is not None and domain is not None and value is not None:
+            percent = engine.percent(domain, value)
+            if percent < 100:
+                bandwidth[cache] = percent
+    return ways, bandwidth
+
+
+def _limits(limits: Mapping[Knob, float], lever: str) -> dict[int, int]:
+    """The limits of one lever by L3 cache id, in whole percents or ways."""
+    return {int(knob.domain): int(limit) for knob, limit in limits.items() if knob.lever == lever}

@@ -1,0 +1,195 @@
+"""Controller ``resctrl``: the cache ways and the memory bandwidth of guests."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from compute_agent.controllers.base import Target
+from compute_agent.controllers.cache_demands import Demands, demands
+from compute_agent.drivers.base import Driver, DriverError, Guest, GuestGoneError
+from compute_agent.inventory.tree import ProviderNode
+from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
+from compute_agent.resctrl import apply
+from compute_agent.resctrl.control import Control
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.plan import Plan, Remove, make_plan
+from compute_agent.resctrl.reader import DEFAULT_GROUP, Present, read_groups
+from compute_agent.resctrl.rules import Demand, Resolution, resolve
+from compute_agent.resctrl.wishes import Wish
+
+LOG = logging.getLogger(__name__)
+
+ATTEMPTS = 4
+"""How often groups are planned anew when the kernel has no room for one, before it is left for later."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EBUSY)
+"""EBUSY: all free RMIDs are kept back until what they counted has left the cache."""
+
+
+class ResctrlController:
+    """Keeps the groups of one mount, and the threads of guests in them.
+
+    All state is in the kernel. What is in memory saves work when nothing has changed, and tells whether it
+    was somebody else who changed a group.
+    """
+
+    name = "resctrl"
+
+    def __init__(self, driver: Driver, control: Control, classes: Mapping[str, Wish]) -> None:
+        """``classes`` are the shares of the QoS classes."""
+        self._driver = driver
+        self._control = control
+        self._classes = classes
+        self._wanted: Demands | None = None
+        self._settled: tuple[Demands, Present] | None = None
+        self._repaired: frozenset[str] = frozenset()
+        self._placed: dict[str, str | None] = {}
+        self._tasks: dict[str, frozenset[int]] = {}
+        self._common: frozenset[str] = frozenset()
+        self._told: frozenset[str] = frozenset()
+        self.membership: Mapping[str, str] = {}
+        """The group of each guest, as of the last settle()."""
+        self.refused: Mapping[str, tuple[str, ...]] = {}
+        """What guests (and, by the names of their groups, classes) do not get, and why."""
+
+    @property
+    def control(self) -> Control:
+        """The mount."""
+        return self._control
+
+    def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+        """Make the groups of classes and guests what they should be, and take away those of guests that left.
+
+        Raises OSError (the kernel's) or DriverError; then as much as can be is in effect.
+        """
+        self._tasks.clear()
+        self._repaired = frozenset()
+        present = read_groups(self._control.files)
+        host = self._control.host(present)
+        self._common = frozenset((DEFAULT_GROUP, *map(host.class_group, self._classes)))
+        wanted = demands(targets, zones, host, present)
+        if self._settled == (wanted, present):
+            return
+        self._settled = None
+        resolution, plan, complete = self._carry_out(wanted.demands, present)
+        if wanted == self._wanted:
+            self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, Remove))
+        self._wanted = wanted
+        self.membership = resolution.membership
+        self.refused = _joined(wanted.faults, resolution.refused)
+        self._tell(plan)
+        self._move_all(targets)
+        if complete:
+            self._settled = (wanted, read_groups(self._control.files) if plan.steps else present)
+
+    def drifted(self, target: Target) -> str | None:
+        """Whether somebody changed the guest's group, or has moved its threads."""
+        group = self.membership.get(target.guest.uuid)
+        if group is None:
+            return None  # settle() has failed and is called again
+        if group in self._repaired:
+            return f"its resctrl group {_shown(group)} had been changed"
+        outside = self._outside(target.guest, group)
+        if not outside:
+            return None
+        return f"{len(outside)} threads outside of resctrl group {_shown(group)}, such as {min(outside)}"
+
+    def apply(self, target: Target) -> bool:
+        """Move the guest's threads into its group, until none is new. True if any had to be moved."""
+        guest = target.guest
+        group = self.membership.get(guest.uuid)
+        if group is None:
+            self._placed[guest.uuid] = None  # settle() moves it when it succeeds
+            return False
+        moved = self._move(guest, group)
+        limited = any(knob.lever in (CACHE_WAYS.name, MEMORY_BANDWIDTH.name) for knob in target.limits)
+        if limited and guest.uuid in self.refused and group in self._common:
+            raise DriverError(f"guest {guest.uuid} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
+        return moved
+
+    def _carry_out(self, wanted: Iterable[Demand], present: Present) -> tuple[Resolution, Plan, bool]:
+        """Resolve and make it so. The last value tells whether the kernel had room for all groups that were
+        counted on.
+        """
+        control, most = self._control, None
+        for attempt in range(ATTEMPTS):
+            host = control.host(present)
+            resolution = resolve(host, self._classes, wanted, present, most)
+            plan = make_plan(host, present, resolution)
+            try:
+                apply.carry_out(control.files, plan.steps, control.engine)
+            except ResctrlError as error:
+                if error.errno not in _NO_ROOM or attempt == ATTEMPTS - 1:
+                    raise
+                LOG.warning("There is no room for a resctrl group: %s", error)
+                present = read_groups(control.files)
+                most = len(present.groups)
+            else:
+                return resolution, plan, most is None
+        raise AssertionError("unreachable")
+
+    def _move_all(self, targets: Iterable[Target]) -> None:
+        """Move those guests whose group is another one now. Raises the first error after trying all."""
+        guests = {target.guest.uuid: target.guest for target in targets}
+        self._placed = {uuid: group for uuid, group in self._placed.items() if uuid in guests}
+        failure: Exception | None = None
+        for uuid, before in tuple(self._placed.items()):
+            if before == self.membership[uuid]:
+                continue
+            try:
+                self._move(guests[uuid], self.membership[uuid])
+            except GuestGoneError:
+                continue
+            except (DriverError, OSError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _move(self, guest: Guest, group: str) -> bool:
+        moved = apply.move_tasks(self._control.files, group, lambda: self._driver.thread_ids(guest))
+        self._placed[guest.uuid] = group
+        if moved:
+            self._tasks.clear()
+        return moved > 0
+
+    def _outside(self, guest: Guest, group: str) -> frozenset[int]:
+        """The threads of a guest that are not in its group."""
+        files = self._control.files
+        if group not in self._tasks:
+            self._tasks[group] = apply.read_tasks(files, group)
+        outside = self._driver.thread_ids(guest) - self._tasks[group]
+        if outside:
+            # They may have been made after the list was read, or have ended.
+            self._tasks[group] = apply.read_tasks(files, group)
+            outside = (outside & self._driver.thread_ids(guest)) - self._tasks[group]
+        return outside
+
+    def _tell(self, plan: Plan) -> None:
+        """Log what is new of what the operator should know."""
+        texts = {f"resctrl group {name} is not ours and is left alone" for name in plan.foreign}
+        texts |= {
+            f"resctrl group {one.foreign}, which is not ours, can fill ways of L3 cache {one.cache} that"
+            f" belong to {one.group} alone"
+            for one in plan.conflicts
+        }
+        texts |= {
+            f"{name}: {reason}"
+            for name, reasons in self.refused.items()
+            if self._control.is_ours(name)
+            for reason in reasons
+        }
+        for text in sorted(texts - self._told):
+            LOG.warning("%s", text)
+        self._told = frozenset(texts)
+
+
+def _joined(
+    one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    return {name: (*one.get(name, ()), *other.get(name, ())) for name in sorted({*one, *other})}
+
+
+def _shown(group: str) -> str:
+    return group or "(default)"

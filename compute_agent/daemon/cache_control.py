@@ -1,0 +1,64 @@
+"""The resctrl of this host, as the configuration wants it to be used."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+
+from compute_agent.inventory.cache_platform import CachePlatform
+from compute_agent.inventory.from_resctrl import cache_platform
+from compute_agent.resctrl.control import Control, Options, open_control
+from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
+from compute_agent.resctrl.mount import NoMountError, find_mount, open_mount
+from compute_agent.resctrl.reader import NOT_GROUPS, inside, read_groups
+from compute_agent.resctrl.schemata import BadSchemataError
+
+LOG = logging.getLogger(__name__)
+
+
+def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Control | None:
+    """The mount, or None and a log line where there is none to work with.
+
+    `acting` is for the daemon, which mounts it if the configuration says so, and has to be able to write.
+    """
+    root, options = Path(conf.host.root), conf.resctrl
+    try:
+        mount = open_mount(root, acting and options.mount, options.mount_options)
+        if acting and not mount.captured and not os.access(mount.path, os.W_OK):
+            raise NoMountError(f"{mount.path} cannot be written by this user")
+        choices = Options(options.group_prefix, options.shared_ways, options.memory_bandwidth_gbps)
+        return open_control(mount, choices, root)
+    except (NoMountError, ResctrlError, BadSchemataError) as error:
+        LOG.info("Cache and bandwidth control is off: %s", error)
+        return None
+
+
+def offered(control: Control | None, classes: Collection[str]) -> CachePlatform | None:
+    """What inventories have to know of the mount. `classes` are the names of the QoS classes."""
+    if control is None:
+        return None
+    try:
+        present = read_groups(control.files)
+    except (ResctrlError, BadSchemataError) as error:
+        LOG.error("Cache ways and bandwidth cannot be offered: %s", error)
+        return None
+    return cache_platform(control.host(present), present, classes)
+
+
+def signature(conf: cfg.ConfigOpts) -> Any:
+    """Something that changes when a mount comes or goes, or a group that is not the agent's."""
+    mount = find_mount(Path(conf.host.root))
+    if mount is None:
+        return None
+    files = Filesystem(mount.path)
+    try:
+        names = files.folders()
+    except ResctrlError as error:
+        return mount, error.errno
+    foreign = (n for n in names if n not in NOT_GROUPS and not n.startswith(conf.resctrl.group_prefix))
+    return mount, tuple((name, files.read_optional(inside(name, "mode"))) for name in foreign)

@@ -1,0 +1,420 @@
+"""Guests in resctrl groups, on a tree that refuses what the kernel refuses."""
+
+import errno
+import threading
+import time
+
+import pytest
+
+from compute_agent.controllers.base import Target
+from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.drivers.base import DriverError, Guest, GuestGoneError, GuestSettings
+from compute_agent.inventory.tree import ProviderNode
+from compute_agent.qos.snapshot import Knob
+from compute_agent.resctrl.apply import read_tasks
+from compute_agent.resctrl.control import Control, Options
+from compute_agent.resctrl.engine import choose
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.host import cache_mask
+from compute_agent.resctrl.masks import Mask
+from compute_agent.resctrl.reader import read_groups, read_platform, read_schemata
+from compute_agent.resctrl.rules import DEFAULT_CLASSES
+from tests.compute_agent.resctrl import fake
+
+ONLINE = frozenset(range(8))
+ZONES = (
+    ProviderNode("host", "root", None, l3_ids=frozenset({0, 1})),
+    ProviderNode("host_L3_0", "l3-0", "root", l3_ids=frozenset({0})),
+    ProviderNode("host_L3_1", "l3-1", "root", l3_ids=frozenset({1})),
+)
+
+
+class Threads:
+    """Some threads of this process, as the fake refuses those that do not exist."""
+
+    def __init__(self, count):
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._ended.wait, daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+        self.ids = [thread.native_id for thread in self._threads]
+
+    def close(self):
+        self._ended.set()
+
+
+@pytest.fixture(scope="module")
+def tids():
+    threads = Threads(24)
+    yield threads.ids
+    threads.close()
+
+
+class Driver:
+    """Tells the threads of guests."""
+
+    def __init__(self):
+        self.threads = {}
+
+    def thread_ids(self, guest):
+        try:
+            return frozenset(self.threads[guest.uuid])
+        except KeyError:
+            raise GuestGoneError(guest.uuid) from None
+
+
+class Rig:
+    """A controller on a fake tree."""
+
+    def __init__(self, files, machine, tids, shared_ways=2, classes=DEFAULT_CLASSES):
+        self.files = files
+        self.platform = read_platform(files, machine.cpuinfo)
+        self.options = Options(shared_ways=shared_ways)
+        self.driver = Driver()
+        self.tids = iter(tids)
+        self.targets = {}
+        self.restart(classes)
+
+    def restart(self, classes=DEFAULT_CLASSES):
+        control = Control(self.files, self.platform, choose(self.platform), self.options)
+        self.controller = ResctrlController(self.driver, control, classes)
+
+    def guest(self, uuid, allocation=None, *, limits=None, threads=2, **settings):
+        """A guest that starts, or one that changes."""
+        if uuid not in self.driver.threads:
+            self.driver.threads[uuid] = [next(self.tids) for _ in range(threads)]
+        guest = Guest(uuid, "fake", uuid, 100, GuestSettings(**{"qos_class": "LS"} | settings))
+        self.targets[uuid] = Target(guest, None, ONLINE, allocation, limits or {})
+
+    def end(self, uuid):
+        del self.driver.threads[uuid], self.targets[uuid]
+
+    def settle(self):
+        self.controller.settle(tuple(self.targets.values()), ZONES)
+
+    def work(self):
+        """What the worker does after a change."""
+        self.settle()
+        return {uuid: self.controller.apply(target) for uuid, target in self.targets.items()}
+
+    def drift(self):
+        """What the worker does at each reconcile."""
+        self.settle()
+        return {uuid: self.controller.drifted(target) for uuid, target in self.targets.items()}
+
+    def group(self, uuid):
+        return self.controller.membership[uuid]
+
+    def inside(self, uuid):
+        """Whether all threads of a guest are in its group."""
+        return set(self.driver.threads[uuid]) <= read_tasks(self.files, self.group(uuid))
+
+    def mask(self, group, cache):
+        return cache_mask(self.platform, read_schemata(self.files, group), cache)
+
+    def bandwidth(self, group, cache):
+        return read_schemata(self.files, group).get("MB", cache)
+
+    def groups(self):
+        return set(read_groups(self.files).groups) - {""}
+
+
+@pytest.fixture
+def make_rig(tmp_path, tids):
+    def make_rig(machine=fake.INTEL, **options):
+        return Rig(fake.FakeResctrl.of(machine, tmp_path / "resctrl"), machine, tids, **options)
+
+    return make_rig
+
+
+@pytest.fixture
+def rig(make_rig):
+    return make_rig()
+
+
+CLASS_GROUPS = {"compute-agent.class.LSR", "compute-agent.class.LS", "compute-agent.class.BE"}
+
+
+def test_an_allocation_becomes_a_group_with_exclusive_ways_and_bandwidth_on_its_domain(rig):
+    rig.guest("a", {"l3-1": {"LLC": 4, "MBA": 30}, "root": {"PCPU": 2}})
+    rig.guest("b", {})
+    assert rig.work() == {"a": True, "b": True}
+    assert rig.group("a") == "compute-agent.guest.a"
+    mask = rig.mask(rig.group("a"), 1)
+    assert (len(mask), mask.contiguous) == (4, True)
+    assert (rig.bandwidth(rig.group("a"), 1), rig.bandwidth(rig.group("a"), 0)) == (30, 100)
+    for other in ("", *CLASS_GROUPS):
+        assert not rig.mask(other, 1) & mask
+        assert len(rig.mask(other, 0)) == (5 if other.endswith("BE") else 16)
+    assert rig.group("b") == "compute-agent.class.LS"
+    assert rig.inside("a")
+    assert rig.inside("b")
+    assert rig.controller.refused == {}
+
+
+def test_names_of_a_stock_server_count_as_well(rig):
+    rig.guest("a", {"l3-0": {"CUSTOM_LLC": 3, "CUSTOM_MBA": 50}})
+    rig.work()
+    assert len(rig.mask(rig.group("a"), 0)) == 3
+    assert rig.bandwidth(rig.group("a"), 0) == 50
+
+
+def test_the_group_goes_with_the_guest_and_its_ways_are_everybodys_again(rig):
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.work()
+    rig.files.make("compute-agent.guest.a/mon_groups/compute-agent.mon.a")
+    rig.end("a")
+    rig.settle()
+    assert rig.groups() == CLASS_GROUPS
+    assert len(rig.mask("", 0)) == 16
+
+
+def test_a_settle_without_changes_writes_nothing_and_reads_no_schemata_twice(rig, monkeypatch):
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.guest("b", {})
+    rig.work()
+    monkeypatch.setattr(rig.files, "write", None)
+    assert rig.drift() == {"a": None, "b": None}
+    assert rig.work() == {"a": False, "b": False}
+
+
+def test_drift_of_threads_is_seen_and_repaired(rig):
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.work()
+    rig.files.write("tasks", f"{rig.driver.threads['a'][0]}\n")
+    stray = rig.driver.threads["a"][0]
+    assert rig.drift() == {"a": f"1 threads outside of resctrl group compute-agent.guest.a, such as {stray}"}
+    assert rig.controller.apply(rig.targets["a"]) is True
+    assert rig.drift() == {"a": None}
+
+
+def test_a_thread_that_ended_meanwhile_is_no_drift(rig, monkeypatch):
+    rig.guest("a", {}, threads=3)
+    rig.work()
+    rig.files.write("tasks", f"{rig.driver.threads['a'][0]}\n")
+    told = iter([rig.driver.threads["a"], rig.driver.threads["a"][1:]])
+    monkeypatch.setattr(rig.driver, "thread_ids", lambda guest: frozenset(next(told)))
+    assert rig.drift() == {"a": None}
+
+
+def test_a_changed_schemata_is_repaired_and_counts_as_drift_of_those_in_the_group(rig):
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.guest("b", {})
+    rig.work()
+    before = rig.mask(rig.group("a"), 0)
+    rig.files.write("compute-agent.guest.a/schemata", "L3:0=ffff\n")
+    assert rig.drift() == {"a": "its resctrl group compute-agent.guest.a had been changed", "b": None}
+    assert rig.mask(rig.group("a"), 0) == before
+    assert rig.drift() == {"a": None, "b": None}
+
+
+def test_a_group_that_somebody_removed_is_made_again(rig):
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.work()
+    rig.files.remove("compute-agent.guest.a")
+    assert "had been changed" in rig.drift()["a"]
+    rig.controller.apply(rig.targets["a"])
+    assert len(rig.mask(rig.group("a"), 0)) == 4
+    assert rig.inside("a")
+
+
+def test_a_restart_keeps_masks_and_removes_orphans_of_ours_only(rig):
+    for uuid in ("a", "b", "c"):
+        rig.guest(uuid, {"l3-0": {"LLC": 3, "MBA": 40}})
+    rig.work()
+    rig.files.make("somebody")
+    rig.end("b")
+    before = {uuid: rig.mask(rig.group(uuid), 0) for uuid in ("a", "c")}
+    rig.restart()
+    # What they hold is not known yet.
+    rig.guest("a", None)
+    rig.guest("c", None)
+    assert rig.work() == {"a": False, "c": False}
+    assert {uuid: rig.mask(rig.group(uuid), 0) for uuid in ("a", "c")} == before
+    assert [rig.bandwidth(rig.group(uuid), 0) for uuid in ("a", "c")] == [40, 40]
+    assert rig.groups() == CLASS_GROUPS | {"somebody", "compute-agent.guest.a", "compute-agent.guest.c"}
+    rig.guest("a", {"l3-0": {"LLC": 3, "MBA": 40}})
+    rig.guest("c", {})
+    rig.work()
+    assert rig.mask(rig.group("a"), 0) == before["a"]
+    assert rig.group("c") == "compute-agent.class.LS"
+    assert rig.inside("c")
+
+
+def test_threads_follow_when_another_guest_leaves_room(make_rig):
+    rig = make_rig(fake.Machine(closids=5, mb_closids=5))
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.guest("b", {"l3-0": {"LLC": 4}})
+    rig.work()
+    assert rig.controller.refused == {"b": ("all 5 resctrl groups are taken",)}
+    assert (rig.group("b"), rig.inside("b")) == ("compute-agent.class.LS", True)
+    rig.end("a")
+    rig.settle()
+    assert rig.controller.refused == {}
+    assert len(rig.mask(rig.group("b"), 0)) == 4
+    assert rig.inside("b")
+
+
+def test_more_ways_than_there_are_is_refused_and_the_rest_of_the_rules_applies(rig):
+    rig.guest("a", {"l3-0": {"LLC": 10}})
+    rig.work()
+    rig.guest("b", {"l3-0": {"LLC": 10, "MBA": 30}})
+    rig.work()
+    assert rig.controller.refused == {"b": ("L3 cache 0: 10 exclusive ways do not fit: 4 of 14 are left",)}
+    assert rig.bandwidth(rig.group("b"), 0) == 30
+    assert not rig.mask(rig.group("b"), 0) & rig.mask(rig.group("a"), 0)
+
+
+def test_when_the_kernel_has_no_room_all_others_get_theirs_and_it_is_tried_again(rig, monkeypatch):
+    make = rig.files.make
+
+    def full(path):
+        if path.endswith("guest.b"):
+            raise ResctrlError(errno.EBUSY, path)
+        make(path)
+
+    monkeypatch.setattr(rig.files, "make", full)
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.work()
+    rig.guest("b", {"l3-0": {"LLC": 4}})
+    rig.work()
+    assert rig.controller.refused == {"b": ("all 5 resctrl groups are taken",)}
+    assert len(rig.mask(rig.group("a"), 0)) == 4
+    monkeypatch.setattr(rig.files, "make", make)
+    rig.settle()
+    assert len(rig.mask(rig.group("b"), 0)) == 4
+    assert rig.inside("b")
+    assert rig.controller.refused == {}
+
+
+def test_guests_of_a_higher_priority_get_the_groups_that_are_left(make_rig):
+    rig = make_rig(fake.Machine(closids=5, mb_closids=5))
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.guest("b", {"l3-0": {"LLC": 4}}, priority=7)
+    rig.work()
+    assert list(rig.controller.refused) == ["a"]
+
+
+def test_an_annotation_counts_where_there_is_no_allocation_and_its_change_takes_effect(rig):
+    rig.guest("a", {}, resctrl='{"MB": {"schemata": {"percent": 20}}}')
+    rig.work()
+    first = rig.group("a")
+    assert (rig.bandwidth(first, 0), rig.inside("a")) == (20, True)
+    rig.guest("a", {}, resctrl='{"MB": {"schemata": {"percent": 60}}}')
+    rig.work()
+    assert (rig.bandwidth(rig.group("a"), 0), rig.inside("a")) == (60, True)
+    assert first not in rig.groups()
+
+
+def test_a_bad_annotation_is_refused_with_the_reason_and_the_guest_stays_in_its_class(rig):
+    rig.guest("a", {}, qos_class="BE", resctrl='{"L9": {}}')
+    rig.work()
+    assert rig.group("a") == "compute-agent.class.BE"
+    assert rig.controller.refused == {"a": ("the annotation has an unknown key 'L9': it may have LLC, MB",)}
+
+
+def test_ways_held_on_a_provider_that_is_no_cache_are_refused(rig):
+    rig.guest("a", {"root": {"LLC": 2}})
+    rig.work()
+    assert rig.controller.refused == {"a": ("2 LLC of provider root, which stands for no L3 cache",)}
+
+
+def test_limits_hold_guests_down_equal_ones_in_one_group(rig):
+    limits = {Knob("memory_bandwidth", "0"): 40.0, Knob("cache_ways", "1"): 2.0}
+    for uuid in ("a", "b", "c"):
+        rig.guest(uuid, {}, qos_class="BE", limits=limits if uuid != "c" else {})
+    rig.work()
+    group = rig.group("a")
+    assert group == rig.group("b") != rig.group("c") == "compute-agent.class.BE"
+    assert (rig.bandwidth(group, 0), rig.bandwidth(group, 1)) == (40, 100)
+    assert (len(rig.mask(group, 0)), len(rig.mask(group, 1))) == (5, 2)
+    rig.guest("a", {}, qos_class="BE")
+    rig.guest("b", {}, qos_class="BE")
+    rig.work()
+    assert rig.group("a") == "compute-agent.class.BE"
+    assert rig.inside("a")
+    assert group not in rig.groups()
+
+
+def test_limits_cut_what_was_allocated(rig):
+    limits = {Knob("memory_bandwidth", "0"): 20.0, Knob("cache_ways", "0"): 2.0}
+    rig.guest("a", {"l3-0": {"LLC": 4, "MBA": 50}}, limits=limits)
+    rig.work()
+    assert (len(rig.mask(rig.group("a"), 0)), rig.bandwidth(rig.group("a"), 0)) == (2, 20)
+    rig.guest("a", {"l3-0": {"LLC": 4, "MBA": 50}})
+    rig.work()
+    assert (len(rig.mask(rig.group("a"), 0)), rig.bandwidth(rig.group("a"), 0)) == (4, 50)
+
+
+def test_a_limit_for_which_there_is_no_group_is_an_error(make_rig):
+    rig = make_rig(fake.Machine(closids=4, mb_closids=4))
+    rig.guest("a", {}, limits={Knob("memory_bandwidth", "0"): 40.0})
+    rig.settle()
+    with pytest.raises(DriverError, match="guest a cannot be limited: all 4 resctrl groups are taken"):
+        rig.controller.apply(rig.targets["a"])
+    assert rig.inside("a")
+
+
+def test_a_mount_that_cannot_be_read_leaves_guests_alone_until_it_can(rig, monkeypatch):
+    def broken(path):
+        raise ResctrlError(errno.EIO, path)
+
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.files, "read", broken)
+        with pytest.raises(ResctrlError):
+            rig.settle()
+        assert rig.controller.apply(rig.targets["a"]) is False
+        assert rig.controller.drifted(rig.targets["a"]) is None
+    rig.settle()
+    assert rig.inside("a")
+
+
+def test_classes_of_a_new_controller_change_the_groups(rig):
+    rig.guest("a", {}, qos_class="BE")
+    rig.work()
+    rig.restart({**DEFAULT_CLASSES, "BE": DEFAULT_CLASSES["LS"]})
+    rig.work()
+    assert len(rig.mask("compute-agent.class.BE", 0)) == 16
+    rig.restart({"BE": DEFAULT_CLASSES["BE"]})
+    rig.work()
+    assert rig.groups() == {"compute-agent.class.BE"}
+    assert rig.inside("a")
+
+
+def test_a_group_of_others_that_can_fill_exclusive_ways_is_told_once(rig, caplog):
+    rig.files.make("somebody")
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.work()
+    rig.guest("b", {})
+    rig.work()
+    text = "resctrl group somebody, which is not ours, can fill ways of L3 cache 0 that belong to"
+    assert caplog.text.count(text) == 1
+    assert rig.mask("somebody", 0) == Mask.run(0, 16)
+
+
+def test_a_host_of_amd_counts_in_eighths_of_gigabytes(make_rig):
+    rig = make_rig(fake.AMD)
+    rig.guest("a", {"l3-0": {"MBA": 30}})
+    rig.work()
+    assert rig.bandwidth(rig.group("a"), 0) == 615
+    rig.restart()
+    rig.guest("a", None)
+    rig.work()
+    assert rig.bandwidth(rig.group("a"), 0) == 615
+
+
+@pytest.mark.slow
+def test_what_a_reconcile_of_200_guests_costs(make_rig, record_property):
+    rig = make_rig()
+    tids = next(iter(rig.driver.threads.values()), None) or [1]
+    for number in range(200):
+        uuid = f"guest-{number:03}"
+        rig.driver.threads[uuid] = tids
+        rig.guest(uuid, {"l3-0": {"LLC": 2, "MBA": 30}} if number < 3 else {"root": {"VCPU": 2}})
+    rig.settle()
+    rig.settle()
+    start = time.process_time()
+    for _ in range(20):
+        rig.settle()
+    record_property("settle_cpu_ms", (time.process_time() - start) / 20 * 1000)
