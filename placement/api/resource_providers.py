@@ -2,10 +2,13 @@
 
 import time
 import uuid as uuids
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
 
+import orjson
 from flask import Blueprint, Response
 
 from placement.api.call import Call, operation, prefix
@@ -30,33 +33,54 @@ _NESTED = (1, 14)
 _BODY_IN_ANSWER = (1, 20)
 _FREE_MOVES = (1, 37)
 
+#: stands for the uuid of the provider in templates
+_UUID: Final = b"{uuid}"
 
-def shown(provider: Provider, view: View, version: Microversion) -> dict[str, Any]:
-    """A provider as the API shows it."""
+
+def shown(providers: Iterable[Provider], view: View, version: Microversion) -> bytes:
+    """Providers as the API shows them: JSON documents, with commas in between."""
     everyone = view.world.providers
-    parent = None if provider.parent_id is None else everyone[provider.parent_id].uuid
-    root = everyone[provider.root_id].uuid
-    return _document(provider.uuid, provider.name, provider.generation, parent, root, version)
+    template = _template(prefix(), version)
+    return b",".join(
+        [
+            template.filled(
+                each.uuid,
+                each.name,
+                each.generation,
+                None if each.parent_id is None else everyone[each.parent_id].uuid,
+                everyone[each.root_id].uuid,
+            )
+            for each in providers
+        ]
+    )
 
 
-def _document(
-    uuid: str, name: str, generation: int, parent: str | None, root: str, version: Microversion
-) -> dict[str, Any]:
-    path = f"{prefix()}/resource_providers/{uuid}"
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """The JSON of a provider, with gaps for its name, generation, and parent and root if they are shown."""
+
+    text: bytes
+    nested: bool
+
+    def filled(self, uuid: str, name: str, generation: int, parent: str | None, root: str) -> bytes:
+        """The JSON of this provider."""
+        gaps: tuple[Any, ...] = (orjson.dumps(name), generation)
+        if self.nested:
+            gaps += (b'"%b"' % parent.encode() if parent else b"null", root.encode())
+        return self.text.replace(_UUID, uuid.encode()) % gaps
+
+
+@lru_cache(maxsize=256)
+def _template(prefix: str, version: Microversion) -> _Template:
+    path = f"{prefix}/resource_providers/{_UUID.decode()}"
     links = [{"rel": "self", "href": path}]
     links += [{"rel": rel, "href": f"{path}/{rel}"} for since, rel in _LINKS if version >= since]
     if version >= _ALLOCATIONS_LINK:
         links.append({"rel": "allocations", "href": f"{path}/allocations"})
-    document: dict[str, Any] = {
-        "uuid": uuid,
-        "name": name,
-        "generation": generation,
-        "links": links,
-    }
-    if version >= _NESTED:
-        document["parent_provider_uuid"] = parent
-        document["root_provider_uuid"] = root
-    return document
+    shown_links = orjson.dumps(links).replace(b"%", b"%%")
+    nested = b',"parent_provider_uuid":%b,"root_provider_uuid":"%b"' if version >= _NESTED else b""
+    text = b'{"uuid":"%b","name":%%b,"generation":%%d,"links":%b%b}' % (_UUID, shown_links, nested)
+    return _Template(text, bool(nested))
 
 
 def existing(view: View, uuid: str) -> Provider:
@@ -102,9 +126,9 @@ def list_all(call: Call) -> Response:
     with call.service.model.fresh() as view:
         check_names(wanted, view.names.classes, view.names.traits)
         found = filter_providers(view.world, wanted)
-        documents = [shown(provider, view, call.version) for provider in found]
-        newest = max((provider.updated_at for provider in found), default=time.time())
-        return call.answer({"resource_providers": documents}, newest)
+        documents = shown(found, view, call.version)
+        newest = max([provider.updated_at for provider in found], default=time.time())
+        return call.answer(b"".join((b'{"resource_providers":[', documents, b"]}")), newest)
 
 
 @operation(blueprint, "POST", "/resource_providers", rules.CREATE, reads_json=True)
@@ -117,7 +141,7 @@ def create(call: Call) -> Response:
     location = f"/resource_providers/{uuid}"
     if call.version < _BODY_IN_ANSWER:
         return call.nothing(201, location)
-    document = _document(uuid, name, 0, parent, root, call.version)
+    document = _template(prefix(), call.version).filled(uuid, name, 0, parent, root)
     return call.located(call.answer(document, time.time()), location)
 
 
@@ -130,7 +154,7 @@ def show(call: Call, uuid: str) -> Response:
 def _show(call: Call, uuid: str) -> Response:
     with call.service.model.fresh() as view:
         provider = existing(view, uuid)
-        return call.answer(shown(provider, view, call.version), provider.updated_at)
+        return call.answer(shown([provider], view, call.version), provider.updated_at)
 
 
 @operation(blueprint, "PUT", "/resource_providers/<uuid>", rules.UPDATE, reads_json=True)

@@ -11,9 +11,17 @@ def filter_providers(world: World, wanted: ProviderFilter) -> list[Provider]:
 
     A provider passes ``resources`` if it can give all of it now, alone.
     """
-    sets = list(_sets(world, wanted))
-    numbers = set.intersection(*sorted(sets, key=len)) if sets else set(world.providers)
-    return [provider for number in sorted(numbers) if _passes(provider := world.providers[number], wanted)]
+    sets = sorted(_sets(world, wanted), key=len)
+    numbers = sets[0].intersection(*sets[1:]) if sets else world.providers.keys()
+    found = [world.providers[number] for number in sorted(numbers)]
+    # what the indexes do not tell
+    if wanted.forbidden:
+        found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
+    if wanted.forbidden_aggregates:
+        found = [each for each in found if each.aggregates.isdisjoint(wanted.forbidden_aggregates)]
+    for name, amount in wanted.resources.items():
+        found = [each for each in found if each.inventories[name].accepts(amount, each.used.get(name, 0))]
+    return found
 
 
 def _sets(world: World, wanted: ProviderFilter) -> Iterator[set[int]]:
@@ -35,15 +43,3 @@ def _sets(world: World, wanted: ProviderFilter) -> Iterator[set[int]]:
 
 def _single(number: int | None) -> set[int]:
     return set() if number is None else {number}
-
-
-def _passes(provider: Provider, wanted: ProviderFilter) -> bool:
-    """What the indexes do not tell."""
-    return (
-        provider.traits.isdisjoint(wanted.forbidden)
-        and provider.aggregates.isdisjoint(wanted.forbidden_aggregates)
-        and all(
-            provider.inventories[name].accepts(amount, provider.used.get(name, 0))
-            for name, amount in wanted.resources.items()
-        )
-    )
