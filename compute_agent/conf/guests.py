@@ -45,6 +45,20 @@ POLICY_OPTS = [
         ],
         help="How dedicated CPUs are chosen.",
     ),
+    cfg.BoolOpt(
+        "rebalance",
+        default=False,
+        help="Whether running guests on dedicated CPUs are moved to better places that became free: at most"
+        " one guest each reconcile_interval, and only if it gains rebalance_gain.",
+    ),
+    cfg.FloatOpt(
+        "rebalance_gain",
+        default=2.0,
+        min=0.5,
+        help="What the move of a guest has to gain. Each L3 domain that it crosses no more counts 1, each"
+        " NUMA node 3 more, each package 6 more, each core that it shared with another guest 1; memory that"
+        " has to be moved to other NUMA nodes counts 2 against it.",
+    ),
 ]
 
 LIBVIRT_OPTS = [

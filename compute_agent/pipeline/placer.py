@@ -9,8 +9,9 @@ from compute_agent.host import cpuset
 from compute_agent.inventory.tree import Allocation
 from compute_agent.pipeline.cache import Cache, CachedGuest
 from compute_agent.pipeline.world import World, demands, request_for
-from compute_agent.policy.base import Assignment, Refusal, refit
+from compute_agent.policy.base import Assignment, Refusal, Request, Supply, refit
 from compute_agent.policy.readback import read_back
+from compute_agent.policy.rebalance import best_move
 from compute_agent.policy.reserved import infringes
 
 LOG = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ class Placer:
     def __init__(self, world: World, cache: Cache) -> None:
         self.world = world
         self._cache = cache
+        self._balanced: object = None
+        """What there was when the last look found nobody to move."""
 
     def decide(
         self, guest: Guest, allocation: Allocation, current: Assignment | None = None
@@ -36,11 +39,15 @@ class Placer:
         supply = world.supply(self._cache.holdings())
         if current is not None and (kept := refit(supply, request, current)) is not None:
             return kept
-        chosen = world.policy(supply, request)
+        return self._choose(supply, request)
+
+    def _choose(self, supply: Supply, request: Request) -> Assignment | Refusal | None:
+        """What the policy says, as long as that takes nothing from consumers whose guest is not there yet."""
+        chosen = self.world.policy(supply, request)
         if not isinstance(chosen, Assignment):
             return chosen
         reserved = {
-            consumer: demands(world.zones, unclaimed.allocation)
+            consumer: demands(self.world.zones, unclaimed.allocation)
             for consumer, unclaimed in self._cache.unclaimed.items()
         }
         return infringes(supply, request, chosen, reserved) or chosen
@@ -76,6 +83,28 @@ class Placer:
         for entry in self._cache:
             self._cache.mark(entry)
             self.place(entry)
+
+    def rebalance(self) -> None:
+        """Move one running guest, if it is configured that guests are moved and one gains enough."""
+        world = self.world
+        if world.rebalance_gain is None:
+            return
+        guests = [
+            (request_for(world, entry.guest, entry.allocation), entry.assignment)
+            for entry in self._cache
+            if entry.allocation and entry.assignment and not entry.refusal and not entry.pending
+        ]
+        supply = world.supply(self._cache.holdings())
+        present = (world, guests, supply.holdings)
+        if present == self._balanced:
+            return
+        move = best_move(supply, self._choose, guests, world.rebalance_gain)
+        entry = self._cache.get(move.guest) if move is not None else None
+        if move is None or entry is None:
+            self._balanced = present
+            return
+        self._cache.assign(entry, move.assignment)
+        LOG.info("Guest %s is moved, gaining %.1f: it runs%s", move.guest, move.gain, where(entry))
 
     def found(self, guest: Guest, observed: frozenset[int]) -> Assignment | None:
         """The assignment of a guest that nobody remembers, from the CPUs that the kernel lets it use."""

@@ -190,6 +190,7 @@ class Pipeline:
                 self._limit_guest(event)
             case Reconcile():
                 self._reconcile()
+                self._placer.rebalance()
         self._finish()
         return None
 

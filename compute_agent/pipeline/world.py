@@ -19,7 +19,8 @@ class World:
 
     ``former`` are the zones that have a provider in other shapes of the tree only: what a guest holds there
     keeps it in the zone until it is moved. ``place_unallocated``: guests without an allocation of this host
-    go to the shared CPUs; else they stay.
+    go to the shared CPUs; else they stay. ``rebalance_gain`` is what moving a running guest has to gain (see
+    :mod:`compute_agent.policy.rebalance`); None: none is moved.
     """
 
     topology: Topology
@@ -28,6 +29,7 @@ class World:
     policy: Policy
     place_unallocated: bool = True
     former: tuple[ProviderNode, ...] = ()
+    rebalance_gain: float | None = None
 
     @property
     def zones(self) -> tuple[ProviderNode, ...]:

@@ -251,6 +251,74 @@ class TestUnclaimed:
         assert rig.pipeline.views()[0].refusal == ""
 
 
+class TestRebalance:
+    """Running guests are moved if so configured, one a round."""
+
+    TOPOLOGY = machine(nodes=2, cores=4)
+    WORLD = World(
+        TOPOLOGY,
+        CpuSets(TOPOLOGY.online - {0}, frozenset({0}), frozenset({0})),
+        TREE,
+        POLICIES["topology-aware"],
+        rebalance_gain=2.0,
+    )
+
+    @pytest.fixture
+    def rig(self):
+        """Guests "a" and "b" cross the nodes, for want of room when they came. There is room now."""
+        rig = Rig(self.WORLD)
+        for uuid, node, count in (("w", 0, 1), ("x", 0, 1), ("y", 1, 2), ("z", 1, 1)):
+            rig.run(uuid, (node, count, 0), vcpus=count)
+        self.start(rig, "a")
+        for uuid in ("w", "z"):
+            self.end(rig, uuid)
+        self.start(rig, "b")
+        for uuid in ("x", "y"):
+            self.end(rig, uuid)
+        assert self.crossing(rig) == 2
+        return rig
+
+    def start(self, rig, uuid):
+        rig.handle(StartGuest(uuid, uuid, GuestSettings(2), ("x",), {"root": {"PCPU": 2}}, 1.0))
+
+    def end(self, rig, uuid):
+        guest = rig.driver.running[uuid]
+        rig.driver.end(guest)
+        rig.handle(GuestStopped(guest))
+
+    def crossing(self, rig):
+        return sum(len({cpu // 4 for cpu in rig.observed(uuid)}) > 1 for uuid in ("a", "b"))
+
+    def test_one_guest_a_round_is_moved_until_all_are_well(self, rig):
+        left = []
+        for _ in range(4):
+            rig.handle(Reconcile())
+            left.append(self.crossing(rig))
+        assert left == [1, 0, 0, 0]
+        assert {uuid: set(it.assignment.dedicated) for uuid, it in rig.saved.items()} == {
+            uuid: rig.observed(uuid) for uuid in ("a", "b")
+        }
+
+    @pytest.mark.parametrize("gain", [None, 5.0])
+    def test_nobody_is_moved_unless_it_is_configured_and_worth_it(self, rig, gain):
+        rig.handle(WorldChanged(replace(self.WORLD, rebalance_gain=gain)))
+        writes = rig.driver.writes
+        rig.handle(Reconcile())
+        assert (self.crossing(rig), rig.driver.writes) == (2, writes)
+
+    def test_nobody_is_moved_because_the_agent_restarted(self, rig):
+        rig.restart(world=self.WORLD)
+        assert self.crossing(rig) == 2
+
+    def test_a_guest_that_is_not_where_it_should_be_is_first_brought_there(self, rig):
+        for uuid in ("a", "b"):
+            rig.driver.affinities[uuid][rig.driver.running[uuid].pid] = ALL
+        rig.handle(Reconcile())
+        assert self.crossing(rig) == 2
+        rig.handle(Reconcile())
+        assert self.crossing(rig) == 1
+
+
 class TestReconcile:
     """The kernel is brought back to what was decided."""
 

@@ -1,0 +1,88 @@
+"""Which running guest to move, if any: at most one at a time, and only when it is worth it.
+
+What a guest's place costs is counted in L3 domains: see the constants. Sharing a core is counted by pairs of
+guests, so that the costs of all guests together fall with every move by what it gains at least. A threshold
+above 0 is thus reached after finitely many moves, and no guest goes back and forth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from compute_agent.host.topology import Topology
+from compute_agent.policy.base import Assignment, CpuSet, Policy, Request, Supply
+
+L3_CROSSED = 1.0
+"""Each L3 domain after the first. A guest that crosses NUMA nodes or packages crosses L3 domains as well."""
+NODE_CROSSED = 3.0
+"""Each NUMA node after the first."""
+PACKAGE_CROSSED = 6.0
+"""Each package after the first."""
+CORE_SHARED = 1.0
+"""Each core that a guest shares with another one, for each such guest."""
+MEMORY_MOVED = 2.0
+"""All memory of a guest to other NUMA nodes; a part of its nodes costs that part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A guest, its new assignment, and how much less that costs, its move included."""
+
+    guest: str
+    assignment: Assignment
+    gain: float
+
+
+def best_move(
+    supply: Supply, policy: Policy, guests: Iterable[tuple[Request, Assignment]], least_gain: float
+) -> Move | None:
+    """The move that gains most, if that is at least ``least_gain`` (above 0), the first of equals.
+
+    ``guests`` are those that may be moved, with their present assignments; ``supply`` knows what all guests
+    hold. The policy decides where a guest would go if it came now.
+    """
+    best: Move | None = None
+    for request, current in guests:
+        cost = place_cost(supply, request, current)
+        if cost < least_gain:
+            continue  # nothing to gain, whatever the policy says
+        new = policy(supply, request)
+        if not isinstance(new, Assignment) or new.held == current.held:
+            continue
+        gain = cost - place_cost(supply, request, new) - move_cost(current, new)
+        if gain >= least_gain and (best is None or gain > best.gain):
+            best = Move(request.guest, new, gain)
+    return best
+
+
+def place_cost(supply: Supply, request: Request, assignment: Assignment) -> float:
+    """What is bad about a guest's place: zones crossed, and cores shared with other guests."""
+    topology, cpus = supply.topology, assignment.held
+    return (
+        L3_CROSSED * _crossed([cache.cpus for cache in topology.l3_domains], cpus)
+        + NODE_CROSSED * _crossed([node.cpus for node in topology.numa_nodes], cpus)
+        + PACKAGE_CROSSED * _crossed([package.cpus for package in topology.packages], cpus)
+        + CORE_SHARED * _shared_cores(topology, supply, request, cpus)
+    )
+
+
+def move_cost(current: Assignment, new: Assignment) -> float:
+    """What the move itself costs: memory that is bound to NUMA nodes which the guest leaves."""
+    left = current.mems - new.mems
+    return MEMORY_MOVED * len(left) / len(current.mems) if new.mems and left else 0.0
+
+
+def _crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
+    return max(0, sum(1 for zone in zones if zone & cpus) - 1)
+
+
+def _shared_cores(topology: Topology, supply: Supply, request: Request, cpus: CpuSet) -> int:
+    cores = {topology.threads_of(cpu) for cpu in cpus}
+    return sum(
+        1
+        for guest, held in supply.holdings.items()
+        if guest != request.guest
+        for core in cores
+        if core & held
+    )

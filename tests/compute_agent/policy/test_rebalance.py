@@ -1,0 +1,165 @@
+"""Which running guest is moved, if any."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.policy import POLICIES
+from compute_agent.policy.base import Demand, Request, Supply, ThreadPolicy, assemble
+from compute_agent.policy.rebalance import best_move, move_cost, place_cost
+from tests.compute_agent.inventory.machines import machine
+
+TOPOLOGY = machine(packages=2, nodes=2, l3=2, cores=2, threads=2)
+"""32 CPUs: 4 in an L3 domain, 8 in a NUMA node, 16 in a package."""
+SUPPLY = Supply(TOPOLOGY, CpuSets(TOPOLOGY.online, frozenset(), frozenset()))
+POLICY = POLICIES["topology-aware"]
+
+
+class Host:
+    """Guests by name with their requests and assignments, and what they hold."""
+
+    def __init__(self, **guests):
+        self.requests, self.assignments = {}, {}
+        for name, cpus in guests.items():
+            self.add(name, cpus)
+
+    def add(self, name, cpus, thread_policy=ThreadPolicy.PREFER):
+        demand = Demand("host", TOPOLOGY.online, len(cpus))
+        request = Request(name, len(cpus), (demand,), thread_policy)
+        self.requests[name] = request
+        self.assignments[name] = assemble(self.supply, request, tuple(cpus))
+
+    @property
+    def supply(self):
+        return replace(SUPPLY, holdings={name: it.held for name, it in self.assignments.items()})
+
+    def move(self, least_gain=1.0, policy=POLICY):
+        guests = [(self.requests[name], it) for name, it in self.assignments.items()]
+        return best_move(self.supply, policy, guests, least_gain)
+
+    def cost(self):
+        """Of all guests; a core that two guests share counts once."""
+        both, crossed = (
+            sum(place_cost(supply, self.requests[name], it) for name, it in self.assignments.items())
+            for supply in (self.supply, SUPPLY)
+        )
+        return crossed + (both - crossed) / 2
+
+
+@pytest.mark.parametrize(
+    ("cpus", "cost"),
+    [
+        ((0, 1, 2, 3), 0.0),
+        ((2, 3, 4, 5), 1.0),
+        ((0, 1, 8, 9), 1.0 + 3.0),
+        ((0, 1, 16, 17), 1.0 + 3.0 + 6.0),
+        ((0, 4, 8, 16), 3 * 1.0 + 2 * 3.0 + 6.0),
+    ],
+)
+def test_each_zone_crossed_has_its_cost(cpus, cost):
+    assert Host(a=cpus).cost() == cost
+
+
+def test_a_shared_core_costs_each_of_the_guests():
+    host = Host(a=(0, 2), b=(1,), c=(3,))
+    costs = {name: place_cost(host.supply, host.requests[name], it) for name, it in host.assignments.items()}
+    assert costs == {"a": 2.0, "b": 1.0, "c": 1.0}
+
+
+def test_a_guest_that_crosses_packages_is_brought_together():
+    host = Host(a=(0, 1, 16, 17))
+    move = host.move()
+    assert move.guest == "a"
+    assert place_cost(host.supply, host.requests["a"], move.assignment) == 0.0
+    assert move.gain == 10.0 - 2.0 * (1 / 2)
+
+
+def test_of_two_the_one_that_gains_more_is_moved():
+    host = Host(a=(0, 1, 8, 9), b=(4, 5, 24, 25))
+    assert host.move().guest == "b"
+
+
+def test_memory_elsewhere_counts_against_a_move():
+    """A guest alone in its place, all L3 domains of its node being broken: another node is not worth it."""
+    host = Host(a=(2, 3, 4, 5), b=(0,), c=(6,))
+    assert host.move(least_gain=1.0) is None
+    unbound = replace(host.assignments["a"], mems=frozenset())
+    guests = [(host.requests["a"], unbound)]
+    move = best_move(host.supply, POLICY, guests, 1.0)
+    assert move.gain == 1.0
+    assert move_cost(host.assignments["a"], move.assignment) == 2.0
+
+
+def test_two_guests_on_one_core_are_parted():
+    host = Host(a=(0,), b=(1,))
+    host.requests["b"] = replace(host.requests["b"], thread_policy=ThreadPolicy.SPREAD)
+    move = host.move()
+    assert (move.guest, move.gain) == ("b", 1.0)
+    assert not TOPOLOGY.threads_of(0) & move.assignment.held
+
+
+def test_a_gain_below_the_threshold_moves_nobody():
+    host = Host(a=(2, 3, 4, 5))
+    assert host.move(least_gain=1.0).gain == 1.0
+    assert host.move(least_gain=1.01) is None
+
+
+def test_where_everything_is_well_the_policy_is_not_asked():
+    def policy(supply, request):
+        raise AssertionError
+
+    assert Host(a=(0, 1, 2, 3), b=(4, 5)).move(policy=policy) is None
+
+
+def test_a_refusal_moves_nobody():
+    host = Host(a=(0, 1, 16, 17))
+    host.requests["a"] = replace(host.requests["a"], demands=(Demand("host", frozenset({0}), 4),))
+    assert host.move() is None
+
+
+@st.composite
+def hosts(draw):
+    """Guests on CPUs that came about somehow."""
+    cpus = draw(st.permutations(sorted(TOPOLOGY.online)))
+    host = Host()
+    for name in "abcdefgh"[: draw(st.integers(1, 8))]:
+        count = draw(st.integers(1, 8))
+        if count > len(cpus):
+            break
+        host.add(name, cpus[:count], draw(st.sampled_from([ThreadPolicy.PREFER, ThreadPolicy.SPREAD])))
+        cpus = cpus[count:]
+    return host
+
+
+@settings(deadline=None, max_examples=30)
+@given(hosts(), st.sampled_from([0.5, 1.0, 2.0, 5.0]), st.sampled_from(["topology-aware", "static"]))
+def test_moves_end_and_each_makes_the_host_better_by_its_gain(host, least_gain, policy):
+    rounds, cost = 0, host.cost()
+    limit = cost / least_gain
+    while (move := host.move(least_gain, POLICIES[policy])) is not None:
+        rounds += 1
+        assert rounds <= limit
+        assert move.gain >= least_gain
+        before = dict(host.assignments)
+        host.assignments[move.guest] = move.assignment
+        assert len(move.assignment.dedicated) == len(before[move.guest].dedicated)
+        others = [cpu for name, it in before.items() if name != move.guest for cpu in it.held]
+        assert move.assignment.held.isdisjoint(others)
+        assert host.cost() <= cost - move.gain + 1e-9
+        cost = host.cost()
+
+
+@settings(deadline=None, max_examples=30)
+@given(hosts())
+def test_the_move_is_the_best_of_all_guests(host):
+    """Brute force: every guest alone where the policy would have it."""
+    gains = []
+    for name, current in host.assignments.items():
+        new = POLICY(host.supply, host.requests[name])
+        costs = [place_cost(host.supply, host.requests[name], it) for it in (current, new)]
+        gains.append(costs[0] - costs[1] - move_cost(current, new))
+    move = host.move(least_gain=0.5)
+    assert (move.gain if move else 0.0) == (max(gains) if max(gains) >= 0.5 else 0.0)
