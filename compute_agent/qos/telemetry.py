@@ -47,6 +47,7 @@ class Telemetry:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._events: collections.deque[Event] = collections.deque(maxlen=_REMEMBERED)
         self._shown: set[Series] = set()
+        self._failures: dict[tuple[str, str], str] = {}
         self._actions = Counter(
             "compute_agent_watermark_actions",
             "Actions for the sake of watermarks, by what came of them.",
@@ -85,8 +86,12 @@ class Telemetry:
         self._actions.labels(kind, metric, outcome).inc()
         self._events.append(Event(time.time(), kind, outcome, str(action), guest, metric, reason))
         if outcome is Outcome.FAILED:
-            LOG.error("Failed: %s: %s", action, reason)
+            # What is tried in each round need not be told in each.
+            again = self._failures.get((kind, guest)) == reason
+            LOG.log(logging.DEBUG if again else logging.ERROR, "Failed: %s: %s", action, reason)
+            self._failures[kind, guest] = reason
         else:
+            self._failures.pop((kind, guest), None)
             LOG.info("%s: %s", "Preview" if outcome is Outcome.PREVIEW else "Watermark", action)
 
     def show(self, snapshot: Snapshot, state: QosState) -> None:

@@ -1,0 +1,191 @@
+"""A host whose guests want more than there is, with the agent's own pipeline, worker and loop; only the
+kernel is a dictionary.
+"""
+
+import threading
+
+from prometheus_client import CollectorRegistry
+
+from compute_agent import conf as agent_conf
+from compute_agent.controllers.base import GuestController
+from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.daemon.evictions import Evictions
+from compute_agent.daemon.watermarks import Watermarks, limits
+from compute_agent.drivers.base import DriverError, GuestSettings
+from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.pipeline.events import StartGuest
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.state import StateFile
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from compute_agent.qos import sorters
+from compute_agent.qos.levers import CPU_QUOTA
+from compute_agent.qos.metrics import Metric, Registry, Unit
+from compute_agent.qos.settings import read_settings
+from compute_agent.qos.snapshot import Knob
+from compute_agent.qos.sources.base import whole
+from compute_agent.qos.telemetry import Telemetry
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.inventory.machines import machine
+
+TOPOLOGY = machine(nodes=1, cores=8)
+NODE = "11111111-0000-4000-8000-000000000000"
+HELD = {"VCPU": Inventory(64, max_unit=64)}
+TREE = ProviderTree((ProviderNode("h", NODE, None, HELD, cpus=TOPOLOGY.online),))
+SETS = CpuSets(frozenset({7}), TOPOLOGY.online - {7}, TOPOLOGY.online - {7})
+QUOTA = Knob("cpu_quota")
+
+LINES = """
+[qos]
+evict_grace = 0.2
+margin = 0
+
+[watermark:cpu]
+metric = cpu_usage
+throttle_down = 4
+throttle_up = 3
+for_samples = 1
+cool_down = 0
+"""
+
+
+class Quotas(GuestController):
+    """What controller ``cpu`` does, on a dictionary that outlives it."""
+
+    name = "quota"
+
+    def __init__(self, kernel, broken):
+        self._kernel, self._broken = kernel, broken
+
+    def drifted(self, target):
+        has = self._kernel.get(target.guest.uuid)
+        return None if has == target.limits.get(QUOTA) else f"quota {has}"
+
+    def apply(self, target):
+        if target.limits and target.guest.uuid in self._broken:
+            raise DriverError(f"guest {target.guest.uuid} cannot be limited")
+        changed = self.drifted(target) is not None
+        self._kernel[target.guest.uuid] = target.limits.get(QUOTA)
+        return changed
+
+
+class StubbornDriver(FakeDriver):
+    """Guests in ``stubborn`` end when ``patience`` is over, or not at all if it is None."""
+
+    def __init__(self, cpus):
+        super().__init__(cpus)
+        self.stubborn = set()
+        self.stopping = threading.Event()
+        self.yields = threading.Event()
+        self.absent = False
+
+    def guests(self):
+        if self.absent:
+            raise DriverError("nobody can say what runs")
+        return super().guests()
+
+    def stop(self, guest, timeout):
+        self.stopping.set()
+        if guest.uuid in self.stubborn:
+            self.yields.wait(20)
+        super().stop(guest, timeout)
+
+
+class Overload:
+    """The host; an agent on it comes and goes with ``boot`` and ``crash``."""
+
+    def __init__(self, folder, client=None):
+        self.folder, self.client = folder, client
+        self.driver = StubbornDriver(TOPOLOGY.online)
+        self.kernel, self.broken, self.demand = {}, set(), {}
+        self.switches = []
+        self.lines = LINES
+        self.registry = Registry(
+            [
+                Metric(
+                    *("cpu_usage", Unit.CORES, 7, self._measure, sorters.CPU, CPU_QUOTA),
+                    throttle_quantified=True,
+                    evictable=True,
+                    evict_quantified=True,
+                )
+            ]
+        )
+        self.watermarks = self.pipeline = None
+
+    # The agent
+
+    def settings(self):
+        path = self.folder / "agent.conf"
+        path.write_text(self.lines)
+        return read_settings(agent_conf.load([], [str(path)]), self.registry)
+
+    def boot(self):
+        """Another agent with what the one before has saved."""
+        self.state = StateFile(self.folder / "state.json")
+        self.metrics = CollectorRegistry()
+        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        controllers = (CpusetController(self.driver), Quotas(self.kernel, self.broken))
+        self.pipeline = Pipeline(world, self.driver, controllers, self.state.keep_guests, Metrics())
+        settings, qos = self.settings(), self.state.state.qos
+        self.watermarks = Watermarks(
+            settings,
+            qos,
+            self.pipeline,
+            Evictions(settings, self.pipeline, self.driver, lambda: self.client),
+            self.switches.append,
+            self.state.keep_qos,
+            Telemetry(self.metrics),
+        )
+        self.pipeline.start(self.state.state.guests, limits=limits(qos))
+
+    def crash(self):
+        """The agent ends, and says nothing to anybody: neither state nor kernel change any more."""
+        self.watermarks.stop()
+        self.pipeline.stop()
+
+    def reload(self, lines):
+        """Other settings, and no thread beside the rounds that are made by hand."""
+        self.lines = lines
+        self.watermarks._settings = self.watermarks._evictions.settings = self.settings()
+
+    # The guests
+
+    def run(self, uuid, cores, qos_class="BE", vcpus=4, allocation=None):
+        self.demand[uuid] = cores
+        held = {NODE: {"VCPU": vcpus}} if allocation is None else allocation
+        settings = GuestSettings(vcpus=vcpus, qos_class=qos_class)
+        self.pipeline.submit(StartGuest(uuid, uuid, settings, ("x",), held, 0.0)).result(10)
+
+    def usage(self):
+        return sum(self._used(uuid) for uuid in self.driver.running)
+
+    def limits(self):
+        """What the kernel has."""
+        return {
+            uuid: round(limit, 2)
+            for uuid, limit in self.kernel.items()
+            if limit is not None and uuid in self.driver.running
+        }
+
+    def saved(self):
+        """What another agent would find."""
+        return StateFile(self.folder / "state.json").state.qos
+
+    def rounds(self, most=200, until=None):
+        """Rounds until a condition holds (None: so many). Returns how many it took."""
+        for number in range(most):
+            if until is not None and until():
+                return number
+            self.watermarks.round()
+        assert until is None, "it did not happen"
+        return most
+
+    def _used(self, uuid):
+        limit = self.kernel.get(uuid)
+        return self.demand[uuid] if limit is None else min(limit, self.demand[uuid])
+
+    def _measure(self, now, before):
+        used = {one.facts.uuid: self._used(one.facts.uuid) for one in now.subjects}
+        return whole(sum(used.values()), used, 8.0)

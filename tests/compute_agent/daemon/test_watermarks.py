@@ -1,0 +1,282 @@
+"""The loop of the watermarks through the real worker: throttled, given back, and never forgotten."""
+
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.daemon.watermark_list import watermark_rows
+from compute_agent.daemon.watermarks import differences
+from compute_agent.pipeline.events import GuestStarted, LimitGuest
+from compute_agent.qos.snapshot import Knob
+from compute_agent.qos.state import QosState, Throttled
+from compute_agent.report.client import ConsumerAllocations
+from tests.compute_agent.daemon.overload import LINES, NODE, QUOTA, Overload
+
+SWITCH = LINES + "disable_scheduling = 3.5\n"
+EVICT = """
+[qos]
+evict_grace = 0.2
+
+[watermark:cpu]
+metric = cpu_usage
+evict = 4
+for_samples = 1
+"""
+
+
+class Placement:
+    """A client in whose Placement everybody holds something here."""
+
+    def __init__(self):
+        self.given_back = []
+
+    def allocations(self, consumer):
+        held = {} if consumer in self.given_back else {NODE: {"VCPU": 4}}
+        return ConsumerAllocations(consumer, held, 1, "p", "u", "INSTANCE")
+
+    def set_allocations(self, held):
+        assert held.resources == {}
+        self.given_back.append(held.consumer)
+
+
+@pytest.fixture
+def host(tmp_path):
+    host = Overload(tmp_path)
+    host.boot()
+    yield host
+    host.driver.yields.set()
+    host.crash()
+
+
+@pytest.fixture
+def overloaded(host):
+    """3 + 2 cores are wanted, and 4 may be used."""
+    host.run("big", 3.0)
+    host.run("small", 2.0)
+    return host
+
+
+def calm_down(host):
+    host.demand = dict.fromkeys(host.demand, 0.5)
+
+
+def test_one_guest_gives_way_and_has_everything_back(overloaded):
+    overloaded.watermarks.round()
+    assert overloaded.usage() <= 4
+    assert overloaded.limits().keys() == {"big"}
+    (view,) = (one for one in overloaded.pipeline.views() if one.limits)
+    assert view.limits == {QUOTA: overloaded.kernel["big"]}
+    calm_down(overloaded)
+    overloaded.rounds(until=lambda: not overloaded.limits())
+    assert overloaded.saved().throttles == ()
+
+
+def test_guests_that_hold_dedicated_cpus_or_of_which_it_is_not_known_are_left_alone(host):
+    host.run("dedicated", 3.0, allocation={NODE: {"PCPU": 1}}, vcpus=1)
+    host.run("better", 2.0, qos_class="LS")
+    host.run("unknown", 2.0)
+    host.pipeline._cache.get("unknown").allocation = None
+    host.rounds(3)
+    assert host.limits() == {}
+    host.run("mine", 3.0)
+    host.rounds(1)
+    assert host.limits() == {"mine": 0.4}
+
+
+def test_a_guest_that_cannot_be_limited_costs_others_and_one_line_in_the_log(overloaded, caplog):
+    overloaded.broken.add("big")
+    with caplog.at_level(logging.INFO):
+        overloaded.rounds(5)
+    assert overloaded.limits().keys() == {"small"}
+    assert caplog.text.count("guest big cannot be limited") == 1
+    assert "Watermark: throttle small to" in caplog.text
+
+
+def test_throttled_guests_outlive_the_agent(overloaded):
+    overloaded.rounds(2)
+    before = overloaded.limits()
+    overloaded.crash()
+    overloaded.boot()
+    overloaded.rounds(3)
+    assert overloaded.limits() == before
+    calm_down(overloaded)
+    overloaded.rounds(until=lambda: not overloaded.limits())
+    assert overloaded.saved().throttles == ()
+
+
+def test_an_agent_that_died_while_it_throttled_leaves_nothing_throttled(overloaded):
+    """The limit is in the state, and not in the kernel yet."""
+    overloaded.crash()
+    overloaded.state.keep_qos(QosState((Throttled("big", QUOTA, 1.0),)))
+    calm_down(overloaded)
+    overloaded.boot()
+    overloaded.rounds(1)
+    overloaded.rounds(until=lambda: not overloaded.limits())
+    assert overloaded.saved().throttles == ()
+
+
+def test_without_watermarks_what_is_owed_is_given_back_and_the_loop_ends(overloaded):
+    overloaded.reload(SWITCH)
+    overloaded.rounds(2)
+    assert overloaded.switches == [True]
+    overloaded.crash()
+    overloaded.lines = ""
+    overloaded.boot()
+    overloaded.watermarks.start()
+    deadline = threading.Event()
+    while overloaded.watermarks.is_running:
+        deadline.wait(0.02)
+    assert overloaded.limits() == {}
+    assert overloaded.switches[-1] is False
+    assert overloaded.saved().throttles == ()
+    assert overloaded.saved().scheduling_off is False
+
+
+def test_without_watermarks_and_debts_there_is_no_loop(tmp_path):
+    host = Overload(tmp_path)
+    host.lines = ""
+    host.boot()
+    host.watermarks.start()
+    assert not host.watermarks.is_running
+    host.lines = LINES
+    host.watermarks.use(host.settings())
+    assert host.watermarks.is_running
+    host.crash()
+    assert not host.watermarks.is_running
+
+
+def test_a_removed_section_gives_back_what_it_took(overloaded):
+    overloaded.rounds(1)
+    assert overloaded.limits()
+    overloaded.reload("")
+    overloaded.rounds(until=lambda: not overloaded.limits())
+
+
+def test_the_switch_outlives_the_agent(overloaded):
+    overloaded.reload(SWITCH)
+    overloaded.rounds(2)
+    assert overloaded.switches == [True]
+    overloaded.crash()
+    calm_down(overloaded)
+    overloaded.boot()
+    overloaded.rounds(until=lambda: overloaded.switches == [True, False])
+    assert overloaded.saved().scheduling_off is False
+
+
+def test_nothing_is_forgotten_as_long_as_the_driver_does_not_answer(overloaded):
+    overloaded.rounds(1)
+    before = overloaded.saved()
+    assert before.throttles
+    overloaded.crash()
+    overloaded.driver.absent = True
+    overloaded.boot()
+    overloaded.rounds(3)
+    assert overloaded.saved() == before
+    overloaded.driver.absent = False
+    calm_down(overloaded)
+    overloaded.pipeline.submit(LimitGuest("nobody", QUOTA, None)).exception(10)  # the driver is asked again
+    overloaded.rounds(until=lambda: not overloaded.limits())
+
+
+def test_a_rebooted_guest_is_throttled_again(overloaded):
+    overloaded.rounds(1)
+    before = overloaded.limits()["big"]
+    guest = overloaded.driver.running["big"]
+    overloaded.driver.running["big"] = replace(guest, pid=5)
+    overloaded.driver.affinities["big"] = {5: overloaded.driver.cpus}
+    event = GuestStarted(overloaded.driver.running["big"], {NODE: {"VCPU": 4}})
+    overloaded.pipeline.submit(event).result(10)
+    assert overloaded.limits() == {}
+    overloaded.rounds(1)
+    assert overloaded.limits()["big"] == before
+
+
+def test_a_limit_that_nobody_remembers_is_taken_away(overloaded):
+    """An answer that came too late counts as a failure, and the limit is there nevertheless."""
+    calm_down(overloaded)
+    overloaded.pipeline.submit(LimitGuest("small", QUOTA, 1.0)).result(10)
+    overloaded.rounds(1)
+    assert overloaded.limits() == {}
+
+
+def test_limits_that_levers_set_by_themselves_are_not_the_pipelines(overloaded):
+    rules = overloaded.settings().rules
+    lever = replace(rules.registry.levers["cpu_quota"], set_limit=lambda *_: None)
+    rules.registry.levers["cpu_quota"] = lever
+    state = QosState((Throttled("big", QUOTA, 1.0), Throttled("big", Knob("other"), 2.0)))
+    assert differences(rules, state, overloaded.pipeline.views()) == [LimitGuest("big", Knob("other"), 2.0)]
+
+
+def test_a_round_that_fails_is_told_once_and_counted(overloaded, caplog):
+    overloaded.lines = LINES.replace("[qos]", "[qos]\ninterval = 0.1")
+    overloaded.watermarks.use(overloaded.settings())
+    overloaded.watermarks._subjects = None
+    counted = lambda: overloaded.metrics.get_sample_value(  # noqa: E731
+        "compute_agent_watermark_round_failures_total"
+    )
+    while counted() < 3:
+        threading.Event().wait(0.05)
+    assert caplog.text.count("A round of the watermarks failed") == 1
+
+
+def test_evicted_guests_are_stopped_the_largest_first_and_no_more_than_needed(overloaded):
+    overloaded.reload(EVICT)
+    overloaded.client = Placement()
+    overloaded.rounds(1)
+    assert overloaded.saved().evicting == {"big"}
+    overloaded.rounds(until=lambda: not overloaded.saved().evictions)
+    assert overloaded.driver.running.keys() == {"small"}
+    assert [view.guest.uuid for view in overloaded.pipeline.views()] == ["small"]
+    assert overloaded.client.given_back == ["big"]
+
+
+def test_an_eviction_is_finished_by_the_next_agent(overloaded):
+    overloaded.driver.stubborn.add("big")
+    overloaded.client = Placement()
+    overloaded.reload(EVICT)
+    overloaded.rounds(1)
+    assert overloaded.driver.stopping.wait(10)
+    overloaded.crash()
+    assert overloaded.saved().evicting == {"big"}
+    overloaded.driver.stubborn.clear()
+    overloaded.boot()
+    overloaded.rounds(until=lambda: not overloaded.saved().evictions)
+    assert overloaded.driver.running.keys() == {"small"}
+    assert overloaded.client.given_back == ["big"]
+
+
+def test_rows_tell_line_usage_gap_streak_and_what_is_done(overloaded):
+    overloaded.reload(SWITCH)
+    overloaded.rounds(1)
+    rows = {row["action"]: row for row in watermark_rows(overloaded.watermarks.seen)}
+    assert rows["throttle_down"] == {
+        "section": "cpu",
+        "metric": "cpu_usage",
+        "unit": "cores",
+        "domain": "",
+        "mode": "act",
+        "action": "throttle_down",
+        "line": "4",
+        "amount": 4.0,
+        "usage": 5.0,
+        "gap": 1.0,
+        "streak": 1,
+        "for_samples": 1,
+        "in_force": [f"big has {overloaded.kernel['big']:g} cores"],
+    }
+    assert rows["disable_scheduling"]["in_force"] == ["new guests are kept away"]
+    assert (rows["throttle_up"]["gap"], rows["throttle_up"]["in_force"]) == (None, [])
+    calm_down(overloaded)
+    overloaded.rounds(1)
+    rows = {row["action"]: row for row in watermark_rows(overloaded.watermarks.seen)}
+    assert (rows["throttle_up"]["gap"], rows["throttle_down"]["gap"]) == (2.0, None)
+
+
+def test_no_row_is_wrong_before_the_first_round(host):
+    rows = watermark_rows(host.watermarks.seen)
+    assert [(row["action"], row["line"], row["usage"]) for row in rows] == [
+        ("throttle_down", "4", None),
+        ("throttle_up", "3", None),
+    ]
