@@ -13,11 +13,13 @@ and so holds that row's lock until it ends. Two things follow:
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
 import sqlalchemy as sa
 
+from placement.db.batch import KEPT_SIZES, Batch, Prepared, placed, places
 from placement.db.tables import change_buckets
 
 PROVIDERS: Final = 256
@@ -31,27 +33,49 @@ def bucket_of(uuid: str) -> int:
     return crc32(uuid.encode()) % PROVIDERS
 
 
-def lock(conn: sa.Connection, buckets: Iterable[int]) -> None:
-    """Increment the counters of the buckets, in an order that cannot deadlock."""
-    ordered = sorted(set(buckets))
-    if not ordered:
+def counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
+    """The present counter of the bucket, as part of a statement."""
+    return sa.select(change_buckets.c.counter).where(change_buckets.c.id == bucket).scalar_subquery()
+
+
+def lock(batch: Batch, buckets: Iterable[int], *, in_order: bool) -> None:
+    """Increment the counters of the buckets.
+
+    :param in_order: whether an update of several might lock them in an order that deadlocks.
+    """
+    chosen = sorted(set(buckets))
+    if not chosen:
         return
-    if len(ordered) > 1 and conn.dialect.name != "sqlite":
-        conn.execute(_in_order, {"buckets": ordered}).all()
-    conn.execute(_increment, {"buckets": ordered})
+    values = placed("bucket", chosen)
+    if len(chosen) > 1 and in_order:
+        batch.add(_in_order(len(chosen)), values)
+    batch.add(_increment(len(chosen)), values)
 
 
-_chosen: Final = change_buckets.c.id.in_(sa.bindparam("buckets", expanding=True))
-_in_order: Final = (
-    sa.select(change_buckets.c.id).where(_chosen).order_by(change_buckets.c.id).with_for_update()
-)
-_increment: Final = sa.update(change_buckets).where(_chosen).values(counter=change_buckets.c.counter + 1)
+def _chosen(count: int) -> sa.ColumnElement[bool]:
+    return change_buckets.c.id.in_(places("bucket", count, sa.Integer))
 
 
-def count_deletion(conn: sa.Connection, bucket: int) -> None:
-    """Say that a provider of the (locked) bucket is gone, as no stamp can."""
-    conn.execute(
-        sa.update(change_buckets)
-        .where(change_buckets.c.id == bucket)
-        .values(deletions=change_buckets.c.deletions + 1)
+@lru_cache(KEPT_SIZES)
+def _in_order(count: int) -> Prepared:
+    ordered = sa.select(change_buckets.c.id).where(_chosen(count)).order_by(change_buckets.c.id)
+    return Prepared(ordered.with_for_update())
+
+
+@lru_cache(KEPT_SIZES)
+def _increment(count: int) -> Prepared:
+    return Prepared(
+        sa.update(change_buckets).where(_chosen(count)).values(counter=change_buckets.c.counter + 1)
     )
+
+
+def count_deletion(batch: Batch, bucket: int) -> None:
+    """Say that a provider of the (locked) bucket is gone, as no stamp can."""
+    batch.add(_count_deletion, {"bucket": bucket})
+
+
+_count_deletion: Final = Prepared(
+    sa.update(change_buckets)
+    .where(change_buckets.c.id == sa.bindparam("bucket"))
+    .values(deletions=change_buckets.c.deletions + 1)
+)

@@ -3,68 +3,77 @@
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from placement.db import buckets, engine, errors
+from placement.db.batch import KEPT_SIZES, Answer, Batch, Prepared, Values, insertions, placed, places
 from placement.db.engine import PoolOptions
 from placement.db.names import Names
 from placement.db.probe import Probe
-from placement.db.tables import change_buckets, resource_providers
+from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_chosen_providers: Final = resource_providers.c.id.in_(sa.bindparam("ids", expanding=True))
-_present_counter: Final = (
-    sa.select(change_buckets.c.counter)
-    .where(change_buckets.c.id == resource_providers.c.bucket)
-    .scalar_subquery()
-)
-_stamp_usage: Final = (
-    sa.update(resource_providers)
-    .where(_chosen_providers)
-    .values(
-        change_seq=_present_counter,
-        generation=resource_providers.c.generation + sa.bindparam("by"),
-        updated_at=sa.bindparam("now"),
-    )
-)
-_stamp_all: Final = _stamp_usage.values(described_seq=_present_counter)
-
 
 class Transaction:
-    """One write transaction: a connection, the locks it took and what it changed.
+    """One write transaction: its statements, the locks it took and what it changed.
 
-    ``now`` is the time (seconds since 1970) that its changes carry.
+    Statements are :meth:`queued <queue>` and sent when an answer is looked at, when
+    ``conn`` is used, or at the end. ``now`` is the time (seconds since 1970) that the
+    changes carry. An ``optimistic`` transaction may insert what could be there already:
+    if it is, all starts again, in a transaction that is not optimistic.
     """
 
-    def __init__(self, conn: sa.Connection, names: Names) -> None:
-        self.conn = conn
+    def __init__(self, conn: sa.Connection, names: Names, *, optimistic: bool) -> None:
+        self._conn = conn
+        self._batch = Batch(conn)
         self.names = names
+        self.optimistic = optimistic
         self.now = time.time()
         self._changed: dict[int, _Change] = {}
 
+    @property
+    def conn(self) -> sa.Connection:
+        """The connection, for statements that run seldom; what is queued is sent before."""
+        self._batch.send()
+        return self._conn
+
+    def queue(self, statement: Prepared, values: Values) -> Answer:
+        """Have a statement executed, at the latest when its answer is looked at."""
+        return self._batch.add(statement, values)
+
+    def insert(self, table: sa.Table, rows: Sequence[Values]) -> None:
+        """Queue the insertion of rows, all with the same columns."""
+        for statement, values in insertions(table, rows):
+            self.queue(statement, values)
+
     def lock(self, uuids: Iterable[str]) -> None:
-        """Wait until no other transaction writes to these providers.
+        """From the next answer on, no other transaction writes to these providers.
 
         A second call in one transaction may wait in a circle with another
         transaction; the database ends that and :meth:`Database.write` starts again.
         """
-        buckets.lock(self.conn, (buckets.bucket_of(uuid) for uuid in uuids))
+        self.lock_buckets(buckets.bucket_of(uuid) for uuid in uuids)
 
     def lock_names(self) -> None:
         """As :meth:`lock`, for the names of resource classes and traits."""
-        buckets.lock(self.conn, (buckets.NAMES,))
+        self.lock_buckets((buckets.NAMES,))
 
     def lock_trees(self) -> None:
         """As :meth:`lock`, for moving providers between parents."""
-        buckets.lock(self.conn, (buckets.TREES,))
+        self.lock_buckets((buckets.TREES,))
+
+    def lock_buckets(self, numbers: Iterable[int]) -> None:
+        """As :meth:`lock`, for all that is in these buckets."""
+        buckets.lock(self._batch, numbers, in_order=self._conn.dialect.name != "sqlite")
 
     def exists(self, condition: sa.ColumnElement[bool]) -> bool:
         """Whether the table that the condition is about has such a row."""
@@ -81,14 +90,15 @@ class Transaction:
 
     def deleted(self, uuid: str) -> None:
         """Note that this (locked) provider is gone."""
-        buckets.count_deletion(self.conn, buckets.bucket_of(uuid))
+        buckets.count_deletion(self._batch, buckets.bucket_of(uuid))
 
-    def flush(self) -> None:
-        """Write the stamps of what changed; the last thing before the commit."""
+    def finish(self) -> None:
+        """Send what is queued and the stamps of what changed; the last thing before the commit."""
         for change in sorted(set(self._changed.values())):
-            statement = _stamp_usage if change.usage_only else _stamp_all
             ids = sorted(number for number, each in self._changed.items() if each == change)
-            self.conn.execute(statement, {"ids": ids, "now": self.now, "by": change.bumps})
+            values = {**placed("id", ids), "now": self.now, "by": change.bumps}
+            self.queue(_stamp(len(ids), described=not change.usage_only), values)
+        self._batch.send(commit=True)
 
 
 class _Change(NamedTuple):
@@ -99,6 +109,20 @@ class _Change(NamedTuple):
 
 
 _NO_CHANGE: Final = _Change(0, usage_only=True)
+
+
+@lru_cache(KEPT_SIZES)
+def _stamp(count: int, *, described: bool) -> Prepared:
+    counter = buckets.counter(resource_providers.c.bucket)
+    values: dict[str, Any] = {
+        "change_seq": counter,
+        "generation": resource_providers.c.generation + sa.bindparam("by"),
+        "updated_at": sa.bindparam("now"),
+    }
+    if described:
+        values["described_seq"] = counter
+    chosen = resource_providers.c.id.in_(places("id", count, sa.Integer))
+    return Prepared(sa.update(resource_providers).where(chosen).values(values))
 
 
 class Database:
@@ -113,7 +137,8 @@ class Database:
         self.names = Names()
         self._patience = options.lock_timeout
         self._attempts = 1 + options.retries
-        self._writer = engine.create(url, "READ COMMITTED", options)
+        writer = engine.create(url, "READ COMMITTED", options)
+        self._writer = writer.execution_options(**{engine.WRITES: True})
         self._reader = engine.create(url, "REPEATABLE READ", options, ping=True)
         self._autocommitting = engine.create(url, "AUTOCOMMIT", options)
         self._probe = Probe(self._autocommitting)
@@ -159,15 +184,13 @@ class Database:
         for attempt in range(1, self._attempts + 1):
             committing = False
             try:
-                with self._writer.connect() as connection:
-                    conn = connection.execution_options(**{engine.WRITES: True})
-                    with conn.begin() as begun:
-                        tx = Transaction(conn, self.names)
-                        result = work(tx)
-                        tx.flush()
-                        committing = True
-                        begun.commit()
-                        return result
+                with self._writer.connect() as conn, conn.begin() as begun:
+                    tx = Transaction(conn, self.names, optimistic=attempt == 1 and self._attempts > 1)
+                    result = work(tx)
+                    committing = True
+                    tx.finish()
+                    begun.commit()
+                    return result
             except exc.IntegrityError as error:
                 self.names.clear()
                 last: exc.SQLAlchemyError = error

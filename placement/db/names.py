@@ -1,10 +1,19 @@
 """Resource classes and traits: their numbers in the database, remembered."""
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import sqlalchemy as sa
 
 from placement.db.tables import resource_classes, traits
+
+
+class Connected(Protocol):
+    """What has a connection, maybe only when it is asked for it."""
+
+    @property
+    def conn(self) -> sa.Connection:
+        """The connection."""
 
 
 class NameTable:
@@ -21,12 +30,14 @@ class NameTable:
             table.c.name.in_(sa.bindparam("names", expanding=True))
         )
 
-    def ids(self, conn: sa.Connection, names: Iterable[str]) -> dict[str, int]:
-        """The ids of those of the names that exist."""
+    def ids(self, source: Connected, names: Iterable[str]) -> dict[str, int]:
+        """The ids of those of the names that exist; the source is only asked for unknown ones."""
         wanted = set(names)
         unknown = [name for name in wanted if name not in self._ids]
         if unknown:
-            self._ids.update({row.name: row.id for row in conn.execute(self._query, {"names": unknown})})
+            self._ids.update(
+                {row.name: row.id for row in source.conn.execute(self._query, {"names": unknown})}
+            )
         return {name: self._ids[name] for name in wanted if name in self._ids}
 
     def clear(self) -> None:

@@ -72,7 +72,8 @@ def _adopt(tx: Transaction, owner: Owner) -> None:
 
 def _forget(tx: Transaction, findings: Sequence[Finding]) -> None:
     """Remove consumers that still hold nothing once no claim can come between."""
-    locked = [row.id for row in consumer_store.lock(tx, [finding.subject for finding in findings]).values()]
+    subjects = [finding.subject for finding in findings]
+    locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
     holding = set(tx.conn.execute(query).scalars())
     consumer_store.remove(tx, [number for number in locked if number not in holding])

@@ -115,7 +115,7 @@ def run(
     notes = examine(source, skip_orphans=skip_orphans)
 
     def work(tx: Transaction) -> Outcome:
-        buckets.lock(tx.conn, buckets.ALL)
+        tx.lock_buckets(buckets.ALL)
         if check_target(tx.conn, source):
             return Outcome(False, _compare(source, tx.conn))
         classes.make_standard_names(tx, additional_classes)

@@ -1,9 +1,11 @@
 """Which aggregates a provider is in."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import sqlalchemy as sa
 
+from placement.db.batch import Prepared
 from placement.db.database import Transaction
 from placement.db.tables import provider_aggregates
 from placement.store import providers
@@ -17,11 +19,15 @@ def replace(tx: Transaction, uuid: str, generation: int | None, aggregates: Sequ
     :raises NotFound, ConcurrentUpdate: no such provider, stale generation.
     """
     row = providers.lock(tx, uuid, generation)
-    tx.conn.execute(sa.delete(provider_aggregates).where(provider_aggregates.c.provider_id == row.id))
-    if aggregates:
-        tx.conn.execute(
-            sa.insert(provider_aggregates),
-            [{"provider_id": row.id, "aggregate": aggregate} for aggregate in sorted(aggregates)],
-        )
+    tx.queue(_removal, {"provider": row.id})
+    tx.insert(
+        provider_aggregates,
+        [{"provider_id": row.id, "aggregate": aggregate} for aggregate in sorted(aggregates)],
+    )
     tx.changed([row.id], generation=generation is not None)
     return row.generation + (generation is not None)
+
+
+_removal: Final = Prepared(
+    sa.delete(provider_aggregates).where(provider_aggregates.c.provider_id == sa.bindparam("provider"))
+)

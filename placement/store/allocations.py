@@ -1,11 +1,13 @@
 """Allocations: what a consumer holds of which provider, claimed and given back as one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import sqlalchemy as sa
 
+from placement.db.batch import KEPT_SIZES, Prepared, chunks, placed, placed_rows, places
 from placement.db.database import Transaction
 from placement.db.tables import (
     allocations,
@@ -40,13 +42,18 @@ class Claim:
     keeps_owner: bool = False
     keeps_type: bool = False
 
+    @property
+    def takes(self) -> bool:
+        """Whether it holds anything."""
+        return any(self.resources.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """What claims found: the consumers that exist, and the ids of the providers they hold something of."""
+    """The consumers that existed, by uuid, and the providers they hold something of: id and uuid."""
 
     consumers: Mapping[str, consumer_store.Row]
-    held: frozenset[int]
+    held: Mapping[int, str]
 
 
 def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
@@ -60,54 +67,76 @@ def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
 
 
 def lock_claimed(tx: Transaction, claims: Sequence[Claim], more: Iterable[str] = ()) -> Locked:
-    """Check the generations and lock all that the claims touch: consumers first, then providers."""
-    known = consumer_store.lock(tx, [claim.consumer for claim in claims]) if claims else {}
+    """Check the generations, make new consumers, lock all that the claims touch: consumers first."""
+    # Consumers that the client calls new most often are: looked up only if they cannot be inserted.
+    new_only = all(claim.generation is None and claim.takes for claim in claims)
+    locked = Locked({}, {}) if tx.optimistic and new_only else _lock(tx, [claim.consumer for claim in claims])
+    known = locked.consumers
     for claim in claims:
         consumer_store.check_generation(claim.consumer, known.get(claim.consumer), claim.generation)
-    held = _held(tx.conn, known.values())
+    new = {claim.consumer: claim.owner for claim in claims if claim.takes and claim.consumer not in known}
+    consumer_store.create(tx, new)
     named = {uuid for claim in claims for uuid in claim.resources}
-    tx.lock({*held.values(), *named, *more})
-    return Locked(known, frozenset(held))
+    tx.lock({*locked.held.values(), *named, *more})
+    return locked
+
+
+def _lock(tx: Transaction, uuids: Collection[str]) -> Locked:
+    if not uuids:
+        return Locked({}, {})
+    consumers_locked = consumer_store.lock(tx, uuids)
+    held = tx.queue(_held_by(len(uuids)), placed("uuid", uuids))
+    known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
+    return Locked(known, {number: uuid for number, uuid in held.rows})  # noqa: C416  # rows are not pairs
 
 
 def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> None:
     """The second half of :func:`replace`, for locked consumers and providers."""
     classes = _class_ids(tx, claims)
-    if locked.consumers:
-        ids = [row.id for row in locked.consumers.values()]
-        tx.conn.execute(sa.delete(allocations).where(allocations.c.consumer_id.in_(ids)))
-    stocks = _read_stocks(tx.conn, {uuid for claim in claims for uuid in claim.resources})
-    _check_capacity(claims, stocks)
-    _insert(tx, claims, locked.consumers, stocks, classes)
+    _remove(tx, [row.id for row in locked.consumers.values()])
+    stocks = _read_stocks(tx, {uuid for claim in claims for uuid in claim.resources})
+    _check_capacity(claims, stocks, classes)
+    _insert(tx, claims, stocks, classes)
+    _update_consumers(tx, claims, locked.consumers)
     tx.changed((stock.provider_id for stock in stocks.values()), generation=True, usage_only=True)
     tx.changed(locked.held, generation=False, usage_only=True)
 
 
 def _class_ids(tx: Transaction, claims: Sequence[Claim]) -> dict[str, int]:
-    for claim in claims:
-        names = {name for resources in claim.resources.values() for name in resources}
-        unknown = sorted(names - set(tx.names.classes.ids(tx.conn, names)))
-        if unknown:
-            raise InvalidRequest(
-                f"Unable to allocate inventory for consumer {claim.consumer}: "
-                f"No such resource class {', '.join(unknown)}."
-            )
     every = {name for claim in claims for resources in claim.resources.values() for name in resources}
-    return tx.names.classes.ids(tx.conn, every)
+    found = tx.names.classes.ids(tx, every)
+    if len(found) < len(every):
+        for claim in claims:
+            names = {name for resources in claim.resources.values() for name in resources}
+            if unknown := sorted(names - set(found)):
+                raise InvalidRequest(
+                    f"Unable to allocate inventory for consumer {claim.consumer}: "
+                    f"No such resource class {', '.join(unknown)}."
+                )
+    return found
 
 
-def _held(conn: sa.Connection, rows: Iterable[consumer_store.Row]) -> dict[int, str]:
-    """Id and uuid of the providers of which the consumers hold something."""
-    ids = [row.id for row in rows]
-    return {row.provider_id: row.uuid for row in conn.execute(_held_by, {"ids": ids})} if ids else {}
+@lru_cache(KEPT_SIZES)
+def _held_by(count: int) -> Prepared:
+    return Prepared(
+        sa.select(allocations.c.provider_id, resource_providers.c.uuid)
+        .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+        .join(consumers, consumers.c.id == allocations.c.consumer_id)
+        .where(consumers.c.uuid.in_(places("uuid", count)))
+        .distinct()
+    )
 
 
-_held_by: Final = (
-    sa.select(allocations.c.provider_id, resource_providers.c.uuid)
-    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-    .where(allocations.c.consumer_id.in_(sa.bindparam("ids", expanding=True)))
-    .distinct()
-)
+def _remove(tx: Transaction, consumer_ids: Sequence[int]) -> None:
+    if consumer_ids:
+        tx.queue(_removal(len(consumer_ids)), placed("id", consumer_ids))
+
+
+@lru_cache(KEPT_SIZES)
+def _removal(count: int) -> Prepared:
+    chosen = allocations.c.consumer_id.in_(places("id", count, sa.Integer))
+    return Prepared(sa.delete(allocations).where(chosen))
+
 
 _used: Final = (
     sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
@@ -117,49 +146,55 @@ _used: Final = (
     )
     .scalar_subquery()
 )
-_stock: Final = (
-    sa.select(
-        resource_providers.c.uuid,
-        resource_providers.c.id,
-        resource_classes.c.name,
-        _used,
-        inventories.c.total,
-        inventories.c.reserved,
-        inventories.c.min_unit,
-        inventories.c.max_unit,
-        inventories.c.step_size,
-        inventories.c.allocation_ratio,
-        inventories.c.updated_at,
+
+
+@lru_cache(KEPT_SIZES)
+def _stock(count: int) -> Prepared:
+    return Prepared(
+        sa.select(
+            resource_providers.c.uuid,
+            resource_providers.c.id,
+            inventories.c.resource_class_id,
+            _used,
+            inventories.c.total,
+            inventories.c.reserved,
+            inventories.c.min_unit,
+            inventories.c.max_unit,
+            inventories.c.step_size,
+            inventories.c.allocation_ratio,
+            inventories.c.updated_at,
+        )
+        .select_from(resource_providers)
+        .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
+        .where(resource_providers.c.uuid.in_(places("uuid", count)))
     )
-    .select_from(resource_providers)
-    .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
-    .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
-    .where(resource_providers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
-)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stock:
-    """What a provider has of each class, and how much of it is used by others than the claimants."""
+    """What a provider has of each class (by id), and how much of it is used by others than the claimants."""
 
     provider_id: int
-    inventories: dict[str, Inventory]
-    used: dict[str, int]
+    inventories: dict[int, Inventory]
+    used: dict[int, int]
 
 
-def _read_stocks(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, _Stock]:
+def _read_stocks(tx: Transaction, uuids: Collection[str]) -> dict[str, _Stock]:
     """The stocks of those of the providers that exist."""
     stocks: dict[str, _Stock] = {}
-    if named := list(uuids):
-        for uuid, number, name, used, *values in conn.execute(_stock, {"uuids": named}):
+    if uuids:
+        found = tx.queue(_stock(len(uuids)), placed("uuid", uuids))
+        for uuid, number, class_id, used, *values in found.rows:
             stock = stocks.setdefault(uuid, _Stock(number, {}, {}))
-            if name is not None:
-                stock.inventories[name] = Inventory(*values)
-                stock.used[name] = int(used)
+            if class_id is not None:
+                stock.inventories[class_id] = Inventory(*values)
+                stock.used[class_id] = int(used)
     return stocks
 
 
-def _check_capacity(claims: Sequence[Claim], stocks: Mapping[str, _Stock]) -> None:
+def _check_capacity(
+    claims: Sequence[Claim], stocks: Mapping[str, _Stock], classes: Mapping[str, int]
+) -> None:
     """Refuse what the (locked) providers cannot give; the claims of one request add up.
 
     :raises InvalidRequest: there is no such provider.
@@ -173,11 +208,12 @@ def _check_capacity(claims: Sequence[Claim], stocks: Mapping[str, _Stock]) -> No
         for uuid, resources in claim.resources.items():
             stock = stocks[uuid]
             for name, amount in resources.items():
-                inventory = stock.inventories.get(name)
+                number = classes[name]
+                inventory = stock.inventories.get(number)
                 if inventory is None:
                     raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
-                _check_amount(inventory, uuid, name, amount, stock.used[name])
-                stock.used[name] += amount
+                _check_amount(inventory, uuid, name, amount, stock.used[number])
+                stock.used[number] += amount
 
 
 def _check_amount(inventory: Inventory, uuid: str, name: str, amount: int, used: int) -> None:
@@ -194,50 +230,65 @@ def _refusal(why: str) -> Conflict:
 
 
 def _insert(
-    tx: Transaction,
-    claims: Sequence[Claim],
-    known: Mapping[str, consumer_store.Row],
-    stocks: Mapping[str, _Stock],
-    classes: Mapping[str, int],
+    tx: Transaction, claims: Sequence[Claim], stocks: Mapping[str, _Stock], classes: Mapping[str, int]
 ) -> None:
-    inserts = []
+    rows = [
+        {
+            "consumer": claim.consumer,
+            "provider": stocks[uuid].provider_id,
+            "class": classes[name],
+            "used": amount,
+        }
+        for claim in claims
+        for uuid, resources in claim.resources.items()
+        for name, amount in resources.items()
+    ]
+    for chunk in chunks(rows):
+        tx.queue(_insertion(len(chunk)), {**placed_rows(chunk), "now": tx.now})
+
+
+@lru_cache(KEPT_SIZES)
+def _insertion(count: int) -> Prepared:
+    """Inserts allocations of consumers whose ids are not known yet."""
+    rows = [
+        {
+            "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
+            "provider_id": provider,
+            "resource_class_id": resource_class,
+            "used": used,
+            "updated_at": sa.bindparam("now", type_=sa.Double),
+        }
+        for consumer, provider, resource_class, used in zip(
+            places("consumer", count),
+            places("provider", count, sa.Integer),
+            places("class", count, sa.Integer),
+            places("used", count, sa.Integer),
+            strict=True,
+        )
+    ]
+    return Prepared(sa.insert(allocations).values(rows))
+
+
+def _update_consumers(
+    tx: Transaction, claims: Sequence[Claim], known: Mapping[str, consumer_store.Row]
+) -> None:
     emptied = []
     for claim in claims:
         present = known.get(claim.consumer)
-        if not any(claim.resources.values()):
-            if present is not None:
-                emptied.append(present.id)
-            continue
-        if present is None:
-            consumer_id = consumer_store.create(tx, claim.consumer, claim.owner)
-        else:
-            consumer_id = present.id
+        if present is not None and claim.takes:
             consumer_store.advance(tx, present, _owner(claim, present))
-        inserts += [
-            {
-                "consumer_id": consumer_id,
-                "provider_id": stocks[uuid].provider_id,
-                "resource_class_id": classes[name],
-                "used": amount,
-                "updated_at": tx.now,
-            }
-            for uuid, resources in claim.resources.items()
-            for name, amount in resources.items()
-        ]
-    if inserts:
-        tx.conn.execute(sa.insert(allocations), inserts)
+        elif present is not None:
+            emptied.append(present.id)
     if emptied:
         consumer_store.remove(tx, emptied)
 
 
-def _owner(claim: Claim, present: consumer_store.Row) -> Owner | None:
-    """The new owner of a known consumer, or None where nothing changes."""
+def _owner(claim: Claim, present: consumer_store.Row) -> Owner:
+    """To whom a known consumer belongs from now on."""
     if claim.keeps_owner:
-        return None
+        return Owner(present.project_id, present.user_id, present.consumer_type)
     kept = present.consumer_type if claim.keeps_type else claim.owner.consumer_type
-    new = Owner(claim.owner.project_id, claim.owner.user_id, kept)
-    same = new == Owner(present.project_id, present.user_id, present.consumer_type)
-    return None if same else new
+    return Owner(claim.owner.project_id, claim.owner.user_id, kept)
 
 
 def delete(tx: Transaction, consumer: str) -> None:
@@ -245,15 +296,14 @@ def delete(tx: Transaction, consumer: str) -> None:
 
     :raises NotFound: when it holds nothing.
     """
-    known = consumer_store.lock(tx, [consumer])
-    if not known:
+    locked = _lock(tx, [consumer])
+    if not locked.consumers:
         raise NotFound(f"No allocations for consumer '{consumer}'")
-    ids = [row.id for row in known.values()]
-    held = _held(tx.conn, known.values())
-    tx.lock(held.values())
-    tx.conn.execute(sa.delete(allocations).where(allocations.c.consumer_id.in_(ids)))
+    ids = [row.id for row in locked.consumers.values()]
+    tx.lock(locked.held.values())
+    _remove(tx, ids)
     consumer_store.remove(tx, ids)
-    tx.changed(held, generation=False, usage_only=True)
+    tx.changed(locked.held, generation=False, usage_only=True)
 
 
 @dataclass(frozen=True, slots=True)

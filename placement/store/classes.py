@@ -25,7 +25,7 @@ def rename(tx: Transaction, old: str, new: str) -> None:
     number = _custom(tx, old, "update")
     if old == new:
         return
-    if tx.names.classes.ids(tx.conn, [new]):
+    if tx.names.classes.ids(tx, [new]):
         raise Conflict(f"Resource class already exists: {new}")
     # A new number, so that no worker can go on writing what it remembers under the old name.
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
@@ -56,7 +56,7 @@ def delete(tx: Transaction, name: str) -> None:
 def _custom(tx: Transaction, name: str, verb: str) -> int:
     tx.lock_names()
     tx.names.classes.clear()
-    number = tx.names.classes.ids(tx.conn, [name]).get(name)
+    number = tx.names.classes.ids(tx, [name]).get(name)
     if number is None:
         raise NotFound(f"No such resource class {name}.")
     if not name.startswith("CUSTOM_"):

@@ -1,12 +1,14 @@
 """Consumers: who holds allocations, and the generation that guards them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 import sqlalchemy as sa
 
+from placement.db.batch import KEPT_SIZES, Answer, Prepared, placed, places
 from placement.db.database import Transaction
 from placement.db.tables import consumers
 from placement.exceptions import ConcurrentUpdate
@@ -29,12 +31,7 @@ _columns: Final = (
     consumers.c.consumer_type,
     consumers.c.generation,
 )
-_by_uuid: Final = (
-    sa.select(*_columns)
-    .where(consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
-    .order_by(consumers.c.uuid)
-)
-_by_uuid_locked: Final = _by_uuid.with_for_update()
+_by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("uuid"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +57,24 @@ class Row:
 
 def find(conn: sa.Connection, uuid: str) -> Row | None:
     """The consumer of that uuid, if it has allocations."""
-    row = conn.execute(_by_uuid, {"uuids": [uuid]}).first()
+    row = conn.execute(_by_uuid, {"uuid": uuid}).first()
     return None if row is None else Row(*row)
 
 
-def lock(tx: Transaction, uuids: Iterable[str]) -> dict[str, Row]:
-    """Those of the consumers that exist, kept from other transactions until this one ends."""
-    return {row.uuid: Row(*row) for row in tx.conn.execute(_by_uuid_locked, {"uuids": sorted(uuids)})}
+def lock(tx: Transaction, uuids: Collection[str]) -> Answer:
+    """Keep the consumers from other transactions until this one ends; :func:`rows` reads the answer."""
+    return tx.queue(_locked(len(uuids)), placed("uuid", sorted(uuids)))
+
+
+def rows(locked: Answer) -> list[Row]:
+    """Those of the consumers that exist."""
+    return [Row(*each) for each in locked.rows]
+
+
+@lru_cache(KEPT_SIZES)
+def _locked(count: int) -> Prepared:
+    chosen = sa.select(*_columns).where(consumers.c.uuid.in_(places("uuid", count)))
+    return Prepared(chosen.order_by(consumers.c.uuid).with_for_update())
 
 
 def check_generation(uuid: str, present: Row | None, given: Generation) -> None:
@@ -85,31 +93,53 @@ def _shown(generation: Generation) -> str:
     return "null" if generation is None else str(generation)
 
 
-def create(tx: Transaction, uuid: str, owner: Owner) -> int:
-    """Add a consumer, at generation 1; return its id."""
-    inserted = tx.conn.execute(
-        sa.insert(consumers).values(
-            uuid=uuid,
-            project_id=owner.project_id,
-            user_id=owner.user_id,
-            consumer_type=owner.consumer_type,
-            generation=1,
-            updated_at=tx.now,
-        )
+def create(tx: Transaction, owners: Mapping[str, Owner]) -> None:
+    """Add consumers, by uuid, at generation 1."""
+    rows = [
+        {
+            "uuid": uuid,
+            "project_id": owner.project_id,
+            "user_id": owner.user_id,
+            "consumer_type": owner.consumer_type,
+            "generation": 1,
+            "updated_at": tx.now,
+        }
+        for uuid, owner in sorted(owners.items())
+    ]
+    tx.insert(consumers, rows)
+
+
+def advance(tx: Transaction, row: Row, owner: Owner) -> None:
+    """Move a (locked) consumer to its next generation, and to this owner."""
+    values = {
+        "number": row.id,
+        "project": owner.project_id,
+        "user": owner.user_id,
+        "type": owner.consumer_type,
+        "now": tx.now,
+    }
+    tx.queue(_advance, values)
+
+
+_advance: Final = Prepared(
+    sa.update(consumers)
+    .where(consumers.c.id == sa.bindparam("number"))
+    .values(
+        generation=consumers.c.generation + 1,
+        project_id=sa.bindparam("project"),
+        user_id=sa.bindparam("user"),
+        consumer_type=sa.bindparam("type"),
+        updated_at=sa.bindparam("now"),
     )
-    (number,) = inserted.inserted_primary_key or (None,)
-    assert isinstance(number, int)
-    return number
-
-
-def advance(tx: Transaction, row: Row, owner: Owner | None) -> None:
-    """Move a (locked) consumer to its next generation, and to a new owner if one is given."""
-    values: dict[str, object] = {"generation": row.generation + 1, "updated_at": tx.now}
-    if owner is not None:
-        values.update(project_id=owner.project_id, user_id=owner.user_id, consumer_type=owner.consumer_type)
-    tx.conn.execute(sa.update(consumers).where(consumers.c.id == row.id).values(**values))
+)
 
 
 def remove(tx: Transaction, ids: Iterable[int]) -> None:
     """Forget consumers that have no allocations left."""
-    tx.conn.execute(sa.delete(consumers).where(consumers.c.id.in_(list(ids))))
+    if chosen := list(ids):
+        tx.queue(_removal(len(chosen)), placed("id", chosen))
+
+
+@lru_cache(KEPT_SIZES)
+def _removal(count: int) -> Prepared:
+    return Prepared(sa.delete(consumers).where(consumers.c.id.in_(places("id", count, sa.Integer))))

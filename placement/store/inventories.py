@@ -1,14 +1,15 @@
 """Inventories of a provider: add one, change one, replace all, remove."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass
 from typing import Final
 
 import sqlalchemy as sa
 
 from placement import exceptions
+from placement.db.batch import Answer, Prepared
 from placement.db.database import Transaction
-from placement.db.tables import allocations, inventories, resource_classes
+from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.store import providers
 
@@ -42,7 +43,7 @@ def check_reserved(
 
 
 def _class_id(tx: Transaction, name: str) -> int:
-    found = tx.names.classes.ids(tx.conn, [name])
+    found = tx.names.classes.ids(tx, [name])
     if name not in found:
         raise InvalidRequest(f"No such resource class {name}.")
     return found[name]
@@ -53,9 +54,9 @@ def add(tx: Transaction, uuid: str, resource_class: str, values: Values) -> int:
 
     :raises NotFound, InvalidRequest, Conflict: no such provider, no such class, already there.
     """
-    row = providers.lock(tx, uuid)
+    row, present = _lock(tx, uuid)
     class_id = _class_id(tx, resource_class)
-    if class_id in _present(tx.conn, row.id):
+    if class_id in present:
         raise Conflict(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     _insert(tx, row.id, {class_id: values})
     tx.changed([row.id], generation=True)
@@ -67,9 +68,9 @@ def change(tx: Transaction, uuid: str, generation: int, resource_class: str, val
 
     :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such inventory, stale.
     """
-    row = providers.lock(tx, uuid, generation)
-    class_id = tx.names.classes.ids(tx.conn, [resource_class]).get(resource_class)
-    if class_id is None or class_id not in _present(tx.conn, row.id):
+    row, present = _lock(tx, uuid, generation)
+    class_id = tx.names.classes.ids(tx, [resource_class]).get(resource_class)
+    if class_id is None or class_id not in present:
         raise InvalidRequest(f"No inventory record with resource class {resource_class} for {uuid}.")
     _update(tx, row.id, {class_id: values})
     tx.changed([row.id], generation=True)
@@ -82,42 +83,39 @@ def replace_all(tx: Transaction, uuid: str, generation: int, wanted: Mapping[str
     :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, unknown class, stale.
     :raises Conflict: when an inventory that is in use would go.
     """
-    row = providers.lock(tx, uuid, generation)
-    present = write(tx, row, wanted)
+    row, present = _lock(tx, uuid, generation)
+    write(tx, row, wanted, present)
     remove_others(tx, row, wanted, present)
     return row.generation + 1
 
 
-def write(tx: Transaction, row: providers.Row, wanted: Mapping[str, Values]) -> set[int]:
+def write(tx: Transaction, row: providers.Row, wanted: Mapping[str, Values], present: Set[int]) -> None:
     """Insert or update these inventories of a locked provider, and leave its others.
 
-    Return the ids of the classes of which it had some before.
+    :param present: the ids of the classes of which it has some.
     """
-    ids = tx.names.classes.ids(tx.conn, wanted)
+    ids = tx.names.classes.ids(tx, wanted)
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(
             f"Unknown resource class in inventory for resource provider {row.uuid}: "
             f"No such resource class {', '.join(unknown)}."
         )
-    present = _present(tx.conn, row.id)
     by_id = {ids[name]: values for name, values in wanted.items()}
     _update(tx, row.id, {number: values for number, values in by_id.items() if number in present})
     _insert(tx, row.id, {number: values for number, values in by_id.items() if number not in present})
     tx.changed([row.id], generation=True)
-    return present
 
 
-def remove_others(
-    tx: Transaction, row: providers.Row, keep: Mapping[str, object], present: set[int] | None = None
-) -> None:
-    """Remove the inventories of a locked provider whose classes are not in ``keep``.
+def remove_others(tx: Transaction, row: providers.Row, keep: Mapping[str, object], present: Set[int]) -> None:
+    """Remove those of the inventories ``present`` of a locked provider whose classes are not in ``keep``.
 
-    :param present: the classes it has, by id, where the caller knows them.
     :raises Conflict: when one of them is in use.
     """
-    kept = set(tx.names.classes.ids(tx.conn, keep).values())
-    going = (_present(tx.conn, row.id) if present is None else present) - kept
+    _remove(tx, row, present - set(tx.names.classes.ids(tx, keep).values()))
+
+
+def _remove(tx: Transaction, row: providers.Row, going: Set[int]) -> None:
     if not going:
         return
     used = (
@@ -149,8 +147,8 @@ def remove_all(tx: Transaction, uuid: str) -> None:
 
     :raises NotFound, Conflict: no such provider, an inventory is in use.
     """
-    row = providers.lock(tx, uuid)
-    remove_others(tx, row, {})
+    row, present = _lock(tx, uuid)
+    _remove(tx, row, present)
     tx.changed([row.id], generation=True)
 
 
@@ -159,43 +157,40 @@ def remove(tx: Transaction, uuid: str, resource_class: str) -> None:
 
     :raises NotFound, Conflict: no such provider or inventory, it is in use.
     """
-    row = providers.lock(tx, uuid)
-    class_id = tx.names.classes.ids(tx.conn, [resource_class]).get(resource_class)
-    present = tx.conn.execute(
-        sa.select(resource_classes.c.name)
-        .join(inventories, inventories.c.resource_class_id == resource_classes.c.id)
-        .where(inventories.c.provider_id == row.id)
-    )
-    names = set(present.scalars())
-    if class_id is None or resource_class not in names:
+    row, present = _lock(tx, uuid)
+    class_id = tx.names.classes.ids(tx, [resource_class]).get(resource_class)
+    if class_id is None or class_id not in present:
         raise NotFound(f"No inventory of class {resource_class} found for delete")
-    remove_others(tx, row, dict.fromkeys(names - {resource_class}))
+    _remove(tx, row, {class_id})
     tx.changed([row.id], generation=True)
 
 
-_classes_of: Final = sa.select(inventories.c.resource_class_id).where(
-    inventories.c.provider_id == sa.bindparam("provider")
+def _lock(tx: Transaction, uuid: str, generation: int | None = None) -> tuple[providers.Row, Set[int]]:
+    """A provider that no other transaction writes to, and the ids of the classes it has inventories of."""
+    tx.lock([uuid])
+    present = class_ids(tx, uuid)
+    row = providers.locked(tx, uuid, generation)
+    return row, set(present.scalars)
+
+
+def class_ids(tx: Transaction, uuid: str) -> Answer:
+    """The ids of the classes of which the provider has inventories."""
+    return tx.queue(_class_ids, {"provider": uuid})
+
+
+_class_ids: Final = Prepared(
+    sa.select(inventories.c.resource_class_id)
+    .join(resource_providers, resource_providers.c.id == inventories.c.provider_id)
+    .where(resource_providers.c.uuid == sa.bindparam("provider"))
 )
 
 
-def _present(conn: sa.Connection, provider_id: int) -> set[int]:
-    return set(conn.execute(_classes_of, {"provider": provider_id}).scalars())
-
-
 def _insert(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> None:
-    if values:
-        tx.conn.execute(
-            sa.insert(inventories),
-            [
-                {
-                    "provider_id": provider_id,
-                    "resource_class_id": number,
-                    "updated_at": tx.now,
-                    **asdict(each),
-                }
-                for number, each in values.items()
-            ],
-        )
+    rows = [
+        {"provider_id": provider_id, "resource_class_id": number, "updated_at": tx.now, **asdict(each)}
+        for number, each in values.items()
+    ]
+    tx.insert(inventories, rows)
 
 
 def _update(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> None:

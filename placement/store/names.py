@@ -10,7 +10,7 @@ def create(tx: Transaction, names: NameTable, name: str) -> bool:
     """Make a name of this kind; False when it is there already."""
     tx.lock_names()
     names.clear()
-    if names.ids(tx.conn, [name]):
+    if names.ids(tx, [name]):
         return False
     tx.conn.execute(sa.insert(names.table).values(name=name, updated_at=tx.now))
     return True

@@ -1,13 +1,15 @@
 """Resource providers: create, change, delete, and find the one a request is about."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.buckets import bucket_of
+from placement.db.batch import KEPT_SIZES, Prepared, placed, places
+from placement.db.buckets import bucket_of, counter
 from placement.db.database import Transaction
 from placement.db.tables import (
     allocations,
@@ -19,8 +21,6 @@ from placement.db.tables import (
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
 
 _rp = resource_providers.c
-_columns: Final = (_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id)
-_by_uuid: Final = sa.select(*_columns).where(_rp.uuid.in_(sa.bindparam("uuids", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,18 @@ class Row:
         return self.id if self.root_id is None else self.root_id
 
 
-def find(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, Row]:
+def find(tx: Transaction, uuids: Collection[str]) -> dict[str, Row]:
     """Those of the providers that exist, by uuid."""
-    return {row.uuid: Row(*row) for row in conn.execute(_by_uuid, {"uuids": list(uuids)})}
+    if not uuids:
+        return {}
+    found = tx.queue(_by_uuid(len(uuids)), placed("uuid", uuids))
+    return {row.uuid: row for row in (Row(*each) for each in found.rows)}
+
+
+@lru_cache(KEPT_SIZES)
+def _by_uuid(count: int) -> Prepared:
+    columns = (_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id)
+    return Prepared(sa.select(*columns).where(_rp.uuid.in_(places("uuid", count))))
 
 
 def missing(uuid: str) -> NotFound:
@@ -58,7 +67,12 @@ def lock(tx: Transaction, uuid: str, generation: int | None = None) -> Row:
     :raises ConcurrentUpdate: when its generation is another one.
     """
     tx.lock([uuid])
-    row = find(tx.conn, [uuid]).get(uuid)
+    return locked(tx, uuid, generation)
+
+
+def locked(tx: Transaction, uuid: str, generation: int | None) -> Row:
+    """As :func:`lock`, for a provider that is locked already."""
+    row = find(tx, [uuid]).get(uuid)
     if row is None:
         raise missing(uuid)
     if generation is not None and row.generation != generation:
@@ -80,27 +94,43 @@ def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> st
     if parent_uuid is not None:
         if parent_uuid == uuid:
             raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID cannot be same as UUID"))
-        parent = find(tx.conn, [parent_uuid]).get(parent_uuid)
+        parent = find(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
             raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID does not exist"))
-    _refuse_taken(tx, uuid, name)
-    inserted = tx.conn.execute(
-        sa.insert(resource_providers).values(
-            uuid=uuid,
-            name=name,
-            generation=0,
-            parent_id=parent and parent.id,
-            root_id=parent and parent.tree,
-            bucket=bucket_of(uuid),
-            change_seq=0,
-            updated_at=tx.now,
-        )
-    )
-    tx.changed(inserted.inserted_primary_key or (), generation=False)
+    if not tx.optimistic:
+        _refuse_taken(tx, uuid, name)
+    values = {
+        "its_uuid": uuid,
+        "its_name": name,
+        "parent": parent and parent.id,
+        "root": parent and parent.tree,
+        "its_bucket": bucket_of(uuid),
+        "now": tx.now,
+    }
+    tx.queue(_creation, values)
     if parent is None:
         return uuid
-    root = tx.conn.execute(sa.select(_rp.uuid).where(_rp.id == parent.tree))
-    return str(root.scalar_one())
+    if parent.root_id is None:
+        return parent.uuid
+    ((root,),) = tx.queue(_uuid_of, {"number": parent.tree}).rows
+    return str(root)
+
+
+_counter: Final = counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
+_creation: Final = Prepared(
+    sa.insert(resource_providers).values(
+        uuid=sa.bindparam("its_uuid"),
+        name=sa.bindparam("its_name"),
+        generation=0,
+        parent_id=sa.bindparam("parent"),
+        root_id=sa.bindparam("root"),
+        bucket=sa.bindparam("its_bucket"),
+        change_seq=_counter,
+        described_seq=_counter,
+        updated_at=sa.bindparam("now"),
+    )
+)
+_uuid_of: Final = Prepared(sa.select(_rp.uuid).where(_rp.id == sa.bindparam("number")))
 
 
 def _cannot(what: str, name: str, uuid: str, why: str) -> str:
@@ -157,7 +187,7 @@ def _new_parent(
         if row.parent_id is not None and not may_move:
             raise refuse("un-parenting a provider is not currently allowed.")
         return None
-    parent = find(tx.conn, [parent_uuid]).get(parent_uuid)
+    parent = find(tx, [parent_uuid]).get(parent_uuid)
     if parent is None:
         raise refuse("parent provider UUID does not exist.")
     if row.parent_id is not None and row.parent_id != parent.id and not may_move:
@@ -203,7 +233,7 @@ def delete(tx: Transaction, uuid: str) -> None:
     :raises Conflict: when it has children or allocations.
     """
     tx.lock([uuid])
-    row = find(tx.conn, [uuid]).get(uuid)
+    row = find(tx, [uuid]).get(uuid)
     if row is None:
         raise NotFound(f"No resource provider with uuid {uuid} found for delete")
     if tx.exists(_rp.parent_id == row.id):

@@ -30,7 +30,8 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
     :raises Conflict: an inventory that would go is still in use, or is not enough.
     """
     locked = allocations.lock_claimed(tx, claims, wanted)
-    rows = providers.find(tx.conn, wanted)
+    present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
+    rows = providers.find(tx, wanted)
     for uuid, new in wanted.items():
         row = rows.get(uuid)
         if row is None:
@@ -43,9 +44,9 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
                 f"actual: {row.generation}, given: {new.generation}"
             )
     for uuid, new in wanted.items():
-        inventories.write(tx, rows[uuid], new.inventories)
+        inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars))
     allocations.write_claims(tx, claims, locked)
     for uuid, new in wanted.items():
-        inventories.remove_others(tx, rows[uuid], new.inventories)
+        inventories.remove_others(tx, rows[uuid], new.inventories, set(present[uuid].scalars))
         # Clients count on it: generations go up for each of the two changes of inventories.
         tx.changed([rows[uuid].id], generation=True)

@@ -1,9 +1,11 @@
 """Traits: the names there are, and which provider has which."""
 
 from collections.abc import Collection, Iterable
+from typing import Final
 
 import sqlalchemy as sa
 
+from placement.db.batch import Prepared
 from placement.db.database import Transaction
 from placement.db.tables import provider_traits, traits
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
@@ -22,7 +24,7 @@ def delete(tx: Transaction, name: str) -> None:
     """
     tx.lock_names()
     tx.names.traits.clear()
-    number = tx.names.traits.ids(tx.conn, [name]).get(name)
+    number = tx.names.traits.ids(tx, [name]).get(name)
     if number is None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
@@ -43,7 +45,7 @@ def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]
         raise ConcurrentUpdate(
             "Resource provider's generation already changed. Please update the generation and try again."
         )
-    ids = tx.names.traits.ids(tx.conn, wanted)
+    ids = tx.names.traits.ids(tx, wanted)
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(f"No such trait {', '.join(unknown)}")
@@ -60,8 +62,11 @@ def remove_all(tx: Transaction, uuid: str) -> None:
 
 
 def _write(tx: Transaction, provider_id: int, trait_ids: Iterable[int]) -> None:
-    tx.conn.execute(sa.delete(provider_traits).where(provider_traits.c.provider_id == provider_id))
-    rows = [{"provider_id": provider_id, "trait_id": number} for number in trait_ids]
-    if rows:
-        tx.conn.execute(sa.insert(provider_traits), rows)
+    tx.queue(_removal, {"provider": provider_id})
+    tx.insert(provider_traits, [{"provider_id": provider_id, "trait_id": number} for number in trait_ids])
     tx.changed([provider_id], generation=True)
+
+
+_removal: Final = Prepared(
+    sa.delete(provider_traits).where(provider_traits.c.provider_id == sa.bindparam("provider"))
+)

@@ -79,7 +79,7 @@ def load_directly(url: str, world: World, trees: int) -> int:
 
 
 def _write(tx: Transaction, world: World, trees: int) -> int:
-    buckets.lock(tx.conn, buckets.ALL)
+    tx.lock_buckets(buckets.ALL)
     classes.make_standard_names(tx, ("LLC", "MBA"))
     for table, names in ((tables.resource_classes, world.classes), (tables.traits, world.traits)):
         for name in names:

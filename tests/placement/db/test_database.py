@@ -31,6 +31,10 @@ def insert_consumer(tx: Transaction, uuid: str = ONE) -> None:
     )
 
 
+def ask(tx: Transaction) -> None:
+    assert tx.conn.execute(sa.select(sa.literal(1))).scalar_one() == 1
+
+
 def count(database: Database) -> int:
     with database.read() as conn:
         return int(conn.execute(sa.select(sa.func.count()).select_from(consumers)).scalar_one())
@@ -82,6 +86,7 @@ def test_writers_of_one_provider_come_one_after_the_other(database: Database) ->
 
     def work(tx: Transaction) -> None:
         tx.lock([ONE])
+        ask(tx)
         inside.append("in")
         threading.Event().wait(0.02)
         inside.append("out")
@@ -99,6 +104,7 @@ def test_opposite_orders_of_locking_do_not_end_in_failure(database: Database) ->
         def both(tx: Transaction) -> None:
             for uuid in uuids:
                 tx.lock([uuid])
+                ask(tx)
                 threading.Event().wait(0.02)
 
         database.write(both)

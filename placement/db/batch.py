@@ -1,0 +1,174 @@
+"""Statements that are compiled once and sent together, in one round trip where the driver can.
+
+What SQLAlchemy does for each execution of a statement costs more than the
+database takes for most of ours, and so does waiting for one answer after the
+other. Statements that requests run all the time are therefore
+:class:`Prepared`, and a transaction gathers them in a :class:`Batch`, which
+talks to the driver (PEP 249) itself and uses psycopg's pipeline mode on
+PostgreSQL.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+T = TypeVar("T")
+Rows = Sequence[Sequence[Any]]
+Values = Mapping[str, Any]
+Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
+
+KEPT_SIZES: Final = 64  # statements that differ in nothing but how many things they name
+
+_ROWS: Final = 500  # in one insertion; SQLite takes 32,766 values
+
+
+class Prepared:
+    """A statement, and its text for each kind of database.
+
+    Values are given by the names of its bind parameters, none of which may be ``expanding``.
+    """
+
+    def __init__(self, statement: Statement) -> None:
+        self._statement = statement
+        self._compiled: dict[str, _Compiled] = {}
+        self.returns_rows = isinstance(statement, sa.Select)
+
+    def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
+        """What the driver's ``execute`` takes."""
+        kind = f"{dialect.name}+{dialect.driver}"
+        compiled = self._compiled.get(kind)
+        if compiled is None:
+            compiled = self._compiled[kind] = _Compiled.of(self._statement, dialect)
+        every = {**compiled.constants, **values}
+        return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
+
+
+class _Compiled(NamedTuple):
+    """A statement for one kind of database; ``order`` is of the parameters, where they have no names."""
+
+    text: str
+    constants: Values
+    order: Sequence[str] | None
+
+    @classmethod
+    def of(cls, statement: Statement, dialect: sa.Dialect) -> "_Compiled":
+        compiled = statement.compile(dialect=dialect)
+        return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))
+
+
+class Answer:
+    """What a statement of a batch will have returned."""
+
+    def __init__(self, batch: "Batch", statement: Prepared, values: Values) -> None:
+        self._batch = batch
+        self._statement = statement
+        self._values = values
+        self._cursor: Any = None
+        self._rows: Rows | None = None
+
+    @property
+    def rows(self) -> Rows:
+        """The rows, for which everything that waits in the batch is sent.
+
+        :raises sqlalchemy.exc.DBAPIError: one of its statements failed.
+        """
+        if self._rows is None:
+            self._batch.send()
+        assert self._rows is not None
+        return self._rows
+
+    @property
+    def scalars(self) -> list[Any]:
+        """The first column of the :attr:`rows`."""
+        return [row[0] for row in self.rows]
+
+    def execute(self, connection: Any, dialect: sa.Dialect) -> None:
+        """Give the statement to the driver."""
+        self._cursor = connection.cursor()
+        self._cursor.execute(*self._statement.text_and_values(dialect, self._values))
+
+    def fetch(self) -> None:
+        """Take what the statement returned from the driver."""
+        self._rows = self._cursor.fetchall() if self._statement.returns_rows else ()
+        self._cursor.close()
+
+
+class Batch:
+    """Statements of the transaction of a connection that wait to be sent, in their order."""
+
+    def __init__(self, conn: sa.Connection) -> None:
+        self._conn = conn
+        self.waiting: list[Answer] = []
+
+    def add(self, statement: Prepared, values: Values) -> Answer:
+        """Have the statement executed after those that wait already."""
+        answer = Answer(self, statement, values)
+        self.waiting.append(answer)
+        return answer
+
+    def send(self, *, commit: bool = False) -> None:
+        """Execute what waits; with ``commit``, also end the transaction if that saves a round trip.
+
+        :raises sqlalchemy.exc.DBAPIError: a statement failed; none after it was executed.
+        """
+        waiting, self.waiting = self.waiting, []
+        if not waiting:
+            return
+        dialect = self._conn.dialect
+        connection: Any = self._conn.connection.driver_connection
+        assert dialect.dbapi is not None
+        try:
+            if _can_pipeline(dialect):
+                with connection.pipeline():
+                    for answer in waiting:
+                        answer.execute(connection, dialect)
+                    if commit:
+                        connection.cursor().execute("COMMIT")
+                for answer in waiting:
+                    answer.fetch()
+            else:
+                for answer in waiting:
+                    answer.execute(connection, dialect)
+                    answer.fetch()
+        except dialect.dbapi.Error as error:
+            raise exc.DBAPIError.instance(None, None, error, dialect.dbapi.Error, dialect=dialect) from error
+
+
+def _can_pipeline(dialect: sa.Dialect) -> bool:
+    return dialect.driver == "psycopg" and bool(dialect.loaded_dbapi.Pipeline.is_supported())
+
+
+def places(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
+    """Bind parameters for ``count`` values of a kind; :func:`placed` gives the values to them."""
+    return [sa.bindparam(f"{name}_{number}", type_=type_) for number in range(count)]
+
+
+def placed(name: str, values: Iterable[Any]) -> dict[str, Any]:
+    """The values for the bind parameters that :func:`places` made for so many."""
+    return {f"{name}_{number}": value for number, value in enumerate(values)}
+
+
+def insertions(table: sa.Table, rows: Sequence[Values]) -> Iterator[tuple[Prepared, Values]]:
+    """The statements that insert rows, all with the same columns; and the values of each."""
+    for chunk in chunks(rows):
+        yield _insertion(table, tuple(chunk[0]), len(chunk)), placed_rows(chunk)
+
+
+def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The rows in parts of which each fits into one statement."""
+    return (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
+
+
+def placed_rows(rows: Iterable[Values]) -> dict[str, Any]:
+    """As :func:`placed`, for each name in a row."""
+    return {f"{name}_{number}": value for number, row in enumerate(rows) for name, value in row.items()}
+
+
+@lru_cache(KEPT_SIZES)
+def _insertion(table: sa.Table, columns: tuple[str, ...], count: int) -> Prepared:
+    columns_of_places = [places(name, count, table.c[name].type) for name in columns]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns_of_places, strict=True)]
+    return Prepared(sa.insert(table).values(rows))

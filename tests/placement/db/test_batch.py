@@ -1,0 +1,119 @@
+"""Batches: statements run in their order, all of them or none, and answers belong to their questions."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from placement.db.batch import Prepared, chunks, placed, placed_rows, places
+from placement.db.database import Database, Transaction
+from placement.db.engine import PoolOptions
+from placement.db.tables import consumers
+from placement.exceptions import Unavailable
+from tests.databases import DatabaseServer
+
+COUNT = Prepared(sa.select(sa.func.count()).select_from(consumers))
+PROJECT = Prepared(
+    sa.select(consumers.c.project_id, consumers.c.generation + 1).where(
+        consumers.c.uuid == sa.bindparam("uuid")
+    )
+)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    yield database
+    database.close()
+
+
+def consumer(number: int, project: str = "p") -> dict[str, object]:
+    uuid = f"{number:08d}-0000-4000-8000-000000000000"
+    return {"uuid": uuid, "project_id": project, "user_id": "u", "generation": 1, "updated_at": 0.5}
+
+
+def count(database: Database) -> int:
+    return int(database.write(lambda tx: tx.queue(COUNT, {}).scalars[0]))
+
+
+def test_each_answer_is_that_of_its_statement_at_its_place(database: Database) -> None:
+    def work(tx: Transaction) -> list[object]:
+        before = tx.queue(COUNT, {})
+        tx.insert(consumers, [consumer(1, "one"), consumer(2, "two % of {all}")])
+        answers = [tx.queue(PROJECT, {"uuid": consumer(number)["uuid"]}) for number in (2, 1, 3)]
+        after = tx.queue(COUNT, {})
+        return [list(map(tuple, each.rows)) for each in (after, *answers, before)]
+
+    expected = [[(2,)], [("two % of {all}", 2)], [("one", 2)], [], [(0,)]]
+    assert database.write(work) == expected
+
+
+def test_what_is_queued_is_executed_before_the_connection_is_used(database: Database) -> None:
+    def work(tx: Transaction) -> int:
+        tx.insert(consumers, [consumer(1)])
+        return int(tx.conn.execute(sa.select(sa.func.count()).select_from(consumers)).scalar_one())
+
+    assert database.write(work) == 1
+
+
+def test_what_nobody_asked_for_is_executed_before_the_commit(database: Database) -> None:
+    database.write(lambda tx: tx.insert(consumers, [consumer(1)]))
+    assert count(database) == 1
+
+
+def test_more_rows_than_a_statement_holds_are_inserted(database: Database) -> None:
+    database.write(lambda tx: tx.insert(consumers, [consumer(number) for number in range(1234)]))
+    assert count(database) == 1234
+
+
+def test_a_statement_that_fails_undoes_the_others_of_its_batch(database: Database) -> None:
+    def work(tx: Transaction) -> None:
+        tx.insert(consumers, [consumer(1)])
+        tx.insert(consumers, [consumer(2), consumer(2)])
+        tx.insert(consumers, [consumer(3)])
+
+    with pytest.raises(Unavailable):  # it never gets better
+        database.write(work)
+    assert count(database) == 0
+
+
+def test_an_error_before_anything_was_sent_leaves_nothing(database: Database) -> None:
+    def work(tx: Transaction) -> None:
+        tx.insert(consumers, [consumer(1)])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        database.write(work)
+    assert count(database) == 0
+
+
+def test_connections_that_died_in_the_pool_are_all_replaced(
+    database_url: str, database_server: DatabaseServer
+) -> None:
+    database = Database(database_url, PoolOptions(max_pool_size=4, retries=1))
+    together = threading.Barrier(4)
+
+    def work(tx: Transaction) -> int:
+        found = int(tx.queue(COUNT, {}).scalars[0])
+        together.wait(10)
+        return found
+
+    try:
+        if database_server.kind != "sqlite":  # of which only one can write
+            threads = [threading.Thread(target=database.write, args=(work,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            database_server.restart()
+        assert [count(database) for _ in range(4)] == [0] * 4
+    finally:
+        database.close()
+
+
+def test_places_are_filled_in_the_order_of_the_values() -> None:
+    assert [place.key for place in places("uuid", 2)] == ["uuid_0", "uuid_1"]
+    assert placed("uuid", ["a", "b"]) == {"uuid_0": "a", "uuid_1": "b"}
+    assert placed_rows([{"x": 1, "y": 2}, {"x": 3, "y": 4}]) == {"x_0": 1, "y_0": 2, "x_1": 3, "y_1": 4}
+    assert [len(chunk) for chunk in chunks(range(1001))] == [500, 500, 1]

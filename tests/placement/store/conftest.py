@@ -1,0 +1,28 @@
+"""A database with standard names and one provider that has something to give."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from placement.db.database import Database
+from placement.store import classes, inventories, providers
+from placement.store.inventories import Values
+
+HOST = "00000001-0000-4000-8000-000000000000"
+TEN = Values(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    database.write(lambda tx: classes.make_standard_names(tx, ()))
+    database.write(lambda tx: providers.create(tx, HOST, "host", None))
+    database.write(lambda tx: inventories.replace_all(tx, HOST, 0, {"VCPU": TEN, "DISK_GB": TEN}))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def host() -> str:
+    """The uuid of the provider, which has ten VCPU and ten DISK_GB and is at generation 1."""
+    return HOST

@@ -1,0 +1,97 @@
+"""How many statements a write takes, and in how many batches they reach the database."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from placement.db.batch import Batch
+from placement.db.database import Database, Transaction
+from placement.store import aggregates, allocations, inventories, providers, traits
+from placement.store.allocations import Claim
+from placement.store.consumers import Owner
+from placement.store.inventories import Values
+
+CONSUMER = "00000001-0000-4000-8000-00000000c0de"
+NEW_HOST = "00000002-0000-4000-8000-000000000000"
+TEN = Values(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+Counted = Callable[[Callable[[Transaction], object]], list[int]]
+
+
+@pytest.fixture
+def counted(database: Database, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Runs a write that is tried once; the number of statements in each batch that it sent."""
+    sizes: list[int] = []
+    send = Batch.send
+
+    def counting_send(batch: Batch, **options: Any) -> None:
+        if batch.waiting:
+            sizes.append(len(batch.waiting))
+        send(batch, **options)
+
+    monkeypatch.setattr(Batch, "send", counting_send)
+
+    def write(work: Callable[[Transaction], object]) -> list[int]:
+        sizes.clear()
+        database.write(work)
+        return list(sizes)
+
+    return write
+
+
+def claim(host: str, generation: int | None = None, amount: int = 1) -> Callable[[Transaction], None]:
+    resources = {host: {"VCPU": amount, "DISK_GB": amount}}
+    wanted = Claim(CONSUMER, resources, generation, Owner("project", "user", None))
+    return lambda tx: allocations.replace(tx, [wanted])
+
+
+def test_a_claim_of_a_new_consumer_takes_five_statements_in_two_batches(counted: Counted, host: str) -> None:
+    counted(claim(host))  # now names are known
+    counted(lambda tx: allocations.delete(tx, CONSUMER))
+    # consumer, lock, stock; then allocations, generation
+    assert counted(claim(host)) == [3, 2]
+
+
+def test_a_claim_of_a_known_consumer_takes_three_batches(counted: Counted, host: str) -> None:
+    counted(claim(host))
+    # consumer, what it holds; lock, old allocations, stock; new allocations, consumer, generation
+    assert counted(claim(host, generation=1, amount=2)) == [2, 3, 3]
+
+
+def test_a_release_takes_six_statements_in_two_batches(counted: Counted, host: str) -> None:
+    counted(claim(host))
+    # consumer, what it holds; lock, allocations, consumer, stamp
+    assert counted(lambda tx: allocations.delete(tx, CONSUMER)) == [2, 4]
+
+
+def test_a_provider_that_is_a_root_is_made_in_one_batch(counted: Counted) -> None:
+    assert counted(lambda tx: providers.create(tx, NEW_HOST, "new", None)) == [2]
+
+
+def test_a_child_is_made_in_two_batches(counted: Counted, host: str) -> None:
+    batches = counted(lambda tx: providers.create(tx, NEW_HOST, "new", host))
+    assert len(batches) == 2
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda tx, host: inventories.replace_all(tx, host, 1, {"VCPU": TEN, "DISK_GB": TEN, "PCPU": TEN}),
+        lambda tx, host: traits.replace(tx, host, 1, ["COMPUTE_NODE", "HW_CPU_X86_AVX2"]),
+        lambda tx, host: aggregates.replace(tx, host, 1, [CONSUMER]),
+    ],
+    ids=["inventories", "traits", "aggregates"],
+)
+def test_describing_a_provider_takes_two_batches(
+    database: Database, counted: Counted, host: str, write: Callable[[Transaction, str], object]
+) -> None:
+    with database.read() as conn:
+        names = {"VCPU", "DISK_GB", "PCPU"}
+        database.names.classes.ids(_Connected(conn), names)
+        database.names.traits.ids(_Connected(conn), ["COMPUTE_NODE", "HW_CPU_X86_AVX2"])
+    assert len(counted(lambda tx: write(tx, host))) == 2
+
+
+class _Connected:
+    def __init__(self, conn: Any) -> None:
+        self.conn = conn
