@@ -6,12 +6,13 @@ CPUs are logical CPU numbers. *Dedicated* CPUs back PCPU: one guest each. *Share
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from compute_agent.host import cpuset
 from compute_agent.host.topology import Topology
 from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.policy.pieces import memory_nodes
 
 CpuSet = frozenset[int]
 
@@ -57,16 +58,30 @@ class Request:
     @property
     def pcpu(self) -> int:
         """Dedicated CPUs altogether."""
-        return sum(demand.pcpu for demand in self.demands)
+        return sum([demand.pcpu for demand in self.demands])
+
+    @property
+    def has_emulator_cpu(self) -> bool:
+        """Whether one of the dedicated CPUs is for emulator threads only."""
+        return self.emulator_policy is EmulatorPolicy.ISOLATE and self.pcpu > 0
+
+    @property
+    def used_pcpu(self) -> int:
+        """How many dedicated CPUs threads of the guest run on: one for each guest CPU that is not on shared
+        ones, and that of the emulator threads. With thread policy isolate there are siblings besides.
+        """
+        on_shared = sum([demand.vcpu for demand in self.demands])
+        emulator = int(self.has_emulator_cpu)
+        return max(1, min(self.vcpus - on_shared, self.pcpu - emulator)) + emulator
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """Where a guest runs.
 
-    ``dedicated`` are the CPUs no other guest gets, in the order of the guest CPUs; ``withheld`` are siblings
-    kept empty beside them, also nobody else's. ``vcpu_cpus`` has a set per guest CPU, ``emulator_cpus`` is
-    for all other threads, ``mems`` are NUMA nodes.
+    ``dedicated`` are the CPUs no other guest gets, those of the guest CPUs in their order; ``withheld`` are
+    those of them that are kept empty as siblings of used ones. ``vcpu_cpus`` has a set per guest CPU,
+    ``emulator_cpus`` is for all other threads, ``mems`` are NUMA nodes.
     """
 
     vcpu_cpus: tuple[CpuSet, ...]
@@ -103,11 +118,14 @@ class Supply:
 
     def taken(self, request: Request) -> CpuSet:
         """The CPUs that are held by others than the request's guest."""
-        return frozenset().union(*(cpus for guest, cpus in self.holdings.items() if guest != request.guest))
+        held = self.holdings
+        if request.guest in held:
+            held = {guest: cpus for guest, cpus in held.items() if guest != request.guest}
+        return frozenset().union(*held.values())
 
     def free(self, request: Request, demand: Demand) -> CpuSet:
         """The dedicated CPUs of a demand's zone that the request's guest may have."""
-        return (self.cpu_sets.dedicated & demand.cpus & self.topology.online) - self.taken(request)
+        return self.cpu_sets.dedicated.intersection(demand.cpus, self.topology.online) - self.taken(request)
 
 
 Policy = Callable[[Supply, Request], Assignment | Refusal | None]
@@ -122,14 +140,13 @@ def place(supply: Supply, request: Request, choose: Chooser) -> Assignment | Ref
 
     The dedicated CPUs of each zone come from ``choose``.
     """
-    emulator_alone = request.emulator_policy is EmulatorPolicy.ISOLATE and request.pcpu > 0
-    if emulator_alone and request.pcpu < 2:
+    if request.has_emulator_cpu and request.pcpu < 2:
         return Refusal("emulator policy isolate needs one PCPU more than guest CPUs; the allocation has 1")
-    chosen: list[int] = []
+    chosen: tuple[int, ...] = ()
     for demand in request.demands:
         if demand.pcpu == 0:
             continue
-        free = supply.free(request, demand) - frozenset(chosen)
+        free = supply.free(request, demand).difference(chosen)
         if len(free) < demand.pcpu:
             return Refusal(
                 f"{demand.zone} has {len(free)} free dedicated CPUs ({cpuset.format(free) or 'none'}),"
@@ -138,47 +155,104 @@ def place(supply: Supply, request: Request, choose: Chooser) -> Assignment | Ref
         cpus = choose(supply, request, demand, free)
         if isinstance(cpus, Refusal):
             return cpus
-        chosen.extend(cpus)
-    return assemble(supply, request, tuple(chosen))
+        chosen += cpus
+    if not _is_isolated(supply, request, chosen):
+        return Refusal(
+            f"thread policy isolate keeps cores whole: {request.pcpu} PCPU do not pay for"
+            f" {request.used_pcpu} cores"
+        )
+    return assemble(supply, request, chosen)
 
 
 def assemble(
-    supply: Supply, request: Request, dedicated: tuple[int, ...], floating: CpuSet | None = None
+    supply: Supply,
+    request: Request,
+    dedicated: tuple[int, ...],
+    floating: CpuSet | None = None,
+    withheld: CpuSet = frozenset(),
 ) -> Assignment | Refusal:
     """The assignment that follows from a guest's dedicated CPUs.
 
-    ``floating`` are the shared CPUs of its VCPU part; those of its zones unless given.
+    ``floating`` are the shared CPUs of its VCPU part; those of its zones unless given. ``withheld`` are those
+    that are known to be kept empty already.
     """
     if floating is None:
         floating = _floating_cpus(supply, request)
     if not dedicated and not floating:
         return Refusal("the host has no shared CPUs, and the guest holds no PCPU")
-    pinned, withheld = _withhold_siblings(supply, request, dedicated)
-    emulator: CpuSet = _emulator_cpus(supply, request) or frozenset(pinned)
-    if request.emulator_policy is EmulatorPolicy.ISOLATE and len(pinned) > 1:
-        emulator = frozenset(pinned[-1:])
-        pinned = pinned[:-1]
+    pinned = used = _used(supply, request, dedicated, withheld)
+    if request.emulator_policy is EmulatorPolicy.ISOLATE and len(used) > 1:
+        pinned, emulator = used[:-1], frozenset(used[-1:])
+    else:
+        emulator = _emulator_cpus(supply, request) or frozenset(used)
     per_vcpu = _spread_over_vcpus(pinned, floating, request)
-    mems = _nodes(supply, frozenset().union(*per_vcpu)) if dedicated else frozenset()
-    return Assignment(per_vcpu, emulator, dedicated, withheld, mems)
+    empty = frozenset(dedicated).difference(used) if len(used) < len(dedicated) else frozenset()
+    mems = memory_nodes(supply.topology, frozenset().union(*per_vcpu)) if dedicated else frozenset()
+    return Assignment(per_vcpu, emulator, dedicated, empty, mems)
 
 
 def refit(supply: Supply, request: Request, current: Assignment) -> Assignment | None:
     """The guest's assignment with the dedicated CPUs it has, which it keeps as long as they serve the
-    request.
+    request, and with its guest CPUs where they are.
 
-    None if they do not: another number, or not in the zones of the allocation, or also somebody else's. CPUs
-    that left ``cpu_dedicated_set`` or went offline do not count against it: a running guest is not moved for
-    that.
+    None if they do not: another number, or not in the zones of the allocation, or also somebody else's, or
+    without the siblings that thread policy isolate keeps empty. CPUs that left ``cpu_dedicated_set`` or went
+    offline do not count against it: a running guest is not moved for that.
     """
     taken = supply.taken(request)
-    # What is in use goes before what is withheld, or else the guest would change places with its siblings.
-    with_siblings = (*current.dedicated, *sorted(current.withheld.difference(current.dedicated)))
-    for dedicated in (current.dedicated, with_siblings):
-        if not taken & frozenset(dedicated) and _amounts_match(request, frozenset(dedicated)):
-            again = assemble(supply, request, dedicated)
-            return again if isinstance(again, Assignment) else None
+    for dedicated in _what_may_be_its_own(supply, request, current):
+        own = frozenset(dedicated)
+        if taken & own or not _amounts_match(request, own):
+            continue
+        if _is_isolated(supply, request, dedicated, current.withheld):
+            again = assemble(supply, request, dedicated, withheld=current.withheld)
+            return _in_place(again, current) if isinstance(again, Assignment) else None
     return None
+
+
+def _what_may_be_its_own(supply: Supply, request: Request, current: Assignment) -> Iterator[tuple[int, ...]]:
+    """The dedicated CPUs of a guest; then without the siblings of its emulator CPU.
+
+    The kernel does not show whose these are: the allocation may pay for them or not.
+    """
+    # What is in use goes before what is withheld, or else the guest would change places with its siblings.
+    siblings = current.withheld.difference(current.dedicated)
+    dedicated = (*current.dedicated, *sorted(siblings))
+    yield dedicated
+    if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu:
+        emulator = _used(supply, request, dedicated, current.withheld)[-1]
+        beside = supply.topology.threads_of(emulator) - {emulator}
+        yield tuple(cpu for cpu in dedicated if cpu not in beside)
+
+
+def _in_place(fresh: Assignment, current: Assignment) -> Assignment:
+    """The fresh assignment with the guest CPUs where they are, if they are on the same dedicated CPUs."""
+    own = frozenset(fresh.dedicated)
+    pinned, were_pinned = (
+        [cpus for cpus in assignment.vcpu_cpus if cpus <= own] for assignment in (fresh, current)
+    )
+    if len(pinned) != len(were_pinned) or len(fresh.vcpu_cpus) != len(current.vcpu_cpus):
+        return fresh
+    if frozenset().union(*pinned) != frozenset().union(*were_pinned):
+        return fresh
+    floating = [cpus for cpus in fresh.vcpu_cpus if not cpus <= own]
+    vcpu_cpus = tuple(cpus if cpus <= own else floating[0] for cpus in current.vcpu_cpus)
+    return replace(fresh, vcpu_cpus=vcpu_cpus)
+
+
+def _is_isolated(
+    supply: Supply, request: Request, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
+) -> bool:
+    """Whether thread policy isolate, if that is asked for, has a whole core for every guest CPU; an emulator
+    CPU may share its core with others.
+    """
+    if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
+        return True
+    used = _used(supply, request, dedicated, withheld)
+    alone = used[:-1] if request.has_emulator_cpu else used
+    return len(used) >= request.used_pcpu and all(
+        supply.topology.threads_of(cpu) <= frozenset(dedicated) for cpu in alone
+    )
 
 
 def _amounts_match(request: Request, dedicated: CpuSet) -> bool:
@@ -194,33 +268,37 @@ def _amounts_match(request: Request, dedicated: CpuSet) -> bool:
 
 def _floating_cpus(supply: Supply, request: Request) -> CpuSet:
     """The shared CPUs for the VCPU part: those of its zones; all of them without an allocation."""
-    shared = supply.cpu_sets.shared & supply.topology.online
     if not request.demands:
-        return shared
-    zones: CpuSet = frozenset().union(*(demand.cpus for demand in request.demands if demand.vcpu))
-    return shared & zones
+        return supply.cpu_sets.shared & supply.topology.online
+    zones = [demand.cpus for demand in request.demands if demand.vcpu]
+    if not zones:
+        return frozenset()
+    return supply.cpu_sets.shared & supply.topology.online & frozenset().union(*zones)
 
 
 def _emulator_cpus(supply: Supply, request: Request) -> CpuSet:
     """The shared CPUs for emulator threads: near the guest where there are any, else wherever."""
     everywhere = supply.cpu_sets.emulator & supply.topology.online
+    if not everywhere:
+        return everywhere
     zones: CpuSet = frozenset().union(*(demand.cpus for demand in request.demands))
     return (everywhere & zones) or everywhere
 
 
-def _withhold_siblings(
-    supply: Supply, request: Request, dedicated: tuple[int, ...]
-) -> tuple[tuple[int, ...], CpuSet]:
-    """With thread policy isolate: the CPUs that are used, one per core, and the siblings that stay empty."""
+def _used(supply: Supply, request: Request, dedicated: tuple[int, ...], withheld: CpuSet) -> tuple[int, ...]:
+    """The CPUs that threads run on: all of them, or with thread policy isolate the first of each core.
+
+    Those ``withheld`` before stay empty, also if the topology does not show any more whose siblings they are.
+    """
     if request.thread_policy is not ThreadPolicy.ISOLATE:
-        return dedicated, frozenset()
+        return dedicated
     used: list[int] = []
-    covered: set[int] = set()
+    covered = set(withheld)
     for cpu in dedicated:
         if cpu not in covered:
             used.append(cpu)
             covered |= supply.topology.threads_of(cpu)
-    return tuple(used), frozenset(covered & supply.cpu_sets.dedicated) - frozenset(used)
+    return tuple(used)
 
 
 def _spread_over_vcpus(pinned: tuple[int, ...], floating: CpuSet, request: Request) -> tuple[CpuSet, ...]:
@@ -237,11 +315,3 @@ def _spread_over_vcpus(pinned: tuple[int, ...], floating: CpuSet, request: Reque
     if request.vcpus <= len(pinned):
         return tuple(frozenset(pinned[index :: request.vcpus]) for index in range(request.vcpus))
     return tuple(frozenset({pinned[index % len(pinned)]}) for index in range(request.vcpus))
-
-
-def _nodes(supply: Supply, cpus: CpuSet) -> CpuSet:
-    """The NUMA nodes of CPUs that have memory."""
-    with_memory = {node.id for node in supply.topology.numa_nodes if node.memory_kib}
-    return frozenset(
-        node for cpu in cpus if (node := supply.topology.node_of(cpu)) is not None and node in with_memory
-    )

@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
-from compute_agent.policy.base import Assignment, CpuSet, Request, Supply, assemble
+from collections.abc import Mapping
+from dataclasses import replace
+
+from compute_agent.policy.base import Assignment, CpuSet, Request, Supply, ThreadPolicy, assemble
 
 
-def read_back(supply: Supply, request: Request, observed: CpuSet) -> Assignment | None:
+def read_back(
+    supply: Supply, request: Request, observed: CpuSet, vcpu_cpus: Mapping[int, CpuSet] | None = None
+) -> Assignment | None:
     """The assignment of a guest whose threads may use ``observed``; None if that is not one of ours.
 
+    ``vcpu_cpus`` has the CPUs that the thread of each guest CPU may use, by number from 0, where the driver
+    can tell these threads from others: every guest CPU is then assigned what it has. If it is None, or has
+    not exactly the guest CPUs of the request, dedicated CPUs go to the guest CPUs in ascending order.
+
     A guest that may use all CPUs was never placed, and one that may use CPUs of the host or of another guest
-    was placed by somebody else.
+    was placed by somebody else. With thread policy isolate free siblings are kept empty: whether the
+    allocation pays for them is not known here.
     """
     sets = supply.cpu_sets
-    if observed >= supply.topology.online or not observed <= sets.dedicated | sets.shared:
+    positions = _positions(request, vcpu_cpus or {})
+    seen = observed.union(*positions)
+    if seen >= supply.topology.online or not seen <= sets.dedicated | sets.shared:
         return None
     # With the legacy vcpu_pin_set the sets are the same, and whoever has all of it shares it.
-    dedicated = frozenset() if observed == sets.shared else observed & sets.dedicated
-    if dedicated & supply.taken(request):
+    dedicated = frozenset() if seen == sets.shared else seen & sets.dedicated
+    taken = supply.taken(request)
+    if dedicated & taken:
         return None
-    found = assemble(supply, request, tuple(sorted(dedicated)), floating=observed - dedicated)
-    return found if isinstance(found, Assignment) else None
+    of_vcpus = [cpu for cpus in positions for cpu in sorted(cpus & dedicated)]
+    others = sorted(dedicated.difference(of_vcpus))
+    siblings = _siblings(supply, request, dedicated) - taken
+    # Each once, those of the guest CPUs first: the last one in use is that of the emulator threads.
+    in_order = tuple(dict.fromkeys((*of_vcpus, *others, *sorted(siblings))))
+    found = assemble(supply, request, in_order, floating=seen - dedicated, withheld=siblings)
+    if not isinstance(found, Assignment):
+        return None
+    if not positions:
+        return found
+    emulator = frozenset(others) or (seen - dedicated) or found.emulator_cpus
+    return replace(found, vcpu_cpus=positions, emulator_cpus=emulator)
+
+
+def _positions(request: Request, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSet, ...]:
+    """By guest CPU; empty if not all are known."""
+    if vcpu_cpus.keys() != set(range(request.vcpus)) or not all(vcpu_cpus.values()):
+        return ()
+    return tuple(vcpu_cpus[number] for number in range(request.vcpus))
+
+
+def _siblings(supply: Supply, request: Request, used: CpuSet) -> CpuSet:
+    """The dedicated CPUs that thread policy isolate keeps empty beside those used."""
+    if request.thread_policy is not ThreadPolicy.ISOLATE:
+        return frozenset()
+    threads = frozenset().union(*(supply.topology.threads_of(cpu) for cpu in used))
+    return (threads & supply.cpu_sets.dedicated) - used

@@ -213,7 +213,7 @@ class TestUnclaimed:
 
     def start_isolated(self, rig, count):
         settings = GuestSettings(count, ThreadPolicy.ISOLATE)
-        return rig.handle(StartGuest("new", "new", settings, ("x",), {"node0": {"PCPU": count}}, 2.0))
+        return rig.handle(StartGuest("new", "new", settings, ("x",), {"node0": {"PCPU": 2 * count}}, 2.0))
 
     def test_a_guest_that_keeps_siblings_empty_does_not_take_what_is_promised(self, rig):
         with pytest.raises(GuestRefusedError, match="3 are kept for allocations without a guest"):

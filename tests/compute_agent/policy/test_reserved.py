@@ -27,7 +27,7 @@ def place(request, reserved, supply=SUPPLY):
 
 
 def isolated(count):
-    return Request("new", count, (demand(0, count),), ThreadPolicy.ISOLATE)
+    return Request("new", count, (demand(0, 2 * count),), ThreadPolicy.ISOLATE)
 
 
 def test_siblings_are_not_withheld_from_somebody_who_was_promised_them():

@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from compute_agent.policy.base import (
     Supply,
     ThreadPolicy,
 )
-from compute_agent.policy.topology_aware import place_by_topology, score
+from compute_agent.policy.topology_aware import place_by_topology
 from tests.compute_agent.inventory.machines import machine
 
 FAR_AND_NEAR = {
@@ -35,6 +36,7 @@ MACHINES = (
     machine(packages=2, cores=2, threads=2, offline=frozenset({3})),
     machine(l3=3, cores=1, threads=3),
     machine(nodes=4, cores=2, distances=FAR_AND_NEAR),
+    machine(nodes=2, cores=1, threads=4),
 )
 
 
@@ -60,36 +62,53 @@ def situations(draw):
     return supply_of(topology, dedicated, other=held), frozenset(zone), draw(st.integers(1, 5))
 
 
-def whole_cores(topology, cpus):
-    return [core.cpus for core in topology.cores if core.cpus <= cpus]
-
-
-def satisfies(topology, free, cpus, policy):
+def satisfies(topology, free, cpus, policy, vcpus=1):
     """Whether a choice is what the thread policy asks for, as it is defined."""
     cores = [core.cpus & cpus for core in topology.cores if core.cpus & cpus]
     match policy:
         case ThreadPolicy.ISOLATE:
-            return all(len(threads) == 1 for threads in cores) and all(
-                topology.threads_of(cpu) <= free for cpu in cpus
+            return len(cores) >= vcpus and all(
+                threads == topology.threads_of(min(threads)) for threads in cores
             )
         case ThreadPolicy.REQUIRE:
-            broken = [threads for threads in cores if threads != topology.threads_of(min(threads))]
-            return (
-                all(len(topology.threads_of(cpu)) > 1 and topology.threads_of(cpu) <= free for cpu in cpus)
-                and len(broken) <= 1
-            )
+            lonely = [threads for threads in cores if len(threads) == 1]
+            with_siblings = [core.cpus & free for core in topology.cores if core.cpus & cpus]
+            return len(lonely) <= 1 and all(len(threads) > 1 for threads in with_siblings)
         case _:
             return True
 
 
-@settings(max_examples=300, deadline=None)
-@given(situations(), st.sampled_from(ThreadPolicy))
-def test_a_placed_guest_has_exactly_its_cpus_free_and_in_its_zone(situation, policy):
+def zones_crossed(topology, chosen):
+    """NUMA nodes, L3 domains, packages and the distances between the nodes, the most important first."""
+    nodes = sorted({topology.node_of(cpu) for cpu in chosen})
+    return (
+        len(nodes),
+        sum(bool(cache.cpus & chosen) for cache in topology.l3_domains),
+        sum(bool(package.cpus & chosen) for package in topology.packages),
+        sum(topology.distances.get(a, {}).get(b, 20) for a, b in combinations(nodes, 2)),
+    )
+
+
+def cores_spoilt(topology, free, chosen, policy):
+    """Cores crossed, and cores left with only some threads free; with thread policy spread threads that share
+    a core, and cores shared with others. The most important first.
+    """
+    cores = [core.cpus for core in topology.cores if core.cpus & chosen]
+    if policy is ThreadPolicy.SPREAD:
+        return len(chosen) - len(cores), sum(not core <= free for core in cores)
+    left = free - chosen
+    return len(cores), sum(bool(core.cpus & left) and not core.cpus <= left for core in topology.cores)
+
+
+@settings(max_examples=400, deadline=None)
+@given(situations(), st.sampled_from(ThreadPolicy), st.integers(1, 5))
+def test_a_placed_guest_has_exactly_its_cpus_free_and_in_its_zone(situation, policy, vcpus):
     supply, zone, count = situation
+    vcpus = min(vcpus, count)
     free = (supply.cpu_sets.dedicated & zone) - supply.holdings["other"]
-    found = ask(supply, count, policy, zone=zone)
+    found = ask(supply, count, policy, vcpus, zone=zone)
     possible = any(
-        satisfies(supply.topology, free, frozenset(cpus), policy)
+        satisfies(supply.topology, free, frozenset(cpus), policy, vcpus)
         for cpus in combinations(sorted(free), count)
     )
     assert isinstance(found, Assignment) == possible
@@ -97,30 +116,39 @@ def test_a_placed_guest_has_exactly_its_cpus_free_and_in_its_zone(situation, pol
         chosen = frozenset(found.dedicated)
         assert len(found.dedicated) == len(chosen) == count
         assert chosen <= free
-        assert satisfies(supply.topology, free, chosen, policy)
-        assert not found.withheld & supply.holdings["other"]
+        assert satisfies(supply.topology, free, chosen, policy, vcpus)
+        assert found.held == chosen
+        assert found.cpus == chosen - found.withheld
 
 
-@settings(max_examples=300, deadline=None)
-@given(situations(), st.sampled_from(ThreadPolicy))
-def test_no_other_choice_crosses_less_or_breaks_fewer_cores(situation, policy):
-    """The criteria about zones are the best there are, and inside one L3 domain those about cores, too; the
-    others only choose between candidates.
+@settings(max_examples=400, deadline=None)
+@given(situations(), st.sampled_from(ThreadPolicy), st.integers(1, 5))
+def test_no_other_choice_crosses_less_or_breaks_fewer_cores(situation, policy, vcpus):
+    """What is crossed is the least there is, and inside one L3 domain of one NUMA node so are the cores that
+    are spoilt; the other criteria only choose between candidates.
     """
     supply, zone, count = situation
+    vcpus = min(vcpus, count)
+    topology = supply.topology
     free = (supply.cpu_sets.dedicated & zone) - supply.holdings["other"]
     choices = [
         cpus
         for cpus in map(frozenset, combinations(sorted(free), count))
-        if satisfies(supply.topology, free, cpus, policy)
+        if satisfies(topology, free, cpus, policy, vcpus)
     ]
-    found = ask(supply, count, policy, zone=zone)
+    found = ask(supply, count, policy, vcpus, zone=zone)
     if not choices:
         assert isinstance(found, Refusal)
         return
-    best = min(score(supply.topology, free, cpus, policy) for cpus in choices)
-    judged = 6 if best[1] == 1 else 4
-    assert score(supply.topology, free, frozenset(found.dedicated), policy)[:judged] == best[:judged]
+    chosen = frozenset(found.dedicated)
+    crossed = zones_crossed(topology, chosen)
+    assert crossed == min(zones_crossed(topology, cpus) for cpus in choices)
+    if crossed[:2] == (1, 1):
+        assert cores_spoilt(topology, free, chosen, policy) == min(
+            cores_spoilt(topology, free, cpus, policy)
+            for cpus in choices
+            if zones_crossed(topology, cpus) == crossed
+        )
 
 
 def test_siblings_go_together_and_whole_cores_stay_whole():
@@ -148,27 +176,83 @@ def test_memory_is_bound_to_the_nodes_of_the_cpus():
     assert ask(supply, 2, zone={4, 5, 6, 7}).mems == {1}
 
 
-def test_isolate_withholds_the_siblings():
-    supply = supply_of(machine(cores=4, threads=2))
-    found = ask(supply, 2, ThreadPolicy.ISOLATE)
-    assert found.dedicated == (0, 2)
-    assert found.withheld == {1, 3}
-    assert found.held == {0, 1, 2, 3}
-    assert found.vcpu_cpus == ({0}, {2})
+class TestIsolate:
+    """The allocation pays for whole cores, one for every guest CPU."""
 
+    def test_the_siblings_are_paid_for_and_kept_empty(self):
+        found = ask(supply_of(machine(cores=4, threads=2)), 4, ThreadPolicy.ISOLATE, vcpus=2)
+        assert found.dedicated == (0, 1, 2, 3)
+        assert found.vcpu_cpus == ({0}, {2})
+        assert found.withheld == {1, 3}
+        assert found.held == {0, 1, 2, 3}
 
-def test_isolate_with_an_allocation_that_counts_the_siblings():
-    supply = supply_of(machine(cores=4, threads=2))
-    found = ask(supply, 4, ThreadPolicy.ISOLATE, vcpus=2)
-    assert set(found.dedicated) == {0, 1, 2, 3}
-    assert found.vcpu_cpus == ({0}, {2})
-    assert found.withheld == {1, 3}
+    @pytest.mark.parametrize(("vcpus", "pcpu", "needed"), [(2, 2, 4), (2, 3, 4), (3, 5, 6)])
+    def test_an_allocation_that_does_not_pay_for_the_siblings_is_refused(self, vcpus, pcpu, needed):
+        refused = ask(supply_of(machine(cores=4, threads=2)), pcpu, ThreadPolicy.ISOLATE, vcpus)
+        assert refused == Refusal(
+            f"thread policy isolate keeps cores whole: the guest needs {needed} PCPU on cores of 2 threads,"
+            f" its allocation has {pcpu}"
+        )
+
+    def test_without_hyperthreads_there_is_nothing_more_to_pay(self):
+        found = ask(supply_of(machine(cores=4)), 2, ThreadPolicy.ISOLATE)
+        assert (found.dedicated, found.withheld) == ((0, 1), frozenset())
+
+    def test_a_sibling_that_is_offline_is_not_paid_for(self):
+        supply = supply_of(machine(cores=2, threads=2, offline=frozenset({1, 3})))
+        assert ask(supply, 2, ThreadPolicy.ISOLATE).dedicated == (0, 2)
+
+    def test_a_core_of_which_others_have_a_thread_is_of_no_use(self):
+        supply = supply_of(machine(cores=2, threads=2), dedicated={0, 1, 2})
+        assert ask(supply, 2, ThreadPolicy.ISOLATE, vcpus=1).dedicated == (0, 1)
+        refused = ask(supply_of(supply.topology, other={0}), 2, ThreadPolicy.ISOLATE, vcpus=2)
+        assert isinstance(refused, Refusal)
+
+    def test_cpus_in_two_zones_are_whole_cores_in_each(self):
+        topology = machine(nodes=2, cores=2, threads=2)
+        demands = tuple(Demand(f"node {node.id}", node.cpus, pcpu=2) for node in topology.numa_nodes)
+        found = place_by_topology(
+            supply_of(topology, other={0}), Request("guest", 2, demands, ThreadPolicy.ISOLATE)
+        )
+        assert found.dedicated == (2, 3, 4, 5)
+        assert found.vcpu_cpus == ({2}, {4})
+        refused = place_by_topology(supply_of(topology), Request("guest", 3, demands, ThreadPolicy.ISOLATE))
+        assert isinstance(refused, Refusal)
+
+    @pytest.mark.parametrize(
+        ("pcpu", "dedicated", "withheld"), [(5, (0, 1, 2, 3, 4), {1, 3}), (6, (0, 1, 2, 3, 4, 5), {1, 3, 5})]
+    )
+    def test_the_cpu_of_the_emulator_may_share_its_core_with_others_or_not(self, pcpu, dedicated, withheld):
+        found = ask(
+            supply_of(machine(cores=4, threads=2)),
+            pcpu,
+            ThreadPolicy.ISOLATE,
+            vcpus=2,
+            emulator_policy=EmulatorPolicy.ISOLATE,
+        )
+        assert found.dedicated == dedicated
+        assert found.vcpu_cpus == ({0}, {2})
+        assert found.emulator_cpus == {4}
+        assert found.withheld == withheld
+
+    def test_the_cpu_of_the_emulator_is_rather_on_a_core_that_is_broken_already(self):
+        supply = supply_of(machine(cores=4, threads=2), other={0})
+        policies = {"policy": ThreadPolicy.ISOLATE, "emulator_policy": EmulatorPolicy.ISOLATE}
+        found = ask(supply, 3, vcpus=1, **policies)
+        assert found.vcpu_cpus == ({2},)
+        assert found.emulator_cpus == {1}
 
 
 def test_require_is_refused_without_siblings():
     found = ask(supply_of(machine(cores=4)), 2, ThreadPolicy.REQUIRE)
     assert isinstance(found, Refusal)
     assert "require" in found.reason
+
+
+def test_siblings_are_any_two_threads_of_a_core():
+    supply = supply_of(machine(cores=2, threads=4), other={0, 1, 4, 5, 6})
+    assert ask(supply, 2, ThreadPolicy.REQUIRE).dedicated == (2, 3)
+    assert isinstance(ask(supply, 3, ThreadPolicy.REQUIRE), Refusal)
 
 
 def test_spread_shares_a_core_only_when_no_free_core_is_left():

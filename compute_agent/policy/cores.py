@@ -1,0 +1,173 @@
+"""Which cores of some rooms a guest takes, by thread policy: as few as can be, and few left broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from compute_agent.policy.base import ThreadPolicy
+from compute_agent.policy.pieces import CoreKind, Room
+
+
+class Want(NamedTuple):
+    """What is asked of the cores: how many CPUs, and how.
+
+    With thread policy isolate the CPUs are whole cores, ``cores`` of them or more; ``extra`` says that one
+    CPU may be by itself, that of the emulator threads.
+    """
+
+    policy: ThreadPolicy
+    cpus: int
+    cores: int = 0
+    extra: bool = False
+
+
+class Cost(NamedTuple):
+    """What is bad about a choice, the worst first.
+
+    ``cores`` are those crossed, ``broken`` those left with only some of their threads free, less those that
+    were so before. With thread policy spread: threads of the guest that share a core, and cores shared with
+    others.
+    """
+
+    cores: int
+    broken: int
+
+
+class Plan(NamedTuple):
+    """How many cores of each kind are filled, and the kind of one more that is used in part (None: none)."""
+
+    cost: Cost
+    filled: tuple[tuple[CoreKind, int], ...]
+    part: CoreKind | None
+
+
+_FITS: Mapping[ThreadPolicy, Callable[[CoreKind], bool]] = {
+    ThreadPolicy.PREFER: lambda kind: True,
+    ThreadPolicy.REQUIRE: lambda kind: kind.free > 1,
+    ThreadPolicy.ISOLATE: lambda kind: kind.whole,
+    ThreadPolicy.SPREAD: lambda kind: True,
+}
+"""The cores that may be used. Siblings are two free threads or more, whoever has the others."""
+
+
+def capacity(room: Room, want: Want) -> int:
+    """How many CPUs the cores of a room have at most for a guest."""
+    if want.policy is ThreadPolicy.PREFER or want.extra:
+        return len(room.free)
+    fits = _FITS[want.policy]
+    return sum(kind.free * len(cores) for kind, cores in room.cores.items() if fits(kind))
+
+
+def cost(rooms: Sequence[Room], want: Want) -> Cost | None:
+    """What the best choice costs; None if there is none."""
+    if want.policy is ThreadPolicy.SPREAD:
+        return _cost_of_spreading(rooms, want.cpus)
+    plan = _plan(_amounts(rooms), want)
+    return None if plan is None else plan.cost
+
+
+def choose(rooms: Sequence[Room], want: Want) -> tuple[int, ...]:
+    """The CPUs of the best choice, by core, rather of the first rooms; there has to be one."""
+    if want.policy is ThreadPolicy.SPREAD:
+        return tuple(_one_by_one(rooms))[: want.cpus]
+    plan = _plan(_amounts(rooms), want)
+    assert plan is not None
+    chosen = [cpu for kind, number in plan.filled for core in _of(rooms, kind)[:number] for cpu in core]
+    if plan.part is not None:
+        next_core = _of(rooms, plan.part)[dict(plan.filled).get(plan.part, 0)]
+        chosen.extend(next_core[: want.cpus - len(chosen)])
+    return tuple(chosen)
+
+
+Amounts = tuple[tuple[CoreKind, int], ...]
+"""How many cores there are of each kind: those with most threads first, and broken ones before whole ones."""
+
+
+def _amounts(rooms: Sequence[Room]) -> Amounts:
+    totals: dict[CoreKind, int] = {}
+    for room in rooms:
+        for kind, cores in room.cores.items():
+            totals[kind] = totals.get(kind, 0) + len(cores)
+    return tuple(sorted(totals.items(), key=lambda item: (-item[0].free, item[0].whole)))
+
+
+def _of(rooms: Sequence[Room], kind: CoreKind) -> Sequence[tuple[int, ...]]:
+    return [core for room in rooms for core in room.cores.get(kind, ())]
+
+
+@lru_cache(maxsize=4096)
+def _plan(amounts: Amounts, want: Want) -> Plan | None:
+    usable = tuple((kind, number) for kind, number in amounts if _FITS[want.policy](kind))
+    if want.policy is not ThreadPolicy.ISOLATE:
+        return _fewest(usable, want.cpus)
+    whole = _fewest(usable, want.cpus, want.cores, only_whole=True)
+    if whole is not None or not want.extra:
+        return whole
+    return _with_one_more(amounts, _fewest(usable, want.cpus - 1, want.cores - 1, only_whole=True))
+
+
+def _with_one_more(amounts: Amounts, plan: Plan | None) -> Plan | None:
+    """A plan and a CPU beside it, rather of a core that is broken already, and there of the most broken."""
+    if plan is None:
+        return None
+    filled = dict(plan.filled)
+    left = [kind for kind, number in amounts if number > filled.get(kind, 0)]
+    if not left:
+        return None
+    kind = min(left, key=lambda kind: (kind.whole, kind.free))
+    broken = (1 if kind.free > 1 else 0) if kind.whole else (-1 if kind.free == 1 else 0)
+    return Plan(Cost(plan.cost.cores + 1, plan.cost.broken + broken), plan.filled, kind)
+
+
+def _fewest(amounts: Amounts, count: int, least: int = 0, only_whole: bool = False) -> Plan | None:
+    """The plan of least cost with ``least`` cores or more. At most one core is used in part, as two could be
+    replaced by a fuller and an emptier one; with ``only_whole`` none is.
+    """
+    best: Plan | None = None
+
+    def visit(index: int, missing: int, filled: tuple[tuple[CoreKind, int], ...], mended: int) -> None:
+        used = sum(number for _, number in filled)
+        if best is not None and used > best.cost.cores:
+            return
+        if index < len(amounts) and missing:
+            kind, available = amounts[index]
+            for number in range(min(available, missing // kind.free), -1, -1):
+                more = 0 if kind.whole else number
+                visit(index + 1, missing - number * kind.free, (*filled, (kind, number)), mended + more)
+        elif not missing:
+            offer(Cost(used, -mended), filled, None)
+        elif not only_whole:
+            taken = dict(filled)
+            for kind, available in amounts:
+                if kind.free > missing and taken[kind] < available:
+                    offer(Cost(used + 1, kind.whole - mended), filled, kind)
+
+    def offer(cost: Cost, filled: tuple[tuple[CoreKind, int], ...], part: CoreKind | None) -> None:
+        nonlocal best
+        if cost.cores >= least and (best is None or cost < best.cost):
+            best = Plan(cost, filled, part)
+
+    visit(0, count, (), 0)
+    return best
+
+
+def _one_by_one(rooms: Sequence[Room]) -> Iterable[int]:
+    """A thread of every core before the second of any, and of free cores before those shared with others."""
+    cores = _cores_to_spread_over(rooms)
+    for turn in range(max((len(core) for core, _ in cores), default=0)):
+        yield from (core[turn] for core, _ in cores if turn < len(core))
+
+
+def _cost_of_spreading(rooms: Sequence[Room], count: int) -> Cost | None:
+    cores = _cores_to_spread_over(rooms)
+    if sum(len(core) for core, _ in cores) < count:
+        return None
+    used = cores[:count]
+    return Cost(count - len(used), sum(not whole for _, whole in used))
+
+
+def _cores_to_spread_over(rooms: Sequence[Room]) -> list[tuple[tuple[int, ...], bool]]:
+    kinds = sorted({kind for room in rooms for kind in room.cores}, key=lambda kind: not kind.whole)
+    return [(core, kind.whole) for kind in kinds for core in _of(rooms, kind)]

@@ -1,0 +1,108 @@
+"""The host in pieces: CPUs of one NUMA node, one L3 domain and one package, and the free cores in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from compute_agent.host.topology import Topology
+
+CpuSet = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """CPUs that nothing on the host parts but their cores. Node, L3 and package are None where not known."""
+
+    number: int
+    cpus: CpuSet
+    node: int | None
+    l3: int | None
+    package: int | None
+    core_of: Mapping[int, CpuSet]
+    """The online threads of the core of a CPU, of all CPUs of the host."""
+
+
+class CoreKind(NamedTuple):
+    """What tells free cores apart: how many threads are free, and whether these are all its threads."""
+
+    free: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """What is free in a piece: the free threads of each core, by kind of core, lowest first."""
+
+    piece: Piece
+    free: CpuSet
+    cores: Mapping[CoreKind, tuple[tuple[int, ...], ...]]
+
+
+class Layout(NamedTuple):
+    """What placing looks up of each online CPU."""
+
+    piece_of: Mapping[int, Piece]
+    memory_node_of: Mapping[int, int]
+    """The NUMA node, of CPUs whose node has memory."""
+
+
+def rooms(topology: Topology, free: CpuSet) -> list[Room]:
+    """The free CPUs by piece, in the order of the pieces."""
+    pieces = set(map(_layout(topology).piece_of.__getitem__, free))
+    if len(pieces) == 1:
+        return [_room(pieces.pop(), free)]
+    return [_room(piece, piece.cpus & free) for piece in sorted(pieces, key=lambda piece: piece.number)]
+
+
+def memory_nodes(topology: Topology, cpus: CpuSet) -> CpuSet:
+    """The NUMA nodes of CPUs that have memory."""
+    node_of = _layout(topology).memory_node_of
+    return frozenset({node_of[cpu] for cpu in cpus if cpu in node_of})
+
+
+@lru_cache(maxsize=1024)
+def _room(piece: Piece, free: CpuSet) -> Room:
+    """Kept, as most pieces are as they were when the last guest was placed."""
+    threads: dict[CpuSet, list[int]] = {}
+    for cpu in sorted(free):
+        threads.setdefault(piece.core_of[cpu], []).append(cpu)
+    cores: dict[CoreKind, list[tuple[int, ...]]] = {}
+    for core, inside in threads.items():
+        cores.setdefault(CoreKind(len(inside), len(inside) == len(core)), []).append(tuple(inside))
+    return Room(piece, free, {kind: tuple(members) for kind, members in cores.items()})
+
+
+_LAYOUTS: dict[int, tuple[Topology, Layout]] = {}
+"""By the identity of the topology, which is kept with it: comparing topologies takes longer than placing."""
+
+_HOSTS = 4
+
+
+def _layout(topology: Topology) -> Layout:
+    known = _LAYOUTS.get(id(topology))
+    if known is None:
+        if len(_LAYOUTS) >= _HOSTS:
+            _LAYOUTS.clear()
+        known = _LAYOUTS[id(topology)] = topology, _lay_out(topology)
+    return known[1]
+
+
+def _lay_out(topology: Topology) -> Layout:
+    l3_of = {cpu: cache.id for cache in topology.l3_domains for cpu in cache.cpus}
+    core_of = {cpu: topology.threads_of(cpu) for cpu in topology.online}
+    members: dict[tuple[int | None, int | None, int | None], list[int]] = {}
+    for cpu in sorted(topology.online):
+        core = topology.core_of(cpu)
+        place = topology.node_of(cpu), l3_of.get(cpu), None if core is None else core.package
+        members.setdefault(place, []).append(cpu)
+    pieces = [
+        Piece(number, frozenset(cpus), *place, core_of)
+        for number, (place, cpus) in enumerate(members.items())
+    ]
+    return Layout(
+        {cpu: piece for piece in pieces for cpu in piece.cpus},
+        {cpu: node.id for node in topology.numa_nodes if node.memory_kib for cpu in node.cpus},
+    )
