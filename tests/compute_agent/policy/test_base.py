@@ -1,12 +1,17 @@
 """What all policies do alike, staying put, and recognising what an earlier agent did."""
 
+import dataclasses
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import (
     Assignment,
     Demand,
+    EmulatorPolicy,
     Refusal,
     Request,
     Supply,
@@ -114,23 +119,76 @@ class TestRefit:
         current = self.place((0, 1, 0), vcpus=1)
         assert refit(supply(guest={1}, other={1}), request((0, 1, 0)), current) is None
 
-    def test_an_isolated_guest_keeps_its_threads_when_its_allocation_comes_to_count_their_siblings(self):
-        topology = machine(cores=4, threads=2)
-        sets = CpuSets(frozenset(range(6)), frozenset({6, 7}), frozenset({6, 7}))
-        two = Supply(topology, sets, {})
-
-        def isolated(pcpu):
-            demand = Demand("host", topology.online, pcpu)
-            return Request("guest", 2, (demand,), ThreadPolicy.ISOLATE)
-
-        found = read_back(two, isolated(2), frozenset({1, 3}))
-        kept = refit(two, isolated(4), found)
-        assert kept.vcpu_cpus == ({1}, {3})
-        assert kept.withheld == {0, 2}
+    def test_guest_cpus_stay_on_their_cpus_whatever_the_order(self):
+        wanted = request((0, 2, 1), vcpus=3)
+        placed = self.place((0, 2, 1), vcpus=3)
+        swapped = dataclasses.replace(
+            placed, vcpu_cpus=(frozenset({3}), frozenset({2}), frozenset({1})), dedicated=(1, 2)
+        )
+        assert refit(supply(guest={1, 2}), wanted, swapped).vcpu_cpus == ({3}, {2}, {1})
+        larger = CpuSets(SETS.dedicated, frozenset({0, 3, 7}), frozenset({0, 3, 7}))
+        assert refit(supply(larger, guest={1, 2}), wanted, swapped).vcpu_cpus == ({0, 3}, {2}, {1})
 
     def test_a_guest_that_lost_its_allocation_does_not_keep_dedicated_cpus(self):
         current = self.place((0, 1, 0), vcpus=1)
         assert refit(supply(guest={1}), request(), current) is None
+
+
+THREADS = machine(cores=4, threads=2)
+CORES = CpuSets(frozenset(range(6)), frozenset({6, 7}), frozenset({6, 7}))
+
+
+def isolated(pcpu, vcpus=2, emulator=EmulatorPolicy.SHARE):
+    demand = Demand("host", THREADS.online, pcpu)
+    return Request("guest", vcpus, (demand,), ThreadPolicy.ISOLATE, emulator)
+
+
+class TestIsolatedGuestsThatRun:
+    """What refit and read_back make of siblings that are kept empty."""
+
+    def supply(self, topology=THREADS, sets=CORES, **holdings):
+        return Supply(topology, sets, {name: frozenset(cpus) for name, cpus in holdings.items()})
+
+    def test_it_stays_with_its_siblings(self):
+        placed = aware(self.supply(), isolated(4))
+        assert refit(self.supply(guest=placed.held), isolated(4), placed) == placed
+
+    def test_it_keeps_its_threads_when_its_allocation_comes_to_count_their_siblings(self):
+        found = read_back(self.supply(), isolated(2), frozenset({1, 3}))
+        assert (found.dedicated, found.withheld) == ((1, 3, 0, 2), {0, 2})
+        kept = refit(self.supply(guest=found.held), isolated(4), found)
+        assert kept.vcpu_cpus == ({1}, {3})
+        assert kept.withheld == {0, 2}
+
+    def test_siblings_that_its_allocation_does_not_pay_for_are_refused(self):
+        found = read_back(self.supply(), isolated(2), frozenset({1, 3}))
+        assert refit(self.supply(guest=found.held), isolated(2), found) is None
+        assert "needs 4 PCPU" in aware(self.supply(guest=found.held), isolated(2)).reason
+
+    def test_siblings_that_another_guest_has_are_not_its_own(self):
+        found = read_back(self.supply(other={0}), isolated(2), frozenset({1, 3}))
+        assert found.held == {1, 2, 3}
+        assert refit(self.supply(other={0}, guest=found.held), isolated(3), found) is None
+
+    @pytest.mark.parametrize(("pcpu", "held"), [(5, {1, 3, 0, 2, 4}), (6, {1, 3, 0, 2, 4, 5})])
+    def test_the_emulator_keeps_its_cpu_with_or_without_its_sibling(self, pcpu, held):
+        wanted = isolated(pcpu, emulator=EmulatorPolicy.ISOLATE)
+        found = read_back(self.supply(), wanted, frozenset({1, 3, 4}))
+        kept = refit(self.supply(guest=found.held), wanted, found)
+        assert (kept.vcpu_cpus, kept.emulator_cpus) == (({1}, {3}), {4})
+        assert kept.held == held
+
+    def test_it_stays_when_an_empty_sibling_goes_offline(self):
+        placed = aware(self.supply(), isolated(4))
+        without = machine(cores=4, threads=2, offline=frozenset({1}))
+        kept = refit(self.supply(without, guest=placed.held), isolated(4), placed)
+        assert kept.vcpu_cpus == placed.vcpu_cpus == ({0}, {2})
+
+    def test_it_is_refused_when_a_sibling_comes_that_nobody_pays_for(self):
+        without = machine(cores=4, threads=2, offline=frozenset({1, 3}))
+        placed = aware(self.supply(without), isolated(2))
+        assert placed.dedicated == (0, 2)
+        assert refit(self.supply(guest=placed.held), isolated(2), placed) is None
 
 
 class TestReadBack:
@@ -164,3 +222,69 @@ class TestReadBack:
         sets = CpuSets(frozenset({1, 2}), frozenset({1, 2}), frozenset({1, 2}))
         assert read_back(supply(sets), request(), frozenset({1, 2})).dedicated == ()
         assert read_back(supply(sets), request(), frozenset({1})).dedicated == (1,)
+
+    def test_guest_cpus_are_where_the_kernel_has_their_threads(self):
+        seen = {0: frozenset({5}), 1: frozenset({1}), 2: frozenset({2})}
+        found = read_back(supply(), request(vcpus=3), frozenset({1, 2, 3, 5, 7}), seen)
+        assert found.vcpu_cpus == ({5}, {1}, {2})
+        assert found.dedicated == (5, 1, 2)
+        assert found.emulator_cpus == {3, 7}
+        kept = refit(supply(guest=found.held), request((0, 2, 0), (1, 1, 0), vcpus=3), found)
+        assert kept.vcpu_cpus == found.vcpu_cpus
+
+    def test_floating_guest_cpus_may_be_any(self):
+        seen = {0: frozenset({3}), 1: frozenset({1})}
+        found = read_back(supply(), request(vcpus=2), frozenset({1, 3}), seen)
+        assert (found.vcpu_cpus, found.emulator_cpus) == (({3}, {1}), {3})
+        kept = refit(supply(guest=found.held), request((0, 1, 1), vcpus=2), found)
+        assert kept.vcpu_cpus == ({3}, {1})
+
+    def test_the_cpu_of_the_emulator_is_what_no_guest_cpu_has(self):
+        seen = {0: frozenset({2}), 1: frozenset({5})}
+        alone = dataclasses.replace(request(vcpus=2), emulator_policy=EmulatorPolicy.ISOLATE)
+        found = read_back(supply(), alone, frozenset({1, 2, 5}), seen)
+        assert (found.vcpu_cpus, found.emulator_cpus) == (({2}, {5}), {1})
+        wanted = dataclasses.replace(
+            request((0, 2, 0), (1, 1, 0), vcpus=2), emulator_policy=EmulatorPolicy.ISOLATE
+        )
+        kept = refit(supply(guest=found.held), wanted, found)
+        assert (kept.vcpu_cpus, kept.emulator_cpus) == (found.vcpu_cpus, {1})
+
+    @pytest.mark.parametrize("seen", [{}, {0: frozenset({2})}, {1: frozenset({2}), 2: frozenset({1})}])
+    def test_without_all_guest_cpus_they_are_in_ascending_order(self, seen):
+        found = read_back(supply(), request(vcpus=2), frozenset({1, 2}), seen)
+        assert found.vcpu_cpus == ({1}, {2})
+
+    def test_a_guest_cpu_on_a_cpu_of_the_host_is_not_recognised(self):
+        assert read_back(supply(), request(), frozenset({1}), {0: frozenset({0})}) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_lost_positions_come_back_exactly(data):
+    """Whatever the policy says and whatever order the threads have: read back and refitted, nothing moves."""
+    sets = CpuSets(frozenset(range(12)), frozenset({12, 13, 14, 15}), frozenset({12, 13, 14, 15}))
+    topology = machine(nodes=2, cores=4, threads=2)
+    policy = data.draw(st.sampled_from(ThreadPolicy))
+    emulator = data.draw(st.sampled_from(EmulatorPolicy))
+    vcpus = data.draw(st.integers(1, 4))
+    floating = data.draw(st.integers(0, vcpus - 1))
+    pinned = vcpus - floating
+    pcpu = pinned * (2 if policy is ThreadPolicy.ISOLATE else 1) + (emulator is EmulatorPolicy.ISOLATE)
+    demands = (Demand("host", topology.online, pcpu, floating),)
+    others = {"other": frozenset(data.draw(st.sets(st.integers(0, 11), max_size=3)))}
+    wanted = Request("guest", vcpus, demands, policy, emulator)
+    placed = aware(Supply(topology, sets, others), wanted)
+    if isinstance(placed, Refusal):
+        return
+    placed = dataclasses.replace(placed, vcpu_cpus=tuple(data.draw(st.permutations(placed.vcpu_cpus))))
+    observed = placed.cpus | placed.emulator_cpus
+    threads = dict(enumerate(placed.vcpu_cpus))
+    unknown = dataclasses.replace(wanted, demands=())
+    found = read_back(Supply(topology, sets, others), unknown, observed, threads)
+    assert found.vcpu_cpus == placed.vcpu_cpus
+    assert found.emulator_cpus == placed.emulator_cpus
+    kept = refit(Supply(topology, sets, others | {"guest": found.held}), wanted, found)
+    assert kept.vcpu_cpus == placed.vcpu_cpus
+    assert kept.emulator_cpus == placed.emulator_cpus
+    assert kept.held == placed.held
