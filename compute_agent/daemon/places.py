@@ -8,7 +8,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import Driver, GuestGoneError, GuestSettings
 from compute_agent.pipeline.world import World
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
-from compute_agent.report.reshape import Place
+from compute_agent.report.rooms import Place
 
 CpuSet = frozenset[int]
 

@@ -20,7 +20,8 @@ from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError, PlacementError, UnavailableError
 from compute_agent.report.reporter import Refusal, Report, Reporter
-from compute_agent.report.reshape import Infeasible, Place, ReshapePlan
+from compute_agent.report.reshape import Infeasible, ReshapePlan
+from compute_agent.report.rooms import Place
 
 LOG = logging.getLogger(__name__)
 

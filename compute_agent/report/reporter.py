@@ -36,7 +36,8 @@ from compute_agent.report.plan import (
     to_api,
     unknown_traits,
 )
-from compute_agent.report.reshape import CpuSet, Infeasible, Place, ReshapePlan, plan_reshape, to_body
+from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
+from compute_agent.report.rooms import CpuSet, Place
 from compute_agent.report.scheduling import DISABLED, MARK, switched
 
 LOG = logging.getLogger(__name__)

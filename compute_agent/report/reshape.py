@@ -9,41 +9,20 @@ hold `PCPU`. Whatever keeps its place stays untouched.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-import os_traits
-
-from compute_agent.inventory.derive import spread
-from compute_agent.inventory.tree import STOCK_NAMES, Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import STOCK_NAMES, Inventory, ProviderTree
 from compute_agent.report.client import ConsumerAllocations
 from compute_agent.report.plan import Owned, Ownership, ReportedProvider, to_api, wanted_inventories
-
-CpuSet = frozenset[int]
-
-Held = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""What consumers hold on the host's providers: amounts by consumer, provider and resource class."""
+from compute_agent.report.rooms import CpuSet, Held, Place, Rooms
 
 _MOVABLE = frozenset({"PCPU", "VCPU", "MEMORY_MB"})
 """What lies elsewhere in other shapes of the tree. Cache ways and bandwidth are of one L3 domain for good."""
 
 _OTHER_NAME = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a running guest is.
-
-    `own` are CPUs of the dedicated set that no other guest runs on: those it uses and the siblings it keeps
-    empty. `floating` are the other CPUs it may run on. `pinned_vcpus` is how many guest CPUs run pinned on
-    `own`.
-    """
-
-    own: CpuSet = frozenset()
-    floating: CpuSet = frozenset()
-    pinned_vcpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +183,9 @@ class _Planner:
             consumer: {uuid: dict(amounts) for uuid, amounts in providers.items()}
             for consumer, providers in held.items()
         }
-        self._names = {node.uuid: node.name for node in derived.nodes}
-        self._homes = _homes(derived)
+        self._rooms = Rooms(derived, wanted, held)
         self._wanted = wanted
         self._zones = zones
-        self._leaves = _leaves(derived)
-        self._used: defaultdict[tuple[str, str], int] = defaultdict(int)
-        for providers in held.values():
-            for uuid, amounts in providers.items():
-                for name, amount in amounts.items():
-                    self._used[uuid, name] += amount
 
     def move(self, consumer: str, place: Place | None) -> str | None:
         """Move what has to be moved of one consumer. Returns why that cannot be."""
@@ -228,22 +200,23 @@ class _Planner:
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
                     assert other is not None
                     self._record(consumer, (name, other), {uuid: amount}, {uuid: amount})
-                elif name in _MOVABLE and name in self._homes:
+                elif name in _MOVABLE and name in self._rooms.homes:
                     sources[name, name][uuid] = amount
                 else:
                     self.stuck.add((uuid, name))
-        amounts = {key: sum(parts.values()) for key, parts in sources.items()}
+        # Each class has one source: what becomes PCPU was none before.
+        amounts = {name: sum(parts.values()) for (_, name), parts in sources.items()}
         if converted and place is not None:
-            amounts["VCPU", "PCPU"] = len(place.own)
+            amounts["PCPU"] = len(place.own)
         targets = self._find_room(consumer, amounts, sources, place)
         if isinstance(targets, str):
             return targets
         for key, parts in sources.items():
-            self._record(consumer, key, parts, targets[key])
+            self._record(consumer, key, parts, targets[key[1]])
         return None
 
     def _becomes_pcpu(self, consumer: str, place: Place | None) -> bool:
-        if place is None or not place.pinned_vcpus or "PCPU" not in self._homes:
+        if place is None or not place.pinned_vcpus or "PCPU" not in self._rooms.homes:
             return False
         totals: defaultdict[str, int] = defaultdict(int)
         for resources in self.held[consumer].values():
@@ -254,47 +227,19 @@ class _Planner:
     def _find_room(
         self,
         consumer: str,
-        amounts: Mapping[tuple[str, str], int],
+        amounts: Mapping[str, int],
         sources: Mapping[tuple[str, str], Mapping[str, int]],
         place: Place | None,
-    ) -> dict[tuple[str, str], dict[str, int]] | str:
-        """Amounts by target provider for each pair of old and new class, or why they do not fit."""
+    ) -> dict[str, dict[str, int]] | str:
+        """Amounts by target provider for each new class, or why they do not fit."""
+        has = self.held[consumer]
         if place is not None:
-            return self._fit(consumer, amounts, place)
+            return self._rooms.fit(has, amounts, place)
         # Nobody runs: all together in one zone, in the one it is in if that is told.
         origin = frozenset().union(
             *(self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
         )
-        for leaf in sorted(self._leaves, key=lambda cpus: -len(cpus & origin)):
-            found = self._fit(consumer, amounts, Place(leaf, leaf), exactly=True)
-            if not isinstance(found, str):
-                return found
-        return self._fit(consumer, amounts, Place(origin, origin))
-
-    def _fit(
-        self, consumer: str, amounts: Mapping[tuple[str, str], int], place: Place, exactly: bool = False
-    ) -> dict[tuple[str, str], dict[str, int]] | str:
-        found = {}
-        for key, amount in amounts.items():
-            name = key[1]
-            homes = self._homes[name]
-            cpus = (place.floating or place.own) if name == "VCPU" else (place.own or place.floating)
-            rooms = [self._room(consumer, uuid, name) for uuid in homes]
-            parts = _share(amount, [len(cpus & home) for home in homes.values()], rooms, exactly)
-            if parts is None:
-                left = ", ".join(
-                    f"{self._names[uuid]} {room}" for uuid, room in zip(homes, rooms, strict=True)
-                )
-                return f"there is no room for {amount} {name} (free: {left})"
-            found[key] = {uuid: part for uuid, part in zip(homes, parts, strict=True) if part}
-        return found
-
-    def _room(self, consumer: str, uuid: str, name: str) -> int:
-        """How much more of a class a consumer may take from a provider."""
-        inventory = self._wanted[uuid][name]
-        capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
-        has = self.held[consumer].get(uuid, {}).get(name, 0)
-        return max(0, min(capacity - self._used[uuid, name], inventory.max_unit - has))
+        return self._rooms.fit_together(has, amounts, origin)
 
     def _record(
         self, consumer: str, key: tuple[str, str], sources: Mapping[str, int], targets: Mapping[str, int]
@@ -302,67 +247,15 @@ class _Planner:
         old, new = key
         mine = self.held[consumer]
         for uuid, amount in sources.items():
-            self._used[uuid, old] -= amount
+            self._rooms.take(uuid, old, -amount)
             del mine[uuid][old]
             if not mine[uuid]:
                 del mine[uuid]
         for uuid, amount in targets.items():
             there = mine.setdefault(uuid, {})
             there[new] = there.get(new, 0) + amount
-            self._used[uuid, new] += amount
+            self._rooms.take(uuid, new, amount)
         self.moves.extend(_pair(consumer, old, sources, new, targets))
-
-
-def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
-    """By resource class the providers that offer it with the CPUs nearest to them: each CPU is with the
-    innermost provider around it, and with the NUMA node where two zones cross.
-    """
-    parents = {node.uuid: node.parent for node in derived.nodes}
-
-    def nearness(node: ProviderNode) -> tuple[int, bool]:
-        depth, parent = 0, node.parent
-        while parent is not None:
-            depth, parent = depth + 1, parents[parent]
-        return -depth, os_traits.HW_NUMA_ROOT not in node.traits
-
-    found: dict[str, dict[str, CpuSet]] = {}
-    for name in {name for node in derived.nodes for name in node.inventories}:
-        taken: CpuSet = frozenset()
-        homes: dict[str, CpuSet] = {}
-        for node in sorted(derived.providing(name), key=nearness):
-            homes[node.uuid] = node.cpus - taken
-            taken |= node.cpus
-        found[name] = {node.uuid: homes[node.uuid] for node in derived.providing(name)}
-    return found
-
-
-def _leaves(derived: ProviderTree) -> tuple[CpuSet, ...]:
-    """The CPUs of the innermost zones, in the order of the tree."""
-    parents = {node.parent for node in derived.nodes}
-    return tuple(node.cpus for node in derived.nodes if node.uuid not in parents and node.cpus)
-
-
-def _share(
-    amount: int, weights: Sequence[int], rooms: Sequence[int], exactly: bool = False
-) -> list[int] | None:
-    """`amount` in parts proportional to `weights`, none above its room; what has no room there goes to those
-    with the most weight, or first in order. None if there is not enough room; with `exactly` also if parts
-    would have to go elsewhere.
-    """
-    if not any(weights):
-        weights = [0] * len(rooms)
-        ideal = list(weights)
-    else:
-        ideal = spread(amount, [weight * amount for weight in weights])
-    parts = [min(part, room) for part, room in zip(ideal, rooms, strict=True)]
-    missing = amount - sum(parts)
-    if missing and exactly:
-        return None
-    for index in sorted(range(len(parts)), key=lambda index: -weights[index]):
-        more = min(missing, rooms[index] - parts[index])
-        parts[index] += more
-        missing -= more
-    return None if missing else parts
 
 
 def _pair(

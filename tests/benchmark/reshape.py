@@ -20,7 +20,8 @@ from compute_agent.inventory.derive import Settings, derive
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.reporter import Reporter
-from compute_agent.report.reshape import Infeasible, Place
+from compute_agent.report.reshape import Infeasible
+from compute_agent.report.rooms import Place
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.servers import running
 

@@ -15,7 +15,7 @@ from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
-from compute_agent.report.reshape import Place
+from compute_agent.report.rooms import Place
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(cores=8, threads=2)  # the threads of a core are 2n and 2n+1

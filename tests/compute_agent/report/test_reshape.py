@@ -11,7 +11,8 @@ from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, Settings, derive
 from compute_agent.report.client import ConsumerAllocations
 from compute_agent.report.plan import Owned, ReportedProvider
-from compute_agent.report.reshape import Infeasible, Place, ReshapePlan, plan_reshape, to_body
+from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
+from compute_agent.report.rooms import Place
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "11111111-0000-4000-8000-000000000000"

@@ -14,7 +14,8 @@ from compute_agent.inventory.derive import SHAPES, Settings, derive
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConflictError
 from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
-from compute_agent.report.reshape import Infeasible, Place
+from compute_agent.report.reshape import Infeasible
+from compute_agent.report.rooms import Place
 from tests.benchmark.reference import ReferenceMissing
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.servers import running

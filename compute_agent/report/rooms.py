@@ -1,0 +1,158 @@
+"""Where amounts of resource classes go on a host: where the guest's CPUs are, as far as there is room."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import os_traits
+
+from compute_agent.inventory.derive import spread
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+
+CpuSet = frozenset[int]
+
+Held = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""What consumers hold on the host's providers: amounts by consumer, provider and resource class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a running guest is.
+
+    `own` are CPUs of the dedicated set that no other guest runs on: those it uses and the siblings it keeps
+    empty. `floating` are the other CPUs it may run on. `pinned_vcpus` is how many guest CPUs run pinned on
+    `own`.
+    """
+
+    own: CpuSet = frozenset()
+    floating: CpuSet = frozenset()
+    pinned_vcpus: int = 0
+
+
+class Rooms:
+    """What is left on the providers of a host, and what fits there."""
+
+    def __init__(
+        self, derived: ProviderTree, inventories: Mapping[str, Mapping[str, Inventory]], held: Held
+    ) -> None:
+        """``inventories`` are those that count, by provider of ``derived``."""
+        self.homes = _homes(derived)
+        """The providers of each resource class, with the CPUs that are nearest to them."""
+        self._names = {node.uuid: node.name for node in derived.nodes}
+        self._inventories = inventories
+        self._leaves = _leaves(derived)
+        self._used: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for providers in held.values():
+            for uuid, amounts in providers.items():
+                for name, amount in amounts.items():
+                    self._used[uuid, name] += amount
+
+    def take(self, uuid: str, name: str, amount: int) -> None:
+        """There is so much less; more if the amount is negative."""
+        self._used[uuid, name] += amount
+
+    def fit(
+        self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], place: Place
+    ) -> dict[str, dict[str, int]] | str:
+        """Amounts by provider for each resource class, where the guest's CPUs are; or why they do not fit.
+
+        ``has`` is what the consumer holds already. Parts for whose class there is no room at their place go
+        elsewhere.
+        """
+        return self._fit(has, amounts, place, exactly=False)
+
+    def fit_together(
+        self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], origin: CpuSet
+    ) -> dict[str, dict[str, int]] | str:
+        """As fit(), for what may be anywhere: all in one zone if one has the room, rather in one with many
+        CPUs of ``origin``.
+        """
+        for leaf in sorted(self._leaves, key=lambda cpus: -len(cpus & origin)):
+            found = self._fit(has, amounts, Place(leaf, leaf), exactly=True)
+            if not isinstance(found, str):
+                return found
+        return self._fit(has, amounts, Place(origin, origin), exactly=False)
+
+    def _fit(
+        self,
+        has: Mapping[str, Mapping[str, int]],
+        amounts: Mapping[str, int],
+        place: Place,
+        exactly: bool,
+    ) -> dict[str, dict[str, int]] | str:
+        found = {}
+        for name, amount in amounts.items():
+            homes = self.homes.get(name, {})
+            cpus = (place.floating or place.own) if name == "VCPU" else (place.own or place.floating)
+            rooms = [self._room(has, uuid, name) for uuid in homes]
+            parts = _share(amount, [len(cpus & home) for home in homes.values()], rooms, exactly)
+            if parts is None:
+                left = ", ".join(
+                    f"{self._names[uuid]} {room}" for uuid, room in zip(homes, rooms, strict=True)
+                )
+                return f"there is no room for {amount} {name} (free: {left or 'none'})"
+            found[name] = {uuid: part for uuid, part in zip(homes, parts, strict=True) if part}
+        return found
+
+    def _room(self, has: Mapping[str, Mapping[str, int]], uuid: str, name: str) -> int:
+        """How much more of a class a consumer may take from a provider."""
+        inventory = self._inventories.get(uuid, {}).get(name)
+        if inventory is None:
+            return 0  # derived, but not reported so far
+        capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+        mine = has.get(uuid, {}).get(name, 0)
+        return max(0, min(capacity - self._used[uuid, name], inventory.max_unit - mine))
+
+
+def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
+    """By resource class the providers that offer it with the CPUs nearest to them: each CPU is with the
+    innermost provider around it, and with the NUMA node where two zones cross.
+    """
+    parents = {node.uuid: node.parent for node in derived.nodes}
+
+    def nearness(node: ProviderNode) -> tuple[int, bool]:
+        depth, parent = 0, node.parent
+        while parent is not None:
+            depth, parent = depth + 1, parents[parent]
+        return -depth, os_traits.HW_NUMA_ROOT not in node.traits
+
+    found: dict[str, dict[str, CpuSet]] = {}
+    for name in {name for node in derived.nodes for name in node.inventories}:
+        taken: CpuSet = frozenset()
+        homes: dict[str, CpuSet] = {}
+        for node in sorted(derived.providing(name), key=nearness):
+            homes[node.uuid] = node.cpus - taken
+            taken |= node.cpus
+        found[name] = {node.uuid: homes[node.uuid] for node in derived.providing(name)}
+    return found
+
+
+def _leaves(derived: ProviderTree) -> tuple[CpuSet, ...]:
+    """The CPUs of the innermost zones, in the order of the tree."""
+    parents = {node.parent for node in derived.nodes}
+    return tuple(node.cpus for node in derived.nodes if node.uuid not in parents and node.cpus)
+
+
+def _share(
+    amount: int, weights: Sequence[int], rooms: Sequence[int], exactly: bool = False
+) -> list[int] | None:
+    """`amount` in parts proportional to `weights`, none above its room; what has no room there goes to those
+    with the most weight, or first in order. None if there is not enough room; with `exactly` also if parts
+    would have to go elsewhere.
+    """
+    if not any(weights):
+        weights = [0] * len(rooms)
+        ideal = list(weights)
+    else:
+        ideal = spread(amount, [weight * amount for weight in weights])
+    parts = [min(part, room) for part, room in zip(ideal, rooms, strict=True)]
+    missing = amount - sum(parts)
+    if missing and exactly:
+        return None
+    for index in sorted(range(len(parts)), key=lambda index: -weights[index]):
+        more = min(missing, rooms[index] - parts[index])
+        parts[index] += more
+        missing -= more
+    return None if missing else parts
