@@ -5,6 +5,7 @@ a suffix falls into one need per resource class, as each class may come from
 another provider.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
@@ -28,6 +29,19 @@ class Need:
     forbidden_aggregates: frozenset[str]
     in_tree: str | None
     collective: bool
+
+    @property
+    def terms(self) -> Hashable:
+        """All that decides on who can serve it."""
+        traits = self.required, self.forbidden
+        return (
+            self.resources,
+            *traits,
+            self.member_of,
+            self.forbidden_aggregates,
+            self.in_tree,
+            self.collective,
+        )
 
     def served_by(self, provider: Provider, world: World) -> bool:
         """Whether the provider has what is needed, all by itself and as it is used now."""

@@ -1,6 +1,6 @@
-"""Candidates, and what those of like trees have in common."""
+"""What a search finds: candidates, told by what those of like trees have in common."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class Pattern:
     mappings: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, rules: Rules, chosen: Iterable[int]) -> "Pattern":
+    def of(cls, rules: Rules, chosen: Sequence[int]) -> "Pattern":
         """The pattern that serves each need of the rules at the position chosen for it."""
         resources: dict[int, Mapping[str, int]] = {}
         mappings: dict[str, tuple[int, ...]] = {}
@@ -34,11 +34,15 @@ class Pattern:
         return cls(resources, mappings)
 
 
+#: Candidates of one place that follow one another, by their patterns.
+Offer = tuple[Place, tuple[Pattern, ...]]
+
+
 class Candidate(NamedTuple):
     """One way to serve a request: a pattern, and the place whose providers follow it."""
 
-    pattern: Pattern
     place: Place
+    pattern: Pattern
 
     @property
     def resources(self) -> dict[int, Mapping[str, int]]:
@@ -52,6 +56,11 @@ class Candidate(NamedTuple):
         members = self.place.members
         served = self.pattern.mappings.items()
         return {suffix: tuple(members[at].id for at in positions) for suffix, positions in served}
+
+
+def candidates_of(offers: Iterable[Offer]) -> Iterator[Candidate]:
+    """The candidates one by one."""
+    return (Candidate(place, pattern) for place, patterns in offers for pattern in patterns)
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

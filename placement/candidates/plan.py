@@ -8,8 +8,8 @@ patterns.
 """
 
 import random
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import chain, tee
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import chain, islice, tee
 from operator import itemgetter
 from typing import Any
 
@@ -17,11 +17,13 @@ from placement.candidates.combine import combine
 from placement.candidates.needs import Need
 from placement.candidates.pattern import Pattern
 from placement.candidates.rules import Rules
-from placement.model.trees import Kind, Place, Tree
+from placement.model.trees import Place, Tree
 from placement.model.world import Provider
 
-#: of a provider that may serve a need: its position, and slots and amounts of what it has to have free
+#: Of a provider that may serve a need: its position, and slots and amounts of what it has to have free.
 _Option = tuple[int, tuple[tuple[int, int], ...]]
+
+Batch = tuple[Pattern, ...]
 
 
 class Plan:
@@ -30,51 +32,69 @@ class Plan:
     :param tree: any of these trees; traits, aggregates and tree that the request asks
         for have to be the same in all.
     :param shared: the providers that share with all of them.
+    :param batch: how many patterns are looked for at once.
     """
 
-    def __init__(self, rules: Rules, tree: Tree, shared: Sequence[Provider]) -> None:
+    def __init__(self, rules: Rules, tree: Tree, shared: Sequence[Provider], batch: int) -> None:
         self._rules = rules
-        outside = list(enumerate(shared, start=len(tree.members)))
-        self._options = [
-            [*_own_options(rules, need, tree), *_shared_options(rules, need, outside)] for need in rules.needs
-        ]
+        self._batch = batch
+        self._options: list[list[_Option]] = []
+        for need, like in zip(rules.needs, rules.first_alike, strict=True):
+            if like < len(self._options):
+                self._options.append(self._options[like])
+            else:
+                outside = enumerate(shared, start=len(tree.members))
+                found = [*_own_options(rules, need, tree), *_shared_options(rules, need, outside)]
+                self._options.append(found)
+                if not found:
+                    break
         #: whether a tree with enough free would have candidates, as far as each need alone tells
-        self.hopeful = all(self._options)
-        demands = set(chain.from_iterable(free for found in self._options for _, free in found))
-        self._contested = _contested(rules.needs, tree.kind, {slot for slot, _ in demands})
-        self._relevant = _picker(sorted({slot for slot, _ in demands}))
-        self._by_relevant: dict[Hashable, Iterator[Pattern]] = {}
-        self._by_likeness: dict[Hashable, Iterator[Pattern]] = {}
+        self.hopeful = len(self._options) == len(rules.needs) and all(self._options)
+        slots = sorted({slot for found in self._options for _, demands in found for slot, _ in demands})
+        self._relevant = _picker(slots)
+        self._contested = [
+            (slot, rules.contested[name])
+            for name in rules.contested
+            for _, slot in tree.kind.having.get(name, ())
+            if slot in slots
+        ]
+        self._by_relevant: dict[Hashable, Iterable[Batch]] = {}
+        self._by_likeness: dict[Hashable, Iterable[Batch]] = {}
 
-    def patterns(
+    def batches(
         self, place: Place, free: tuple[int, ...], rng: random.Random | None = None
-    ) -> Iterator[Pattern]:
+    ) -> Iterable[Batch]:
         """The patterns of all candidates of a tree, found as they are asked for.
 
         :param place: the tree and what shares with it, ``free`` as :attr:`Tree.free`.
         :param rng: for a random order of their own.
         """
         if rng is not None:
-            options = self._having_enough(free)
-            return self._combined(place, options, rng) if all(options) else iter(())
+            return self._in_batches(self._patterns(place, self._having_enough(free), rng))
         relevant = self._relevant(free)
         known = self._by_relevant.get(relevant)
         if known is None:
             known = self._by_relevant[relevant] = self._alike(place, free)
-        return tee(known, 2)[1]
+        return known if type(known) is tuple else tee(known, 2)[1]
 
-    def _alike(self, place: Place, free: tuple[int, ...]) -> Iterator[Pattern]:
-        """The patterns from the first on, never advanced themselves."""
+    def _alike(self, place: Place, free: tuple[int, ...]) -> Iterable[Batch]:
+        """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
         options = self._having_enough(free)
         if not all(options):
-            return _NONE
+            return ()
         likeness = (
             *map(tuple, options),
             *[total if free[slot] > total else free[slot] for slot, total in self._contested],
         )
         known = self._by_likeness.get(likeness)
         if known is None:
-            known = self._by_likeness[likeness] = tee(self._combined(place, options), 1)[0]
+            batches = self._in_batches(self._patterns(place, options))
+            first = next(batches, ())
+            if len(first) < self._batch:
+                known = (first,) if first else ()
+            else:
+                known = tee(chain((first,), batches), 1)[0]
+            self._by_likeness[likeness] = known
         return known
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]]:
@@ -84,42 +104,32 @@ class Plan:
             for found in self._options
         ]
 
-    def _combined(
+    def _patterns(
         self, place: Place, options: Sequence[Sequence[int]], rng: random.Random | None = None
     ) -> Iterator[Pattern]:
+        if not all(options):
+            return
         members = place.members
         positions = {provider.id: at for at, provider in enumerate(members)}
         for chosen in combine(self._rules, [[members[at] for at in found] for found in options], rng):
             yield Pattern.of(self._rules, [positions[provider.id] for provider in chosen])
 
-
-_NONE: Iterator[Pattern] = tee((), 1)[0]
+    def _in_batches(self, patterns: Iterator[Pattern]) -> Iterator[Batch]:
+        return iter(lambda: tuple(islice(patterns, self._batch)), ())
 
 
 def _own_options(rules: Rules, need: Need, tree: Tree) -> Iterator[_Option]:
-    kind = tree.kind
-    for at, provider in enumerate(tree.members):
-        if need.suits(provider, rules.world):
+    kind, members = tree.kind, tree.members
+    having = kind.having.get(need.resources[0][0], ()) if need.resources else None
+    for at in range(len(members)) if having is None else [at for at, _ in having]:
+        if need.suits(members[at], rules.world):
             demands = tuple([(kind.slots[at, name], amount) for name, amount in need.resources])
             if all(amount <= kind.capacities[slot] for slot, amount in demands):
                 yield at, demands
 
 
-def _shared_options(rules: Rules, need: Need, outside: Sequence[tuple[int, Provider]]) -> Iterator[_Option]:
+def _shared_options(rules: Rules, need: Need, outside: Iterable[tuple[int, Provider]]) -> Iterator[_Option]:
     return ((at, ()) for at, provider in outside if need.served_by(provider, rules.world))
-
-
-def _contested(needs: Sequence[Need], kind: Kind, slots: set[int]) -> list[tuple[int, int]]:
-    """The slots of classes that several needs ask for, each with the sum that they ask for."""
-    amounts: dict[str, list[int]] = {}
-    for need in needs:
-        for name, amount in need.resources:
-            amounts.setdefault(name, []).append(amount)
-    return [
-        (slot, sum(amounts[name]))
-        for (_, name), slot in kind.slots.items()
-        if slot in slots and len(amounts[name]) > 1
-    ]
 
 
 def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:

@@ -6,12 +6,13 @@ summaries of a tree change only when something in the tree does (from microversi
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 
 import orjson
 
-from placement.candidates.pattern import Candidate, Pattern
+from placement.candidates.pattern import Offer, Pattern, candidates_of
 from placement.microversion import Microversion
 from placement.model.trees import Tree
 from placement.model.world import Provider, World, in_order
@@ -23,27 +24,27 @@ WHOLE_TREES: Final[Microversion] = (1, 29)
 MAPPINGS: Final[Microversion] = (1, 34)
 
 
-def render(world: World, candidates: Sequence[Candidate], version: Microversion) -> bytes:
+def render(world: World, offers: Sequence[Offer], version: Microversion) -> bytes:
     """The JSON of the answer, in the shape of a microversion."""
-    if not candidates:
+    if not offers:
         return b'{"allocation_requests":[],"provider_summaries":{}}'
     # The answer may be megabytes: its parts are joined once, with the commas between the parts.
-    parts = _allocation_requests(candidates, version)
+    parts = _allocation_requests(offers, version)
     parts[0] = b'{"allocation_requests":[' + parts[0]
-    first, *others = _summaries(world, candidates, version)
+    first, *others = _summaries(world, offers, version)
     parts[-1] += b'],"provider_summaries":{' + first
     parts += others
     parts[-1] += b"}}"
     return b",".join(parts)
 
 
-def _allocation_requests(candidates: Sequence[Candidate], version: Microversion) -> list[bytes]:
-    """The JSON of each candidate."""
-    patterns = {id(pattern): pattern for pattern, _ in candidates}
-    templates = {number: _template(pattern, version) for number, pattern in patterns.items()}
+def _allocation_requests(offers: Sequence[Offer], version: Microversion) -> list[bytes]:
+    """The JSON of the candidates of each offer."""
+    distinct = {id(patterns): patterns for _, patterns in offers}
+    templates = {number: _template(patterns, version) for number, patterns in distinct.items()}
     requests = []
-    for pattern, place in candidates:
-        text, pick = templates[id(pattern)]
+    for place, patterns in offers:
+        text, pick = templates[id(patterns)]
         requests.append(text % pick(place.uuids))
     return requests
 
@@ -52,52 +53,57 @@ def _allocation_requests(candidates: Sequence[Candidate], version: Microversion)
 _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 
 
-def _template(pattern: Pattern, version: Microversion) -> _Template:
+def _template(patterns: Iterable[Pattern], version: Microversion) -> _Template:
     """Nothing in it needs escaping, neither names nor uuids."""
-    allocations = []
-    gaps = list(pattern.resources)
-    for amounts in pattern.resources.values():
-        resources = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
-        if version >= ALLOCATIONS_BY_PROVIDER:
-            allocations.append(f'"%b":{{"resources":{{{resources}}}}}')
+    gaps: list[int] = []
+    requests = []
+    for pattern in patterns:
+        gaps += pattern.resources
+        allocations = ",".join([_allocation(amounts, version) for amounts in pattern.resources.values()])
+        if version < ALLOCATIONS_BY_PROVIDER:
+            requests.append(f'{{"allocations":[{allocations}]}}')
+        elif version < MAPPINGS:
+            requests.append(f'{{"allocations":{{{allocations}}}}}')
         else:
-            allocations.append(f'{{"resource_provider":{{"uuid":"%b"}},"resources":{{{resources}}}}}')
-    joined = ",".join(allocations)
+            gaps += chain.from_iterable(pattern.mappings.values())
+            mappings = ",".join([_mapping(suffix, len(at)) for suffix, at in pattern.mappings.items()])
+            requests.append(f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}')
+    return ",".join(requests).encode(), itemgetter(*gaps)
+
+
+def _allocation(amounts: Mapping[str, int], version: Microversion) -> str:
+    resources = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
     if version < ALLOCATIONS_BY_PROVIDER:
-        text = f'{{"allocations":[{joined}]}}'
-    elif version < MAPPINGS:
-        text = f'{{"allocations":{{{joined}}}}}'
-    else:
-        mappings = []
-        for suffix, positions in pattern.mappings.items():
-            gaps += positions
-            uuids = ",".join(['"%b"'] * len(positions))
-            mappings.append(f'"{suffix}":[{uuids}]')
-        text = f'{{"allocations":{{{joined}}},"mappings":{{{",".join(mappings)}}}}}'
-    return text.encode(), itemgetter(*gaps)
+        return f'{{"resource_provider":{{"uuid":"%b"}},"resources":{{{resources}}}}}'
+    return f'"%b":{{"resources":{{{resources}}}}}'
 
 
-def _summaries(world: World, candidates: Sequence[Candidate], version: Microversion) -> Iterable[bytes]:
+def _mapping(suffix: str, providers: int) -> str:
+    uuids = ",".join(['"%b"'] * providers)
+    return f'"{suffix}":[{uuids}]'
+
+
+def _summaries(world: World, offers: Sequence[Offer], version: Microversion) -> Iterable[bytes]:
     """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
     if version >= WHOLE_TREES:
-        return [tree.summaries or _summarise(world, tree, version) for tree in _trees(world, candidates)]
+        return [tree.summaries or _summarise(world, tree, version) for tree in _trees(world, offers)]
     providers = world.providers
+    candidates = list(candidates_of(offers))
     used = dict.fromkeys(number for candidate in candidates for number in candidate.resources)
     if version >= ALL_CLASSES:
         return [_summary(world, providers[number], version, providers[number].inventories) for number in used]
     # every candidate has all the classes of the request
-    asked = [amounts for candidate in candidates[:1] for amounts in candidate.resources.values()]
-    classes = set().union(*asked)
+    classes = set().union(*candidates[0].resources.values())
     return [_summary(world, providers[number], version, classes) for number in used]
 
 
-def _trees(world: World, candidates: Iterable[Candidate]) -> Iterable[Tree]:
+def _trees(world: World, offers: Iterable[Offer]) -> Iterable[Tree]:
     """The trees of all providers of which the candidates take something, each once."""
-    places = dict.fromkeys([place for _, place in candidates])
+    places = dict.fromkeys([place for place, _ in offers])
     found = {place: None for place in places if isinstance(place, Tree)}
     if len(found) < len(places):
         trees = world.whole_trees()
-        for candidate in candidates:
+        for candidate in candidates_of(offers):
             if candidate.place not in found:
                 roots = {world.providers[number].root_id for number in candidate.resources}
                 found.update((trees[root], None) for root in roots)

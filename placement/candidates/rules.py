@@ -4,7 +4,7 @@ What one provider has to offer is told by :mod:`placement.candidates.needs`;
 here is whether it may serve a need beside what is chosen for the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from placement.candidates.feasibility import Taken, fits_at_all
 from placement.candidates.needs import Need
@@ -31,13 +31,17 @@ class Rules:
         ]
         #: for each need, its amounts by class, as candidates have them
         self.amounts = [dict(need.resources) for need in needs]
-        classes = [name for need in needs for name, _ in need.resources]
+        #: for each need the index of the first that any provider serves just as well
+        numbers: dict[Hashable, int] = {}
+        self.first_alike = [numbers.setdefault(need.terms, index) for index, need in enumerate(needs)]
+        #: of classes that several needs ask for, the sum that they ask for
+        self.contested = _contested(needs)
         #: whether any choice for one need goes with any choice for the others, traits of the group apart
         self.independent = (
             self.nested
             and not request.same_subtrees
             and not (self.isolate and sum(not need.collective for need in needs) > 1)
-            and len(classes) == len(set(classes))
+            and not self.contested
         )
         #: for each need, of what same_subtree rules it is part: the needs of each
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
@@ -147,6 +151,14 @@ class Assignment:
             found.add(parent)
             parent = self.rules.world.providers[parent].parent_id
         return found
+
+
+def _contested(needs: Iterable[Need]) -> dict[str, int]:
+    amounts: dict[str, list[int]] = {}
+    for need in needs:
+        for name, amount in need.resources:
+            amounts.setdefault(name, []).append(amount)
+    return {name: sum(asked) for name, asked in amounts.items() if len(asked) > 1}
 
 
 def _accepts(provider: Provider, name: str, total: int) -> bool:

@@ -11,7 +11,7 @@ from itertools import chain, islice, repeat
 from typing import Final, Literal
 
 from placement.candidates.needs import needs_of
-from placement.candidates.pattern import Candidate
+from placement.candidates.pattern import Candidate, Offer, candidates_of
 from placement.candidates.plan import Plan
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
@@ -22,6 +22,8 @@ from placement.model.world import Provider, World
 Strategy = Literal["depth-first", "breadth-first"]
 
 NO_LIMIT: Final = -1
+#: How many candidates of one tree are looked for at once, where the limit allows.
+_BATCH: Final = 16
 
 
 def search(
@@ -31,7 +33,7 @@ def search(
     strategy: Strategy = "depth-first",
     max_candidates: int = NO_LIMIT,
     randomize: bool = False,
-) -> list[Candidate]:
+) -> list[Offer]:
     """The candidates of a request, no two alike.
 
     :param strategy: all candidates of one root before the next one's, or one
@@ -42,40 +44,58 @@ def search(
         random order.
     """
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
+    limit = min(limits, default=None)
     found = _Search(world, request, random.Random() if randomize else None)
     if randomize or strategy == "breadth-first":
-        candidates = _round_robin(found.by_root())
+        offers = _round_robin(found.by_root(batch=1))
+    elif found.may_repeat:
+        offers = chain.from_iterable(found.by_root(batch=1))
     else:
-        candidates = chain.from_iterable(found.by_root())
+        offers = chain.from_iterable(found.by_root(min(_BATCH, limit or _BATCH)))
     if found.may_repeat:
-        candidates = _distinct(candidates, found)
-    return list(islice(candidates, min(limits, default=None)))
+        offers = _distinct(offers, found)
+    return list(offers) if limit is None else list(_first(offers, limit))
 
 
-def _round_robin(sources: Iterator[Iterator[Candidate]]) -> Iterator[Candidate]:
+def _round_robin(sources: Iterator[Iterator[Offer]]) -> Iterator[Offer]:
     """One of each source, then a second of each, and so on; sources are opened as they are reached."""
-    active: deque[Iterator[Candidate]] = deque()
+    active: deque[Iterator[Offer]] = deque()
     for source in sources:
-        for candidate in islice(source, 1):
+        for offer in islice(source, 1):
             active.append(source)
-            yield candidate
+            yield offer
     while active:
         source = active.popleft()
-        for candidate in islice(source, 1):
+        for offer in islice(source, 1):
             active.append(source)
-            yield candidate
+            yield offer
 
 
-def _distinct(candidates: Iterator[Candidate], found: "_Search") -> Iterator[Candidate]:
-    """Drop what was found before from another root: only candidates of sharing providers alone."""
+def _first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
+    """As many of the offers as have that many candidates together."""
+    if limit < 1:
+        return
+    for place, patterns in offers:
+        yield place, patterns[:limit]
+        limit -= len(patterns)
+        if limit <= 0:
+            return
+
+
+def _distinct(offers: Iterable[Offer], found: "_Search") -> Iterator[Offer]:
+    """Of offers of one candidate each, drop what was found before from another root.
+
+    These are only candidates of sharing providers alone.
+    """
     seen: set[Hashable] = set()
-    for candidate in candidates:
+    for offer in offers:
+        (candidate,) = candidates_of([offer])
         if found.is_shared(candidate):
             key = _key(candidate)
             if key in seen:
                 continue
             seen.add(key)
-        yield candidate
+        yield offer
 
 
 def _key(candidate: Candidate) -> Hashable:
@@ -110,8 +130,8 @@ class _Search:
         self.may_repeat = bool(self._sharing.providers)
         self._plans: dict[Hashable, Plan | None] = {}
 
-    def by_root(self) -> Iterator[Iterator[Candidate]]:
-        """For every tree that may serve the request the candidates anchored there."""
+    def by_root(self, batch: int) -> Iterator[Iterator[Offer]]:
+        """For every tree that may serve the request the candidates anchored there, so many at once."""
         roots: Iterable[int] = possible_roots(self._world, self._request, self._needs, self._sharing)
         if self._rng is not None:
             found = list(roots)
@@ -126,11 +146,10 @@ class _Search:
             try:
                 plan = plans[key]
             except KeyError:
-                plan = plans[key] = self._plan(tree, shared)
+                plan = plans[key] = self._plan(tree, shared, batch)
             if plan is not None:
                 place = Place((*tree.members, *shared)) if shared else tree
-                patterns = plan.patterns(place, tree.free, self._rng)
-                yield map(Candidate._make, zip(patterns, repeat(place)))
+                yield zip(repeat(place), plan.batches(place, tree.free, self._rng))
 
     def is_shared(self, candidate: Candidate) -> bool:
         """Whether the candidate consists of sharing providers alone, so that other roots have it too."""
@@ -139,10 +158,14 @@ class _Search:
 
     def _key(self, tree: Tree, shared: Iterable[Provider]) -> Hashable:
         """What trees have in common that have a plan in common."""
-        aggregates = tuple([each.aggregates for each in tree.members])
-        return tree.kind, aggregates, tuple([each.id for each in shared]), self._in_trees and tree.root.id
+        return (
+            tree.kind,
+            tree.aggregates,
+            tuple([each.id for each in shared]),
+            self._in_trees and tree.root.id,
+        )
 
-    def _plan(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
+    def _plan(self, tree: Tree, shared: Sequence[Provider], batch: int) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""
         root, kind = tree.root.traits, tree.kind
         if not self._request.root_required <= root or not root.isdisjoint(self._request.root_forbidden):
@@ -151,5 +174,5 @@ class _Search:
             return None
         if not shared and any(map(kind.traits.isdisjoint, self._traits)):
             return None
-        plan = Plan(self._rules, tree, shared)
+        plan = Plan(self._rules, tree, shared, batch)
         return plan if plan.hopeful else None

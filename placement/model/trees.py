@@ -20,15 +20,19 @@ class Kind:
     place where :attr:`Tree.free` says how much of it is free.
     """
 
-    __slots__ = ("__weakref__", "capacities", "classes", "slots", "traits")
+    __slots__ = ("__weakref__", "capacities", "classes", "having", "slots", "traits")
 
     def __init__(self, members: Sequence["Provider"]) -> None:
         inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
         self.slots = {inventory: slot for slot, inventory in enumerate(inventories)}
+        #: by class: positions and slots of those that have it
+        self.having: dict[str, list[tuple[int, int]]] = {}
+        for (at, name), slot in self.slots.items():
+            self.having.setdefault(name, []).append((at, slot))
         #: by slot: no tree of this kind ever had more
         self.capacities = [0] * len(inventories)
         #: of all providers of the tree
-        self.classes = frozenset(name for _, name in inventories)
+        self.classes = frozenset(self.having)
         self.traits = frozenset[str]().union(*(each.traits for each in members))
 
 
@@ -46,15 +50,17 @@ class Tree(Place):
     """A tree as it is now: its providers in ascending order of their ids.
 
     ``free`` has what is free of each inventory, below zero where more is used than
-    there is. ``summaries`` is for the JSON of the tree, which is made when it is asked for.
+    there is, ``aggregates`` those of each provider. ``summaries`` is for the JSON of
+    the tree, which is made when it is asked for.
     """
 
-    __slots__ = ("free", "kind", "root", "summaries")
+    __slots__ = ("aggregates", "free", "kind", "root", "summaries")
 
     def __init__(self, root: "Provider", members: tuple["Provider", ...], kind: Kind) -> None:
         super().__init__(members)
         self.root = root
         self.kind = kind
+        self.aggregates = tuple([each.aggregates for each in members])
         self.summaries: bytes | None = None
         free = []
         for slot, (at, name) in enumerate(kind.slots):

@@ -1,8 +1,10 @@
 """Ask a world in the words of a query string, and read the answer at a glance."""
 
+from typing import Any
 from urllib.parse import parse_qsl
 
-from placement.candidates.pattern import Candidate
+from placement.candidates.pattern import Candidate, candidates_of
+from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
 from placement.model.world import World
 from placement.schemas.query import parse_candidates
@@ -18,11 +20,16 @@ def ask(world: World, query: str, minor: int = 39) -> list[str]:
     return sorted(readable(world, candidate) for candidate in candidates(world, query, minor))
 
 
+def find(world: World, request: CandidatesRequest, **options: Any) -> list[Candidate]:
+    """The candidates of a request one by one; the options are those of the search."""
+    return list(candidates_of(search(world, request, **options)))
+
+
 def candidates(world: World, query: str, minor: int = 39) -> list[Candidate]:
     """The candidates themselves."""
     names = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in names})
-    return search(world, parse_candidates(parse_qsl(query, keep_blank_values=True), (1, minor)))
+    return find(world, parse_candidates(parse_qsl(query, keep_blank_values=True), (1, minor)))
 
 
 def readable(world: World, candidate: Candidate) -> str:

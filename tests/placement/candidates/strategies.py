@@ -1,5 +1,7 @@
 """Random worlds and requests: few names, so that things meet."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
@@ -114,6 +116,35 @@ def requests(draw: st.DrawFn, world: World) -> CandidatesRequest:
 @st.composite
 def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[World, list[CandidatesRequest]]:
     world = draw(worlds())
+    return world, [draw(requests(world)) for _ in range(requests_each)]
+
+
+@st.composite
+def fleets(draw: st.DrawFn, requests_each: int = 10) -> tuple[World, list[CandidatesRequest]]:
+    """Hosts of one make that differ in size, in what is used of them, and in their aggregates."""
+    make = [
+        (
+            draw(st.integers(0, number - 1)) if number else None,
+            {name: draw(inventories()) for name in CLASSES if draw(st.booleans())},
+            [name for name in TRAITS if draw(st.integers(0, 2)) == 0],
+        )
+        for number in range(draw(st.integers(1, 3)))
+    ]
+    specs = [Spec("disk", None, {"DISK_GB": 3}, [SHARES], ["a"])] if draw(st.integers(0, 3)) == 0 else []
+    for host in range(draw(st.integers(2, 3))):
+        more = draw(st.integers(0, 1))
+        specs += [
+            Spec(
+                f"p{host}_{number}",
+                None if parent is None else f"p{host}_{parent}",
+                {name: replace(each, total=each.total + more) for name, each in having.items()},
+                traits,
+                [name for name in AGGREGATES if draw(st.integers(0, 3)) == 0],
+                {name: draw(st.integers(0, 3)) for name in having if draw(st.booleans())},
+            )
+            for number, (parent, having, traits) in enumerate(make)
+        ]
+    world = build(*specs)
     return world, [draw(requests(world)) for _ in range(requests_each)]
 
 

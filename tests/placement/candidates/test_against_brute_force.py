@@ -11,13 +11,14 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from placement.candidates.pattern import Candidate
+from placement.candidates.pattern import Candidate, candidates_of
 from placement.candidates.render import render
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
 from placement.model.world import World
+from tests.placement.candidates.asking import find
 from tests.placement.candidates.brute import Found, all_candidates
-from tests.placement.candidates.strategies import crowded_hosts, situations, worlds
+from tests.placement.candidates.strategies import crowded_hosts, fleets, situations, worlds
 
 WORLDS = int(os.environ.get("PLACEMENT_RANDOM_WORLDS", "150"))
 exhaustive = settings(
@@ -39,11 +40,11 @@ def comparable(candidate: Candidate) -> Found:
 
 
 @exhaustive
-@given(situations())
+@given(situations() | fleets())
 def test_search_finds_every_candidate_once(situation: tuple[World, list[CandidatesRequest]]) -> None:
     world, requests = situation
     for request in requests:
-        found = [comparable(candidate) for candidate in search(world, request)]
+        found = [comparable(candidate) for candidate in find(world, request)]
         assert len(found) == len(set(found))
         assert set(found) == all_candidates(world, request)
 
@@ -54,7 +55,7 @@ def test_search_finds_every_way_into_the_last_free_device(
     situation: tuple[World, CandidatesRequest],
 ) -> None:
     world, request = situation
-    found = [comparable(candidate) for candidate in search(world, request)]
+    found = [comparable(candidate) for candidate in find(world, request)]
     assert len(found) == len(set(found))
     assert set(found) == all_candidates(world, request)
 
@@ -64,11 +65,11 @@ def test_search_finds_every_way_into_the_last_free_device(
 def test_order_and_chance_change_no_result(situation: tuple[World, list[CandidatesRequest]]) -> None:
     world, requests = situation
     for request in requests:
-        expected = sorted(map(repr, map(comparable, search(world, request))))
+        expected = sorted(map(repr, map(comparable, find(world, request))))
         for variant in (
-            search(world, request, strategy="breadth-first"),
-            search(world, request, randomize=True),
-            search(world, request, strategy="breadth-first", randomize=True),
+            find(world, request, strategy="breadth-first"),
+            find(world, request, randomize=True),
+            find(world, request, strategy="breadth-first", randomize=True),
         ):
             assert sorted(map(repr, map(comparable, variant))) == expected
 
@@ -78,8 +79,8 @@ def test_order_and_chance_change_no_result(situation: tuple[World, list[Candidat
 def test_limit_takes_the_first_candidates(situation: tuple[World, list[CandidatesRequest]]) -> None:
     world, requests = situation
     for request in requests:
-        everything = list(map(comparable, search(world, request)))
-        assert list(map(comparable, search(world, request, max_candidates=2))) == everything[:2]
+        everything = list(map(comparable, find(world, request)))
+        assert list(map(comparable, find(world, request, max_candidates=2))) == everything[:2]
 
 
 @pytest.mark.parametrize("minor", [10, 12, 17, 27, 29, 34, 39])
@@ -90,8 +91,9 @@ def test_answer_tells_what_the_world_holds(
 ) -> None:
     world, requests = situation
     for request in requests:
-        candidates = search(world, request)
-        answer = orjson.loads(render(world, candidates, (1, minor)))
+        offers = search(world, request)
+        candidates = list(candidates_of(offers))
+        answer = orjson.loads(render(world, offers, (1, minor)))
         assert len(answer["allocation_requests"]) == len(candidates)
         assert answer["provider_summaries"] == expected_summaries(world, request, candidates, minor)
 
@@ -140,7 +142,7 @@ def test_what_was_found_before_does_not_show_in_a_changed_world(
     for number in sorted(world.providers.keys() | other.providers.keys()):
         for request in requests[:4]:
             found = search(world, request)
-            assert set(map(comparable, found)) == all_candidates(world, request)
+            assert set(map(comparable, candidates_of(found))) == all_candidates(world, request)
             fresh = World(world)
             assert orjson.loads(render(world, found, (1, 39))) == orjson.loads(
                 render(fresh, search(fresh, replace(request)), (1, 39))
