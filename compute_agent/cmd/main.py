@@ -11,7 +11,7 @@ from cliff.app import App
 from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
-from compute_agent.cmd import guest, host, reshape, run, watermark
+from compute_agent.cmd import guest, host, metrics, reshape, run, watermark
 
 COMMANDS: dict[str, type[Command]] = {
     "run": run.Run,
@@ -25,6 +25,7 @@ COMMANDS: dict[str, type[Command]] = {
     "guest list": guest.GuestList,
     "guest show": guest.GuestShow,
     "guest stop": guest.GuestStop,
+    "metrics show": metrics.MetricsShow,
     "reshape": reshape.Reshape,
     "audit": guest.Audit,
     "watermark list": watermark.WatermarkList,

@@ -31,7 +31,7 @@ OPTS = [
     ),
     cfg.IntOpt(
         "store_max_mb",
-        default=256,
+        default=512,
         min=1,
         help="Size in MB that samples may take; the oldest go when there are more.",
     ),

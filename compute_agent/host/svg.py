@@ -138,7 +138,7 @@ def _cell(
     frame = _rectangle(x, y, _CELL_WIDTH, _CELL_HEIGHT, "none")
     middle = f'x="{x + _CELL_WIDTH / 2:.1f}" y="{y + _CELL_HEIGHT / 2 + 4:.1f}"'
     label = f'<text {middle} text-anchor="middle">{cpu}</text>'
-    return f"<g><title>{_escaped(told)}</title>{''.join(parts)}{frame}{label}</g>"
+    return f"<g><title>{escaped(told)}</title>{''.join(parts)}{frame}{label}</g>"
 
 
 def _legend(
@@ -166,10 +166,10 @@ def _rectangle(x: float, y: float, width: float, height: float, fill: str, radiu
 
 
 def _text(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}">{_escaped(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}">{escaped(text)}</text>'
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Text for XML, which has no way to hold control characters."""
     return escape(
         "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from compute_agent.monitoring.reading import Reading
+from compute_agent.monitoring.reading import CacheUse, Reading
 from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB
 from compute_agent.resctrl.platform import Platform
@@ -30,10 +30,7 @@ class MonitoredCaches:
         reading = self._newest()
         if reading is None:
             return CacheReading()
-        guests = {
-            use.target.guest: use.caches for use in reading.targets if not use.target.is_class and use.caches
-        }
-        bandwidth = {str(cache): use.total for cache, use in reading.host.items() if use.total is not None}
+        bandwidth = _known(reading.host, _total)
         capacity = (
             {}
             if self.memory_bandwidth_gbps is None
@@ -42,25 +39,34 @@ class MonitoredCaches:
         return CacheReading(
             bandwidth=bandwidth,
             bandwidth_capacity=capacity,
-            occupancy={
-                str(cache): float(use.occupancy)
-                for cache, use in reading.host.items()
-                if use.occupancy is not None
-            },
+            occupancy=_known(reading.host, _occupancy),
             cache_size=self._sizes,
-            guest_bandwidth={
-                guest: {str(cache): use.total for cache, use in caches.items() if use.total is not None}
-                for guest, caches in guests.items()
-            },
-            guest_occupancy={
-                guest: {
-                    str(cache): float(use.occupancy)
-                    for cache, use in caches.items()
-                    if use.occupancy is not None
-                }
-                for guest, caches in guests.items()
-            },
+            guest_bandwidth=_of_guests(reading, _total),
+            guest_occupancy=_of_guests(reading, _occupancy),
         )
+
+
+def _total(use: CacheUse) -> float | None:
+    return use.total
+
+
+def _occupancy(use: CacheUse) -> float | None:
+    return None if use.occupancy is None else float(use.occupancy)
+
+
+Value = Callable[[CacheUse], float | None]
+
+
+def _known(caches: Mapping[int, CacheUse], value: Value) -> dict[str, float]:
+    return {str(cache): amount for cache, use in caches.items() if (amount := value(use)) is not None}
+
+
+def _of_guests(reading: Reading, value: Value) -> dict[str, dict[str, float]]:
+    return {
+        use.target.guest: known
+        for use in reading.targets
+        if not use.target.is_class and (known := _known(use.caches, value))
+    }
 
 
 def cache_sizes(platform: Platform) -> Mapping[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +20,8 @@ LOG = logging.getLogger(__name__)
 FLUSH_SECONDS = 30.0
 """How long samples wait to be written together."""
 
-STALE_ROUNDS = 5
-"""After so many rounds without a reading, the last one tells nothing of now."""
+STALE_ROUNDS, STALE_SECONDS = 5, 3.0
+"""After so many rounds, and so long, without a reading the last one tells nothing of now."""
 
 Targets = Callable[[], Sequence[Target]]
 
@@ -69,9 +70,10 @@ class MonitorLoop:
     def newest(self) -> Reading | None:
         """The newest reading; None while measuring is off, or does not work."""
         reading, interval = self.monitor.newest, self._settings.interval
-        if reading is None or time.monotonic() - reading.time > STALE_ROUNDS * interval:
+        if reading is None or interval <= 0:
             return None
-        return reading
+        age = time.monotonic() - reading.time
+        return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) else None
 
     def take(self, now: float, wall: float) -> None:
         """One round, at ``now`` (monotonic seconds), which is ``wall`` in seconds since the epoch."""
@@ -89,23 +91,27 @@ class MonitorLoop:
         self._keep(reading, now, wall)
 
     def _run(self) -> None:
-        due = time.monotonic()
-        while not self._stopping:
+        last = -math.inf
+        while True:
+            self._wake.clear()
+            if self._stopping:
+                return
             interval = self._settings.interval
             if interval <= 0:
                 self._switch_off()
                 self._wake.wait()
-            elif self._wake.wait(max(0.0, due - time.monotonic())):
-                due = time.monotonic()
-            else:
-                try:
-                    self.take(time.monotonic(), time.time())
-                    self._tell("A round of monitoring failed", None)
-                except Exception as error:
-                    self._tell("A round of monitoring failed", error)
-                # Rounds that were missed are not made up for.
-                due = max(due + interval, time.monotonic())
-            self._wake.clear()
+                continue
+            due = last + interval
+            if self._wake.wait(max(0.0, due - time.monotonic())):
+                continue
+            now = time.monotonic()
+            try:
+                self.take(now, time.time())
+                self._tell("A round of monitoring failed", None)
+            except Exception as error:
+                self._tell("A round of monitoring failed", error)
+            # Rounds that were missed are not made up for.
+            last = due if now < due + interval else now
 
     def _switch_off(self) -> None:
         """Remove all monitoring groups, so that others have their RMIDs."""

@@ -14,7 +14,7 @@ class Settings:
     interval: float = 1.0
     store_interval: float = 10.0
     retention: float = 7 * 86400.0
-    store_bytes: int = 256 * 10**6
+    store_bytes: int = 512 * 10**6
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts) -> Settings:

@@ -136,9 +136,10 @@ class SampleStore:
         self.close()
         aside = self.path.with_name(f"{self.path.name}.unusable")
         os.replace(self.path, aside)
-        for ending in ("-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{self.path}{ending}")
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(f"{self.path}-wal", f"{aside}-wal")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.path}-shm")
         reason = getattr(error, "orig", error)
         LOG.warning("Samples begin anew; the old file is %s now: %s", aside, reason)
         return True
@@ -149,6 +150,8 @@ def _prepare(engine: sa.Engine) -> None:
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         tables = sa.inspect(connection).get_table_names()
         if version == 0 and not tables:
+            connection.exec_driver_sql("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
             METADATA.create_all(connection)
             connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
         elif version != VERSION or not set(METADATA.tables) <= set(tables):

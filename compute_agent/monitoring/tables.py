@@ -52,8 +52,6 @@ def engine_to_write(path: Path, lock_seconds: float) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _connect(connection: sqlite3.Connection, record: object) -> None:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA journal_mode = WAL")
         # A power cut may cost the last samples, never the file; and the disk is not waited for at each write.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA journal_size_limit = 4194304")

@@ -1,0 +1,141 @@
+"""What guests and classes have used of caches and memory bandwidth, from the samples that are kept; without a
+daemon.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import stevedore
+from cliff.formatters.base import ListFormatter
+
+from compute_agent.cmd.base import Lister
+from compute_agent.cmd.svg import offer_svg
+from compute_agent.conf.duration import parse_duration
+from compute_agent.host.boxes import size
+from compute_agent.monitoring.history import History, HistoryError, Span
+from compute_agent.monitoring.plot import plot
+from compute_agent.monitoring.reading import CacheUse, add_up
+from compute_agent.monitoring.samples import StoredSample
+from compute_agent.monitoring.tables import FILE
+
+USE = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_second", "cpu_cores")
+
+
+class MetricsShow(Lister):
+    """Show what a guest or class used of caches and memory bandwidth; without GUEST the last values of all.
+
+    Answered from the samples that are kept on this host, whether the daemon runs or not.
+    """
+
+    def _load_formatter_plugins(self) -> stevedore.ExtensionManager[ListFormatter]:
+        manager = super()._load_formatter_plugins()
+        offer_svg(manager)
+        return manager
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("guest", nargs="?", metavar="GUEST", help="uuid or name of a guest, or a class")
+        parser.add_argument(
+            "--since",
+            type=moment,
+            default="1h",
+            metavar="TIME",
+            help="how long ago, as 90, 30m, 1h or 7d, or a time, as 2026-05-01T13:00; 1h by default",
+        )
+        parser.add_argument(
+            "--until", type=moment, default="0", metavar="TIME", help="likewise; now by default"
+        )
+        parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Read the samples."""
+        drawing = parsed_args.svg is not None or parsed_args.formatter == "svg"
+        if drawing and not parsed_args.guest:
+            raise HistoryError("a picture is of one guest or class: name it")
+        history = History(Path(self.load_conf().state_path) / FILE)
+        for_people = parsed_args.formatter == "table"
+        if not parsed_args.guest:
+            return _last(history, for_people)
+        span = Span(parsed_args.since, parsed_args.until)
+        if span.until < span.since:
+            raise HistoryError("the time to show ends before it begins: see --since and --until")
+        samples = history.of(parsed_args.guest, span)
+        if not samples:
+            when = f"from {_time(span.since, for_people=True)} to {_time(span.until, for_people=True)}"
+            raise HistoryError(f"there are no samples of {parsed_args.guest} {when}")
+        picture = plot(samples, span) if drawing else ""
+        if parsed_args.svg is not None:
+            parsed_args.svg.write_text(picture)
+        if parsed_args.formatter == "svg":
+            return ("svg",), [(picture,)]
+        rows = [(_time(one.time, for_people), one.cache_id, *_use(one, for_people)) for one in samples]
+        return ("time", "cache_id", *USE), rows
+
+
+def moment(text: str) -> float:
+    """Seconds since the epoch of a length of time ago, or of a time in ISO 8601 (without an offset: here)."""
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a length of time, as 90, 30m, 1h or 7d, nor a time, as 2026-05-01T13:00"
+        ) from error
+
+
+def _last(history: History, for_people: bool) -> tuple[Any, Any]:
+    rows = []
+    for _, group in groupby(history.latest(), key=lambda one: (one.guest, one.qos_class)):
+        samples = list(group)
+        one = samples[0]
+        use = _use(_together(samples), for_people)
+        rows.append((one.guest, one.name, one.qos_class, _time(one.time, for_people), *use))
+    if not rows:
+        raise HistoryError("there are no samples")
+    return ("guest", "name", "class", "time", *USE), rows
+
+
+def _together(samples: Sequence[StoredSample]) -> StoredSample:
+    """One sample of all caches."""
+    one = samples[0]
+    caches = add_up({0: CacheUse(each.occupancy, each.local, each.total)} for each in samples)[0]
+    return StoredSample(
+        one.time,
+        one.guest,
+        one.name,
+        one.qos_class,
+        None,
+        caches.occupancy,
+        caches.local,
+        caches.total,
+        one.cpu,
+    )
+
+
+def _time(time: float, for_people: bool) -> str:
+    local = datetime.fromtimestamp(time).astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec="seconds")
+
+
+def _use(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
+    """The values of the columns `USE`: texts with units, or numbers."""
+    occupancy, rates, cpu = sample.occupancy, (sample.local, sample.total), sample.cpu
+    if for_people:
+        return (
+            "" if occupancy is None else size(round(occupancy / 1024)),
+            *("" if rate is None else f"{rate / 1e6:.1f} MB/s" for rate in rates),
+            "" if cpu is None else f"{cpu:.2f}",
+        )
+    return occupancy, *(None if rate is None else round(rate) for rate in rates), cpu

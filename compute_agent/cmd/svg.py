@@ -1,0 +1,45 @@
+"""The output format ``svg``, for commands that can draw."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+import stevedore
+from cliff.formatters.base import ListFormatter, SingleFormatter
+from stevedore.extension import Extension
+
+
+class SvgFormatter(ListFormatter, SingleFormatter):
+    """Prints the only value there is, a document of its own, as it is."""
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        """There are no options."""
+
+    def emit_list(
+        self,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """Print the only column of the only row."""
+        for row in data:
+            stdout.write(str(row[0]))
+
+    def emit_one(
+        self,
+        column_names: Sequence[str],
+        data: Sequence[Any],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """Print the only column."""
+        stdout.write(str(data[0]))
+
+
+def offer_svg(formatters: stevedore.ExtensionManager[Any]) -> None:
+    """Make it known to a command."""
+    if "svg" not in formatters.names():
+        formatters.extensions.append(Extension("svg", None, SvgFormatter, SvgFormatter()))  # type: ignore[arg-type]

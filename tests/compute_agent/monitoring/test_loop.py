@@ -1,0 +1,289 @@
+"""The thread, what watermarks and Prometheus are told, and the whole from a configuration."""
+
+import logging
+import sqlite3
+import time
+
+import pytest
+from oslo_config import cfg
+from prometheus_client import CollectorRegistry
+
+from compute_agent.conf import host as host_options
+from compute_agent.conf import monitoring as monitoring_options
+from compute_agent.conf import resctrl as resctrl_options
+from compute_agent.monitoring.cache_reader import MonitoredCaches
+from compute_agent.monitoring.factory import open_monitoring
+from compute_agent.monitoring.loop import STALE_ROUNDS, MonitorLoop
+from compute_agent.monitoring.metrics import MonitoringCollector
+from compute_agent.monitoring.monitor import CacheMonitor
+from compute_agent.monitoring.settings import Settings
+from compute_agent.monitoring.store import SampleStore
+from compute_agent.monitoring.targets import Target
+from compute_agent.qos.rounds import CacheReading
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.reader import read_platform
+from tests.compute_agent.monitoring.counting import mount
+
+LS = Target("", "LS", "a.class.LS")
+ONE = Target("one", "LS", "a.class.LS", name="web", cpu=0.5)
+GROUP = "a.class.LS/mon_groups/a.mon.one"
+SETTINGS = Settings(interval=1.0, store_interval=10.0)
+
+
+class Bench:
+    """A loop whose rounds a test makes."""
+
+    def __init__(self, folder):
+        self.mount = mount(folder / "tree")
+        self.files = self.mount.files
+        self.files.make("a.class.LS")
+        self.targets = [LS, ONE]
+        self.store = SampleStore(folder / "samples.db", 1e9, 10**9)
+        monitor = CacheMonitor(self.files, self.mount.platform, "a.")
+        self.loop = MonitorLoop(monitor, lambda: self.targets, self.store, SETTINGS)
+        self.registry = CollectorRegistry()
+        self.registry.register(MonitoringCollector(self.loop))
+        self.start = time.monotonic()
+
+    def round(self, second):
+        """The round of a second from now on, for the loop's clock as well."""
+        self.loop.take(self.start + second, 1000.0 + second)
+
+    def stored(self):
+        self.store.flush(0.0)
+        with sqlite3.connect(self.store.path) as connection:
+            query = "SELECT time, guest, cache_id, occupancy, local, total, cpu FROM samples, targets"
+            return connection.execute(f"{query} WHERE id = target_id ORDER BY 1, 2, 3").fetchall()
+
+    def metric(self, name, **labels):
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    bench = Bench(tmp_path)
+    yield bench
+    bench.loop.stop()
+
+
+def test_samples_are_means_over_the_time_between_them(bench):
+    for second in range(21):
+        if second:
+            bench.files.count(GROUP, 1, total=1000 if second <= 10 else 3000, local=500, occupancy=second)
+        bench.round(second)
+    one = [row for row in bench.stored() if row[1] == "one" and row[2] == 1]
+    assert one == [
+        (1000.0, "one", 1, 0, None, None, 0.5),
+        (1010.0, "one", 1, 10, 500.0, 1000.0, 0.5),
+        (1020.0, "one", 1, 20, 500.0, 3000.0, 0.5),
+    ]
+    assert [row[5] for row in bench.stored() if row[1] == "" and row[2] == 1] == [None, 1000.0, 3000.0]
+
+
+def test_what_has_no_number_just_now_is_stored_as_unknown(bench):
+    for second in (0, 10):
+        bench.round(second)
+    bench.files.show(GROUP, 0, "mbm_total_bytes", "Unavailable")
+    bench.round(20)
+    assert [row[5] for row in bench.stored() if row[1:3] == ("one", 0)] == [None, 0.0, None]
+
+
+def test_a_guest_that_is_not_monitored_leaves_its_use_of_cpu(bench):
+    bench.targets = [Target("two", "LS", "a.class.gone", cpu=3.0), Target("three", "LS", "a.class.gone")]
+    bench.round(0)
+    assert bench.stored() == [(1000.0, "two", -1, None, None, None, 3.0)]
+
+
+def test_without_a_store_interval_nothing_is_kept(bench):
+    bench.loop.reload(Settings(store_interval=0.0))
+    bench.round(0)
+    bench.loop.stop()
+    assert not bench.store.path.exists()
+
+
+def test_troubles_of_others_are_told_once_and_cost_nothing_more(bench, caplog):
+    bench.round(0)
+
+    def broken():
+        raise RuntimeError("who are they?")
+
+    ask, bench.loop._ask = bench.loop._ask, broken
+    with caplog.at_level(logging.INFO):
+        bench.round(1)
+        bench.round(2)
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert len(bench.loop.newest().targets) == 2  # those of the last round
+        bench.targets, bench.loop._ask = [LS], ask
+        bench.round(3)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert len(bench.loop.newest().targets) == 1
+
+
+def test_a_mount_that_is_gone_is_told_once_and_readings_of_before_do_not_last(bench, caplog, monkeypatch):
+    bench.start -= 100
+    bench.round(0)
+    (bench.files.root / "schemata").rename(bench.files.root / "away")
+    with caplog.at_level(logging.WARNING):
+        for second in (10, 20, 30):
+            bench.round(second)
+    assert len([record for record in caplog.records if "cannot be measured" in record.message]) == 1
+    assert bench.loop.newest() is None
+    (bench.files.root / "away").rename(bench.files.root / "schemata")
+    bench.round(100)
+    assert bench.loop.newest() is not None
+
+
+def test_a_reading_of_long_ago_tells_nothing(bench):
+    bench.start -= STALE_ROUNDS + 1
+    bench.round(0)
+    assert bench.loop.newest() is None
+    bench.round(STALE_ROUNDS)
+    assert bench.loop.newest() is not None
+
+
+# Watermarks
+
+
+def test_watermarks_have_rates_sizes_and_capacity(bench):
+    reader = MonitoredCaches(bench.mount.platform, bench.loop.newest, 10.0)
+    assert reader.read() == CacheReading()
+    bench.round(0)
+    bench.files.count(GROUP, 1, total=8000, occupancy=300)
+    bench.files.count("", 1, total=1000, occupancy=50)
+    bench.round(2)
+    assert reader.read() == CacheReading(
+        bandwidth={"0": 0.0, "1": 4500.0},
+        bandwidth_capacity={"0": 1e10, "1": 1e10},
+        occupancy={"0": 0.0, "1": 350.0},
+        cache_size={"0": 16.0 * 2**20, "1": 16.0 * 2**20},
+        guest_bandwidth={"one": {"0": 0.0, "1": 4000.0}},
+        guest_occupancy={"one": {"0": 0.0, "1": 300.0}},
+    )
+    unknown = MonitoredCaches(bench.mount.platform, bench.loop.newest, None)
+    assert unknown.read().bandwidth_capacity == {}
+
+
+def test_what_is_not_measured_is_not_told(bench):
+    bench.round(0)
+    for cache in (0, 1):
+        for event in ("mbm_total_bytes", "llc_occupancy"):
+            bench.files.show(GROUP, cache, event, "Unavailable")
+            bench.files.show("a.class.LS", cache, event, "Unavailable")
+            bench.files.show("", cache, event, "Unavailable")
+    reader = MonitoredCaches(bench.mount.platform, bench.loop.newest, 10.0)
+    bench.round(1)
+    reading = reader.read()
+    assert (reading.bandwidth, reading.bandwidth_capacity, reading.occupancy) == ({}, {}, {})
+    assert (reading.guest_bandwidth, reading.guest_occupancy) == ({}, {})
+
+
+# Prometheus
+
+MOVED = "compute_agent_memory_bandwidth_bytes_total"
+OCCUPANCY = "compute_agent_llc_occupancy_bytes"
+
+
+def test_metrics_have_guests_and_classes(bench):
+    bench.round(0)
+    bench.files.count(GROUP, 1, total=8000, local=700, occupancy=300)
+    bench.round(1)
+    labels = {"class": "LS", "cache_id": "1"}
+    assert bench.metric(OCCUPANCY, guest="one", **labels) == 300
+    assert bench.metric(MOVED, guest="one", kind="total", **labels) == 8000
+    assert bench.metric(MOVED, guest="one", kind="local", **labels) == 700
+    assert bench.metric(MOVED, guest="", kind="total", **labels) == 8000
+    bench.files.show(GROUP, 1, "mbm_total_bytes", 10)  # the kernel's counter has begun anew
+    bench.round(2)
+    assert bench.metric(MOVED, guest="one", kind="total", **labels) == 8010
+
+
+def test_series_of_guests_that_left_end(bench):
+    bench.round(0)
+    labels = {"guest": "one", "class": "LS", "cache_id": "0"}
+    assert bench.metric(OCCUPANCY, **labels) == 0
+    bench.targets = [LS]
+    bench.round(1)
+    assert bench.metric(OCCUPANCY, **labels) is None
+    assert bench.metric(MOVED, kind="total", **labels) is None
+
+
+def test_metrics_count_who_is_not_monitored_and_failed_writes(bench, monkeypatch):
+    assert bench.metric("compute_agent_unmonitored_guests") == 0
+    monkeypatch.setattr(
+        bench.files, "make", lambda path: (_ for _ in ()).throw(ResctrlError(28, path, "Out of RMIDs"))
+    )
+    bench.store.path.mkdir()
+    bench.round(0)
+    assert bench.metric("compute_agent_unmonitored_guests") == 1
+    assert bench.metric("compute_agent_monitoring_exhaustions_total") == 1
+    assert bench.metric("compute_agent_sample_write_failures_total") == 1
+
+
+# From a configuration
+
+
+@pytest.fixture
+def conf(tmp_path):
+    def conf(**options):
+        conf = cfg.ConfigOpts()
+        for module in (host_options, monitoring_options, resctrl_options):
+            module.register_opts(conf)
+        conf([], default_config_files=[])
+        conf.set_override("state_path", str(tmp_path))
+        conf.set_override("group_prefix", "a.", "resctrl")
+        for name, value in options.items():
+            group = "resctrl" if name == "memory_bandwidth_gbps" else "monitoring"
+            conf.set_override(name, value, group)
+        return conf
+
+    return conf
+
+
+def wait_for(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.01)
+
+
+def test_without_a_mount_or_counters_there_is_no_monitoring(conf, tmp_path):
+    made = mount(tmp_path / "tree")
+    registry = CollectorRegistry()
+    assert open_monitoring(conf(), None, None, list, registry) is None
+    (made.files.root / "info/L3_MON/num_rmids").unlink()
+    assert open_monitoring(conf(), made.files, read_platform(made.files), list, registry) is None
+
+
+def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, tmp_path):
+    made = mount(tmp_path / "tree")
+    made.files.make("a.class.LS")
+    made.files.make("mon_groups/a.mon.orphan")
+    monitoring = open_monitoring(
+        conf(interval="0.02", store_interval="0.02"),
+        made.files,
+        made.platform,
+        lambda: [LS, ONE],
+        CollectorRegistry(),
+    )
+    assert monitoring.reader.read() == CacheReading()
+    monitoring.start()
+    wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
+    assert made.files.monitoring_groups() == [GROUP]
+    assert monitoring.reader.read().bandwidth_capacity == {}
+    monitoring.reload(conf(interval="0"))  # off
+    wait_for(lambda: made.files.monitoring_groups() == [])
+    assert monitoring.reader.read() == CacheReading()
+    wait_for(lambda: monitoring._loop.monitor.newest is None)
+    monitoring.reload(conf(interval="0.02", store_interval="0.02", memory_bandwidth_gbps=5.0))
+    wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
+    assert monitoring.reader.read().bandwidth_capacity == {"0": 5e9, "1": 5e9}
+    monitoring.stop()
+    assert made.files.monitoring_groups() == [GROUP]  # for the next agent
+    with sqlite3.connect(tmp_path / "samples.db") as connection:
+        assert connection.execute("SELECT count(*) FROM samples").fetchone()[0] > 4
+
+
+def test_settings_are_in_seconds_and_bytes(conf):
+    options = conf(interval="1m", retention="2d", store_max_mb=3, store_interval="5")
+    assert Settings.of(options) == Settings(60.0, 5.0, 172800.0, 3_000_000)
+    assert Settings.of(conf()) == Settings()
