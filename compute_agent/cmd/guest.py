@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any
 
-from compute_agent.cmd.base import Lister, ShowOne, columns
+from compute_agent.cmd.base import Lines, Lister, ShowOne, columns
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
 
@@ -24,12 +24,27 @@ class _GuestStart(ShowOne):
         parser.add_argument("--emulator-policy", choices=[policy.value for policy in EmulatorPolicy])
         parser.add_argument("--qos-class")
         parser.add_argument("--priority", type=int)
+        parser.add_argument(
+            "--resctrl",
+            metavar="JSON",
+            help="part of the last-level cache and of memory bandwidth, in percent, such as"
+            """ {"LLC": {"schemata": {"range": [20, 80]}}, "MB": {"schemata": {"percent": 20}}}""",
+        )
         return parser
 
     @staticmethod
     def settings(parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The options that were given."""
-        names = ("uuid", "name", "vcpus", "thread_policy", "emulator_policy", "qos_class", "priority")
+        names = (
+            "uuid",
+            "name",
+            "vcpus",
+            "thread_policy",
+            "emulator_policy",
+            "qos_class",
+            "priority",
+            "resctrl",
+        )
         return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
 
 
@@ -71,7 +86,10 @@ class GuestList(Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
         names = ("uuid", "name", "pid", "vcpus", "kind", "cpus")
-        return names, [tuple(guest[name] for name in names) for guest in self.ask("guest.list")]
+        rows = self.ask("guest.list")
+        return (*names, "refused"), [
+            (*(guest[name] for name in names), Lines(guest["refused"])) for guest in rows
+        ]
 
 
 class _OneGuest(ShowOne):

@@ -38,7 +38,7 @@ class HostShow(ShowOne):
         """Read the host."""
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
-        platform = offered(open_resctrl(conf), parse_classes(conf).classes)
+        platform = offered(open_resctrl(conf).control, parse_classes(conf).classes)
         return columns(
             {
                 "architecture": topology.architecture,
@@ -148,7 +148,7 @@ class ConfigCheck(ShowOne):
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
-            platform = offered(open_resctrl(conf), classes)
+            platform = offered(open_resctrl(conf).control, classes)
             settings, name = options.settings(conf), options.root_name(conf)
             tree = derive(topology, sets, settings, PLACEHOLDER, name, platform)
         except ConfigError as error:
@@ -203,7 +203,7 @@ class InventoryShow(Lister):
         """Derive here, or ask the daemon for both sides."""
         if parsed_args.derived:
             conf = self.load_conf()
-            world = build_world(conf, root_uuid=PLACEHOLDER, control=open_resctrl(conf))
+            world = build_world(conf, root_uuid=PLACEHOLDER, control=open_resctrl(conf).control)
             return _DERIVED, _inventories(world.tree)
         return ("provider", "kind", "name", "derived", "reported", "differs"), _compare(self.ask("inventory"))
 

@@ -40,8 +40,8 @@ class ResctrlController:
     def __init__(self, driver: Driver, control: Control, classes: Mapping[str, Wish]) -> None:
         """``classes`` are the shares of the QoS classes."""
         self._driver = driver
-        self._control = control
-        self._classes = classes
+        self.control = control
+        self.classes = classes
         self._wanted: Demands | None = None
         self._settled: tuple[Demands, Present] | None = None
         self._repaired: frozenset[str] = frozenset()
@@ -54,11 +54,6 @@ class ResctrlController:
         self.refused: Mapping[str, tuple[str, ...]] = {}
         """What guests (and, by the names of their groups, classes) do not get, and why."""
 
-    @property
-    def control(self) -> Control:
-        """The mount."""
-        return self._control
-
     def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Make the groups of classes and guests what they should be, and take away those of guests that left.
 
@@ -66,9 +61,9 @@ class ResctrlController:
         """
         self._tasks.clear()
         self._repaired = frozenset()
-        present = read_groups(self._control.files)
-        host = self._control.host(present)
-        self._common = frozenset((DEFAULT_GROUP, *map(host.class_group, self._classes)))
+        present = read_groups(self.control.files)
+        host = self.control.host(present)
+        self._common = frozenset((DEFAULT_GROUP, *map(host.class_group, self.classes)))
         wanted = demands(targets, zones, host, present)
         if self._settled == (wanted, present):
             return
@@ -82,7 +77,7 @@ class ResctrlController:
         self._tell(plan)
         self._move_all(targets)
         if complete:
-            self._settled = (wanted, read_groups(self._control.files) if plan.steps else present)
+            self._settled = (wanted, read_groups(self.control.files) if plan.steps else present)
 
     def drifted(self, target: Target) -> str | None:
         """Whether somebody changed the guest's group, or has moved its threads."""
@@ -113,10 +108,10 @@ class ResctrlController:
         """Resolve and make it so. The last value tells whether the kernel had room for all groups that were
         counted on.
         """
-        control, most = self._control, None
+        control, most = self.control, None
         for attempt in range(ATTEMPTS):
             host = control.host(present)
-            resolution = resolve(host, self._classes, wanted, present, most)
+            resolution = resolve(host, self.classes, wanted, present, most)
             plan = make_plan(host, present, resolution)
             try:
                 apply.carry_out(control.files, plan.steps, control.engine)
@@ -148,7 +143,7 @@ class ResctrlController:
             raise failure
 
     def _move(self, guest: Guest, group: str) -> bool:
-        moved = apply.move_tasks(self._control.files, group, lambda: self._driver.thread_ids(guest))
+        moved = apply.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:
             self._tasks.clear()
@@ -156,7 +151,7 @@ class ResctrlController:
 
     def _outside(self, guest: Guest, group: str) -> frozenset[int]:
         """The threads of a guest that are not in its group."""
-        files = self._control.files
+        files = self.control.files
         if group not in self._tasks:
             self._tasks[group] = apply.read_tasks(files, group)
         outside = self._driver.thread_ids(guest) - self._tasks[group]
@@ -177,7 +172,7 @@ class ResctrlController:
         texts |= {
             f"{name}: {reason}"
             for name, reasons in self.refused.items()
-            if self._control.is_ours(name)
+            if self.control.is_ours(name)
             for reason in reasons
         }
         for text in sorted(texts - self._told):

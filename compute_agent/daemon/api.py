@@ -24,6 +24,9 @@ from compute_agent.report.errors import PlacementError
 from compute_agent.report.plan import to_api
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.resctrl.wishes import BadWishError, parse_annotation
 
 ANSWER_SECONDS = 50.0
 
@@ -50,6 +53,10 @@ class AgentParts(Protocol):
         """The agent's state in a few words."""
         ...
 
+    def resctrl_groups(self) -> list[dict[str, Any]]:
+        """All resctrl groups. Raises RequestError, ResctrlError, BadSchemataError."""
+        ...
+
     def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
         """Reshape, or just plan it. Raises PlacementError, DriverError."""
         ...
@@ -63,6 +70,13 @@ class AgentParts(Protocol):
         ...
 
 
+def _check_annotation(text: str) -> None:
+    try:
+        parse_annotation(text)
+    except BadWishError as error:
+        raise ValidationError(str(error)) from error
+
+
 class _SettingsSchema(Schema):
     uuid = fields.UUID()
     name = fields.String(validate=validate.Length(1, 200))
@@ -71,6 +85,7 @@ class _SettingsSchema(Schema):
     emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
     qos_class = fields.String(load_default="LS", validate=validate.Regexp(r"[A-Za-z0-9_-]{1,64}\Z"))
     priority = fields.Integer(strict=True, load_default=0)
+    resctrl = fields.String(load_default="", validate=_check_annotation)
 
 
 class _RunSchema(_SettingsSchema):
@@ -111,6 +126,7 @@ class Methods:
             "guest.stop": self.guest_stop,
             "inventory": self.inventory,
             "reshape": self.reshape,
+            "resctrl.groups": self.resctrl_groups,
             "audit": self.audit,
             "watermark.list": self.watermark_list,
         }
@@ -202,6 +218,14 @@ class Methods:
         if isinstance(planned, Infeasible):
             raise RequestError(f"the reshape cannot be: {planned.reason}")
         return reshape_document(planned, {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones})
+
+    def resctrl_groups(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All resctrl groups, those of others included."""
+        _load(_EmptySchema(), params)
+        try:
+            return self._agent.resctrl_groups()
+        except (ResctrlError, BadSchemataError) as error:
+            raise RequestError(str(error)) from error
 
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Allocations without a guest, and guests without an allocation."""
@@ -301,6 +325,7 @@ def _settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
         emulator_policy=body["emulator_policy"],
         qos_class=body["qos_class"],
         priority=body["priority"],
+        resctrl=body["resctrl"],
     )
 
 

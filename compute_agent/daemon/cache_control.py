@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,16 @@ from compute_agent.resctrl.schemata import BadSchemataError
 LOG = logging.getLogger(__name__)
 
 
-def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Control | None:
-    """The mount, or None and a log line where there is none to work with.
+@dataclass(frozen=True, slots=True)
+class Resctrl:
+    """The mount of this host, as far as there is one; `off` says why guests are not controlled with it."""
+
+    control: Control | None
+    off: str = ""
+
+
+def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Resctrl:
+    """The mount that the configuration wants to be used.
 
     `acting` is for the daemon, which mounts it if the configuration says so, and has to be able to write.
     """
@@ -30,12 +39,16 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Control | None:
     try:
         mount = open_mount(root, acting and options.mount, options.mount_options)
         if acting and not mount.captured and not os.access(mount.path, os.W_OK):
-            raise NoMountError(f"{mount.path} cannot be written by this user")
+            return Resctrl(None, f"{mount.path} cannot be written by this user")
         choices = Options(options.group_prefix, options.shared_ways, options.memory_bandwidth_gbps)
-        return open_control(mount, choices, root)
+        control = open_control(mount, choices, root)
     except (NoMountError, ResctrlError, BadSchemataError) as error:
-        LOG.info("Cache and bandwidth control is off: %s", error)
-        return None
+        return Resctrl(None, str(error))
+    if not control.writable:
+        return Resctrl(control, f"{mount.path} is not mounted, but a copy of one")
+    if not control.platform.caches:
+        return Resctrl(control, "the processor can limit neither cache ways nor bandwidth")
+    return Resctrl(control)
 
 
 def offered(control: Control | None, classes: Collection[str]) -> CachePlatform | None:

@@ -16,16 +16,18 @@ from typing import Any
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
+from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon import cache_control
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.arrivals import Arrivals
-from compute_agent.daemon.cache_control import open_resctrl
+from compute_agent.daemon.cache_control import Resctrl, open_resctrl
 from compute_agent.daemon.controllers import build_controllers
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.places import locate
-from compute_agent.daemon.protocol import SocketServer
+from compute_agent.daemon.protocol import RequestError, SocketServer
 from compute_agent.daemon.reporting import ReportLoop, status_document
+from compute_agent.daemon.resctrl_groups import group_documents
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
@@ -75,8 +77,8 @@ class Agent:
         self._conf = load_conf()
         self._config_error = ""
         folder = Path(self._conf.state_path)
-        control = open_resctrl(self._conf, acting=True)
-        world = build_world(self._conf, control=control)
+        self._resctrl = open_resctrl(self._conf, acting=True)
+        world = build_world(self._conf, control=self._resctrl.control)
         self._registry = load_registry()
         settings = read_settings(self._conf, self._registry)
         self._lock = lock_folder(folder)
@@ -84,8 +86,8 @@ class Agent:
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         self._state = StateFile(folder / STATE_FILE)
         self.driver = open_driver(self._conf, folder / GUESTS_FOLDER)
-        controllers = build_controllers(self._conf, self.driver, control)
-        self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
+        self._controllers = build_controllers(self._conf, self.driver, self._resctrl)
+        self.pipeline = Pipeline(world, self.driver, self._controllers, self._state.keep_guests, self.metrics)
         self.client = PlacementClient.from_conf(self._conf)
         self._reports = ReportLoop(
             Reporter(self.client, self._state.state.owned, self._state.keep_owned),
@@ -117,6 +119,8 @@ class Agent:
     def start(self) -> None:
         """Take over the guests, listen, report. Raises OSError if an address or the socket cannot be had."""
         self.pipeline.start(self._state.state.guests, self._arrivals.tell, limits(self._state.state.qos))
+        if self._resctrl.off:
+            LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
         self._arrivals.start()
         self._server = SocketServer(socket_path(self._conf), Methods(self).table())
         threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
@@ -192,15 +196,16 @@ class Agent:
         except (cfg.Error, PlacementError, OSError) as error:
             return str(error)
         try:
-            control = open_resctrl(conf, acting=True)
-            world = build_world(conf, topology, control=control)
+            resctrl = open_resctrl(conf, acting=True)
+            world = build_world(conf, topology, control=resctrl.control)
             settings = read_settings(conf, self._registry)
-            controllers = build_controllers(conf, self.driver, control)
+            controllers = build_controllers(conf, self.driver, resctrl)
         except (ConfigError, IdentityError, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
             return str(error)
-        self._conf = conf
+        self._conf, self._controllers = conf, controllers
+        self._use_resctrl(resctrl)
         self._reports.interval = conf.compute.update_resources_interval
         self._reports.longest_pause = conf.placement.report_retry_maximum
         self.pipeline.submit(WorldChanged(world, controllers)).result()
@@ -220,11 +225,21 @@ class Agent:
             "config_error": self._config_error,
             "policy": self._conf.policy.name,
             "driver": self.driver.name,
+            "cache_control": f"off: {self._resctrl.off}" if self._resctrl.off else "on",
             "guests": len(views),
             "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
             "refused_guests": [view.guest.uuid for view in views if view.refusal],
             "pending_guests": [view.guest.uuid for view in views if view.pending],
         }
+
+    def resctrl_groups(self) -> list[dict[str, Any]]:
+        """All resctrl groups of this host; see `resctrl_groups`. Raises RequestError where there are none,
+        ResctrlError, BadSchemataError.
+        """
+        for controller in self._controllers:
+            if isinstance(controller, ResctrlController):
+                return group_documents(controller, self.pipeline.views())
+        raise RequestError(f"cache and bandwidth control is off: {self._resctrl.off}")
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether the worker works, and what else is wrong. Placement being away is no illness of ours."""
@@ -249,6 +264,11 @@ class Agent:
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""
         return float(self._conf.guests.stop_timeout)
+
+    def _use_resctrl(self, resctrl: Resctrl) -> None:
+        if resctrl.off != self._resctrl.off:
+            LOG.info("Cache and bandwidth control is %s", f"off: {resctrl.off}" if resctrl.off else "on")
+        self._resctrl = resctrl
 
     def _host_signature(self) -> tuple[Any, ...]:
         """Something that changes when a configuration file, what CPUs and NUMA nodes are online, or what

@@ -263,7 +263,11 @@ def _group_of(
     if demand.qos_class and demand.qos_class not in classes:
         refuse(demand.guest, f"there is no QoS class {demand.qos_class}")
     group = host.class_group(demand.qos_class)
-    return group if group in names else DEFAULT_GROUP
+    if group in names:
+        return group
+    if demand.qos_class in classes:
+        refuse(demand.guest, taken_up)
+    return DEFAULT_GROUP
 
 
 def _exclusive(

@@ -153,7 +153,7 @@ def test_every_command_of_the_daemon_prints_every_format(agent):
             assert done.returncode == 0, done.stderr
             assert parse(done.stdout)
     assert agent.ask("guest", "list") == [
-        {name: guest[name] for name in ("uuid", "name", "pid", "vcpus", "kind", "cpus")}
+        {name: guest[name] for name in ("uuid", "name", "pid", "vcpus", "kind", "cpus", "refused")}
     ]
     assert agent.ask("audit") == [
         {"consumer": guest["uuid"], "finding": "guest without allocation", "resources": ""}
@@ -202,4 +202,6 @@ def test_every_command_has_a_help_text(cli, name):
 def test_the_installed_entry_point():
     done = subprocess.run([*MAIN, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
-    assert set(COMMANDS) <= {" ".join(line.split()[:n]) for line in done.stdout.splitlines() for n in (1, 2)}
+    assert set(COMMANDS) <= {
+        " ".join(line.split()[:n]) for line in done.stdout.splitlines() for n in (1, 2, 3)
+    }

@@ -1,0 +1,24 @@
+"""``compute-agent resctrl group list``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from compute_agent.cmd.base import Lines, Lister
+
+_COLUMNS = ("group", "kind", "guests", "threads", "schemata", "ways", "llc_kib", "bandwidth_percent", "mode")
+
+
+class ResctrlGroupList(Lister):
+    """List the resctrl groups of this host with their cache ways and bandwidth, and the guests in them. Those
+    that the agent did not make are of kind foreign.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        return _COLUMNS, [tuple(_cell(row[name]) for name in _COLUMNS) for row in self.ask("resctrl.groups")]
+
+
+def _cell(value: Any) -> Any:
+    return Lines(value) if isinstance(value, list | dict) else value

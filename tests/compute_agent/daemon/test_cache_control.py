@@ -1,0 +1,269 @@
+"""Cache ways and bandwidth from the claim at the service to the group in the kernel, which is played here."""
+
+import functools
+import os
+
+import pytest
+
+from compute_agent.daemon.protocol import RequestError
+from compute_agent.pipeline.events import Reconcile
+from compute_agent.report.errors import ConflictError
+from compute_agent.resctrl import control
+from compute_agent.resctrl.apply import read_tasks
+from compute_agent.resctrl.host import cache_mask
+from compute_agent.resctrl.reader import read_groups, read_platform
+from tests.compute_agent.daemon.test_service import Rig
+from tests.compute_agent.resctrl import fake
+
+CPU = "sys/devices/system/cpu"
+
+
+def host_tree(root):
+    """A host of two CPUs, each with an L3 cache of 16 MiB in 16 ways, and resctrl mounted."""
+    files = {
+        f"{CPU}/online": "0-1",
+        f"{CPU}/present": "0-1",
+        "sys/devices/system/node/node0/cpulist": "0-1",
+        "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 16777216 kB",
+        "proc/meminfo": "MemTotal: 16777216 kB",
+        "proc/cpuinfo": fake.INTEL.cpuinfo,
+        "proc/mounts": "resctrl /sys/fs/resctrl resctrl rw,relatime 0 0",
+    }
+    for cpu in (0, 1):
+        cache = f"{CPU}/cpu{cpu}/cache/index3"
+        files |= {
+            f"{CPU}/cpu{cpu}/topology/core_cpus_list": str(cpu),
+            f"{CPU}/cpu{cpu}/topology/package_cpus_list": "0-1",
+            f"{CPU}/cpu{cpu}/topology/physical_package_id": "0",
+            f"{CPU}/cpu{cpu}/topology/core_id": str(cpu),
+            f"{cache}/level": "3",
+            f"{cache}/type": "Unified",
+            f"{cache}/id": str(cpu),
+            f"{cache}/size": "16384K",
+            f"{cache}/ways_of_associativity": "16",
+            f"{cache}/shared_cpu_list": str(cpu),
+        }
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(content + "\n")
+
+
+class CacheRig(Rig):
+    """An agent whose host has a fake resctrl."""
+
+    def __init__(self, write_ini, client, files):
+        self.files = files
+        super().__init__(write_ini, client)
+
+    def l3(self, cache):
+        """The provider of an L3 domain."""
+        return self.provider(f"testhost_L3_{cache}")
+
+    def provider(self, name):
+        return next(node.uuid for node in self.agent.pipeline.world.tree.nodes if node.name == name)
+
+    def claim_on(self, consumer, resources):
+        """Claim resources by provider; raises PlacementError if the service refuses."""
+        body = {
+            "allocations": {uuid: {"resources": amounts} for uuid, amounts in resources.items()},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": self.client.allocations(consumer).generation,
+            "consumer_type": "INSTANCE",
+        }
+        self.client._request("PUT", f"/allocations/{consumer}", body)
+
+    def run(self, consumer, **params):
+        return self.ask("guest.run", uuid=consumer, command=["sleep", "60"], **params)
+
+    def groups(self):
+        return {row["group"]: row for row in self.ask("resctrl.groups")}
+
+    def mask(self, group, cache):
+        present = read_groups(self.files)
+        return cache_mask(read_platform(self.files), present.groups[group].schemata, cache)
+
+    def inventory(self, provider, name):
+        return self.client.inventories(provider)[0].get(name)
+
+
+@pytest.fixture
+def files(tmp_path):
+    root = tmp_path / "host"
+    host_tree(root)
+    return fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
+
+
+@pytest.fixture
+def write_host(write_ini, files, monkeypatch):
+    """Writes the ini file of an agent on the host with the fake."""
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    monkeypatch.setattr(control, "Filesystem", fake.FakeResctrl)
+    return functools.partial(write_ini, host=f"root = {files.root.parents[2]}")
+
+
+@pytest.fixture
+def rig(write_host, client, files):
+    rig = CacheRig(write_host, client, files)
+    yield rig
+    rig.close()
+
+
+def uid(number):
+    return f"00000000-0000-0000-0000-{number:012}"
+
+
+def test_the_service_is_told_of_ways_bandwidth_and_groups(rig):
+    offered = [rig.inventory(rig.l3(cache), "LLC") for cache in (0, 1)]
+    assert [(one["total"], one["reserved"], one["min_unit"]) for one in offered] == [(16, 2, 1)] * 2
+    bandwidth = rig.inventory(rig.l3(0), "MBA")
+    assert (bandwidth["total"], bandwidth["min_unit"], bandwidth["step_size"]) == (100, 10, 10)
+    root = rig.provider("testhost")
+    groups = rig.inventory(root, "CUSTOM_RESCTRL_GROUP")
+    assert (groups["total"], groups["reserved"]) == (8, 4)
+    traits, _ = rig.client.traits(root)
+    assert {"CUSTOM_RESCTRL_L3_CAT", "CUSTOM_RESCTRL_MBA", "CUSTOM_RESCTRL_CMT"} <= traits
+    assert "CUSTOM_LLC_WAY_1024KIB" in rig.client.traits(rig.l3(1))[0]
+
+
+def test_a_claim_becomes_a_group_and_goes_with_the_guest(rig):
+    rig.claim_on(uid(1), {rig.l3(1): {"LLC": 4, "MBA": 30}, rig.node(): {"PCPU": 1}})
+    guest = rig.run(uid(1), name="db")
+    group = f"compute-agent.guest.{uid(1)}"
+    shown = rig.groups()[group]
+    assert (shown["kind"], shown["guests"], shown["threads"]) == ("guest", ["db"], 1)
+    assert shown["ways"] == {"0": 16, "1": 4}
+    assert shown["llc_kib"]["1"] == 4096
+    assert shown["bandwidth_percent"] == {"0": 100, "1": 30}
+    mask = rig.mask(group, 1)
+    assert mask.contiguous
+    assert all(not rig.mask(other, 1) & mask for other in read_groups(rig.files).groups if other != group)
+    assert guest["pid"] in read_tasks(rig.files, group)
+    assert guest["refused"] == []
+    rig.ask("guest.stop", guest="db")
+    assert group not in rig.groups()
+    assert len(rig.mask("", 1)) == 16
+
+
+def test_an_allocation_that_grows_or_goes_is_followed(rig):
+    rig.claim_on(uid(1), {rig.l3(0): {"LLC": 2}, rig.node(): {"VCPU": 1}})
+    rig.run(uid(1))
+    group = f"compute-agent.guest.{uid(1)}"
+    assert len(rig.mask(group, 0)) == 2
+    rig.claim_on(uid(1), {rig.l3(0): {"LLC": 5}, rig.node(): {"VCPU": 1}})
+    rig.agent._reports.wake()
+    rig.wait_for(lambda: len(rig.mask(group, 0)) == 5)
+    rig.claim_on(uid(1), {rig.node(): {"VCPU": 1}})
+    rig.agent._reports.wake()
+    rig.wait_for(lambda: group not in rig.groups())
+    assert rig.ask("guest.list")[0]["pid"] in read_tasks(rig.files, "compute-agent.class.LS")
+
+
+def test_guests_side_by_side_have_nothing_in_common_and_the_service_refuses_what_is_too_much(rig):
+    for number, ways in ((1, 6), (2, 5)):
+        rig.claim_on(uid(number), {rig.l3(0): {"LLC": ways, "MBA": 40}})
+        rig.run(uid(number))
+    one, two = (rig.mask(f"compute-agent.guest.{uid(number)}", 0) for number in (1, 2))
+    assert (len(one), len(two), bool(one & two)) == (6, 5, False)
+    with pytest.raises(ConflictError):
+        rig.claim_on(uid(3), {rig.l3(0): {"LLC": 4}})
+    with pytest.raises(ConflictError):
+        rig.claim_on(uid(3), {rig.l3(0): {"MBA": 30}})
+    with pytest.raises(ConflictError):
+        rig.claim_on(uid(3), {rig.l3(0): {"MBA": 15}})
+    rig.claim_on(uid(3), {rig.l3(0): {"LLC": 3}})
+    rig.run(uid(3))
+    assert len(rig.mask(f"compute-agent.guest.{uid(3)}", 0)) == 3
+
+
+def test_a_host_without_groups_left_is_shown_on_the_guest_and_counted(rig):
+    for number in range(1, 6):
+        rig.run(uid(number), resctrl=f'{{"MB": {{"schemata": {{"percent": {number}0}}}}}}')
+    last = rig.ask("guest.show", guest=uid(5))
+    assert last["refused"] == ["resctrl: all 8 resctrl groups are taken"]
+    assert rig.agent.metrics.refused_settings.labels("resctrl")._value.get() == 1
+    assert last["pid"] in read_tasks(rig.files, "compute-agent.class.LS")
+    rig.ask("guest.stop", guest=uid(1))
+    assert rig.ask("guest.show", guest=uid(5))["refused"] == []
+
+
+def test_a_bad_annotation_is_refused_before_anything_starts(rig):
+    with pytest.raises(RequestError, match=r"resctrl: .*unknown key 'L4'"):
+        rig.run(uid(1), resctrl='{"L4": {}}')
+    assert rig.ask("guest.list") == []
+
+
+def test_classes_of_the_configuration_are_taken_up_at_run_time(rig, write_host):
+    rig.run(uid(1), qos_class="BE")
+    assert len(rig.mask("compute-agent.class.BE", 0)) == 5
+    write_host(**{"qos_class:BE": "llc_range = 0-50\nmb_percent = 40\nllc_range_per_cache = 1:0-20"})
+    rig.agent.look()
+    assert [len(rig.mask("compute-agent.class.BE", cache)) for cache in (0, 1)] == [8, 4]
+    assert rig.groups()["compute-agent.class.BE"]["bandwidth_percent"] == {"0": 40, "1": 40}
+    write_host(**{"qos_class:BE": "llc_range = 50-40"})
+    rig.agent.look()
+    assert "[qos_class:BE] llc_range: range 50-40" in rig.ask("status")["config_error"]
+    assert len(rig.mask("compute-agent.class.BE", 0)) == 8
+    write_host(**{"qos_class:gold": "rank = 30\nllc_range = 0-100"})
+    rig.agent.reload()
+    assert set(rig.groups()) == {
+        "(default)", *(f"compute-agent.class.{name}" for name in ("BE", "LS", "LSR", "gold"))
+    }  # fmt: skip
+    assert len(rig.mask("compute-agent.class.BE", 0)) == 5
+
+
+def test_groups_of_others_are_listed_left_alone_and_counted_in_the_inventory(rig):
+    root = rig.provider("testhost")
+    rig.files.make("theirs")
+    rig.files.write("theirs/schemata", "L3:0=3;1=ffff\n")
+    rig.agent.look()
+    rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 5)
+    rig.run(uid(1), resctrl='{"MB": {"schemata": {"percent": 20}}}')
+    shown = rig.groups()["theirs"]
+    assert (shown["kind"], shown["ways"], shown["guests"]) == ("foreign", {"0": 2, "1": 16}, [])
+    assert rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 5
+    rig.files.remove("theirs")
+    rig.agent.look()
+    rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 4)
+
+
+def test_a_restarted_agent_takes_its_groups_over(rig):
+    rig.claim_on(uid(1), {rig.l3(0): {"LLC": 3}})
+    rig.claim_on(uid(2), {rig.l3(0): {"LLC": 3}})
+    rig.run(uid(1))
+    rig.run(uid(2))
+    before = rig.mask(f"compute-agent.guest.{uid(2)}", 0)
+    rig.agent.stop()
+    rig.agent.driver.stop(next(guest for guest in rig.agent.driver.guests() if guest.uuid == uid(1)), 1)
+    rig.agent = type(rig.agent)(rig.load_conf)
+    rig.agent.start()
+    assert rig.mask(f"compute-agent.guest.{uid(2)}", 0) == before
+    assert f"compute-agent.guest.{uid(1)}" not in rig.groups()
+
+
+def test_drift_is_repaired_at_the_reconcile_and_counted(rig):
+    rig.claim_on(uid(1), {rig.l3(0): {"LLC": 3}})
+    pid = rig.run(uid(1))["pid"]
+    group = f"compute-agent.guest.{uid(1)}"
+    before = rig.mask(group, 0)
+    rig.files.write(f"{group}/schemata", "L3:0=ffff\n")
+    rig.files.write("tasks", f"{pid}\n")
+    rig.agent.pipeline.submit(Reconcile()).result()
+    assert rig.mask(group, 0) == before
+    assert pid in read_tasks(rig.files, group)
+    assert rig.agent.metrics.drift.labels("resctrl")._value.get() == 1
+
+
+def test_a_host_without_resctrl_works_without_it(rig, files, caplog):
+    mounts = files.root.parents[2] / "proc/mounts"
+    mounts.write_text("")
+    (files.root / "schemata").rename(files.root / "gone")
+    caplog.set_level("INFO")
+    rig.agent.look()
+    assert "Cache and bandwidth control is off: resctrl is not supported" in caplog.text
+    rig.run(uid(1))
+    with pytest.raises(RequestError, match="control is off: resctrl is not supported"):
+        rig.ask("resctrl.groups")
+    assert rig.ask("status")["cache_control"].startswith("off: resctrl is not supported")
+    rig.wait_for(lambda: rig.inventory(rig.provider("testhost"), "CUSTOM_RESCTRL_GROUP") is None)
