@@ -1,7 +1,5 @@
 """Random worlds and requests: few names, so that things meet."""
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
@@ -120,32 +118,40 @@ def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[World, list[Ca
 
 
 @st.composite
-def fleets(draw: st.DrawFn, requests_each: int = 10) -> tuple[World, list[CandidatesRequest]]:
-    """Hosts of one make that differ in size, in what is used of them, and in their aggregates."""
-    make = [
-        (
-            draw(st.integers(0, number - 1)) if number else None,
-            {name: draw(inventories()) for name in CLASSES if draw(st.booleans())},
-            [name for name in TRAITS if draw(st.integers(0, 2)) == 0],
-        )
-        for number in range(draw(st.integers(1, 3)))
-    ]
-    specs = [Spec("disk", None, {"DISK_GB": 3}, [SHARES], ["a"])] if draw(st.integers(0, 3)) == 0 else []
-    for host in range(draw(st.integers(2, 3))):
-        more = draw(st.integers(0, 1))
+def fleets(draw: st.DrawFn) -> tuple[World, CandidatesRequest]:
+    """Hosts of one make that differ in size and in what is used of them, and groups that want the same."""
+    parents = [draw(st.sampled_from((None, *range(number)))) for number in range(draw(st.integers(1, 3)))]
+    traits = [draw(st.sampled_from(((), ("T1",)))) for _ in parents]
+    portions = {"step_size": draw(st.sampled_from((1, 1, 2))), "max_unit": draw(st.sampled_from((3, 9)))}
+    specs = [Spec("shared", None, {"VCPU": 3}, [SHARES], ["a"])] if draw(st.integers(0, 4)) == 0 else []
+    for host in range(draw(st.integers(2, 4))):
         specs += [
             Spec(
                 f"p{host}_{number}",
-                None if parent is None else f"p{host}_{parent}",
-                {name: replace(each, total=each.total + more) for name, each in having.items()},
-                traits,
-                [name for name in AGGREGATES if draw(st.integers(0, 3)) == 0],
-                {name: draw(st.integers(0, 3)) for name in having if draw(st.booleans())},
+                None if number == 0 else f"p{host}_{parents[number] or 0}",
+                {"VCPU": inventory(draw(st.integers(3, 5)), **portions)},
+                traits[number],
+                draw(st.sampled_from(((), ("a",)))),
+                {"VCPU": draw(st.integers(0, 3))},
             )
-            for number, (parent, having, traits) in enumerate(make)
+            for number in range(len(parents))
         ]
-    world = build(*specs)
-    return world, [draw(requests(world)) for _ in range(requests_each)]
+    suffixes = SUFFIXES[: draw(st.integers(1, 3))]
+    required = st.sampled_from(((), (), (), (frozenset({"T1"}),)))
+    member_of = st.sampled_from(((), (), (), (frozenset({name_to_uuid("a")}),)))
+    groups = [
+        RequestGroup(
+            suffix, {"VCPU": draw(st.integers(1, 3))}, required=draw(required), member_of=draw(member_of)
+        )
+        for suffix in (*suffixes, *draw(st.sampled_from(((), ("",)))))
+    ]
+    subtrees = st.lists(st.frozensets(st.sampled_from(suffixes), min_size=2), max_size=1)
+    return build(*specs), CandidatesRequest(
+        tuple(groups),
+        group_policy=draw(st.sampled_from(("none", "none", "isolate"))),
+        same_subtrees=tuple(draw(subtrees)) if len(suffixes) > 1 else (),
+        nested=draw(st.sampled_from((True, True, True, False))),
+    )
 
 
 @st.composite

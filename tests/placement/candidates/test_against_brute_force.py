@@ -40,7 +40,7 @@ def comparable(candidate: Candidate) -> Found:
 
 
 @exhaustive
-@given(situations() | fleets())
+@given(situations())
 def test_search_finds_every_candidate_once(situation: tuple[World, list[CandidatesRequest]]) -> None:
     world, requests = situation
     for request in requests:
@@ -54,6 +54,15 @@ def test_search_finds_every_candidate_once(situation: tuple[World, list[Candidat
 def test_search_finds_every_way_into_the_last_free_device(
     situation: tuple[World, CandidatesRequest],
 ) -> None:
+    world, request = situation
+    found = [comparable(candidate) for candidate in find(world, request)]
+    assert len(found) == len(set(found))
+    assert set(found) == all_candidates(world, request)
+
+
+@settings(exhaustive, max_examples=WORLDS * 2)
+@given(fleets())
+def test_search_tells_hosts_of_one_make_apart(situation: tuple[World, CandidatesRequest]) -> None:
     world, request = situation
     found = [comparable(candidate) for candidate in find(world, request)]
     assert len(found) == len(set(found))
