@@ -46,5 +46,4 @@ def cpu_settings(assignment: Assignment, online: frozenset[int]) -> CpuSettings:
     return CpuSettings(
         vcpu_cpus=tuple((cpus & online) or rest for cpus in assignment.vcpu_cpus),
         emulator_cpus=(assignment.emulator_cpus & online) or rest,
-        mems=assignment.mems,
     )

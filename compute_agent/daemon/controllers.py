@@ -5,7 +5,9 @@ from __future__ import annotations
 from oslo_config import cfg
 
 from compute_agent.controllers.base import Controller
+from compute_agent.controllers.cpu import CpuController
 from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.controllers.memory import MemoryController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.drivers.base import Driver
@@ -17,7 +19,11 @@ def build_controllers(conf: cfg.ConfigOpts, driver: Driver, resctrl: Resctrl) ->
 
     Raises ConfigError.
     """
-    controllers: list[Controller] = [CpusetController(driver)]
+    controllers: list[Controller] = [
+        CpusetController(driver),
+        CpuController(driver),
+        MemoryController(driver),
+    ]
     if resctrl.control is not None and not resctrl.off:
         classes = {name: one.wish for name, one in parse_classes(conf).classes.items()}
         controllers.append(ResctrlController(driver, resctrl.control, classes))

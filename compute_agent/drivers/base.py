@@ -49,20 +49,31 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
-    """Where a guest's threads run. Sets hold logical CPU numbers; ``mems`` holds NUMA node numbers.
+    """Where a guest's threads run, as logical CPU numbers.
 
-    ``vcpu_cpus`` has one set per guest CPU, ``emulator_cpus`` is for all other threads. ``mems`` empty means
-    that memory is not bound.
+    ``vcpu_cpus`` has one set per guest CPU, ``emulator_cpus`` is for all other threads.
     """
 
     vcpu_cpus: tuple[frozenset[int], ...]
     emulator_cpus: frozenset[int]
-    mems: frozenset[int] = frozenset()
 
     @property
     def cpus(self) -> frozenset[int]:
         """Every CPU that any of the guest CPUs may use."""
         return frozenset().union(*self.vcpu_cpus)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLimits:
+    """How much of its CPUs a guest gets.
+
+    ``weight`` is what it gets beside others, as cgroup v2's ``cpu.weight`` has it (1 to 10000, 100 where
+    nobody says anything); None: as it is. ``quota`` is the most that it gets altogether, in cores; None: no
+    limit.
+    """
+
+    weight: int | None = None
+    quota: float | None = None
 
 
 class ChangeKind(enum.StrEnum):
@@ -119,6 +130,45 @@ class Driver(Protocol):
         changed.
 
         Raises GuestGoneError, or DriverError if the kernel does not take it.
+        """
+        ...
+
+    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """The CPUs that the kernel lets each guest CPU use, by the number of the guest CPU.
+
+        Guest CPUs whose threads cannot be told apart have all the CPUs of all of them. Raises GuestGoneError.
+        """
+        ...
+
+    def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
+        """The limits that the kernel has where they are not those ``wanted``; None if they agree.
+
+        Raises GuestGoneError, or DriverError if the guest is to be limited and cannot be.
+        """
+        ...
+
+    def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
+        """Make the kernel limit the guest as ``wanted``, and read it back. True if anything had to be
+        written.
+
+        Raises GuestGoneError, or DriverError if the kernel does not take it.
+        """
+        ...
+
+    def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
+        """The NUMA nodes that the kernel binds the guest's memory to (empty: not bound) where they are not
+        those ``wanted``; None if they agree, or if the memory of this guest cannot be bound.
+
+        Raises GuestGoneError.
+        """
+        ...
+
+    def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
+        """Let the guest have memory of these NUMA nodes only (empty: of all), and read it back. True if
+        anything had to be written.
+
+        A guest whose memory cannot be bound is left as it is, and the log says so once. Raises
+        GuestGoneError, DriverError.
         """
         ...
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from compute_agent.drivers.base import CpuLimits
 from compute_agent.host import cpuset
 
 LOG = logging.getLogger(__name__)
@@ -19,8 +20,34 @@ _WANTED = ("cpuset", "cpu", "memory", "io")
 
 _PREFIX = "guest-"
 
+PERIOD = 100_000
+"""Microseconds over which a quota is counted; what the kernel has by default."""
+
+_LEAST_QUOTA = 1000
+"""Microseconds; the kernel takes no less."""
+
 _REMOVE_ATTEMPTS = 50
 _REMOVE_PAUSE = 0.01
+
+
+def quota_microseconds(cores: float) -> int:
+    """What ``cores`` are within a period."""
+    return max(round(cores * PERIOD), _LEAST_QUOTA)
+
+
+def parse_quota(quota: str, period: str) -> float | None:
+    """The cores that a quota is (microseconds in each period); None if it is no limit."""
+    return None if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def attainable(cores: float | None) -> float | None:
+    """A quota as it can be set, and is read back."""
+    return None if cores is None else quota_microseconds(cores) / PERIOD
+
+
+def agree(has: CpuLimits, wanted: CpuLimits) -> bool:
+    """Whether limits are as wanted."""
+    return wanted.weight in (None, has.weight) and attainable(wanted.quota) == has.quota
 
 
 class CgroupRoot:
@@ -76,18 +103,38 @@ class Group:
                 found.extend(int(line) for line in (folder / "cgroup.procs").read_text().split())
         return found
 
-    def confine(self, cpus: frozenset[int], mems: frozenset[int]) -> bool:
-        """Write CPUs and NUMA nodes (empty: any) where they differ. True if anything was written.
+    def confine(self, cpus: frozenset[int]) -> None:
+        """Write the CPUs (empty: any) if they differ. Raises OSError.
 
-        Without the cpuset controller nothing is done. Raises OSError.
+        Without the controller cpuset nothing is done.
         """
-        changed = False
-        for name, wanted in (("cpuset.cpus", cpus), ("cpuset.mems", mems)):
-            path = self.folder / name
-            if path.exists() and cpuset.parse(path.read_text().strip()) != wanted:
-                path.write_text(cpuset.format(wanted) + "\n")
-                changed = True
-        return changed
+        self._write_numbers("cpuset.cpus", cpus)
+
+    def memory_nodes(self) -> frozenset[int] | None:
+        """The NUMA nodes that memory is bound to (empty: any); None without the controller cpuset."""
+        return self._numbers("cpuset.mems")
+
+    def bind_memory(self, nodes: frozenset[int]) -> None:
+        """Write the NUMA nodes (empty: any) if they differ. The kernel moves what is elsewhere.
+
+        Without the controller cpuset nothing is done. Raises OSError.
+        """
+        self._write_numbers("cpuset.mems", nodes)
+
+    def cpu_limits(self) -> CpuLimits | None:
+        """Weight and quota; None without the controller cpu."""
+        weight, maximum = self._read("cpu.weight"), self._read("cpu.max")
+        if weight is None or maximum is None:
+            return None
+        return CpuLimits(int(weight), parse_quota(*maximum.split()))
+
+    def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
+        """Write what differs between what the group ``has`` and what is wanted. Raises OSError."""
+        if wanted.weight not in (None, has.weight):
+            (self.folder / "cpu.weight").write_text(f"{wanted.weight}\n")
+        if attainable(wanted.quota) != has.quota:
+            quota = "max" if wanted.quota is None else quota_microseconds(wanted.quota)
+            (self.folder / "cpu.max").write_text(f"{quota} {PERIOD}\n")
 
     def remove(self) -> None:
         """End what is left in the group, and remove it; gone already is no error."""
@@ -95,6 +142,21 @@ class Group:
             (self.folder / "cgroup.kill").write_text("1")
         for folder in reversed(list(self._tree())):
             _remove(folder)
+
+    def _read(self, name: str) -> str | None:
+        """The content of a file; None if there is none."""
+        try:
+            return (self.folder / name).read_text().strip()
+        except FileNotFoundError:
+            return None
+
+    def _numbers(self, name: str) -> frozenset[int] | None:
+        text = self._read(name)
+        return None if text is None else cpuset.parse(text)
+
+    def _write_numbers(self, name: str, wanted: frozenset[int]) -> None:
+        if self._numbers(name) not in (None, wanted):
+            (self.folder / name).write_text(cpuset.format(wanted) + "\n")
 
     def _tree(self) -> Iterator[Path]:
         """The group and those below it, parents first."""

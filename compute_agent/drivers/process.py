@@ -19,10 +19,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from compute_agent.drivers import procfs
+from compute_agent.drivers import confinement, procfs
 from compute_agent.drivers.base import (
     Change,
     ChangeKind,
+    CpuLimits,
     CpuSettings,
     DriverError,
     Guest,
@@ -61,6 +62,7 @@ class ProcessDriver:
         self._groups = groups
         self._lock = threading.RLock()
         self._records: dict[str, ProcessRecord] = {}
+        self._told_of_memory = False
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._listener: Listener | None = None
         self._watch: PidWatch[ProcessRecord] | None = None
@@ -225,7 +227,7 @@ class ProcessDriver:
         record = self._record(guest)
         try:
             if record.cgroup:
-                Group(Path(record.cgroup)).confine(wanted, settings.mems)
+                Group(Path(record.cgroup)).confine(wanted)
             seen: set[int] = set()
             while fresh := [pid for pid in self._processes(guest) if pid not in seen]:
                 seen.update(fresh)
@@ -239,7 +241,49 @@ class ProcessDriver:
             )
         return changed
 
+    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """The CPUs of the guest's main thread for each guest CPU: threads are no guest CPUs here."""
+        return dict.fromkeys(range(guest.settings.vcpus), self.observed_cpus(guest))
+
+    def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
+        """Weight and quota of the guest's group where they are not those wanted.
+
+        Raises DriverError if a guest without a group is to have a quota.
+        """
+        return confinement.other_limits(guest.uuid, self._group(guest), wanted)
+
+    def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
+        """Write weight and quota of the guest's group where they differ, and read back."""
+        return confinement.limit(guest.uuid, self._group(guest), wanted)
+
+    # Memory
+
+    def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
+        """The NUMA nodes of the guest's group where they are not those wanted."""
+        return confinement.other_nodes(self._group(guest), wanted)
+
+    def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
+        """Write the NUMA nodes of the guest's group if they differ, and read back. The kernel moves the
+        memory. That of a guest without a group stays where it is.
+        """
+        group = self._group(guest)
+        if wanted and not self._told_of_memory and (group is None or group.memory_nodes() is None):
+            self._told_of_memory = True
+            LOG.warning(
+                "The memory of guest %s and others like it stays where it is: only a cgroup v2 group with the"
+                " controller cpuset ([cgroup] root) binds it to NUMA nodes",
+                guest.uuid,
+            )
+        return confinement.bind(guest.uuid, group, wanted)
+
     # Inner parts
+
+    def _group(self, guest: Guest) -> Group | None:
+        """The guest's group; None if it has none. Raises GuestGoneError."""
+        record = self._record(guest)
+        if not procfs.is_alive(record.identity):
+            raise GuestGoneError(f"guest {guest.uuid} has ended")
+        return Group(Path(record.cgroup)) if record.cgroup else None
 
     def _take_over(self) -> None:
         for record in self._registry.load():
@@ -278,10 +322,8 @@ class ProcessDriver:
 
         Raises GuestGoneError.
         """
-        record = self._record(guest)
-        if not procfs.is_alive(record.identity):
-            raise GuestGoneError(f"guest {guest.uuid} has ended")
-        return (record.cgroup and Group(Path(record.cgroup)).processes()) or procfs.descendants(guest.pid)
+        group = self._group(guest)
+        return (group and group.processes()) or procfs.descendants(guest.pid)
 
     def _grouped(self, record: ProcessRecord) -> ProcessRecord:
         """The record with the group that its process was moved into, if there are groups. Raises OSError."""

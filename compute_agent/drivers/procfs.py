@@ -6,6 +6,8 @@ import functools
 import os
 from dataclasses import dataclass
 
+from compute_agent.host import cpuset
+
 # Threads that are born while we write inherit the affinity of the thread that makes them, so that two passes
 # nearly always do. A process that makes threads faster than we can list them is left to the reconcile.
 MAX_PASSES = 16
@@ -96,6 +98,24 @@ def user_of(pid: int) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(b"Uid:")), None)
+
+
+def memory_nodes(pid: int) -> frozenset[int] | None:
+    """The NUMA nodes that the main thread of a process may have memory of; None when it is gone."""
+    try:
+        status = _read(f"/proc/{pid}/status")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    found = (line for line in status.splitlines() if line.startswith(b"Mems_allowed_list:"))
+    return cpuset.parse(next(found, b":").partition(b":")[2].decode())
+
+
+def nodes_with_memory() -> frozenset[int]:
+    """The NUMA nodes of the host that have memory; 0 alone where the kernel knows no nodes."""
+    try:
+        return cpuset.parse(_read("/sys/devices/system/node/has_memory").decode())
+    except FileNotFoundError:
+        return frozenset({0})
 
 
 def affinity(tid: int) -> frozenset[int] | None:

@@ -2,7 +2,8 @@
 
 import itertools
 
-from compute_agent.drivers.base import Change, ChangeKind, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.base import Change, ChangeKind, CpuLimits, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.cgroup import agree, attainable
 
 
 class FakeDriver:
@@ -13,6 +14,8 @@ class FakeDriver:
     def __init__(self, cpus):
         self.cpus = frozenset(cpus)
         self.affinities = {}
+        self.limits = {}
+        self.nodes = {}
         self.running = {}
         self.released = []
         self.broken = None
@@ -46,6 +49,33 @@ class FakeDriver:
         self.writes += len(misplaced)
         self._threads(guest).update(dict.fromkeys(misplaced, wanted))
         return len(misplaced)
+
+    def vcpu_affinity(self, guest):
+        return dict.fromkeys(range(guest.settings.vcpus), self.observed_cpus(guest))
+
+    def cpu_limits(self, guest, wanted):
+        self._threads(guest)
+        has = self.limits.get(guest.uuid, CpuLimits(100))
+        return None if agree(has, wanted) else has
+
+    def apply_cpu_limits(self, guest, wanted):
+        has = self.cpu_limits(guest, wanted)
+        if has is None:
+            return False
+        weight = has.weight if wanted.weight is None else wanted.weight
+        self.limits[guest.uuid] = CpuLimits(weight, attainable(wanted.quota))
+        return True
+
+    def memory_nodes(self, guest, wanted):
+        self._threads(guest)
+        has = self.nodes.get(guest.uuid, frozenset())
+        return None if has == wanted else has
+
+    def bind_memory(self, guest, wanted):
+        if self.memory_nodes(guest, wanted) is None:
+            return False
+        self.nodes[guest.uuid] = wanted
+        return True
 
     def stop(self, guest, timeout):
         self._threads(guest)

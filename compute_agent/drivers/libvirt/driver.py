@@ -14,13 +14,13 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
     Change,
     ChangeKind,
+    CpuLimits,
     CpuSettings,
     DriverError,
     Guest,
@@ -29,8 +29,10 @@ from compute_agent.drivers.base import (
 )
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.connection import Connection
+from compute_agent.drivers.libvirt.definition import RESTRICTIVE, Binding, parse_binding, parse_definition
 from compute_agent.drivers.libvirt.qemu import Process
-from compute_agent.drivers.libvirt.tuning import SchedulerParameters, Tuning
+from compute_agent.drivers.libvirt.running import Running
+from compute_agent.drivers.libvirt.tuning import Tuning
 
 LOG = logging.getLogger(__name__)
 
@@ -43,15 +45,6 @@ _LOOK_INTERVAL = 60.0
 _FIRST_LOOK = 10.0
 
 _POLL_SECONDS = 0.02
-
-
-@dataclass(slots=True)
-class _Running:
-    """A domain that runs: the guest, its process, and whether libvirt refused to bind its memory."""
-
-    guest: Guest
-    process: Process
-    memory_refused: bool = False
 
 
 class LibvirtDriver:
@@ -67,7 +60,9 @@ class LibvirtDriver:
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = Connection(uri, self._messages.put)
         self._lock = threading.Lock()
-        self._running: dict[str, _Running] = {}
+        # Held while what is known of a domain is read or made to be another, so that neither is undone.
+        self._changing = threading.Lock()
+        self._running: dict[str, Running] = {}
         self._listener: Listener | None = None
         self._absence = ""
         self._listed = False
@@ -88,7 +83,7 @@ class LibvirtDriver:
             raise DriverError(self._absence or f"libvirtd at {self._connection.uri} has not answered yet")
         with self._lock:
             running = list(self._running.values())
-        return [it.guest for it in running if procfs.is_alive(it.process.identity)]
+        return [it.guest for it in running if it.is_alive]
 
     def watch(self, listener: Listener) -> None:
         """Call ``listener`` for every domain that starts, ends or gets other settings from now on."""
@@ -119,35 +114,92 @@ class LibvirtDriver:
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Pin what runs elsewhere, bind memory, and write both into a persistent definition.
-
-        Memory that libvirt does not let bind (it depends on the domain's <numatune> and on cgroups) is left
-        where it is, with a log line.
-        """
+        """Pin what runs elsewhere, and write the pins into a persistent definition."""
         known = self._known(guest)
         misplaced = known.process.misplaced(settings)
         with self._on_domain(known, "cannot be pinned") as domain:
             tuning = self._tuning(domain)
             tuning.pin((role for role, _ in misplaced.values()), settings)
             self._pin_rest(known, settings)
-            self._bind_memory(known, tuning, settings.mems)
-            tuning.persist(settings)
+            tuning.persist_pins(settings)
         if left := known.process.misplaced(settings):
             raise DriverError(f"guest {guest.uuid} has threads that cannot be pinned: {sorted(left)}")
         return len(misplaced)
 
-    def scheduler_parameters(self, guest: Guest) -> SchedulerParameters:
-        """Shares, period and quota that the guest has. Raises GuestGoneError, DriverError."""
-        with self._on_domain(self._known(guest), "does not tell its scheduler parameters") as domain:
-            return self._tuning(domain).scheduler()
-
-    def apply_scheduler_parameters(self, guest: Guest, wanted: SchedulerParameters) -> bool:
-        """Set what differs, in the persistent definition as well. True if anything did.
-
-        Raises GuestGoneError, or DriverError, as where libvirt has no CPU controller of cgroups.
+    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """The CPUs that the thread of each guest CPU may use. Where one thread runs them all, it is that of
+        each.
         """
-        with self._on_domain(self._known(guest), "does not take scheduler parameters") as domain:
-            return self._tuning(domain).set_scheduler(wanted)
+        found: dict[int, frozenset[int]] = {}
+        for tid, role in self._threads(guest).items():
+            if role.runs_guest and (cpus := procfs.affinity(tid)) is not None:
+                numbers = range(guest.settings.vcpus) if role.vcpu is None else (role.vcpu,)
+                found |= {number: found.get(number, frozenset()) | cpus for number in numbers}
+        return found
+
+    def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
+        """Weight and quota in the group of the domain where they are not those wanted.
+
+        Shares in the domain's definition are respected if they are not the agent's, and so is a lower quota
+        there. Raises DriverError if a domain without a group is to have a quota.
+        """
+        return self._known(guest).other_limits(wanted)
+
+    def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
+        """Set weight and quota where they differ, the weight in the persistent definition as well."""
+        with self._changing:
+            known = self._known(guest)
+            has, group, definition = known.other_limits(wanted), known.group, known.definition
+            if group is None:
+                return False
+            goal = definition.within(wanted)
+            shares = definition.shares if goal.weight is None else group.shares(goal.weight)
+            if has is None and shares == definition.shares:
+                return False
+            with self._on_domain(known, "does not take CPU limits") as domain:
+                tuning = self._tuning(domain)
+                if shares is not None and shares != definition.shares:
+                    known.definition = tuning.persist_shares(definition, shares)
+                if has is not None:
+                    tuning.limit(has, goal, group)
+            if left := known.other_limits(wanted):
+                raise DriverError(f"guest {guest.uuid} has {left}, as libvirt did not make it {goal}")
+        return True
+
+    # Memory
+
+    def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
+        """The NUMA nodes that the domain is bound to, by the kernel and by libvirt, where they are not those
+        wanted.
+        """
+        return self._known(guest).other_nodes(wanted)
+
+    def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
+        """Bind memory to the NUMA nodes wanted, in the persistent definition as well.
+
+        Memory that libvirt does not let bind is left where it is, and the log says so: that depends on
+        cgroups, on the nodes, and on the <numatune> that the domain was started with, if any.
+        """
+        with self._changing:
+            known = self._known(guest)
+            if known.other_nodes(wanted) is None:
+                return False
+            nodes = wanted or procfs.nodes_with_memory()
+            with self._on_domain(known, "cannot have its memory bound") as domain:
+                tuning = self._tuning(domain)
+                try:
+                    tuning.bind_memory(known.binding, nodes)
+                except self._connection.libvirt.libvirtError as error:
+                    if not domain.isActive():  # an error as well if it is libvirtd that is away
+                        raise
+                    known.refused = wanted
+                    LOG.warning("The memory of guest %s stays where it is: %s", guest.uuid, error)
+                    return False
+                known.binding, known.refused = Binding(RESTRICTIVE, nodes), None
+                known.definition = tuning.persist_binding(known.definition, nodes)
+            if (left := known.other_nodes(wanted)) is not None:
+                raise DriverError(f"the memory of guest {guest.uuid} is still bound to nodes {sorted(left)}")
+        return True
 
     # Life
 
@@ -163,7 +215,7 @@ class LibvirtDriver:
                 raise
             except DriverError as error:
                 LOG.warning("%s", error)  # a paused guest, for example; there is the other way still
-            while procfs.is_alive(known.process.identity):
+            while known.is_alive:
                 if time.monotonic() >= deadline:
                     LOG.warning("Guest %s did not shut down within %s s: destroyed", guest.uuid, timeout)
                     with self._on_domain(known, "cannot be destroyed") as domain:
@@ -173,11 +225,11 @@ class LibvirtDriver:
 
     # Inner parts: one guest
 
-    def _known(self, guest: Guest) -> _Running:
+    def _known(self, guest: Guest) -> Running:
         """The guest in the table. Raises GuestGoneError if it is not this one that runs."""
         with self._lock:
             known = self._running.get(guest.uuid)
-        if known is None or known.guest.pid != guest.pid or not procfs.is_alive(known.process.identity):
+        if known is None or known.guest.pid != guest.pid or not known.is_alive:
             raise GuestGoneError(f"guest {guest.uuid} has ended")
         return known
 
@@ -188,7 +240,7 @@ class LibvirtDriver:
         return threads
 
     @contextlib.contextmanager
-    def _on_domain(self, known: _Running, failing: str) -> Iterator[Any]:
+    def _on_domain(self, known: Running, failing: str) -> Iterator[Any]:
         """Calls on the domain of a guest; libvirt's errors become the driver's."""
         libvirt, guest_uuid = self._connection.libvirt, known.guest.uuid
         domain = self._connection.domain(guest_uuid)
@@ -204,16 +256,16 @@ class LibvirtDriver:
     def _tuning(self, domain: Any) -> Tuning:
         return Tuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
-    def _is_active(self, known: _Running) -> bool:
+    def _is_active(self, known: Running) -> bool:
         """Whether a guest still runs, as far as can be learnt: libvirt knows it earlier than /proc."""
-        if not procfs.is_alive(known.process.identity):
+        if not known.is_alive:
             return False
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
             domain = self._connection.domain(known.guest.uuid)
             return domain is not None and bool(domain.isActive())
         return True
 
-    def _pin_rest(self, known: _Running, settings: CpuSettings) -> None:
+    def _pin_rest(self, known: Running, settings: CpuSettings) -> None:
         """Pin what libvirt's calls left: without cgroups they do not reach the emulator's helpers."""
         for _ in range(procfs.MAX_PASSES):
             misplaced = known.process.misplaced(settings)
@@ -228,17 +280,6 @@ class LibvirtDriver:
                     raise DriverError(
                         f"thread {tid} of guest {known.guest.uuid} cannot be pinned: {error}"
                     ) from error
-
-    def _bind_memory(self, known: _Running, tuning: Tuning, mems: frozenset[int]) -> None:
-        if known.memory_refused:
-            return
-        try:
-            tuning.bind_memory(mems)
-        except self._connection.libvirt.libvirtError as error:
-            if not self._is_active(known):
-                raise
-            known.memory_refused = True
-            LOG.warning("The memory of guest %s stays where it is: %s", known.guest.uuid, error)
 
     # Inner parts: the thread
 
@@ -287,34 +328,38 @@ class LibvirtDriver:
 
         Raises DriverError if libvirtd went away.
         """
-        try:
-            found = self._describe(guest_uuid)
-        except DriverError as error:
-            if not self._connection.is_open:
-                raise
-            LOG.error("%s", error)
-            return
-        with self._lock:
-            known = self._running.pop(guest_uuid, None)
-            if found is not None:
-                self._running[guest_uuid] = found
+        with self._changing:
+            try:
+                found = self._describe(guest_uuid)
+            except DriverError as error:
+                if not self._connection.is_open:
+                    raise
+                LOG.error("%s", error)
+                return
+            with self._lock:
+                known = self._running.pop(guest_uuid, None)
+                if found is not None:
+                    self._running[guest_uuid] = found
         same = known is not None and found is not None and known.process is found.process
         if known is not None and not same:
             self._tell(ChangeKind.STOPPED, known.guest)
         if found is not None and (known is None or known.guest != found.guest):
             self._tell(ChangeKind.CHANGED if same else ChangeKind.STARTED, found.guest)
 
-    def _describe(self, guest_uuid: str) -> _Running | None:
+    def _describe(self, guest_uuid: str) -> Running | None:
         """A domain as it runs now; None if it does not. Raises DriverError."""
         domain = self._connection.domain(guest_uuid)
         try:
             if domain is None or not domain.isActive():
                 return None
-            description = metadata.describe(domain.XMLDesc(0))
+            xml = domain.XMLDesc(0)
+            description, binding = metadata.describe(xml), parse_binding(xml)
+            inactive = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)
+            definition = parse_definition(inactive, bool(domain.isPersistent()))
         except (self._connection.libvirt.libvirtError, ValueError) as error:
             raise DriverError(f"domain {guest_uuid} cannot be described: {error}") from error
         known = self._running.get(guest_uuid)
-        if known is not None and procfs.is_alive(known.process.identity):
+        if known is not None and known.is_alive:
             process: Process | None = known.process
         else:
             process = qemu.find_process(guest_uuid, description.owner)
@@ -324,7 +369,8 @@ class LibvirtDriver:
         if known is None or known.guest != guest:
             for problem in description.problems:
                 LOG.warning("Metadata of guest %s: %s", guest_uuid, problem)
-        return _Running(guest, process, known is not None and known.memory_refused)
+        same = known is not None and known.process is process
+        return Running(guest, process, definition, binding, known.refused if known and same else None)
 
     def _tell(self, kind: ChangeKind, guest: Guest) -> None:
         LOG.debug("Guest %s (pid %d) %s", guest.uuid, guest.pid, kind)

@@ -1,4 +1,4 @@
-"""What is set on one domain: pins, memory and scheduler parameters, live and in the persistent definition.
+"""What is set on one domain: pins, memory and CPU limits, live and in the persistent definition.
 
 Calls that fail raise ``libvirt.libvirtError``, which the driver makes its own errors of. The persistent
 definition decides where the guest runs next time, for the moment until it is placed anew: what cannot be
@@ -8,32 +8,26 @@ written there costs a log line.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from compute_agent.drivers.base import CpuSettings
+from compute_agent.drivers.base import CpuLimits, CpuSettings
+from compute_agent.drivers.cgroup import PERIOD, attainable, quota_microseconds
+from compute_agent.drivers.libvirt.definition import (
+    NAMESPACE,
+    PREFIX,
+    RESTRICTIVE,
+    Binding,
+    Definition,
+    note,
+)
+from compute_agent.drivers.libvirt.domain_group import DomainGroup
 from compute_agent.drivers.libvirt.qemu import Role
 from compute_agent.host import cpuset
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerParameters:
-    """How the kernel's scheduler treats a guest beside others on its CPUs; None leaves a value as it is.
-
-    ``shares`` is a weight (1024 by libvirt's default for cgroup v1, 100 for v2), ``period`` and ``quota`` are
-    microseconds that each guest CPU may run in each period; a negative quota is no limit.
-    """
-
-    shares: int | None = None
-    period: int | None = None
-    quota: int | None = None
-
-
-_SCHEDULER_FIELDS = {"shares": "cpu_shares", "period": "vcpu_period", "quota": "vcpu_quota"}
 
 
 class Tuning:
@@ -60,44 +54,64 @@ class Tuning:
             else:
                 self._domain.pinEmulator(self._map(settings.emulator_cpus), live)
 
-    def bind_memory(self, mems: frozenset[int]) -> bool:
-        """Let the running domain have memory of these NUMA nodes only. True if anything was to be done."""
-        return self._bind_memory(mems, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    def bind_memory(self, has: Binding, nodes: frozenset[int]) -> None:
+        """Let the running domain have memory of these NUMA nodes only."""
+        self._bind_memory(has, nodes, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
-    def persist(self, settings: CpuSettings) -> None:
-        """Write pins and memory into the persistent definition, if there is one and it has others."""
-        config = self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    def persist_pins(self, settings: CpuSettings) -> None:
+        """Write pins into the persistent definition, if there is one and it has others."""
         try:
-            if not self._domain.isPersistent():
-                return
-            self._persist_pins(settings, config)
+            if self._domain.isPersistent():
+                self._persist_pins(settings, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         except self._libvirt.libvirtError as error:
-            LOG.warning("The definition of guest %s keeps its pins: %s", self._domain.UUIDString(), error)
-            return
+            self._not_persisted("pins", error)
+
+    def persist_binding(self, has: Definition, nodes: frozenset[int]) -> Definition:
+        """Write NUMA nodes into the persistent definition, unless somebody else bound memory there; the
+        definition as it is then.
+        """
+        if not has.persistent or has.binding.is_foreign or has.binding.nodes == nodes:
+            return has
         try:
-            self._bind_memory(settings.mems, config)
+            self._bind_memory(has.binding, nodes, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         except self._libvirt.libvirtError as error:
-            LOG.warning("The definition of guest %s keeps its memory: %s", self._domain.UUIDString(), error)
+            self._not_persisted("memory", error)
+            return has
+        return replace(has, binding=Binding(RESTRICTIVE, nodes))
 
-    def scheduler(self) -> SchedulerParameters:
-        """The scheduler parameters of the running domain."""
-        has = self._domain.schedulerParametersFlags(self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
-        return SchedulerParameters(**{field: has.get(name) for field, name in _SCHEDULER_FIELDS.items()})
+    def limit(self, has: CpuLimits, wanted: CpuLimits, group: DomainGroup) -> None:
+        """Set what differs of weight and quota on the running domain.
 
-    def set_scheduler(self, wanted: SchedulerParameters) -> bool:
-        """Set what differs, on the running domain and in its definition. True if it did."""
-        has = self.scheduler()
-        change = {
-            name: getattr(wanted, field)
-            for field, name in _SCHEDULER_FIELDS.items()
-            if getattr(wanted, field) not in (None, getattr(has, field))
-        }
-        if not change:
-            return False
+        The quota is that of the whole domain (``global_quota``): the one for each guest CPU is the flavor's.
+        """
+        change = {}
+        if wanted.weight not in (None, has.weight):
+            change["cpu_shares"] = group.shares(wanted.weight)
+        if attainable(wanted.quota) != has.quota:
+            change |= _quota(wanted.quota)
         self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
-        if self._domain.isPersistent():
-            self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG)
-        return True
+
+    def persist_shares(self, has: Definition, shares: int) -> Definition:
+        """Write the agent's shares into the definition, noted as such; the definition as it is then.
+
+        The note comes first, and has the old shares as well: after a crash between the two they are not
+        taken for somebody else's.
+        """
+        libvirt, config = self._libvirt, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        noted = frozenset({shares}) | ({has.shares} if has.shares else frozenset())
+        where = config if has.persistent else libvirt.VIR_DOMAIN_AFFECT_LIVE
+        kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
+        try:
+            self._domain.setMetadata(kind, note(noted), PREFIX, NAMESPACE, where)
+            if has.persistent:
+                self._domain.setSchedulerParametersFlags({"cpu_shares": shares}, config)
+        except libvirt.libvirtError as error:
+            self._not_persisted("CPU shares", error)
+            return has
+        return replace(has, shares=shares, noted=noted)
+
+    def _not_persisted(self, what: str, error: Exception) -> None:
+        LOG.warning("The definition of guest %s keeps its %s: %s", self._domain.UUIDString(), what, error)
 
     def _persist_pins(self, settings: CpuSettings, config: int) -> None:
         """Every write makes libvirtd write a file: only what differs is written."""
@@ -119,15 +133,18 @@ class Tuning:
         if tuple(has) != cpus:
             write(cpus)
 
-    def _bind_memory(self, mems: frozenset[int], flag: int) -> bool:
-        if not mems:
-            return False
-        has: Mapping[str, Any] = self._domain.numaParameters(flag)
-        if cpuset.parse(has.get("numa_nodeset") or "") == mems:
-            return False
-        self._domain.setNumaParameters({"numa_nodeset": cpuset.format(mems)}, flag)
-        return True
+    def _bind_memory(self, has: Binding, nodes: frozenset[int], flag: int) -> None:
+        change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
+        if not has.mode:
+            change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
+        self._domain.setNumaParameters(change, flag)
 
     def _map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
         """A CPU map of libvirt's. CPUs that the host does not have are left out, and libvirt refuses none."""
         return tuple(cpu in cpus for cpu in range(self._host_cpus))
+
+
+def _quota(cores: float | None) -> dict[str, int]:
+    if cores is None:
+        return {"global_quota": -1}
+    return {"global_period": PERIOD, "global_quota": quota_microseconds(cores)}

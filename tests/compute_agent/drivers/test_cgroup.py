@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import CpuSettings, GuestSettings
+from compute_agent.drivers.base import CpuLimits, CpuSettings, GuestSettings
 from compute_agent.drivers.cgroup import CgroupRoot, Group
 from compute_agent.drivers.process import ProcessDriver
 
@@ -128,12 +128,38 @@ class TestFakeTree:
 
     def test_cpus_and_memory_nodes_are_written_where_they_differ(self, folder):
         group = CgroupRoot.open(folder).make("g")
-        (group.folder / "cpuset.cpus").write_text("0-3\n")
+        (group.folder / "cpuset.cpus").write_text("0-3")
         (group.folder / "cpuset.mems").write_text("\n")
-        assert group.confine(frozenset({0, 1, 2, 3}), frozenset()) is False
-        assert group.confine(frozenset({1, 3}), frozenset({0})) is True
+        group.confine(frozenset({0, 1, 2, 3}))
+        group.bind_memory(frozenset())
+        assert (group.folder / "cpuset.cpus").read_text() == "0-3"
+        assert (group.folder / "cpuset.mems").read_text() == "\n"
+        group.confine(frozenset({1, 3}))
+        group.bind_memory(frozenset({0}))
         assert (group.folder / "cpuset.cpus").read_text() == "1,3\n"
         assert (group.folder / "cpuset.mems").read_text() == "0\n"
+        assert group.memory_nodes() == {0}
 
-    def test_without_the_cpuset_controller_nothing_is_written(self, folder):
-        assert CgroupRoot.open(folder).make("g").confine(frozenset({1}), frozenset()) is False
+    def test_limits_are_written_where_they_differ(self, folder):
+        group = CgroupRoot.open(folder).make("g")
+        weight, maximum = group.folder / "cpu.weight", group.folder / "cpu.max"
+        weight.write_text("100")
+        maximum.write_text("max 100000")
+        has = group.cpu_limits()
+        assert has == CpuLimits(100)
+        group.limit_cpu(has, CpuLimits(100))
+        assert (weight.read_text(), maximum.read_text()) == ("100", "max 100000")
+        group.limit_cpu(has, CpuLimits(300, 0.5))
+        assert (weight.read_text(), maximum.read_text()) == ("300\n", "50000 100000\n")
+        group.limit_cpu(group.cpu_limits(), CpuLimits(quota=1e-9))
+        assert (weight.read_text(), maximum.read_text()) == ("300\n", "1000 100000\n")
+        group.limit_cpu(group.cpu_limits(), CpuLimits())
+        assert maximum.read_text() == "max 100000\n"
+
+    def test_without_the_controllers_nothing_is_written(self, folder):
+        group = CgroupRoot.open(folder).make("g")
+        group.confine(frozenset({1}))
+        group.bind_memory(frozenset({1}))
+        assert list(group.folder.iterdir()) == []
+        assert group.memory_nodes() is None
+        assert group.cpu_limits() is None

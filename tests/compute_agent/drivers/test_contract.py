@@ -7,7 +7,14 @@ import uuid
 
 import pytest
 
-from compute_agent.drivers.base import ChangeKind, CpuSettings, DriverError, GuestGoneError, GuestSettings
+from compute_agent.drivers.base import (
+    ChangeKind,
+    CpuLimits,
+    CpuSettings,
+    DriverError,
+    GuestGoneError,
+    GuestSettings,
+)
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
 from tests.compute_agent.fakes import FakeDriver
@@ -49,6 +56,17 @@ def starting_driver(request, tmp_path):
 
 
 @pytest.fixture
+def can_limit(driver, request):
+    """Whether guests have groups in which their CPU use can be limited."""
+    match driver:
+        case LibvirtDriver():
+            return request.getfixturevalue("libvirtd").has_cgroups
+        case ProcessDriver():
+            return False
+    return True
+
+
+@pytest.fixture
 def guest(driver, request):
     guest_uuid = str(uuid.uuid4())
     if isinstance(driver, LibvirtDriver):
@@ -82,6 +100,39 @@ def test_cpus_that_are_not_there_are_refused(driver, guest):
         driver.apply_cpu_settings(guest, NOWHERE)
 
 
+def test_every_guest_cpu_is_said_to_run_where_it_is_pinned(driver, guest):
+    driver.apply_cpu_settings(guest, PINNED)
+    assert driver.vcpu_affinity(guest) == {0: ONE, 1: ONE}
+
+
+def test_cpu_limits_are_set_once_changed_and_taken_away_again(driver, guest, can_limit):
+    if not can_limit:
+        pytest.skip("guests have no groups here")
+    steps = [CpuLimits(200), CpuLimits(200, 0.5), CpuLimits(1, 1.25), CpuLimits(10_000, 0.3333333)]
+    for wanted in [*steps, CpuLimits(100)]:
+        assert driver.cpu_limits(guest, wanted) is not None
+        assert driver.apply_cpu_limits(guest, wanted)
+        assert driver.cpu_limits(guest, wanted) is None
+        assert not driver.apply_cpu_limits(guest, wanted)
+    assert driver.cpu_limits(guest, CpuLimits(quota=2)) == CpuLimits(100)
+    assert driver.cpu_limits(guest, CpuLimits()) is None
+
+
+def test_a_guest_that_cannot_be_limited_is_only_an_error_if_it_has_to_be(driver, guest, can_limit):
+    if can_limit:
+        pytest.skip("guests have groups here")
+    assert driver.cpu_limits(guest, CpuLimits(200)) is None
+    assert not driver.apply_cpu_limits(guest, CpuLimits(200))
+    for ask in (driver.cpu_limits, driver.apply_cpu_limits):
+        with pytest.raises(DriverError, match=rf"{guest.uuid} cannot be limited to 0\.5 cores: .*cgroup"):
+            ask(guest, CpuLimits(quota=0.5))
+
+
+def test_memory_that_is_not_bound_is_left_alone(driver, guest):
+    assert driver.memory_nodes(guest, frozenset()) is None
+    assert not driver.bind_memory(guest, frozenset())
+
+
 def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
     changes = queue.SimpleQueue()
     driver.watch(changes.put)
@@ -89,7 +140,16 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
     change = changes.get(timeout=10)
     assert (change.kind, change.guest) == (ChangeKind.STOPPED, guest)
     assert list(driver.guests()) == []
-    for ask in (driver.observed_cpus, driver.thread_ids, lambda it: driver.apply_cpu_settings(it, PINNED)):
+    for ask in (
+        driver.observed_cpus,
+        driver.thread_ids,
+        driver.vcpu_affinity,
+        lambda it: driver.apply_cpu_settings(it, PINNED),
+        lambda it: driver.cpu_limits(it, CpuLimits(1)),
+        lambda it: driver.apply_cpu_limits(it, CpuLimits(1)),
+        lambda it: driver.memory_nodes(it, frozenset()),
+        lambda it: driver.bind_memory(it, frozenset()),
+    ):
         with pytest.raises(GuestGoneError):
             ask(guest)
 

@@ -9,9 +9,9 @@ import uuid
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import ChangeKind, CpuSettings, DriverError, GuestGoneError
+from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, DriverError, GuestGoneError
+from compute_agent.drivers.libvirt.definition import Binding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.drivers.libvirt.tuning import SchedulerParameters
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 from tests.compute_agent.libvirtd import thread_cpus
 
@@ -286,42 +286,192 @@ def test_a_restarted_guest_is_another_one(watched, libvirtd):
         watched.driver.apply_cpu_settings(first, APART)
 
 
+@pytest.fixture
+def two_nodes(monkeypatch):
+    """The host has one NUMA node only; here it says that it has two, of which guests may use both."""
+    both = frozenset({0, 1})
+    monkeypatch.setattr(procfs, "nodes_with_memory", lambda: both)
+    monkeypatch.setattr(procfs, "memory_nodes", lambda pid: both)
+    return monkeypatch
+
+
 def test_memory_is_bound_to_its_node_or_left_where_it_is_with_a_word(driver, watched, libvirtd, caplog):
     domain = libvirtd.run(persistent=True)
     guest = watched.started()
-    driver.apply_cpu_settings(guest, CpuSettings((ZERO, ONE), ONE, frozenset({0})))
-    assert driver.cpu_affinity(guest, APART) == {}
-    if libvirtd.has_cgroups:
-        assert domain.numaParameters()["numa_nodeset"] == "0"
-        assert "nodeset='0'" in domain.XMLDesc(libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE)
-        assert "stays where it is" not in caplog.text
-    else:
-        assert "stays where it is" in caplog.text
+    assert driver.memory_nodes(guest, ZERO) == frozenset()
+    assert driver.bind_memory(guest, ZERO) is libvirtd.has_cgroups
+    assert driver.memory_nodes(guest, ZERO) is None
+    assert not driver.bind_memory(guest, ZERO)
+    if not libvirtd.has_cgroups:
+        assert caplog.text.count("stays where it is") == 1
+        return
+    assert domain.numaParameters()["numa_nodeset"] == "0"
+    assert "mode='restrictive' nodeset='0'" in domain.XMLDesc(libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE)
+    assert "stays where it is" not in caplog.text
+    assert driver.memory_nodes(guest, frozenset()) is None  # the only node is every node
 
 
-def test_memory_on_a_node_that_is_not_there_costs_a_word_and_no_pin(driver, watched, libvirtd, caplog):
-    libvirtd.run()
-    guest = watched.started()
-    driver.apply_cpu_settings(guest, CpuSettings((ZERO, ONE), ONE, frozenset({63})))
-    assert driver.cpu_affinity(guest, APART) == {}
-    assert f"The memory of guest {guest.uuid} stays where it is" in caplog.text
-
-
-def test_shares_and_quota_are_set_once_and_kept_in_the_definition(driver, watched, libvirtd):
+def test_memory_that_was_bound_can_be_bound_again(driver, watched, libvirtd, two_nodes):
     if not libvirtd.has_cgroups:
         pytest.skip("needs cgroups for guests")
-    domain = libvirtd.run(persistent=True)
-    guest = watched.started()
-    wanted = SchedulerParameters(shares=512, quota=50_000)
-    assert driver.apply_scheduler_parameters(guest, wanted)
-    assert driver.scheduler_parameters(guest) == SchedulerParameters(512, 100_000, 50_000)
-    assert not driver.apply_scheduler_parameters(guest, wanted)
-    config = domain.schedulerParametersFlags(libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
-    assert (config["cpu_shares"], config["vcpu_quota"]) == (512, 50_000)
-
-
-def test_parameters_that_libvirt_refuses_are_an_error_that_names_the_guest(driver, watched, libvirtd):
     libvirtd.run()
     guest = watched.started()
-    with pytest.raises(DriverError, match=f"guest {guest.uuid} does not take scheduler parameters"):
-        driver.apply_scheduler_parameters(guest, SchedulerParameters(period=1))
+    two_nodes.setattr(procfs, "memory_nodes", lambda pid: ZERO)
+    assert driver.bind_memory(guest, ZERO)
+    driver._known(guest).binding = Binding("restrictive", ONE)  # as if it had been elsewhere
+    assert driver.memory_nodes(guest, ZERO) == ONE
+    assert driver.bind_memory(guest, ZERO)
+    assert driver.memory_nodes(guest, frozenset()) == ZERO
+
+
+def test_memory_that_somebody_else_bound_is_left_where_it_is(driver, watched, libvirtd, two_nodes, caplog):
+    if not libvirtd.has_cgroups:
+        pytest.skip("needs cgroups for guests")
+    numatune = "<numatune><memory mode='strict' nodeset='0'/></numatune><os>"
+    domain = libvirtd.connection.defineXML(libvirtd.xml().replace("<os>", numatune))
+    domain.create()
+    guest = watched.started()
+    assert driver.memory_nodes(guest, frozenset()) == ZERO
+    assert not driver.bind_memory(guest, frozenset())
+    assert driver.memory_nodes(guest, frozenset()) is None
+    assert f"The memory of guest {guest.uuid} stays where it is" in caplog.text
+    assert domain.numaParameters()["numa_nodeset"] == "0"
+
+
+def test_memory_on_a_node_that_is_not_there_costs_a_word(driver, watched, libvirtd, caplog):
+    libvirtd.run()
+    guest = watched.started()
+    nowhere = frozenset({63})
+    for _ in range(3):
+        assert not driver.bind_memory(guest, nowhere)
+    assert caplog.text.count(f"The memory of guest {guest.uuid} stays where it is") == 1
+    assert driver.memory_nodes(guest, nowhere) is None
+    assert driver.bind_memory(guest, ZERO) is libvirtd.has_cgroups  # another node is tried again
+
+
+class TestCpuLimits:
+    """Shares and quota of domains, where libvirt has cgroups."""
+
+    @pytest.fixture(autouse=True)
+    def _cgroups(self, libvirtd):
+        if not libvirtd.has_cgroups:
+            pytest.skip("needs cgroups for guests")
+
+    @staticmethod
+    def shares(domain, libvirtd):
+        """Those of the running domain, and of its definition (0: none)."""
+        flags = (libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+        return tuple(domain.schedulerParametersFlags(flag)["cpu_shares"] for flag in flags)
+
+    @staticmethod
+    def quota(domain):
+        has = domain.schedulerParameters()
+        return has["global_quota"], has["global_period"], has["vcpu_quota"]
+
+    def define(self, libvirtd, cputune):
+        xml = libvirtd.xml().replace("<os>", f"<cputune>{cputune}</cputune><os>")
+        domain = libvirtd.connection.defineXML(xml)
+        domain.create()
+        return domain
+
+    def test_the_weight_is_in_the_definition_as_well_and_follows_the_guest(self, driver, watched, libvirtd):
+        domain = libvirtd.run(persistent=True)
+        guest = watched.started()
+        for weight, shares in ((200, 2048), (400, 4096), (1, 10)):
+            assert driver.apply_cpu_limits(guest, CpuLimits(weight))
+            assert self.shares(domain, libvirtd) == (shares, shares)
+
+    def test_the_weight_is_the_agents_for_another_agent_too(self, driver, watched, libvirtd):
+        domain = libvirtd.run(persistent=True)
+        guest = watched.started()
+        driver.apply_cpu_limits(guest, CpuLimits(200))
+        other = LibvirtDriver(libvirtd.uri)
+        try:
+            assert other.apply_cpu_limits(guest, CpuLimits(400))
+        finally:
+            other.close()
+        assert self.shares(domain, libvirtd) == (4096, 4096)
+
+    @pytest.mark.parametrize("persistent", [True, False])
+    def test_shares_that_somebody_else_defined_stay(self, driver, watched, libvirtd, persistent):
+        if persistent:
+            domain = self.define(libvirtd, "<shares>300</shares>")
+        else:
+            xml = libvirtd.xml().replace("<os>", "<cputune><shares>300</shares></cputune><os>")
+            domain = libvirtd.connection.createXML(xml)
+        guest = watched.started()
+        assert driver.cpu_limits(guest, CpuLimits(200)) is None
+        assert driver.apply_cpu_limits(guest, CpuLimits(200, 0.5))
+        assert driver.apply_cpu_limits(guest, CpuLimits(200))
+        assert domain.schedulerParameters()["cpu_shares"] == 300
+
+    def test_shares_that_were_changed_by_hand_are_put_right(self, driver, watched, libvirtd):
+        domain = libvirtd.run(persistent=True)
+        guest = watched.started()
+        driver.apply_cpu_limits(guest, CpuLimits(200))
+        domain.setSchedulerParametersFlags({"cpu_shares": 10240}, libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        assert driver.cpu_limits(guest, CpuLimits(200)) == CpuLimits(1000)
+        assert driver.apply_cpu_limits(guest, CpuLimits(200))
+        assert self.shares(domain, libvirtd) == (2048, 2048)
+
+    def test_the_quota_is_that_of_the_whole_domain_and_in_no_definition(self, driver, watched, libvirtd):
+        domain = self.define(libvirtd, "<period>100000</period><quota>20000</quota>")
+        guest = watched.started()
+        before = domain.XMLDesc(libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE)
+        assert self.quota(domain) == (-1, 100_000, 20_000)
+        assert driver.apply_cpu_limits(guest, CpuLimits(quota=0.5))
+        assert self.quota(domain) == (50_000, 100_000, 20_000)
+        assert driver.apply_cpu_limits(guest, CpuLimits())
+        assert self.quota(domain) == (-1, 100_000, 20_000)
+        assert domain.XMLDesc(libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE) == before
+
+    def test_a_quota_of_the_definition_is_what_is_left_without_a_limit(self, driver, watched, libvirtd):
+        domain = self.define(
+            libvirtd, "<global_period>50000</global_period><global_quota>40000</global_quota>"
+        )
+        guest = watched.started()
+        for limit, quota in ((None, 0.8), (0.5, 0.5), (0.9, 0.8), (0.3, 0.3), (None, 0.8)):
+            driver.apply_cpu_limits(guest, CpuLimits(quota=limit))
+            has, period, _ = self.quota(domain)
+            assert has / period == quota
+            assert driver.cpu_limits(guest, CpuLimits(quota=limit)) is None
+
+    def test_a_quota_that_libvirt_refuses_is_an_error_that_names_the_guest(self, driver, watched, libvirtd):
+        libvirtd.run()
+        guest = watched.started()
+        with pytest.raises(DriverError, match=f"guest {guest.uuid} does not take CPU limits"):
+            driver.apply_cpu_limits(guest, CpuLimits(quota=1e12))
+
+    def test_limits_are_seen_while_libvirtd_is_away(self, driver, watched, libvirtd):
+        libvirtd.run()
+        guest = watched.started()
+        driver.apply_cpu_limits(guest, CpuLimits(200, 0.5))
+        libvirtd.kill()
+        try:
+            assert driver.cpu_limits(guest, CpuLimits(200, 0.5)) is None
+            assert driver.cpu_limits(guest, CpuLimits(100)) == CpuLimits(200, 0.5)
+            with pytest.raises(DriverError) as caught:
+                driver.apply_cpu_limits(guest, CpuLimits(100))
+            assert not isinstance(caught.value, GuestGoneError)
+        finally:
+            libvirtd.start()
+
+
+def test_memory_that_cannot_be_bound_as_libvirtd_is_away_is_bound_later(driver, watched, libvirtd):
+    libvirtd.run()
+    guest = watched.started()
+    libvirtd.kill()
+    try:
+        with pytest.raises(DriverError):
+            driver.bind_memory(guest, ZERO)
+    finally:
+        libvirtd.start()
+    wait_for(lambda: driver._connection.is_open)
+    assert driver.bind_memory(guest, ZERO) is libvirtd.has_cgroups
+
+
+def test_each_guest_cpu_is_said_to_run_where_it_is_pinned(driver, watched, libvirtd):
+    libvirtd.run()
+    guest = watched.started()
+    driver.apply_cpu_settings(guest, APART)
+    assert driver.vcpu_affinity(guest) == {0: ZERO, 1: ONE}

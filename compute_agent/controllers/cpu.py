@@ -1,0 +1,71 @@
+"""Controller ``cpu``: what a guest gets of CPUs that it shares, and the most that it gets.
+
+The weight follows what the guest holds, so that two guests that compete for the same CPUs divide them as they
+paid for them: each VCPU and each PCPU counts as much as the kernel gives a group by default (100 as
+``cpu.weight`` of cgroup v2, 1024 as ``cpu.shares`` of cgroup v1, which is Nova's 1024 shares a VCPU). The
+emulator threads of guests with dedicated CPUs compete on the shared ones, and so they have a weight like all
+others. A best-effort guest lives on what the others leave: its CPUs count a hundredth. A guest that holds
+nothing counts as one CPU.
+
+The quota is the limit of the watermarks for the time being, and none without one.
+"""
+
+from __future__ import annotations
+
+from compute_agent.controllers.base import GuestController, Target
+from compute_agent.drivers.base import CpuLimits, Driver
+from compute_agent.inventory.tree import Allocation
+from compute_agent.qos.snapshot import Knob
+
+QUOTA = Knob("cpu_quota")
+
+BEST_EFFORT = "BE"
+"""The class whose guests have no right to CPUs."""
+
+_PER_CPU = 100
+_PER_CPU_OF_BEST_EFFORT = 1
+_GREATEST = 10_000
+"""``cpu.weight`` goes no further: guests with more than a hundred CPUs count as if they had a hundred."""
+
+
+class CpuController(GuestController):
+    """Sets weights and quotas through the driver."""
+
+    name = "cpu"
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def drifted(self, target: Target) -> str | None:
+        """Which limits the guest has instead; None if it has those that it should have."""
+        wanted = cpu_limits(target)
+        has = self._driver.cpu_limits(target.guest, wanted)
+        return None if has is None else f"CPU {_text(has)} in place of {_text(wanted)}"
+
+    def apply(self, target: Target) -> bool:
+        """Set what differs. True if anything did."""
+        return self._driver.apply_cpu_limits(target.guest, cpu_limits(target))
+
+
+def cpu_limits(target: Target) -> CpuLimits:
+    """The limits that a guest should have.
+
+    The weight of a guest that is left where it is, or of which it is not known yet what it holds, stays as it
+    is.
+    """
+    quota = target.limits.get(QUOTA)
+    if target.assignment is None or target.allocation is None:
+        return CpuLimits(quota=quota)
+    return CpuLimits(cpu_weight(target.allocation, target.guest.settings.qos_class), quota)
+
+
+def cpu_weight(allocation: Allocation, qos_class: str) -> int:
+    """The weight of a guest that holds ``allocation``, 1 to 10000."""
+    cpus = sum(held.get("VCPU", 0) + held.get("PCPU", 0) for held in allocation.values())
+    per_cpu = _PER_CPU_OF_BEST_EFFORT if qos_class == BEST_EFFORT else _PER_CPU
+    return min(max(cpus, 1) * per_cpu, _GREATEST)
+
+
+def _text(limits: CpuLimits) -> str:
+    quota = "no quota" if limits.quota is None else f"quota {limits.quota:g} cores"
+    return quota if limits.weight is None else f"weight {limits.weight}, {quota}"

@@ -1,0 +1,60 @@
+"""What the group of a process guest says of CPU limits and memory, and how it is made to say something else.
+
+A guest without a group cannot be confined in this way: it has None for one.
+"""
+
+from __future__ import annotations
+
+from compute_agent.drivers.base import CpuLimits, DriverError
+from compute_agent.drivers.cgroup import Group, agree
+from compute_agent.host import cpuset
+
+
+def other_limits(guest_uuid: str, group: Group | None, wanted: CpuLimits) -> CpuLimits | None:
+    """The limits of the group where they are not those wanted; None if they agree.
+
+    Raises DriverError if a guest that cannot have a quota is to have one.
+    """
+    has = None if group is None else group.cpu_limits()
+    if has is None and wanted.quota is not None:
+        raise DriverError(
+            f"guest {guest_uuid} cannot be limited to {wanted.quota:g} cores: it is in no cgroup v2 group of"
+            " its own with the controller cpu ([cgroup] root)"
+        )
+    return None if has is None or agree(has, wanted) else has
+
+
+def limit(guest_uuid: str, group: Group | None, wanted: CpuLimits) -> bool:
+    """Write the limits that differ, and read them back. True if any did. Raises DriverError."""
+    has = other_limits(guest_uuid, group, wanted)
+    if group is None or has is None:
+        return False
+    try:
+        group.limit_cpu(has, wanted)
+    except OSError as error:
+        raise DriverError(f"the CPU limits of guest {guest_uuid} cannot be set: {error}") from error
+    if left := other_limits(guest_uuid, group, wanted):
+        raise DriverError(f"guest {guest_uuid} has {left}, as the kernel did not take {wanted}")
+    return True
+
+
+def other_nodes(group: Group | None, wanted: frozenset[int]) -> frozenset[int] | None:
+    """The NUMA nodes of the group where they are not those wanted; None if they agree or there are none."""
+    has = None if group is None else group.memory_nodes()
+    return None if has == wanted else has
+
+
+def bind(guest_uuid: str, group: Group | None, wanted: frozenset[int]) -> bool:
+    """Write the NUMA nodes if they differ, and read them back. True if they did. Raises DriverError."""
+    if group is None or other_nodes(group, wanted) is None:
+        return False
+    nodes = cpuset.format(wanted) or "any"
+    try:
+        group.bind_memory(wanted)
+    except OSError as error:
+        raise DriverError(
+            f"the memory of guest {guest_uuid} cannot be bound to NUMA nodes {nodes}: {error}"
+        ) from error
+    if other_nodes(group, wanted) is not None:
+        raise DriverError(f"guest {guest_uuid}: the kernel did not bind its memory to NUMA nodes {nodes}")
+    return True

@@ -1,0 +1,106 @@
+"""What the definition of a domain says of CPU limits and memory (https://libvirt.org/formatdomain.html), and
+which part of that is the agent's own.
+
+Shares that the agent writes into a definition are noted in its metadata, in a namespace of their own:
+
+    <agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048"/>
+
+Other shares are somebody else's wish, which is respected. So is a quota of the whole domain: the agent's own
+are for the time being, and never in a definition. Memory that the agent binds has mode ``restrictive``, as
+memory of any other mode cannot be bound anew while the guest runs; other modes are somebody else's wish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from compute_agent.drivers.base import CpuLimits
+from compute_agent.drivers.cgroup import PERIOD
+from compute_agent.host import cpuset
+
+NAMESPACE = "urn:placement-compute:agent:1"
+PREFIX = "agent"
+
+RESTRICTIVE = "restrictive"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The element ``<numatune><memory>``: NUMA nodes, and how memory is bound to them."""
+
+    mode: str = ""
+    nodes: frozenset[int] = frozenset()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether somebody else than the agent bound the memory."""
+        return self.mode not in ("", RESTRICTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a domain starts with. ``shares`` None: nothing is said; ``noted`` are those of the agent.
+
+    ``quota`` is that of the whole domain, in cores; None: no limit. A domain that is not ``persistent`` has
+    no definition, and this is how it is tuned now.
+    """
+
+    persistent: bool = False
+    shares: int | None = None
+    noted: frozenset[int] = frozenset()
+    quota: float | None = None
+    binding: Binding = Binding()
+
+    @property
+    def has_foreign_shares(self) -> bool:
+        """Whether somebody else than the agent said how many shares the domain has."""
+        return self.shares is not None and self.shares not in self.noted
+
+    def within(self, wanted: CpuLimits) -> CpuLimits:
+        """The limits that the domain should have when the agent wants these."""
+        quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
+        return CpuLimits(None if self.has_foreign_shares else wanted.weight, min(quotas, default=None))
+
+
+def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
+    """The definition in the inactive XML of a domain. Raises ValueError if that is not XML."""
+    root = _root(inactive_xml)
+    note = root.find(f"metadata/{{{NAMESPACE}}}tuned")
+    noted = "" if note is None else note.get("shares", "")
+    # Shares of 0 are none: so does libvirt show definitions of which they were taken.
+    shares = int(root.findtext("cputune/shares") or 0) or None
+    quota, period = (int(root.findtext(f"cputune/global_{name}") or 0) for name in ("quota", "period"))
+    # One that is not in a definition may be the agent's.
+    limited = persistent and quota > 0
+    return Definition(
+        persistent,
+        shares,
+        frozenset(int(number) for number in noted.split(",") if number.isdecimal()),
+        quota / (period or PERIOD) if limited else None,
+        _binding(root),
+    )
+
+
+def parse_binding(domain_xml: str) -> Binding:
+    """How the memory of a domain is bound. Raises ValueError if this is not XML."""
+    return _binding(_root(domain_xml))
+
+
+def note(shares: frozenset[int]) -> str:
+    """The element that notes which shares are the agent's, as virDomainSetMetadata wants it."""
+    return f"<tuned shares='{','.join(map(str, sorted(shares)))}'/>"
+
+
+def _root(xml: str) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(xml)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"not XML: {error}") from error
+
+
+def _binding(root: ElementTree.Element) -> Binding:
+    memory = root.find("numatune/memory")
+    if memory is None:
+        return Binding()
+    return Binding(memory.get("mode", "strict"), cpuset.parse(memory.get("nodeset", "")))

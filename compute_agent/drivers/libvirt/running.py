@@ -1,0 +1,73 @@
+"""A domain that runs, and how it differs from what is wanted of it: no question here needs libvirtd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import CpuLimits, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.cgroup import agree
+from compute_agent.drivers.libvirt import domain_group
+from compute_agent.drivers.libvirt.definition import Binding, Definition
+from compute_agent.drivers.libvirt.domain_group import DomainGroup
+from compute_agent.drivers.libvirt.qemu import Process
+
+
+@dataclass(slots=True)
+class Running:
+    """The guest, its process, its definition, and how libvirt has its memory bound.
+
+    ``refused`` are NUMA nodes that libvirt refused to bind its memory to.
+    """
+
+    guest: Guest
+    process: Process
+    definition: Definition
+    binding: Binding
+    refused: frozenset[int] | None = None
+    _group: DomainGroup | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process still runs."""
+        return procfs.is_alive(self.process.identity)
+
+    @property
+    def group(self) -> DomainGroup | None:
+        """The group of the domain; None as long as libvirt has made none for CPUs."""
+        if self._group is None:
+            self._group = domain_group.find(self.guest.pid)
+        return self._group
+
+    def other_limits(self, wanted: CpuLimits) -> CpuLimits | None:
+        """The limits in the kernel where they are not those that the domain should have; None if they agree.
+
+        Raises GuestGoneError, or DriverError if a domain without a group is to have a quota.
+        """
+        has = None if self.group is None else self.group.limits()
+        if has is not None:
+            return None if agree(has, self.definition.within(wanted)) else has
+        if not self.is_alive:
+            raise GuestGoneError(f"guest {self.guest.uuid} has ended")
+        if wanted.quota is not None:
+            raise DriverError(
+                f"guest {self.guest.uuid} cannot be limited to {wanted.quota:g} cores: libvirt made no cgroup"
+                " with the controller cpu for it"
+            )
+        return None
+
+    def other_nodes(self, wanted: frozenset[int]) -> frozenset[int] | None:
+        """The NUMA nodes that the kernel or libvirt binds the memory to (empty: all) where they are not those
+        wanted; None if they agree, or if libvirt refused them. Raises GuestGoneError.
+        """
+        if self.refused == wanted:
+            return None
+        everywhere = procfs.nodes_with_memory()
+        allowed = procfs.memory_nodes(self.guest.pid)
+        if allowed is None:
+            raise GuestGoneError(f"guest {self.guest.uuid} has ended")
+        for has in (allowed, self.binding.nodes):
+            unbound = not has or has >= everywhere
+            if has != wanted and (wanted or not unbound):
+                return frozenset() if unbound else has
+        return None

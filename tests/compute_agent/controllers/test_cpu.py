@@ -1,0 +1,109 @@
+"""Controller cpu: weights from what guests hold, quotas from what the watermarks say."""
+
+import pytest
+
+from compute_agent.controllers.base import Target
+from compute_agent.controllers.cpu import CpuController, cpu_weight
+from compute_agent.drivers.base import CpuLimits, GuestGoneError, GuestSettings
+from compute_agent.policy.base import Assignment
+from compute_agent.qos.snapshot import Knob
+from tests.compute_agent.fakes import FakeDriver
+
+CPUS = frozenset({0, 1})
+SHARED = Assignment((CPUS,), CPUS)
+QUOTA = Knob("cpu_quota")
+
+
+@pytest.fixture
+def driver():
+    return FakeDriver(CPUS)
+
+
+@pytest.fixture
+def controller(driver):
+    return CpuController(driver)
+
+
+@pytest.fixture
+def target(driver):
+    """Makes targets of one guest."""
+    guest = driver.create("a", "a", GuestSettings(), ())
+
+    def make(assignment=SHARED, allocation=None, **limits):
+        return Target(
+            guest, assignment, CPUS, allocation, {Knob(name): limit for name, limit in limits.items()}
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("allocation", "qos_class", "weight"),
+    [
+        ({"p": {"VCPU": 1}}, "LS", 100),
+        ({"p": {"VCPU": 4, "MEMORY_MB": 4096}}, "LS", 400),
+        ({"p": {"PCPU": 2}}, "LSR", 200),
+        ({"p": {"PCPU": 2, "VCPU": 1}, "q": {"VCPU": 3}}, "LS", 600),
+        ({"p": {"VCPU": 4}}, "BE", 4),
+        ({}, "LS", 100),
+        ({}, "BE", 1),
+        ({"p": {"MEMORY_MB": 4096}}, "LS", 100),
+        ({"p": {"VCPU": 100}}, "LS", 10_000),
+        ({"p": {"VCPU": 101}}, "LS", 10_000),
+    ],
+)
+def test_the_weight_follows_what_the_guest_holds(allocation, qos_class, weight):
+    assert cpu_weight(allocation, qos_class) == weight
+
+
+def test_a_guest_gets_its_weight_once(controller, driver, target):
+    four = target(allocation={"p": {"VCPU": 4}})
+    assert controller.drifted(four) == "CPU weight 100, no quota in place of weight 400, no quota"
+    assert controller.apply(four)
+    assert driver.limits["a"] == CpuLimits(400)
+    assert controller.drifted(four) is None
+    assert not controller.apply(four)
+
+
+def test_a_limit_is_set_and_taken_away_again(controller, driver, target):
+    held = {"p": {"VCPU": 2}}
+    controller.apply(target(allocation=held))
+    for limit in (1.5, 0.25):
+        assert controller.apply(target(allocation=held, cpu_quota=limit))
+        assert driver.limits["a"] == CpuLimits(200, limit)
+    assert controller.drifted(target(allocation=held)) == (
+        "CPU weight 200, quota 0.25 cores in place of weight 200, no quota"
+    )
+    assert controller.apply(target(allocation=held))
+    assert driver.limits["a"] == CpuLimits(200)
+
+
+def test_limits_of_other_levers_are_not_for_the_cpu(controller, driver, target):
+    controller.apply(target(allocation={}, memory_bandwidth=10.0, cache_ways=1.0))
+    assert driver.limits.get("a", CpuLimits(100)) == CpuLimits(100)
+
+
+@pytest.mark.parametrize(("assignment", "allocation"), [(None, {"p": {"VCPU": 4}}), (SHARED, None)])
+def test_the_weight_of_a_guest_that_is_left_alone_stays_but_limits_hold(
+    controller, driver, target, assignment, allocation
+):
+    driver.limits["a"] = CpuLimits(777)
+    assert controller.drifted(target(assignment, allocation)) is None
+    assert controller.apply(target(assignment, allocation, cpu_quota=0.5))
+    assert driver.limits["a"] == CpuLimits(777, 0.5)
+
+
+def test_weights_that_somebody_else_changed_are_seen_and_put_right(controller, driver, target):
+    held = target(allocation={"p": {"VCPU": 2}})
+    controller.apply(held)
+    driver.limits["a"] = CpuLimits(1, 0.1)
+    assert "weight 1, quota 0.1 cores" in controller.drifted(held)
+    assert controller.apply(held)
+    assert driver.limits["a"] == CpuLimits(200)
+
+
+def test_a_guest_that_ended_is_gone(controller, driver, target):
+    driver.end(target().guest)
+    for ask in (controller.drifted, controller.apply):
+        with pytest.raises(GuestGoneError):
+            ask(target(allocation={}))

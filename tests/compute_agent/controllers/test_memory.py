@@ -1,0 +1,66 @@
+"""Controller memory: bound to the nodes of the guest's CPUs, and let go."""
+
+import pytest
+
+from compute_agent.controllers.base import Target
+from compute_agent.controllers.memory import MemoryController
+from compute_agent.drivers.base import GuestGoneError, GuestSettings
+from compute_agent.policy.base import Assignment
+from tests.compute_agent.fakes import FakeDriver
+
+CPUS = frozenset({0, 1})
+ZERO, ONE, BOTH = frozenset({0}), frozenset({1}), frozenset({0, 1})
+
+
+@pytest.fixture
+def driver():
+    return FakeDriver(CPUS)
+
+
+@pytest.fixture
+def controller(driver):
+    return MemoryController(driver)
+
+
+@pytest.fixture
+def on(driver):
+    """Makes targets of one guest with memory of nodes."""
+    guest = driver.create("a", "a", GuestSettings(), ())
+
+    def make(mems):
+        assignment = None if mems is None else Assignment((CPUS,), CPUS, mems=mems)
+        return Target(guest, assignment, CPUS)
+
+    return make
+
+
+def test_memory_goes_with_the_guest_and_is_let_go_when_it_is_shared(controller, driver, on):
+    for mems in (ZERO, ONE, BOTH, frozenset()):
+        assert controller.apply(on(mems))
+        assert driver.nodes["a"] == mems
+        assert not controller.apply(on(mems))
+        assert controller.drifted(on(mems)) is None
+
+
+def test_memory_that_somebody_else_bound_is_seen_and_put_right(controller, driver, on):
+    controller.apply(on(ZERO))
+    driver.nodes["a"] = BOTH
+    assert controller.drifted(on(ZERO)) == "memory from NUMA nodes 0-1 in place of 0"
+    assert controller.drifted(on(frozenset())) == "memory from NUMA nodes 0-1 in place of any"
+    assert controller.apply(on(ZERO))
+    assert driver.nodes["a"] == ZERO
+
+
+def test_the_memory_of_a_guest_that_is_left_where_it_is_stays(controller, driver, on):
+    driver.nodes["a"] = ONE
+    assert controller.drifted(on(None)) is None
+    assert not controller.apply(on(None))
+    assert driver.nodes["a"] == ONE
+
+
+def test_a_guest_that_ended_is_gone(controller, driver, on):
+    target = on(ZERO)
+    driver.end(target.guest)
+    for ask in (controller.drifted, controller.apply):
+        with pytest.raises(GuestGoneError):
+            ask(target)
