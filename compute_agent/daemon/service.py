@@ -8,7 +8,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from compute_agent.daemon import cache_control
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.daemon.cache_control import Resctrl, open_resctrl
+from compute_agent.daemon.cache_entitlements import open_entitlements
 from compute_agent.daemon.controllers import build_controllers
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.http import HttpServer
@@ -35,6 +36,7 @@ from compute_agent.drivers.factory import open_driver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
+from compute_agent.inventory.tree import ProviderNode
 from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_folder
@@ -109,6 +111,7 @@ class Agent:
             self._state.keep_qos,
             Telemetry(self.metrics.registry),
             root=self._conf.host.root,
+            cache_entitlements=open_entitlements(self._controllers, self._zones),
         )
         self._arrivals = Arrivals(self.pipeline, lambda: self.client, self._reports.wake)
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -211,7 +214,7 @@ class Agent:
         self.pipeline.submit(WorldChanged(world, controllers)).result()
         self.client = client
         self._reports.use(client)
-        self._watermarks.use(settings)
+        self._watermarks.use(settings, open_entitlements(controllers, self._zones))
         return ""
 
     def status(self) -> dict[str, Any]:
@@ -260,6 +263,9 @@ class Agent:
     def watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them; see `watermark_list`."""
         return watermark_rows(self._watermarks.seen)
+
+    def _zones(self) -> Sequence[ProviderNode]:
+        return self.pipeline.world.zones
 
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""

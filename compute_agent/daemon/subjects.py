@@ -24,7 +24,7 @@ class Subjects:
 
     def __init__(self, cache_entitlements: CacheEntitlements | None = None) -> None:
         """Without ``cache_entitlements`` caches and bandwidth cannot be controlled here."""
-        self._cache_entitlements = cache_entitlements
+        self.cache_entitlements = cache_entitlements
         self._started: dict[tuple[str, int], float] = {}
 
     def build(self, views: Sequence[GuestView], classes: Classes) -> list[Subject]:
@@ -46,7 +46,7 @@ class Subjects:
             started=self._started[guest.uuid, guest.pid],
             cgroup=cgroup,
             pids=() if alone else tuple(procfs.descendants(guest.pid)),
-            caches=self._cache_entitlements(view) if self._cache_entitlements else None,
+            caches=self.cache_entitlements(view) if self.cache_entitlements else None,
         )
 
 

@@ -96,9 +96,10 @@ class Watermarks:
         with self._lock:
             self._start()
 
-    def use(self, settings: Settings) -> None:
+    def use(self, settings: Settings, cache_entitlements: CacheEntitlements | None = None) -> None:
         """Go by other settings from the next round on, which comes at once."""
         with self._lock:
+            self._subjects.cache_entitlements = cache_entitlements
             self._settings = self._evictions.settings = settings
             self.seen = replace(self.seen, rules=settings.rules)
             self._start()

@@ -1,0 +1,104 @@
+"""What guests may use of cache ways and memory bandwidth when nobody holds them down, where resctrl can."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from compute_agent.controllers.base import Controller, Target
+from compute_agent.controllers.cache_demands import demands
+from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.inventory.tree import ProviderNode
+from compute_agent.pipeline.view import GuestView
+from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
+from compute_agent.qos.snapshot import Entitlement, Knob
+from compute_agent.resctrl.bandwidth import BYTES_PER_GB, BandwidthUnknownError
+from compute_agent.resctrl.control import Control
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.reader import read_groups
+from compute_agent.resctrl.rules import Demand
+from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.resctrl.ways import NOTHING
+from compute_agent.resctrl.wishes import WayRange, Wish
+
+LOG = logging.getLogger(__name__)
+
+
+def open_entitlements(
+    controllers: Iterable[Controller], zones: Callable[[], Sequence[ProviderNode]]
+) -> CacheEntitlements | None:
+    """Entitlements on the mount that a controller works on; None where none does."""
+    controller = next((one for one in controllers if isinstance(one, ResctrlController)), None)
+    if controller is None:
+        return None
+    try:
+        return CacheEntitlements(controller.control, controller.classes, zones)
+    except (ResctrlError, BadSchemataError) as error:
+        LOG.error("Watermarks cannot limit cache ways and bandwidth: %s", error)
+        return None
+
+
+class CacheEntitlements:
+    """Entitlements on one mount, by the same rule as the controller's: allocation, annotation, class.
+
+    What others have for themselves is not taken off the open ways: with a limit a guest fills those in its
+    mask, however many they are.
+    """
+
+    def __init__(
+        self, control: Control, classes: Mapping[str, Wish], zones: Callable[[], Sequence[ProviderNode]]
+    ) -> None:
+        """``classes`` are the shares of the QoS classes, ``zones`` tells the providers that allocations name.
+        Raises ResctrlError, BadSchemataError.
+        """
+        self._control = control
+        self._classes = classes
+        self._zones = zones
+        self._present = read_groups(control.files)
+        self._host = control.host(self._present)
+
+    def __call__(self, view: GuestView) -> dict[Knob, Entitlement]:
+        """By L3 cache; nothing for a guest of which it is not known what it holds."""
+        if view.allocation is None:
+            return {}
+        target = Target(view.guest, view.assignment, frozenset(), view.allocation)
+        (demand,) = demands((target,), self._zones(), self._host, self._present).demands
+        wish = demand.wish.over(self._classes.get(demand.qos_class, Wish()))
+        return self._ways(demand, wish) | self._bandwidth(demand, wish)
+
+    def _ways(self, demand: Demand, wish: Wish) -> dict[Knob, Entitlement]:
+        control = self._host.platform.l3
+        found = {}
+        for cache in control.ids if control else ():
+            asked = wish.range_on(cache) or WayRange(0, 100)
+            division = self._host.divisions[cache]
+            shared = division.open_ways(NOTHING).part(asked.first, asked.last, division.rules.min_bits)
+            full = demand.ways.get(cache) or len(shared)
+            if control and full:
+                size = control.way_bytes.get(cache)
+                per_way = None if size is None else float(size)
+                found[Knob(CACHE_WAYS.name, str(cache))] = Entitlement(float(full), 1.0, per_way)
+        return found
+
+    def _bandwidth(self, demand: Demand, wish: Wish) -> dict[Knob, Entitlement]:
+        platform, engine = self._host.platform, self._host.engine
+        found = {}
+        for cache in platform.caches if engine else ():
+            domain = platform.mb_domain(cache)
+            if engine is None or domain is None:
+                continue
+            try:
+                engine.bandwidth(domain, engine.least_percent)
+            except BandwidthUnknownError:
+                continue  # there is no limit but 100 %
+            full = demand.bandwidth.get(cache) or wish.percent_on(domain) or 100
+            step = float(min(engine.percent_step, full))
+            knob = Knob(MEMORY_BANDWIDTH.name, str(cache))
+            found[knob] = Entitlement(float(full), step, self._per_percent())
+        return found
+
+    def _per_percent(self) -> float | None:
+        """Bytes a second that a percent lets through; None where a cap is not one of the guest as a whole."""
+        total = self._control.options.memory_bandwidth_gbps
+        engine = self._host.engine
+        return total * BYTES_PER_GB / 100 if total and engine and engine.shares_cap else None
