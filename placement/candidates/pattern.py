@@ -34,8 +34,11 @@ class Pattern:
         return cls(resources, mappings)
 
 
-#: Candidates of one place that follow one another, by their patterns.
-Offer = tuple[Place, tuple[Pattern, ...]]
+#: Patterns of candidates that follow one another.
+Batch = tuple[Pattern, ...]
+
+#: Such candidates of one place.
+Offer = tuple[Place, Batch]
 
 
 class Candidate(NamedTuple):

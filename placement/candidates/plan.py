@@ -4,7 +4,8 @@ A tree differs from others of its kind in what is free. Only what matters to the
 request is compared: which of its providers still have enough for what may be asked
 of them, and, of classes that several parts of the request ask for, how much there
 is, up to the sum of these parts. Trees alike in that have candidates of the same
-patterns.
+patterns, even where they are of different kinds, if these differ in nothing that
+the parts of the request have to have in common.
 """
 
 import random
@@ -15,15 +16,13 @@ from typing import Any
 
 from placement.candidates.combine import combine
 from placement.candidates.needs import Need
-from placement.candidates.pattern import Pattern
+from placement.candidates.pattern import Batch, Pattern
 from placement.candidates.rules import Rules
 from placement.model.trees import Place, Tree
 from placement.model.world import Provider
 
 #: Of a provider that may serve a need: its position, and slots and amounts of what it has to have free.
 _Option = tuple[int, tuple[tuple[int, int], ...]]
-
-Batch = tuple[Pattern, ...]
 
 
 class Plan:
@@ -32,11 +31,20 @@ class Plan:
     :param tree: any of these trees; traits, aggregates and tree that the request asks
         for have to be the same in all.
     :param shared: the providers that share with all of them.
+    :param found: what plans for other kinds found, and where this one puts what it finds.
     :param batch: how many patterns are looked for at once.
     """
 
-    def __init__(self, rules: Rules, tree: Tree, shared: Sequence[Provider], batch: int) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        tree: Tree,
+        shared: Sequence[Provider],
+        found: dict[Hashable, Iterable[Batch]],
+        batch: int,
+    ) -> None:
         self._rules = rules
+        self._found = found
         self._batch = batch
         self._options: list[list[_Option]] = []
         for need, like in zip(rules.needs, rules.first_alike, strict=True):
@@ -44,22 +52,28 @@ class Plan:
                 self._options.append(self._options[like])
             else:
                 outside = enumerate(shared, start=len(tree.members))
-                found = [*_own_options(rules, need, tree), *_shared_options(rules, need, outside)]
-                self._options.append(found)
-                if not found:
+                options = [*_own_options(rules, need, tree), *_shared_options(rules, need, outside)]
+                self._options.append(options)
+                if not options:
                     break
         #: whether a tree with enough free would have candidates, as far as each need alone tells
         self.hopeful = len(self._options) == len(rules.needs) and all(self._options)
-        slots = sorted({slot for found in self._options for _, demands in found for slot, _ in demands})
+        slots = sorted({slot for options in self._options for _, demands in options for slot, _ in demands})
         self._relevant = _picker(slots)
+        self._by_relevant: dict[Hashable, Iterable[Batch]] = {}
+        #: slots of classes that several needs ask for, and what they may take of each at most
         self._contested = [
-            (slot, rules.contested[name])
-            for name in rules.contested
-            for _, slot in tree.kind.having.get(name, ())
+            (slot, min(asked, tree.members[at].inventories[name].max_unit))
+            for name, asked in rules.contested.items()
+            for at, slot in tree.kind.having.get(name, ())
             if slot in slots
         ]
-        self._by_relevant: dict[Hashable, Iterable[Batch]] = {}
-        self._by_likeness: dict[Hashable, Iterable[Batch]] = {}
+        #: what matters to the rules beside options and what is free
+        self._features = (
+            tuple([each.id for each in shared]),
+            tree.kind.parents if rules.subtrees else (),
+            *[tuple([each.traits.isdisjoint(any_of) for each in tree.members]) for any_of in rules.together],
+        )
 
     def batches(
         self, place: Place, free: tuple[int, ...], rng: random.Random | None = None
@@ -83,10 +97,11 @@ class Plan:
         if not all(options):
             return ()
         likeness = (
+            self._features,
             *map(tuple, options),
-            *[total if free[slot] > total else free[slot] for slot, total in self._contested],
+            *[most if free[slot] > most else free[slot] for slot, most in self._contested],
         )
-        known = self._by_likeness.get(likeness)
+        known = self._found.get(likeness)
         if known is None:
             batches = self._in_batches(self._patterns(place, options))
             first = next(batches, ())
@@ -94,7 +109,7 @@ class Plan:
                 known = (first,) if first else ()
             else:
                 known = tee(chain((first,), batches), 1)[0]
-            self._by_likeness[likeness] = known
+            self._found[likeness] = known
         return known
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]]:

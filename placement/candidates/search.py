@@ -11,7 +11,7 @@ from itertools import chain, islice, repeat
 from typing import Final, Literal
 
 from placement.candidates.needs import needs_of
-from placement.candidates.pattern import Candidate, Offer, candidates_of
+from placement.candidates.pattern import Batch, Candidate, Offer, candidates_of
 from placement.candidates.plan import Plan
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
@@ -129,6 +129,7 @@ class _Search:
         #: whether the same candidate may be found at two roots
         self.may_repeat = bool(self._sharing.providers)
         self._plans: dict[Hashable, Plan | None] = {}
+        self._found: dict[Hashable, Iterable[Batch]] = {}
 
     def by_root(self, batch: int) -> Iterator[Iterator[Offer]]:
         """For every tree that may serve the request the candidates anchored there, so many at once."""
@@ -174,5 +175,5 @@ class _Search:
             return None
         if not shared and any(map(kind.traits.isdisjoint, self._traits)):
             return None
-        plan = Plan(self._rules, tree, shared, batch)
+        plan = Plan(self._rules, tree, shared, self._found, batch)
         return plan if plan.hopeful else None

@@ -20,7 +20,7 @@ class Kind:
     place where :attr:`Tree.free` says how much of it is free.
     """
 
-    __slots__ = ("__weakref__", "capacities", "classes", "having", "slots", "traits")
+    __slots__ = ("__weakref__", "capacities", "classes", "having", "parents", "slots", "traits")
 
     def __init__(self, members: Sequence["Provider"]) -> None:
         inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
@@ -31,6 +31,8 @@ class Kind:
             self.having.setdefault(name, []).append((at, slot))
         #: by slot: no tree of this kind ever had more
         self.capacities = [0] * len(inventories)
+        #: by position, the position of the parent
+        self.parents = tuple(_parents(members))
         #: of all providers of the tree
         self.classes = frozenset(self.having)
         self.traits = frozenset[str]().union(*(each.traits for each in members))
@@ -88,9 +90,13 @@ class Kinds:
 
 
 def _features(members: Sequence["Provider"]) -> Iterator[Hashable]:
-    positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
-    for each in members:
-        yield positions.get(each.parent_id)
+    for each, parent in zip(members, _parents(members), strict=True):
+        yield parent
         yield each.traits
         for name, inventory in sorted(each.inventories.items()):
             yield name, inventory.min_unit, inventory.max_unit, inventory.step_size
+
+
+def _parents(members: Sequence["Provider"]) -> list[int | None]:
+    positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
+    return [positions.get(each.parent_id) for each in members]
