@@ -11,7 +11,7 @@ from tests.vm import machine
 
 pytestmark = pytest.mark.slow
 
-MODULE = "tests/compute_agent/resctrl/test_kernel.py"
+MODULES = "tests/compute_agent/resctrl/test_kernel.py tests/compute_agent/monitoring/test_kernel.py"
 SMP = ("--smp", "sockets=2,cores=2,threads=2")
 
 MACHINES = {
@@ -46,7 +46,7 @@ def share(tmp_path):
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_library_works_with_a_real_kernel(name, share, record_property):
     like, seed = FAKES.get(name, (None, 0))
-    commands = [machine.pytest_command(MODULE, "result.xml")]
+    commands = [machine.pytest_command(MODULES, "result.xml")]
     if like is not None:
         todo = replay.commands(seed, 600, like.l3, like.l3, like.ways, like.mb, like.cdp)
         (share / "commands.json").write_text(json.dumps(todo))
