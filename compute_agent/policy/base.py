@@ -313,5 +313,5 @@ def _spread_over_vcpus(pinned: tuple[int, ...], floating: CpuSet, request: Reque
         alone = tuple(frozenset({cpu}) for cpu in pinned[: request.vcpus])
         return alone + (floating,) * (request.vcpus - len(alone))
     if request.vcpus <= len(pinned):
-        return tuple(frozenset(pinned[index :: request.vcpus]) for index in range(request.vcpus))
+        return tuple([frozenset(pinned[index :: request.vcpus]) for index in range(request.vcpus)])
     return tuple(frozenset({pinned[index % len(pinned)]}) for index in range(request.vcpus))

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compute_agent.policy.base import ThreadPolicy
-from compute_agent.policy.pieces import CoreKind, Room
+from compute_agent.policy.pieces import Amounts, CoreKind, Room, in_order
 
 
 class Want(NamedTuple):
@@ -57,7 +57,7 @@ def capacity(room: Room, want: Want) -> int:
     if want.policy is ThreadPolicy.PREFER or want.extra:
         return len(room.free)
     fits = _FITS[want.policy]
-    return sum(kind.free * len(cores) for kind, cores in room.cores.items() if fits(kind))
+    return sum([kind.free * number for kind, number in room.amounts if fits(kind)])
 
 
 def cost(rooms: Sequence[Room], want: Want) -> Cost | None:
@@ -81,16 +81,14 @@ def choose(rooms: Sequence[Room], want: Want) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-Amounts = tuple[tuple[CoreKind, int], ...]
-"""How many cores there are of each kind: those with most threads first, and broken ones before whole ones."""
-
-
 def _amounts(rooms: Sequence[Room]) -> Amounts:
+    if len(rooms) == 1:
+        return rooms[0].amounts
     totals: dict[CoreKind, int] = {}
     for room in rooms:
-        for kind, cores in room.cores.items():
-            totals[kind] = totals.get(kind, 0) + len(cores)
-    return tuple(sorted(totals.items(), key=lambda item: (-item[0].free, item[0].whole)))
+        for kind, number in room.amounts:
+            totals[kind] = totals.get(kind, 0) + number
+    return in_order(totals)
 
 
 def _of(rooms: Sequence[Room], kind: CoreKind) -> Sequence[tuple[int, ...]]:

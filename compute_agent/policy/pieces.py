@@ -32,6 +32,10 @@ class CoreKind(NamedTuple):
     whole: bool
 
 
+Amounts = tuple[tuple[CoreKind, int], ...]
+"""How many cores there are of each kind: those with most threads first, and broken ones before whole ones."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
     """What is free in a piece: the free threads of each core, by kind of core, lowest first."""
@@ -39,6 +43,7 @@ class Room:
     piece: Piece
     free: CpuSet
     cores: Mapping[CoreKind, tuple[tuple[int, ...], ...]]
+    amounts: Amounts
 
 
 class Layout(NamedTuple):
@@ -72,7 +77,13 @@ def _room(piece: Piece, free: CpuSet) -> Room:
     cores: dict[CoreKind, list[tuple[int, ...]]] = {}
     for core, inside in threads.items():
         cores.setdefault(CoreKind(len(inside), len(inside) == len(core)), []).append(tuple(inside))
-    return Room(piece, free, {kind: tuple(members) for kind, members in cores.items()})
+    by_kind = {kind: tuple(members) for kind, members in cores.items()}
+    return Room(piece, free, by_kind, in_order({kind: len(members) for kind, members in cores.items()}))
+
+
+def in_order(totals: Mapping[CoreKind, int]) -> Amounts:
+    """Numbers of cores by kind, in their order."""
+    return tuple(sorted(totals.items(), key=lambda item: (-item[0].free, item[0].whole)))
 
 
 _LAYOUTS: dict[int, tuple[Topology, Layout]] = {}

@@ -6,7 +6,7 @@ one node, else of several nodes. The best is the least by :func:`_rank`, which l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from compute_agent.host.topology import Topology
 from compute_agent.policy.base import (
@@ -38,13 +38,15 @@ def _best(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tup
     want = _want(request, demand)
     available = rooms(topology, free)
     for groups in (_single, _in_one_node, _across_nodes):
-        ranked = [
-            (_rank(topology, group, found, want.cpus), number, group)
-            for number, group in enumerate(groups(topology, available, want))
+        possible = [
+            (group, found)
+            for group in groups(topology, available, want)
             if (found := cost(group, want)) is not None
         ]
-        if ranked:
-            return choose(min(ranked)[2], want)
+        if len(possible) > 1:
+            possible.sort(key=lambda each: _rank(topology, each[0], each[1], want.cpus))
+        if possible:
+            return choose(possible[0][0], want)
     return _refuse(supply, request, demand, free)
 
 
@@ -102,56 +104,69 @@ def _in_one_node(topology: Topology, available: Sequence[Room], want: Want) -> I
     for room in available:
         by_node.setdefault(room.piece.node, []).append(room)
     for inside in by_node.values():
-        if len(inside) > 1:
-            yield from _walks(topology, inside, want, (False,))
+        capacities = {room: capacity(room, want) for room in inside}
+        if len(inside) > 1 and sum(capacities.values()) >= want.cpus:
+            yield from _distinct(_walk(capacities, want, start, [inside]) for start in _unlike(inside))
 
 
 def _across_nodes(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Group]:
-    return _walks(topology, available, want, (True, False))
-
-
-def _walks(
-    topology: Topology, available: Sequence[Room], want: Want, orders: Iterable[bool]
-) -> Iterator[Group]:
-    """A walk from every room, each group of rooms once."""
-    seen: set[frozenset[Room]] = set()
     capacities = {room: capacity(room, want) for room in available}
     if sum(capacities.values()) < want.cpus:
-        return
-    for start in available:
-        for nearest_first in orders:
-            group = _walk(topology, capacities, want, start, nearest_first)
-            if group is not None and frozenset(group) not in seen:
-                seen.add(frozenset(group))
-                yield group
+        return iter(())
+    return _distinct(
+        _walk(capacities, want, start, rings)
+        for start in _unlike(available)
+        for near in [_by_distance(topology, start, available)]
+        for rings in (near, [[room for ring in near for room in ring]])
+    )
+
+
+def _unlike(available: Sequence[Room]) -> Iterable[Room]:
+    """The first of the rooms that differ in nothing but their numbers."""
+    return {
+        (room.piece.node, room.free == room.piece.cpus, room.amounts): room for room in reversed(available)
+    }.values()
+
+
+def _distinct(groups: Iterable[Group | None]) -> Iterator[Group]:
+    """Each group of rooms once."""
+    return iter({frozenset(group): group for group in groups if group is not None}.values())
+
+
+def _by_distance(topology: Topology, start: Room, available: Sequence[Room]) -> list[list[Room]]:
+    """The rooms at the same distance from one, the nearest first, and other packages last."""
+    rings: dict[tuple[bool, int], list[Room]] = {}
+    for room in available:
+        distance = _node_distance(topology, start.piece.node, room.piece.node)
+        rings.setdefault((room.piece.package != start.piece.package, distance), []).append(room)
+    return [rings[distance] for distance in sorted(rings)]
 
 
 def _walk(
-    topology: Topology, capacities: dict[Room, int], want: Want, start: Room, nearest_first: bool
+    capacities: Mapping[Room, int], want: Want, start: Room, rings: Iterable[Sequence[Room]]
 ) -> Group | None:
     """The rooms from one on until there is enough.
 
-    Either the nearest come first, or whatever makes the fewest: the tightest that has all that is missing,
-    else the roomiest. Each decides where the other leaves it open.
+    All of a ring come before the next one. In a ring comes first what makes the fewest: the tightest that has
+    all that is missing, else the roomiest.
     """
     group = [start]
-    others = [room for room in capacities if room is not start]
     missing = want.cpus - capacities[start]
-    while missing > 0 or cost(group, want) is None:
-        if not others:
-            return None
-
-        def badness(room: Room, missing: int = missing) -> tuple[tuple[int, int], ...]:
-            amount = capacities[room]
-            distance = (_node_distance(topology, start.piece.node, room.piece.node), 0)
-            fit = (0, amount) if amount >= missing else (1, -amount)
-            return (distance, fit) if nearest_first else (fit, distance)
-
-        chosen = min(others, key=badness)
-        others.remove(chosen)
-        group.append(chosen)
-        missing -= capacities[chosen]
-    return tuple(group)
+    for ring in rings:
+        others = [room for room in ring if room is not start]
+        while missing > 0 or cost(group, want) is None:
+            if not others:
+                break
+            enough = [room for room in others if capacities[room] >= missing]
+            chosen = (
+                min(enough, key=capacities.__getitem__) if enough else max(others, key=capacities.__getitem__)
+            )
+            others.remove(chosen)
+            group.append(chosen)
+            missing -= capacities[chosen]
+        else:
+            return tuple(group)
+    return None
 
 
 def _distance(topology: Topology, nodes: Iterable[int | None]) -> int:

@@ -1,6 +1,7 @@
-"""OpenStack Placement in an environment of its own, since it shares its import name with this service.
+"""What this project is compared with: OpenStack Placement and Nova, each in an environment of its own.
 
-It is installed with pip, in pinned versions, once: the environment stays in the user's cache folder.
+Placement shares its import name with this service. They are installed with pip, in pinned versions, once: the
+environments stay in the user's cache folder.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from typing import Final
 VERSION: Final = "16.0.0"
 _REQUIREMENTS: Final = Path(__file__).with_name("reference-requirements.txt")
 _SECONDS: Final = 900
+_COMPLETE: Final = ".complete"
 
 
 class ReferenceMissing(Exception):
@@ -33,13 +35,20 @@ class Reference:
 
 
 def install() -> Reference:
-    """The environment, made if it is not there as the pinned versions want it.
+    """OpenStack Placement.
 
     :raises ReferenceMissing: when pip fails.
     """
-    pins = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()[:12]
-    folder = _cache() / f"reference-{VERSION}-{pins}"
-    complete = folder / ".complete"
+    return Reference(environment(f"reference-{VERSION}", _REQUIREMENTS))
+
+
+def environment(name: str, requirements: Path) -> Path:
+    """The programs of an environment, which is made if it is not there as the pinned versions want it.
+
+    :raises ReferenceMissing: when pip fails.
+    """
+    folder = _folder(name, requirements)
+    complete = folder / _COMPLETE
     if not complete.exists():
         shutil.rmtree(folder, ignore_errors=True)
         _run(sys.executable, "-m", "venv", str(folder))
@@ -51,9 +60,19 @@ def install() -> Reference:
             "--quiet",
             "--disable-pip-version-check",
         ]
-        _run(*pip, "--requirement", str(_REQUIREMENTS))
+        _run(*pip, "--requirement", str(requirements))
         complete.touch()
-    return Reference(folder / "bin")
+    return folder / "bin"
+
+
+def is_installed(name: str, requirements: Path) -> bool:
+    """Whether an environment is there."""
+    return (_folder(name, requirements) / _COMPLETE).exists()
+
+
+def _folder(name: str, requirements: Path) -> Path:
+    pins = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
+    return _cache() / f"{name}-{pins}"
 
 
 def _cache() -> Path:
