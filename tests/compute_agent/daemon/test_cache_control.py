@@ -127,6 +127,25 @@ def test_the_service_is_told_of_ways_bandwidth_and_groups(rig):
     assert "CUSTOM_LLC_WAY_1024KIB" in rig.client.traits(rig.l3(1))[0]
 
 
+def test_candidates_have_the_cache_of_their_cpus_and_a_free_group(rig):
+    query = (
+        "resources1=VCPU:1&resources2=LLC:4,MBA:30&resources3=CUSTOM_RESCTRL_GROUP:1"
+        "&same_subtree=1,2&group_policy=none"
+    )
+    found = rig.client._request("GET", f"/allocation_candidates?{query}")["allocation_requests"]
+    wanted = {
+        frozenset(
+            {(rig.node(), "VCPU"), (rig.l3(cache), "LLC"), (rig.provider("testhost"), "CUSTOM_RESCTRL_GROUP")}
+        )
+        for cache in (0, 1)
+    }
+    offered = {
+        frozenset((uuid, next(iter(one["resources"]))) for uuid, one in request["allocations"].items())
+        for request in found
+    }
+    assert offered == wanted
+
+
 def test_a_claim_becomes_a_group_and_goes_with_the_guest(rig):
     rig.claim_on(uid(1), {rig.l3(1): {"LLC": 4, "MBA": 30}, rig.node(): {"PCPU": 1}})
     guest = rig.run(uid(1), name="db")
