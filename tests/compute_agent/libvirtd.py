@@ -75,10 +75,20 @@ DOMAIN = """
   <devices>
     <emulator>{emulator}</emulator>
     <controller type='usb' model='none'/>
-    <memballoon model='none'/>
+    <memballoon model='none'/>{disk}
   </devices>
 </domain>
 """
+
+DISK = """
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw'/>
+      <source file='{path}'/>
+      <target dev='hda' bus='ide'/>
+    </disk>"""
+
+# cli; jmp $
+ENDLESS_LOOP = b"\xfa\xeb\xfe".ljust(510, b"\0") + b"\x55\xaa"
 
 _numbers = itertools.count(1)
 
@@ -168,12 +178,17 @@ class Libvirtd:
 
     # Guests
 
-    def xml(self, guest_uuid=None, vcpus=2, metadata="", name=None):
-        """A small guest that finds nothing to boot."""
+    def xml(self, guest_uuid=None, vcpus=2, metadata="", name=None, busy=False):
+        """A small guest that finds nothing to boot; or a ``busy`` one that boots a loop without end."""
         guest_uuid = guest_uuid or str(uuid.uuid4())
         name = name or f"{self.folder.name}-{next(_numbers)}"
+        disk = ""
+        if busy:
+            path = self.folder / f"{guest_uuid}.img"
+            path.write_bytes(ENDLESS_LOOP)
+            disk = DISK.format(path=escape(str(path)))
         return DOMAIN.format(
-            name=escape(name), uuid=guest_uuid, vcpus=vcpus, metadata=metadata, emulator=EMULATOR
+            name=escape(name), uuid=guest_uuid, vcpus=vcpus, metadata=metadata, emulator=EMULATOR, disk=disk
         )
 
     def run(self, guest_uuid=None, persistent=False, **options):

@@ -1,0 +1,116 @@
+"""Real QEMU guests that burn CPU, the daemon, and libvirtd: throttled, never forgotten, and given back."""
+
+import os
+import uuid
+
+import pytest
+
+from compute_agent.drivers.libvirt.metadata import NAMESPACE
+from compute_agent.pipeline.state import StateFile
+from tests.compute_agent.cmd.agents import Agent
+
+GUESTS = 3
+BATCH = f'<g:settings xmlns:g="{NAMESPACE}"><g:qos_class>BATCH</g:qos_class></g:settings>'
+
+# Of what the guests were promised, so that it matters little what else runs on the machine.
+LINES = """metric = best_effort_cpu
+throttle_down = 3%
+throttle_up = 2%
+for_samples = 1
+cool_down = 0"""
+
+
+@pytest.fixture
+def agent(write_ini, libvirtd):
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    if not libvirtd.has_cgroups:
+        pytest.skip("libvirt has no CPU controller of cgroups here, and so no quotas")
+    agent = Agent(write_ini("libvirt.ini", **sections(libvirtd, **{"watermark:cpu": LINES})))
+    yield agent
+    agent.close()
+
+
+def sections(libvirtd, **more):
+    return {
+        "compute": "cpu_shared_set = 0-1\nresource_provider_name = testhost",
+        "guests": "driver = libvirt\nreconcile_interval = 0.3",
+        "libvirt": f"uri = {libvirtd.uri}",
+        "qos": "interval = 0.3\nmin_share = 1",
+        # Guests of class BE would hardly get to run beside others on the machine.
+        "qos_class:BATCH": "rank = 0",
+    } | more
+
+
+@pytest.fixture
+def domains(libvirtd):
+    """Guests that burn CPU, by uuid."""
+    return {guest: libvirtd.run(guest, vcpus=1, metadata=BATCH, busy=True) for guest in uuids()}
+
+
+def uuids():
+    return [str(uuid.uuid4()) for _ in range(GUESTS)]
+
+
+def quotas(domains):
+    """The cores that libvirt lets each limited guest have."""
+    found = {}
+    for guest, domain in domains.items():
+        has = domain.schedulerParameters()
+        quota, period = has["global_quota"], has["global_period"]
+        if 0 < quota < period:  # 17592186044415 or negative: none
+            found[guest] = quota / period
+    return found
+
+
+def line(agent, action="throttle_down"):
+    return next(row for row in agent.ask("watermark", "list") if row["action"] == action)
+
+
+def is_below(agent):
+    row = line(agent)
+    return row["usage"] is not None and row["usage"] <= row["amount"]
+
+
+@pytest.fixture
+def throttled(agent, domains):
+    """The host was over its line and has come below it. The limits in effect."""
+    agent.start()
+    agent.wait_for(lambda: quotas(domains))
+    agent.wait_for(lambda: is_below(agent))
+    return quotas(domains)
+
+
+def test_the_host_comes_below_its_line_and_everything_is_given_back(agent, domains, throttled):
+    shown = {guest: agent.ask("guest", "show", guest)["limits"] for guest in domains}
+    assert {guest: limits for guest, limits in shown.items() if limits} == {
+        guest: {"cpu_quota": pytest.approx(quota)} for guest, quota in quotas(domains).items()
+    }
+    told = " ".join(line(agent)["in_force"])
+    assert all(guest in told for guest in throttled)
+    for domain in domains.values():
+        domain.suspend()
+    agent.wait_for(lambda: not quotas(domains))
+    agent.wait_for(lambda: line(agent)["in_force"] == [])
+
+
+def test_limits_are_there_while_the_agent_is_dead_and_given_back_by_the_next(agent, domains, throttled):
+    agent.kill()
+    left = quotas(domains)
+    assert left.keys() >= throttled.keys()
+    agent.start()
+    agent.wait_for(lambda: is_below(agent))
+    assert quotas(domains).keys() >= left.keys()
+    agent.kill()
+    for domain in domains.values():
+        domain.suspend()
+    agent.start()
+    agent.wait_for(lambda: not quotas(domains))
+    agent.wait_for(lambda: StateFile(agent.folder / "state.json").state.qos.throttles == ())
+
+
+def test_an_agent_without_watermarks_gives_limits_back(agent, domains, throttled, write_ini, libvirtd):
+    agent.kill()
+    write_ini("libvirt.ini", **sections(libvirtd))
+    agent.start()
+    agent.wait_for(lambda: not quotas(domains))
