@@ -58,6 +58,8 @@ class Plan:
                     break
         #: whether a tree with enough free would have candidates, as far as each need alone tells
         self.hopeful = len(self._options) == len(rules.needs) and all(self._options)
+        #: the needs, those first that the last trees could not serve
+        self._hardest_first = list(range(len(self._options)))
         slots = sorted({slot for options in self._options for _, demands in options for slot, _ in demands})
         self._relevant = _picker(slots)
         self._by_relevant: dict[Hashable, Iterable[Batch]] = {}
@@ -84,7 +86,8 @@ class Plan:
         :param rng: for a random order of their own.
         """
         if rng is not None:
-            return self._in_batches(self._patterns(place, self._having_enough(free), rng))
+            options = self._having_enough(free)
+            return self._in_batches(self._patterns(place, options, rng)) if options else ()
         relevant = self._relevant(free)
         known = self._by_relevant.get(relevant)
         if known is None:
@@ -94,7 +97,7 @@ class Plan:
     def _alike(self, place: Place, free: tuple[int, ...]) -> Iterable[Batch]:
         """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
         options = self._having_enough(free)
-        if not all(options):
+        if options is None:
             return ()
         likeness = (
             self._features,
@@ -112,18 +115,25 @@ class Plan:
             self._found[likeness] = known
         return known
 
-    def _having_enough(self, free: tuple[int, ...]) -> list[list[int]]:
-        """For each need the positions of those that can serve it now."""
-        return [
-            [at for at, demands in found if all(free[slot] >= amount for slot, amount in demands)]
-            for found in self._options
-        ]
+    def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
+        """For each need the positions of those that can serve it now; None if one has none."""
+        having: list[list[int]] = [[] for _ in self._options]
+        for rank, index in enumerate(self._hardest_first):
+            here = having[index]
+            for at, demands in self._options[index]:
+                for slot, amount in demands:
+                    if free[slot] < amount:
+                        break
+                else:
+                    here.append(at)
+            if not here:
+                self._hardest_first.insert(0, self._hardest_first.pop(rank))
+                return None
+        return having
 
     def _patterns(
         self, place: Place, options: Sequence[Sequence[int]], rng: random.Random | None = None
     ) -> Iterator[Pattern]:
-        if not all(options):
-            return
         members = place.members
         positions = {provider.id: at for at, provider in enumerate(members)}
         for chosen in combine(self._rules, [[members[at] for at in found] for found in options], rng):

@@ -7,10 +7,14 @@ aggregate in common with any member of the tree.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
 from placement.model.world import SHARES, Provider, World
+
+#: Roots by what is free have to be sorted first, others are kept in order.
+_MUCH_RARER: Final = 0.5
 
 
 class Sharing:
@@ -49,10 +53,17 @@ def possible_roots(
     the result may hold roots that serve nothing; it misses none that does.
     """
     needs = tuple(needs)
-    if any(amount > world.largest.get(name, 0) for need in needs for name, amount in need.resources):
+    scarcest = min(
+        ((world.room(name), amount) for need in needs for name, amount in need.resources),
+        key=lambda asked: asked[0].count(asked[1]),
+        default=None,
+    )
+    having = scarcest[0].count(scarcest[1]) if scarcest else len(world.trees)
+    if having == 0:
         return ()
     if not sharing.providers:
-        return _unshared_roots(world, request, needs)
+        kept = _unshared_roots(world, request, needs)
+        return scarcest[0].roots(scarcest[1]) if scarcest and having < len(kept) * _MUCH_RARER else kept
     size, providers, anchored = min(_seeds(world, request, needs), key=lambda seed: seed[0])
     if size == 0:
         return ()

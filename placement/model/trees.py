@@ -52,11 +52,12 @@ class Tree(Place):
     """A tree as it is now: its providers in ascending order of their ids.
 
     ``free`` has what is free of each inventory, below zero where more is used than
-    there is, ``aggregates`` those of each provider. ``summaries`` is for the JSON of
-    the tree, which is made when it is asked for.
+    there is; ``most``, by class, how much of it one of the providers could give in one
+    go; ``aggregates`` those of each provider. ``summaries`` is for the JSON of the tree,
+    which is made when it is asked for.
     """
 
-    __slots__ = ("aggregates", "free", "kind", "root", "summaries")
+    __slots__ = ("aggregates", "free", "kind", "most", "root", "summaries")
 
     def __init__(self, root: "Provider", members: tuple["Provider", ...], kind: Kind) -> None:
         super().__init__(members)
@@ -64,13 +65,18 @@ class Tree(Place):
         self.kind = kind
         self.aggregates = tuple([each.aggregates for each in members])
         self.summaries: bytes | None = None
+        self.most: dict[str, int] = {}
         free = []
         for slot, (at, name) in enumerate(kind.slots):
             provider = members[at]
-            capacity = provider.inventories[name].capacity
-            if capacity > kind.capacities[slot]:
-                kind.capacities[slot] = capacity
-            free.append(capacity - provider.used.get(name, 0))
+            inventory = provider.inventories[name]
+            if inventory.capacity > kind.capacities[slot]:
+                kind.capacities[slot] = inventory.capacity
+            here = inventory.capacity - provider.used.get(name, 0)
+            free.append(here)
+            most = min(here, inventory.max_unit)
+            if most > self.most.get(name, -1):
+                self.most[name] = most
         self.free = tuple(free)
 
 

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from placement.model.room import Room, Rooms
 from placement.model.trees import Kinds, Tree
 
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 _MAX_CAPACITY: Final = 2.0**53
+_ANEW_SHARE: Final = 0.1  # of all trees changed: sorting all by what they have free is cheaper
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,9 @@ class World:
         self.by_class: dict[str, set[int]] = {}
         self.by_trait: dict[str, set[int]] = {}
         self.by_aggregate: dict[str, set[int]] = {}
-        #: by resource class what no provider ever gave more of in one go
-        self.largest: dict[str, int] = {}
         self._kinds = Kinds()
         self._whole: dict[int, Tree] = {}
+        self._rooms = Rooms()
         #: roots of trees in which something changed
         self._stale: set[int] = set()
         self._roots: dict[tuple[int, str], tuple[int, ...]] = {}
@@ -103,14 +104,25 @@ class World:
 
     def whole_trees(self) -> Mapping[int, Tree]:
         """Every tree by the id of its root; each is the same object until anything in it changes."""
+        if not self._stale:
+            return self._whole
+        anew = len(self._stale) > len(self._whole) * _ANEW_SHARE
         for root in self._stale:
+            old, new = self._whole.pop(root, None), None
             if root in self.trees:
                 members = tuple([self.providers[number] for number in sorted(self.trees[root])])
-                self._whole[root] = self._kinds.tree(self.providers[root], members)
-            else:
-                self._whole.pop(root, None)
+                new = self._whole[root] = self._kinds.tree(self.providers[root], members)
+            if not anew:
+                self._rooms.replace(root, old, new)
+        if anew:
+            self._rooms.fill(self._whole)
         self._stale.clear()
         return self._whole
+
+    def room(self, name: str) -> Room:
+        """How much of a resource class every tree has free."""
+        self.whole_trees()
+        return self._rooms.of(name)
 
     def roots_having(self, index: Mapping[str, set[int]], name: str) -> tuple[int, ...]:
         """The ids of the roots of all trees with a provider that ``index`` has under the name, in order.
@@ -152,10 +164,6 @@ class World:
                 if name not in before:
                     index.setdefault(name, set()).add(number)
                     self._roots.pop((id(index), name), None)
-        for name, inventory in provider.inventories.items():
-            portion = min(inventory.max_unit, inventory.capacity)
-            if portion > self.largest.get(name, 0):
-                self.largest[name] = portion
 
     def _unlink(self, old: Provider, new: Provider | None) -> None:
         number = old.id

@@ -157,6 +157,18 @@ class TestLimits:
         assert roots(world, find(world, request)) == [999]
         assert looked_at["providers"] == 1
 
+    @pytest.mark.parametrize("full", [90, 100])
+    def test_full_hosts_are_not_looked_at(self, full: int, looked_at: Counter[str]) -> None:
+        world = build(
+            *(
+                Spec(f"cn{host}", None, {"VCPU": 4}, used={"VCPU": 3 if host < full else 1})
+                for host in range(100)
+            )
+        )
+        found = find(world, CandidatesRequest((RequestGroup("", {"VCPU": 2}),)))
+        assert roots(world, found) == list(range(full + 1, 101))
+        assert looked_at["trees"] == 100 - full
+
     def test_trees_alike_in_what_matters_are_searched_once(self, looked_at: Counter[str]) -> None:
         world = build(
             *(

@@ -1,0 +1,75 @@
+"""Which trees have how much of a resource class free: where searches of crowded clouds begin."""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+
+from placement.model.trees import Tree
+
+
+class Room:
+    """The roots of trees by the most of one resource class that one of their providers could give now.
+
+    Two columns, in ascending order of amounts and, where these are equal, of roots.
+    """
+
+    def __init__(self, rows: Iterable[tuple[int, int]] = ()) -> None:
+        ordered = sorted(rows)
+        self._amounts = array("q", [amount for amount, _ in ordered])
+        self._roots = array("q", [root for _, root in ordered])
+
+    def add(self, amount: int, root: int) -> None:
+        """Note that the tree of this root could give so much."""
+        at = self._row(amount, root)
+        self._amounts.insert(at, amount)
+        self._roots.insert(at, root)
+
+    def remove(self, amount: int, root: int) -> None:
+        """Undo :meth:`add`."""
+        at = self._row(amount, root)
+        del self._amounts[at], self._roots[at]
+
+    def _row(self, amount: int, root: int) -> int:
+        first = bisect_left(self._amounts, amount)
+        return bisect_left(self._roots, root, first, bisect_right(self._amounts, amount, first))
+
+    def count(self, amount: int) -> int:
+        """How many trees have a provider that could give so much."""
+        return len(self._amounts) - bisect_left(self._amounts, amount)
+
+    def roots(self, amount: int) -> list[int]:
+        """The roots of these trees, in ascending order."""
+        return sorted(self._roots[bisect_left(self._amounts, amount) :])
+
+
+class Rooms:
+    """A :class:`Room` for every resource class."""
+
+    def __init__(self) -> None:
+        self._by_class: dict[str, Room] = {}
+
+    def of(self, name: str) -> Room:
+        """The trees that have a resource class."""
+        return self._by_class.get(name, _NOWHERE)
+
+    def fill(self, trees: Mapping[int, Tree]) -> None:
+        """Begin anew with these trees, by their roots."""
+        rows: dict[str, list[tuple[int, int]]] = {}
+        for root, tree in trees.items():
+            for name, amount in tree.most.items():
+                rows.setdefault(name, []).append((amount, root))
+        self._by_class = {name: Room(each) for name, each in rows.items()}
+
+    def replace(self, root: int, old: Tree | None, new: Tree | None) -> None:
+        """The tree of this root is another now, or there is none now, or was none before."""
+        before = old.most if old else {}
+        after = new.most if new else {}
+        for name, amount in before.items():
+            if after.get(name) != amount:
+                self._by_class[name].remove(amount, root)
+        for name, amount in after.items():
+            if before.get(name) != amount:
+                self._by_class.setdefault(name, Room()).add(amount, root)
+
+
+_NOWHERE = Room()

@@ -1,0 +1,73 @@
+"""Trees by what they have free, kept up with the world."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.model.world import World
+from tests.placement.candidates.worlds import Spec, build, inventory
+
+usages = st.lists(st.integers(0, 6), min_size=6, max_size=6)
+
+
+def fleet(used: list[int]) -> World:
+    """Three hosts with a NUMA node each; the second host gives at most 2 VCPU at once."""
+    node = {"VCPU": 4, "CUSTOM_A": 1}
+    return build(
+        *(
+            spec
+            for host in range(3)
+            for spec in (
+                Spec(
+                    f"cn{host}",
+                    None,
+                    {"VCPU": inventory(5, max_unit=2 if host == 1 else 9)},
+                    used={"VCPU": used[2 * host]},
+                ),
+                Spec(
+                    f"numa{host}", f"cn{host}", {"VCPU": 4, "CUSTOM_A": 1}, used={"VCPU": used[2 * host + 1]}
+                ),
+            )
+        )
+    )
+
+
+def expected(world: World, amount: int) -> list[int]:
+    return sorted(
+        {
+            provider.root_id
+            for provider in world
+            for name, each in provider.inventories.items()
+            if name == "VCPU"
+            and amount <= each.max_unit
+            and provider.used.get(name, 0) + amount <= each.capacity
+        }
+    )
+
+
+@given(usages, st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=12), st.booleans())
+def test_room_follows_the_usage(used: list[int], changes: list[tuple[int, int]], at_once: bool) -> None:
+    world = fleet(used)
+    world.whole_trees()
+    for number, amount in changes:
+        world.put(replace(world.providers[number], used={"VCPU": amount}))
+        if not at_once:
+            world.whole_trees()
+    for amount in range(1, 7):
+        room = world.room("VCPU")
+        assert room.roots(amount) == expected(world, amount)
+        assert room.count(amount) == len(expected(world, amount))
+
+
+def test_room_of_many_trees_follows_the_change_of_one() -> None:
+    world = build(*(Spec(f"cn{host}", None, {"VCPU": 4}) for host in range(50)))
+    assert world.room("VCPU").count(4) == 50
+    world.put(replace(world.providers[7], used={"VCPU": 1}))
+    world.remove(50)
+    world.put(replace(world.providers[9], inventories={"CUSTOM_A": inventory(3)}))
+    others = [number for number in range(1, 50) if number not in (7, 9)]
+    assert world.room("VCPU").roots(4) == others
+    assert world.room("VCPU").roots(3) == sorted([*others, 7])
+    assert world.room("CUSTOM_A").roots(3) == [9]
+    assert world.room("CUSTOM_B").roots(1) == []
