@@ -2,7 +2,6 @@
 
 import errno
 import threading
-import time
 
 import pytest
 
@@ -22,11 +21,15 @@ from compute_agent.resctrl.rules import DEFAULT_CLASSES
 from tests.compute_agent.resctrl import fake
 
 ONLINE = frozenset(range(8))
-ZONES = (
-    ProviderNode("host", "root", None, l3_ids=frozenset({0, 1})),
-    ProviderNode("host_L3_0", "l3-0", "root", l3_ids=frozenset({0})),
-    ProviderNode("host_L3_1", "l3-1", "root", l3_ids=frozenset({1})),
-)
+
+
+def zones(caches):
+    """The root, and a provider for each cache: `l3-0`, `l3-1` ..."""
+    root = ProviderNode("host", "root", None, l3_ids=frozenset(caches))
+    return root, *(
+        ProviderNode(f"host_L3_{cache}", f"l3-{number}", "root", l3_ids=frozenset({cache}))
+        for number, cache in enumerate(caches)
+    )
 
 
 class Threads:
@@ -66,8 +69,9 @@ class Driver:
 class Rig:
     """A controller on a fake tree."""
 
-    def __init__(self, files, machine, tids, shared_ways=2, classes=DEFAULT_CLASSES):
+    def __init__(self, files, machine, tids, shared_ways=2, classes=DEFAULT_CLASSES, caches=(0, 1)):
         self.files = files
+        self.zones = zones(tuple(caches))
         self.platform = read_platform(files, machine.cpuinfo)
         self.options = Options(shared_ways=shared_ways)
         self.driver = Driver()
@@ -90,7 +94,7 @@ class Rig:
         del self.driver.threads[uuid], self.targets[uuid]
 
     def settle(self):
-        self.controller.settle(tuple(self.targets.values()), ZONES)
+        self.controller.settle(tuple(self.targets.values()), self.zones)
 
     def work(self):
         """What the worker does after a change."""
@@ -402,19 +406,3 @@ def test_a_host_of_amd_counts_in_eighths_of_gigabytes(make_rig):
     rig.guest("a", None)
     rig.work()
     assert rig.bandwidth(rig.group("a"), 0) == 615
-
-
-@pytest.mark.slow
-def test_what_a_reconcile_of_200_guests_costs(make_rig, record_property):
-    rig = make_rig()
-    tids = next(iter(rig.driver.threads.values()), None) or [1]
-    for number in range(200):
-        uuid = f"guest-{number:03}"
-        rig.driver.threads[uuid] = tids
-        rig.guest(uuid, {"l3-0": {"LLC": 2, "MBA": 30}} if number < 3 else {"root": {"VCPU": 2}})
-    rig.settle()
-    rig.settle()
-    start = time.process_time()
-    for _ in range(20):
-        rig.settle()
-    record_property("settle_cpu_ms", (time.process_time() - start) / 20 * 1000)

@@ -1,0 +1,101 @@
+"""Any history of guests: what holds for the groups after each step."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compute_agent.qos.snapshot import Knob
+from compute_agent.resctrl.reader import read_groups
+from tests.compute_agent.controllers.test_resctrl import CLASS_GROUPS, Rig, Threads
+from tests.compute_agent.resctrl import fake
+
+MACHINES = {"intel": fake.Machine(closids=7, mb_closids=7), "amd": fake.AMD, "arm": fake.ARM}
+
+UUIDS = st.sampled_from("abcdef")
+RESOURCES = st.fixed_dictionaries(
+    {}, optional={"LLC": st.integers(1, 6), "MBA": st.sampled_from([10, 30, 50, 100])}
+)
+ALLOCATIONS = st.dictionaries(st.sampled_from(["l3-0", "l3-1"]), RESOURCES, max_size=2)
+LIMITS = st.dictionaries(
+    st.sampled_from([Knob("memory_bandwidth", "1"), Knob("cache_ways", "1")]), st.sampled_from([10.0, 40.0])
+)
+ANNOTATIONS = st.sampled_from(["", '{"LLC": {"schemata": {"range": [20, 60]}}}', "nonsense"])
+STEPS = st.one_of(
+    st.tuples(st.just("start"), UUIDS, ALLOCATIONS, LIMITS, ANNOTATIONS, st.sampled_from(["LS", "BE"])),
+    st.tuples(st.just("end"), UUIDS),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("foreign")),
+    st.tuples(st.just("stray"), UUIDS),
+)
+
+
+@pytest.fixture(scope="module")
+def tids():
+    threads = Threads(12)
+    yield threads.ids
+    threads.close()
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@settings(max_examples=15, deadline=None)
+@given(steps=st.lists(STEPS, max_size=12))
+def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps):
+    machine = MACHINES[name]
+    caches = {f"l3-{number}": cache for number, cache in enumerate(machine.l3)}
+    with tempfile.TemporaryDirectory() as folder:
+        rig = Rig(
+            fake.FakeResctrl.of(machine, Path(folder) / "resctrl"), machine, tids, caches=caches.values()
+        )
+        threads = {uuid: tids[2 * n : 2 * n + 2] for n, uuid in enumerate("abcdef")}
+        held, limited = {}, {}
+        for step in steps:
+            match step:
+                case "start", uuid, allocation, limits, annotation, qos_class:
+                    limits = {Knob(k.lever, str(machine.l3[1])): limit for k, limit in limits.items()}
+                    rig.driver.threads[uuid] = threads[uuid]
+                    rig.guest(uuid, allocation, limits=limits, qos_class=qos_class, resctrl=annotation)
+                    held[uuid], limited[uuid] = allocation, limits
+                case "end", uuid if uuid in held:
+                    rig.end(uuid)
+                    del held[uuid], limited[uuid]
+                case ("restart",):
+                    rig.restart()
+                case ("foreign",) if not (rig.files.root / "theirs").exists():
+                    if len(rig.groups()) < 6:
+                        rig.files.make("theirs")
+                case "stray", uuid if uuid in held:
+                    rig.files.write("tasks", f"{threads[uuid][0]}\n")
+            rig.settle()
+            for uuid, target in rig.targets.items():
+                if not limited[uuid]:
+                    rig.controller.apply(target)
+            check(rig, machine, caches, held, limited)
+
+
+def check(rig, machine, caches, held, limited):
+    present = read_groups(rig.files)
+    foreign = {"theirs"} & set(present.groups)
+    wanted = {rig.group(uuid) for uuid in held}
+    assert rig.groups() == CLASS_GROUPS | foreign | (wanted - {""})
+    for uuid, allocation in held.items():
+        if not limited[uuid]:
+            assert rig.inside(uuid)
+        for zone, resources in allocation.items():
+            ways = resources.get("LLC", 0)
+            if not ways or uuid in rig.controller.refused:
+                continue
+            mask = rig.mask(rig.group(uuid), caches[zone])
+            if not limited[uuid]:
+                assert len(mask) == ways
+            for other in present.groups:
+                if other not in (rig.group(uuid), *foreign):
+                    assert not rig.mask(other, caches[zone]) & mask
+    before = (rig.controller.refused, rig.controller.membership)
+    rig.files.write, write = None, rig.files.write
+    rig.controller._settled = None
+    rig.settle()
+    rig.files.write = write
+    assert (rig.controller.refused, rig.controller.membership) == before
