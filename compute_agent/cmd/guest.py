@@ -113,17 +113,3 @@ class GuestStop(_OneGuest):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to end it."""
         return columns(self.ask("guest.stop", {"guest": parsed_args.guest}))
-
-
-class Audit(Lister):
-    """List allocations on this host without a guest, and guests without an allocation."""
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
-        names = ("consumer", "finding", "resources")
-        rows = self.ask("audit")
-        return names, [(row["consumer"], row["finding"], _amounts(row["resources"])) for row in rows]
-
-
-def _amounts(resources: dict[str, int]) -> str:
-    return " ".join(f"{name}={amount}" for name, amount in sorted(resources.items()))

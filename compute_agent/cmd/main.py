@@ -11,7 +11,7 @@ from cliff.app import App
 from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
-from compute_agent.cmd import guest, host, metrics, resctrl, reshape, run, watermark
+from compute_agent.cmd import audit, guest, host, metrics, resctrl, reshape, run, watermark
 
 COMMANDS: dict[str, type[Command]] = {
     "run": run.Run,
@@ -28,7 +28,7 @@ COMMANDS: dict[str, type[Command]] = {
     "metrics show": metrics.MetricsShow,
     "reshape": reshape.Reshape,
     "resctrl group list": resctrl.ResctrlGroupList,
-    "audit": guest.Audit,
+    "audit": audit.Audit,
     "watermark list": watermark.WatermarkList,
 }
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from marshmallow import Schema, ValidationError, fields, validate
 
+from compute_agent.daemon.audit import DEFAULT_MIN_AGE, Orders, Outcome, audit_document
 from compute_agent.daemon.protocol import Method, RequestError
-from compute_agent.daemon.reporting import allocations_by_consumer
 from compute_agent.drivers.base import Driver, DriverError, GuestSettings
 from compute_agent.host import cpuset
 from compute_agent.inventory.tree import Allocation
@@ -65,6 +65,10 @@ class AgentParts(Protocol):
         """The watermarks, and how usage stands to them."""
         ...
 
+    def audit(self, orders: Orders) -> list[Outcome]:
+        """Compare guests and allocations, and mend them as ordered. Raises PlacementError, DriverError."""
+        ...
+
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""
         ...
@@ -103,6 +107,15 @@ class _GuestSchema(Schema):
 
 class _ReshapeSchema(Schema):
     dry_run = fields.Boolean(load_default=False)
+
+
+class _AuditSchema(Schema):
+    heal = fields.Boolean(load_default=False)
+    delete = fields.Boolean(load_default=False)
+    confirmed = fields.List(fields.String(), load_default=None, allow_none=True)
+    dry_run = fields.Boolean(load_default=False)
+    min_age = fields.Float(load_default=DEFAULT_MIN_AGE, validate=validate.Range(min=0))
+    consumers = fields.List(fields.String(), load_default=list)
 
 
 class _EmptySchema(Schema):
@@ -228,22 +241,22 @@ class Methods:
             raise RequestError(str(error)) from error
 
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Allocations without a guest, and guests without an allocation."""
-        _load(_EmptySchema(), params)
+        """What is wrong between guests and allocations, and what was done about it."""
+        body = _load(_AuditSchema(), params)
+        confirmed = body["confirmed"]
+        orders = Orders(
+            heal=body["heal"],
+            delete=body["delete"],
+            confirmed=None if confirmed is None else frozenset(confirmed),
+            dry_run=body["dry_run"],
+            min_age=body["min_age"],
+            consumers=frozenset(body["consumers"]),
+        )
         try:
-            world, client = self._agent.pipeline.world, self._agent.client
-            there = {provider.uuid for provider in client.providers_in_tree(world.tree.root.uuid)}
-            held = allocations_by_consumer(client, [z.uuid for z in world.zones if z.uuid in there])
-        except PlacementError as error:
+            outcomes = self._agent.audit(orders)
+        except (PlacementError, DriverError) as error:
             raise RequestError(str(error)) from error
-        guests = {view.guest.uuid for view in self._agent.pipeline.views()}
-        return [
-            {"consumer": consumer, "finding": "allocation without guest", "resources": _total(held[consumer])}
-            for consumer in sorted(held.keys() - guests)
-        ] + [
-            {"consumer": guest, "finding": "guest without allocation", "resources": {}}
-            for guest in sorted(guests - held.keys())
-        ]
+        return audit_document(outcomes, {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones})
 
     def watermark_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All lines of the watermarks, and how usage stands to them."""
@@ -370,11 +383,3 @@ def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str
             if change.before.get(name) != change.after.get(name)
         ],
     }
-
-
-def _total(held: Allocation) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for amounts in held.values():
-        for resource_class, amount in amounts.items():
-            total[resource_class] = total.get(resource_class, 0) + amount
-    return total

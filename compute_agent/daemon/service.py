@@ -20,6 +20,7 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon import cache_control
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.arrivals import Arrivals
+from compute_agent.daemon.audit import Auditor, Orders, Outcome
 from compute_agent.daemon.cache_control import Resctrl, open_resctrl
 from compute_agent.daemon.cache_entitlements import open_entitlements
 from compute_agent.daemon.controllers import build_controllers
@@ -266,6 +267,10 @@ class Agent:
 
     def _zones(self) -> Sequence[ProviderNode]:
         return self.pipeline.world.zones
+
+    def audit(self, orders: Orders) -> list[Outcome]:
+        """Compare guests and allocations, and mend them as ordered. Raises PlacementError, DriverError."""
+        return Auditor(self.pipeline, self.driver, self.client, self._reports.wake).audit(orders)
 
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""

@@ -212,6 +212,10 @@ class PlacementClient:
                 self._microversion = self._negotiate()
             return self._microversion
 
+    def knows_consumer_types(self) -> bool:
+        """Whether consumers have types in the microversion in use. Raises PlacementError."""
+        return _version(self.microversion()) > _version(_UNTYPED_MICROVERSION)
+
     def _negotiate(self) -> str:
         document = self._send("GET", "/", None, {})
         newest = max((_version(entry["max_version"]) for entry in document["versions"]), default=(0, 0))

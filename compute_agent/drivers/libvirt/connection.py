@@ -116,10 +116,15 @@ class Connection:
 
     def running(self) -> list[Any]:
         """The active domains. Raises DriverError."""
+        return self._domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+
+    def inactive(self) -> list[Any]:
+        """The domains that are defined and do not run. Raises DriverError."""
+        return self._domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)
+
+    def _domains(self, which: int) -> list[Any]:
         try:
-            domains: list[Any] = self._open_handle().listAllDomains(
-                self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
-            )
+            domains: list[Any] = self._open_handle().listAllDomains(which)
         except self.libvirt.libvirtError as error:
             raise DriverError(f"libvirtd at {self.uri} does not list domains: {error}") from error
         return domains

@@ -27,9 +27,11 @@ from compute_agent.drivers.base import (
     GuestGoneError,
     Listener,
 )
+from compute_agent.drivers.flavor import Flavor
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.connection import Connection
 from compute_agent.drivers.libvirt.definition import RESTRICTIVE, Binding, parse_binding, parse_definition
+from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.qemu import Process
 from compute_agent.drivers.libvirt.running import Running
 from compute_agent.drivers.libvirt.tuning import Tuning
@@ -84,6 +86,15 @@ class LibvirtDriver:
         with self._lock:
             running = list(self._running.values())
         return [it.guest for it in running if it.is_alive]
+
+    def flavor(self, guest: Guest) -> Flavor:
+        """What Nova wrote into the domain about the order; empty if it was not Nova that made it."""
+        with self._on_domain(self._known(guest), "is not described") as domain:
+            return read_flavor(domain.XMLDesc())
+
+    def dormant(self) -> frozenset[str]:
+        """The domains that are defined and do not run."""
+        return frozenset(domain.UUIDString() for domain in self._connection.inactive())
 
     def watch(self, listener: Listener) -> None:
         """Call ``listener`` for every domain that starts, ends or gets other settings from now on."""

@@ -83,6 +83,11 @@ class Agent:
         assert done.returncode == 0, done.stderr + self.log()
         return json.loads(done.stdout)
 
+    def audit(self, *arguments):
+        """Exit status and findings of an audit."""
+        done = self.cli("audit", *arguments, "-f", "json")
+        return done.returncode, json.loads(done.stdout)
+
     def wait_for(self, condition):
         deadline = time.monotonic() + SECONDS
         while not (value := condition()):

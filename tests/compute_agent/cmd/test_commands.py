@@ -147,16 +147,13 @@ def test_every_command_of_the_daemon_prints_every_format(agent):
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "up")
     guest = agent.ask("guest", "run", "--name", "g", "--", "sleep", "60")
-    for command in ("status", "guest list", "guest show g", "inventory show", "audit"):
+    for command in ("status", "guest list", "guest show g", "inventory show"):
         for form, parse in FORMATS.items():
             done = agent.cli(*command.split(), "-f", form)
             assert done.returncode == 0, done.stderr
             assert parse(done.stdout)
     assert agent.ask("guest", "list") == [
         {name: guest[name] for name in ("uuid", "name", "pid", "vcpus", "kind", "cpus", "refused")}
-    ]
-    assert agent.ask("audit") == [
-        {"consumer": guest["uuid"], "finding": "guest without allocation", "resources": ""}
     ]
     assert {row["differs"] for row in agent.ask("inventory", "show")} == {False}
 

@@ -83,7 +83,7 @@ def test_a_guest_that_dies_is_forgotten_and_its_cpu_free(agent, claim, client, u
     guest = agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "100")
     os.kill(guest["pid"], signal.SIGKILL)
     agent.wait_for(lambda: agent.ask("guest", "list") == [])
-    assert [row["finding"] for row in agent.ask("audit")] == ["allocation without guest"]
+    assert [row["finding"] for row in agent.audit()[1]] == ["allocation without guest"]
     assert agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "100")["cpus"] == "0"
 
 

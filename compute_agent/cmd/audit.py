@@ -1,0 +1,93 @@
+"""``compute-agent audit``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from compute_agent.cmd.base import Lines, Lister
+from compute_agent.daemon.audit import DEFAULT_MIN_AGE
+
+_COLUMNS = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
+
+NOTHING_FOUND = 0
+FOUND = 3
+ALL_MENDED = 4
+
+
+class Audit(Lister):
+    """Compare the guests of this host with what Placement says they hold: guests without an allocation,
+    allocations without a guest, other amounts than guests use, and guests for which there is no place.
+
+    The exit status is that of nova-manage placement audit: 0 nothing was found, 3 something was, 4 all that
+    was found was mended; 1 an error.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--heal",
+            action="store_true",
+            help="create the allocations that guests miss, on the providers of the CPUs where they run",
+        )
+        parser.add_argument(
+            "--delete",
+            action="store_true",
+            help="delete this host's part of allocations that have had no guest for --min-age; they are"
+            " shown first, and nothing happens without a yes",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
+        parser.add_argument(
+            "--min-age",
+            type=float,
+            default=DEFAULT_MIN_AGE,
+            metavar="SECONDS",
+            help="how long the agent must have known an allocation without a guest before it is deleted;"
+            f" after a restart it begins to count anew. The default is {DEFAULT_MIN_AGE:.0f}.",
+        )
+        parser.add_argument(
+            "--consumer",
+            action="append",
+            default=[],
+            metavar="UUID",
+            help="look at this consumer only; may be given several times",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print the findings; the exit status tells of them."""
+        self._status = NOTHING_FOUND
+        failed = super().run(parsed_args)
+        return failed or self._status
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        wish = {"min_age": parsed_args.min_age, "consumers": parsed_args.consumer}
+        orders = {"heal": parsed_args.heal, "delete": parsed_args.delete, "dry_run": parsed_args.dry_run}
+        if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:
+            orders["confirmed"] = self._confirmed(wish)
+        rows = self.ask("audit", {**wish, **orders})
+        if rows:
+            mended = all(row["outcome"] == "done" for row in rows)
+            self._status = ALL_MENDED if mended else FOUND
+        return _COLUMNS, [
+            tuple(Lines(row[name]) if name == "resources" else row[name] for name in _COLUMNS) for row in rows
+        ]
+
+    def _confirmed(self, wish: dict[str, Any]) -> list[str]:
+        """Show what would be deleted, and ask. The consumers of which that is wanted."""
+        rows = self.ask("audit", {**wish, "delete": True, "dry_run": True})
+        doomed = [row for row in rows if row["remedy"] == "--delete" and row["outcome"] == "would be done"]
+        if not doomed:
+            return []
+        for row in doomed:
+            held = Lines(row["resources"]).human_readable().replace("\n", "; ")
+            self.app.stderr.write(f"to be deleted: {row['consumer']} ({held}), {row['detail']}\n")
+        self.app.stderr.write(f"Delete these {len(doomed)} allocations? [y/N] ")
+        self.app.stderr.flush()
+        if self.app.stdin.readline().strip().lower() not in ("y", "yes"):
+            self.app.stderr.write("Nothing is deleted.\n")
+            return []
+        return [row["consumer"] for row in doomed]

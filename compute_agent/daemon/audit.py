@@ -1,0 +1,264 @@
+"""Compare the guests of the host with what Placement says they hold, and mend that where it is asked for.
+
+Whoever decides to take an allocation away knows less than the one who made it: a guest may be on its way, or
+may wait to come back. So only what has had no guest for a while is deleted, as it is and nothing else: the
+consumer and the guests are looked at again just before, and the consumer's generation makes Placement refuse
+what somebody changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from compute_agent.daemon.places import locate
+from compute_agent.daemon.reporting import allocations_by_consumer
+from compute_agent.drivers.base import Driver, Guest, GuestGoneError
+from compute_agent.drivers.flavor import Flavor, OrderedGuests
+from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.policy.base import Assignment, EmulatorPolicy
+from compute_agent.report.audit import Allocation, Finding, Inhabitant, Kind, allocation_for, compare
+from compute_agent.report.client import ConsumerAllocations, PlacementClient
+from compute_agent.report.errors import ConcurrentUpdateError, ConflictError
+from compute_agent.report.reporter import Reporter
+from compute_agent.report.rooms import Place, Rooms
+
+LOG = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 4
+
+DEFAULT_MIN_AGE = 3600.0
+"""Longer than a guest takes to come, its image copied: seconds."""
+
+UNKNOWN_OWNER = "00000000-0000-0000-0000-000000000000"
+"""Project and user of guests whose owner nobody knows; Placement has the same for consumers of old."""
+
+_GUEST_TYPE = "INSTANCE"
+_MIGRATION_TYPE = "MIGRATION"
+
+_HEAL, _DELETE = "--heal", "--delete"
+
+Decision = ConsumerAllocations | str
+"""What a consumer shall hold, or why nothing is changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What to mend: create what guests miss, delete what has had no guest for ``min_age`` seconds, of the
+    ``confirmed`` alone unless that is None. With ``dry_run`` it is only said what would be done.
+    ``consumers`` are those looked at; all if empty.
+    """
+
+    heal: bool = False
+    delete: bool = False
+    confirmed: frozenset[str] | None = None
+    dry_run: bool = False
+    min_age: float = DEFAULT_MIN_AGE
+    consumers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finding, the switch that mends it (empty: none does), and what came of that."""
+
+    finding: Finding
+    remedy: str = ""
+    outcome: str = ""
+
+
+class Auditor:
+    """One audit of one host."""
+
+    def __init__(
+        self, pipeline: Pipeline, driver: Driver, client: PlacementClient, changed: Callable[[], None]
+    ) -> None:
+        """``changed`` is called after allocations were changed."""
+        self._pipeline = pipeline
+        self._driver = driver
+        self._client = client
+        self._changed = changed
+        self._flavors: dict[str, Flavor] = {}
+
+    def audit(self, orders: Orders) -> list[Outcome]:
+        """What is wrong, and what was done about it. Raises PlacementError, DriverError: nothing is done as
+        long as it is not known what is held and what runs.
+        """
+        world = self._pipeline.world
+        reader = Reporter(self._client, {}, lambda owned: None)
+        reported = reader.reported(world.tree.root.uuid)
+        # What is held before who is there: a guest that comes in between has what it was given before.
+        held = allocations_by_consumer(
+            self._client, [zone.uuid for zone in world.zones if zone.uuid in reported]
+        )
+        guests = {guest.uuid: guest for guest in self._inhabitants()}
+        inventories = {uuid: provider.inventories for uuid, provider in reported.items()}
+        rooms = Rooms(reader.server_tree(world.tree), inventories, held)
+        outcomes = []
+        for finding in compare(guests.values(), held, self._dormant()):
+            if orders.consumers and finding.consumer not in orders.consumers:
+                continue
+            match finding.kind:
+                case Kind.UNALLOCATED:
+                    outcome = self._create(finding, guests[finding.consumer], rooms, orders)
+                case Kind.UNUSED:
+                    outcome = self._delete(finding, orders)
+                case _:
+                    outcome = Outcome(finding)
+            outcomes.append(outcome)
+        return outcomes
+
+    # What is there
+
+    def _inhabitants(self) -> list[Inhabitant]:
+        views = {view.guest.uuid: view for view in self._pipeline.views()}
+        places = locate(self._driver, self._pipeline.world)
+        found = []
+        for guest in self._driver.guests():
+            try:
+                flavor = self._flavor(guest)
+            except GuestGoneError:
+                continue
+            self._flavors[guest.uuid] = flavor
+            place = places.get(guest.uuid, Place())
+            found.append(_inhabitant(guest, flavor, views.get(guest.uuid), place))
+        return found
+
+    def _flavor(self, guest: Guest) -> Flavor:
+        return self._driver.flavor(guest) if isinstance(self._driver, OrderedGuests) else Flavor()
+
+    def _dormant(self) -> frozenset[str]:
+        return self._driver.dormant() if isinstance(self._driver, OrderedGuests) else frozenset()
+
+    def _is_here(self, consumer: str) -> bool:
+        running = {guest.uuid for guest in self._driver.guests()}
+        return consumer in running or consumer in self._dormant()
+
+    # What is done
+
+    def _create(self, finding: Finding, guest: Inhabitant, rooms: Rooms, orders: Orders) -> Outcome:
+        allocation = allocation_for(guest, rooms)
+        if isinstance(allocation, str):
+            return Outcome(finding, _HEAL, f"not possible: {allocation}")
+
+        def decide(record: ConsumerAllocations) -> Decision:
+            if self._pipeline.world.own_part(record.resources):
+                return "not needed: it has an allocation by now"
+            if record.resources:
+                return "left: it holds something on other hosts, as guests do that are migrated"
+            if not self._is_here(guest.uuid):
+                return "not needed: it is gone"
+            flavor = self._flavors[guest.uuid]
+            return replace(
+                record,
+                resources=allocation,
+                project_id=flavor.project_id or UNKNOWN_OWNER,
+                user_id=flavor.user_id or UNKNOWN_OWNER,
+                consumer_type=_GUEST_TYPE if self._client.knows_consumer_types() else None,
+            )
+
+        outcome = self._carry_out(guest.uuid, decide, orders.heal, orders.dry_run)
+        _take(rooms, allocation)
+        return Outcome(replace(finding, allocation=allocation), _HEAL, outcome)
+
+    def _delete(self, finding: Finding, orders: Orders) -> Outcome:
+        age = self._age(finding)
+
+        def decide(record: ConsumerAllocations) -> Decision:
+            ours = self._pipeline.world.own_part(record.resources)
+            if ours != finding.allocation:
+                return "left: somebody changes it"
+            if record.consumer_type == _MIGRATION_TYPE:
+                return "left: a migration holds it"
+            if age < orders.min_age:
+                return f"left: it has been without a guest for {age:.0f} s, as far as is known"
+            if orders.confirmed is not None and finding.consumer not in orders.confirmed:
+                return "left: it was not among those confirmed"
+            if self._is_here(finding.consumer):
+                return "not needed: its guest is here by now"
+            rest = {uuid: amounts for uuid, amounts in record.resources.items() if uuid not in ours}
+            return replace(record, resources=rest)
+
+        outcome = self._carry_out(finding.consumer, decide, orders.delete, orders.dry_run)
+        return Outcome(replace(finding, detail=f"without a guest for {age:.0f} s"), _DELETE, outcome)
+
+    def _age(self, finding: Finding) -> float:
+        """For how many seconds an allocation is known to have been as it is, without a guest."""
+        known = self._pipeline.unclaimed.get(finding.consumer)
+        if known is None or known.allocation != finding.allocation:
+            return 0.0
+        return time.monotonic() - known.since
+
+    def _carry_out(
+        self, consumer: str, decide: Callable[[ConsumerAllocations], Decision], ordered: bool, dry_run: bool
+    ) -> str:
+        """What came of it, in words. What a consumer holds is read again when somebody else changed it."""
+        if not ordered and not dry_run:
+            return ""
+        reason = ""
+        for _ in range(MAX_ATTEMPTS):
+            wanted = decide(self._client.allocations(consumer))
+            if isinstance(wanted, str):
+                return wanted
+            if dry_run:
+                return "would be done"
+            try:
+                self._client.set_allocations(wanted)
+            except ConflictError as error:
+                reason = f"refused: {error}"
+                if isinstance(error, ConcurrentUpdateError):
+                    continue
+                break
+            LOG.info("The audit made consumer %s hold %s", consumer, wanted.resources or "nothing")
+            self._changed()
+            return "done"
+        return reason
+
+
+def _inhabitant(guest: Guest, flavor: Flavor, view: GuestView | None, place: Place) -> Inhabitant:
+    settings = guest.settings
+    if view is not None and view.assignment is not None and view.assignment.held:
+        place = _place_of(view.assignment)
+    return Inhabitant(
+        guest.uuid,
+        guest.name,
+        settings.vcpus,
+        place,
+        flavor.dedicated,
+        settings.emulator_policy is EmulatorPolicy.ISOLATE,
+        flavor.resources,
+        "" if view is None else view.refusal,
+    )
+
+
+def _place_of(assignment: Assignment) -> Place:
+    alone = all(cpus <= assignment.held for cpus in assignment.vcpu_cpus)
+    vcpus = len(assignment.vcpu_cpus)
+    return Place(assignment.held, assignment.cpus - assignment.held, vcpus if alone else 0)
+
+
+def _take(rooms: Rooms, allocation: Allocation) -> None:
+    for provider, amounts in allocation.items():
+        for name, amount in amounts.items():
+            rooms.take(provider, name, amount)
+
+
+def audit_document(outcomes: list[Outcome], names: dict[str, str]) -> list[dict[str, Any]]:
+    """An audit as the command line shows it; ``names`` are those of providers by uuid."""
+    return [
+        {
+            "finding": it.finding.kind.value,
+            "consumer": it.finding.consumer,
+            "name": it.finding.name,
+            "resources": {
+                names.get(uuid, uuid): dict(amounts) for uuid, amounts in it.finding.allocation.items()
+            },
+            "detail": it.finding.detail,
+            "remedy": it.remedy,
+            "outcome": it.outcome,
+        }
+        for it in outcomes
+    ]

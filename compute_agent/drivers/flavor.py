@@ -1,0 +1,35 @@
+"""What a guest was ordered with, where its driver knows that, and which guests exist without running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from compute_agent.drivers.base import Guest
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """An order: amounts by resource class, CPUs left out, and the ids of its owner (empty if unknown).
+
+    ``dedicated`` is how many guest CPUs are to have CPUs of their own; None if that is not said.
+    """
+
+    resources: Mapping[str, int] = field(default_factory=dict)
+    dedicated: int | None = None
+    project_id: str = ""
+    user_id: str = ""
+
+
+@runtime_checkable
+class OrderedGuests(Protocol):
+    """A driver whose guests are defined by somebody else, and outlive their processes."""
+
+    def flavor(self, guest: Guest) -> Flavor:
+        """What a guest was ordered with. Raises GuestGoneError, DriverError."""
+        ...
+
+    def dormant(self) -> frozenset[str]:
+        """The uuids of the guests that are defined here and do not run now. Raises DriverError."""
+        ...

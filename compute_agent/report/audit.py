@@ -1,0 +1,134 @@
+"""What is wrong between the guests of a host and what Placement says they hold, and what would mend it: pure
+functions.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from compute_agent.report.rooms import Held, Place, Rooms
+
+Allocation = Mapping[str, Mapping[str, int]]
+
+
+class Kind(enum.StrEnum):
+    """What can be found."""
+
+    UNALLOCATED = "guest without allocation"
+    UNUSED = "allocation without guest"
+    DIFFERENT = "other amounts than the guest uses"
+    REFUSED = "guest without a place"
+
+
+@dataclass(frozen=True, slots=True)
+class Inhabitant:
+    """A guest that runs here.
+
+    ``vcpus`` are its guest CPUs, ``dedicated`` those of them that it is meant to have CPUs of its own for
+    (None: nobody said). ``extra_cpu``: emulator threads have a CPU of their own too, if any has.
+    ``resources`` is what it was ordered with beside CPUs, by class. ``place`` is where it runs, ``refusal``
+    why it has no place.
+    """
+
+    uuid: str
+    name: str
+    vcpus: int
+    place: Place
+    dedicated: int | None = None
+    extra_cpu: bool = False
+    resources: Mapping[str, int] = field(default_factory=dict)
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. ``allocation`` is what the consumer holds here; ``detail`` says more."""
+
+    kind: Kind
+    consumer: str
+    name: str = ""
+    allocation: Allocation = field(default_factory=dict)
+    detail: str = ""
+
+
+def compare(guests: Iterable[Inhabitant], held: Held, dormant: frozenset[str]) -> list[Finding]:
+    """All that is wrong, by kind. ``held`` is what all consumers hold of this host; ``dormant`` are guests
+    that belong here and do not run, and may well hold something.
+    """
+    running = {guest.uuid: guest for guest in guests}
+    findings = [
+        Finding(Kind.UNUSED, consumer, allocation=allocation)
+        for consumer, allocation in held.items()
+        if consumer not in running and consumer not in dormant
+    ]
+    for guest in running.values():
+        allocation = held.get(guest.uuid, {})
+        if not allocation:
+            findings.append(Finding(Kind.UNALLOCATED, guest.uuid, guest.name))
+        elif differences := _differences(guest, total(allocation)):
+            findings.append(Finding(Kind.DIFFERENT, guest.uuid, guest.name, allocation, differences))
+        if guest.refusal:
+            findings.append(Finding(Kind.REFUSED, guest.uuid, guest.name, allocation, guest.refusal))
+    return sorted(findings, key=lambda finding: (list(Kind).index(finding.kind), finding.consumer))
+
+
+def total(allocation: Allocation) -> dict[str, int]:
+    """Amounts by class, whatever the provider."""
+    amounts: Counter[str] = Counter()
+    for resources in allocation.values():
+        amounts.update(resources)
+    return dict(amounts)
+
+
+def needs(guest: Inhabitant, holds: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The amounts by class that a guest should hold.
+
+    How many of its CPUs are dedicated is told by its order; else by what it holds, as far as it has the guest
+    CPUs for that; else by where it runs.
+    """
+    extra = int(guest.extra_cpu)
+    own = len(guest.place.own)
+    if guest.dedicated is not None:
+        pcpu = guest.dedicated + (extra if guest.dedicated else 0)
+    elif holds is not None:
+        pcpu = min(holds.get("PCPU", 0), guest.vcpus + extra)
+    elif guest.place.pinned_vcpus:
+        return {"PCPU": own, **guest.resources}  # siblings that are kept empty count
+    else:
+        pcpu = min(own, guest.vcpus + extra)
+    vcpu = guest.vcpus - (pcpu - extra if pcpu else 0)
+    amounts = {"PCPU": pcpu, "VCPU": vcpu, **guest.resources}
+    return {name: amount for name, amount in amounts.items() if amount > 0}
+
+
+def _differences(guest: Inhabitant, holds: Mapping[str, int]) -> str:
+    """What of a guest's holding is not what it needs, in words. CPUs that it was given for siblings which it
+    keeps empty are right as well.
+    """
+    wanted = {"PCPU": 0, "VCPU": 0} | needs(guest, holds)
+    if holds.get("PCPU", 0) == len(guest.place.own) > wanted["PCPU"] and guest.place.pinned_vcpus:
+        wanted["PCPU"] = len(guest.place.own)
+    return ", ".join(
+        f"holds {holds.get(name, 0)} {name}, uses {amount}"
+        for name, amount in sorted(wanted.items())
+        if holds.get(name, 0) != amount
+    )
+
+
+def allocation_for(guest: Inhabitant, rooms: Rooms) -> Allocation | str:
+    """What a guest that holds nothing here should hold, on the providers of the CPUs where it runs; or why
+    that cannot be.
+    """
+    amounts = needs(guest)
+    place = guest.place
+    found = rooms.fit({}, amounts, place) if place.own else rooms.fit_together({}, amounts, place.floating)
+    if isinstance(found, str):
+        return found
+    allocation: dict[str, dict[str, int]] = {}
+    for name, parts in found.items():
+        for provider, amount in parts.items():
+            allocation.setdefault(provider, {})[name] = amount
+    return allocation

@@ -1,0 +1,123 @@
+"""``compute-agent audit``: findings, what mends them, and exit statuses."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.compute_agent.cmd.agents import MAIN
+
+PARSERS = {
+    "json": json.loads,
+    "yaml": yaml.safe_load,
+    "csv": lambda text: list(csv.DictReader(io.StringIO(text))),
+}
+
+
+@pytest.fixture
+def unused(agent, claim, uid):
+    """A consumer that holds the dedicated CPU, without a guest."""
+    claim(uid, PCPU=1)
+    return uid
+
+
+def start(agent):
+    return agent.ask("guest", "run", "--vcpus", "1", "--", "sleep", "100")["uuid"]
+
+
+def answer(agent, text, *arguments):
+    """What becomes of an audit whose question is answered."""
+    command = [*MAIN, "--config-file", agent.ini, "audit", "-f", "json", *arguments]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_where_nothing_is_wrong(agent, numa_node):
+    assert agent.audit() == (0, [])
+    assert agent.audit("--heal", "--delete", "--yes") == (0, [])
+
+
+@pytest.mark.parametrize("form", [*PARSERS, "table"])
+def test_findings_in_every_format(agent, unused, form):
+    done = agent.cli("audit", "-f", form)
+    assert done.returncode == 3
+    if form == "table":
+        assert "testhost_NUMA_0: PCPU=1" in done.stdout
+    else:
+        (row,) = PARSERS[form](done.stdout)
+        assert (row["finding"], row["consumer"]) == ("allocation without guest", unused)
+        assert row["remedy"] == "--delete"
+
+
+def test_a_guest_is_healed_and_told_so(agent, client, numa_node):
+    uuid = start(agent)
+    assert agent.audit()[0] == 3
+    status, (row,) = agent.audit("--heal", "--dry-run")
+    assert (status, row["outcome"], row["resources"]) == (
+        3,
+        "would be done",
+        {"testhost_NUMA_0": {"VCPU": 1}},
+    )
+    assert client.allocations(uuid).resources == {}
+    status, (row,) = agent.audit("--heal")
+    assert (status, row["outcome"]) == (4, "done")
+    assert client.allocations(uuid).resources == {numa_node: {"VCPU": 1}}
+    agent.wait_for(lambda: agent.ask("guest", "show", uuid)["kind"] == "shared")
+    assert agent.audit() == (0, [])
+
+
+def test_nothing_is_deleted_before_it_is_old(agent, client, unused):
+    status, (row,) = agent.audit("--delete", "--yes")
+    assert status == 3
+    assert row["outcome"].startswith("left: it has been without a guest for 0 s")
+    assert client.allocations(unused).resources != {}
+
+
+def test_nothing_is_deleted_without_a_yes(agent, client, unused):
+    for text in ("n\n", "\n", ""):
+        done = answer(agent, text, "--delete", "--min-age", "0")
+        assert done.returncode == 3
+        assert f"to be deleted: {unused} (testhost_NUMA_0: PCPU=1), without a guest for 0 s" in done.stderr
+        assert "Nothing is deleted." in done.stderr
+        assert client.allocations(unused).resources != {}
+    assert answer(agent, "y\n", "--delete", "--min-age", "0").returncode == 4
+    assert client.allocations(unused).resources == {}
+
+
+def test_what_a_script_deletes(agent, client, unused):
+    status, (row,) = agent.audit("--delete", "--yes", "--min-age", "0", "--consumer", unused)
+    assert (status, row["outcome"]) == (4, "done")
+    assert client.allocations(unused).resources == {}
+
+
+def test_age_counts_from_the_guests_end(agent, claim, client, uid):
+    claim(uid, PCPU=1)
+    agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "100")
+    agent.ask("guest", "stop", uid)
+    _, (row,) = agent.audit("--delete", "--yes", "--min-age", "0.01")
+    assert row["outcome"] == "done"
+
+
+def test_a_guest_that_uses_other_amounts_is_told(agent, claim, uid):
+    claim(uid, PCPU=1)
+    agent.ask("guest", "run", "--uuid", uid, "--vcpus", "2", "--", sys.executable, "-c", "input()")
+    status, (row,) = agent.audit("--heal", "--delete", "--yes")
+    assert (status, row["detail"], row["remedy"]) == (3, "holds 0 VCPU, uses 1", "")
+
+
+def test_bad_options_are_named(agent, numa_node):
+    done = agent.cli("audit", "--min-age", "-1")
+    assert done.returncode == 1
+    assert "min_age" in done.stderr
+
+
+def test_placement_away_is_an_error(agent, live_placement):
+    agent.start()
+    live_placement.stop()
+    done = agent.cli("audit")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert os.linesep not in done.stderr.strip()

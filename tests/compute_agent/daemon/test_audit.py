@@ -1,0 +1,271 @@
+"""Audits of a fake host on the real service."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.daemon import audit as audit_module
+from compute_agent.daemon.audit import UNKNOWN_OWNER, Auditor, Orders
+from compute_agent.daemon.reporting import ReportLoop
+from compute_agent.drivers.base import DriverError, GuestSettings
+from compute_agent.drivers.flavor import Flavor
+from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.pipeline.events import Reconcile, StartGuest
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from compute_agent.report.errors import ConcurrentUpdateError
+from compute_agent.report.reporter import Reporter
+from compute_agent.report.rooms import Place
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.inventory.machines import machine
+
+TOPOLOGY = machine(nodes=2, cores=4)
+ROOT = "11111111-0000-4000-8000-000000000000"
+NODES = ["11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"]
+ELSEWHERE = "11111111-0000-4000-8000-00000000000f"
+GUEST, OTHER = "22222222-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
+PROJECT, USER = "33333333-0000-4000-8000-000000000001", "33333333-0000-4000-8000-000000000002"
+INVENTORIES = {"PCPU": Inventory(2, max_unit=2), "VCPU": Inventory(1, max_unit=4, allocation_ratio=4.0)}
+TREE = ProviderTree(
+    (
+        ProviderNode("h", ROOT, None, cpus=TOPOLOGY.online),
+        *(
+            ProviderNode(f"h_{n.id}", NODES[n.id], ROOT, INVENTORIES, cpus=n.cpus)
+            for n in TOPOLOGY.numa_nodes
+        ),
+    )
+)
+SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
+HEAL, DELETE = Orders(heal=True), Orders(delete=True, min_age=0.0)
+
+
+class Driver(FakeDriver):
+    """Guests that somebody ordered."""
+
+    def __init__(self):
+        super().__init__(TOPOLOGY.online)
+        self.flavors, self.defined = {}, set()
+
+    def flavor(self, guest):
+        return self.flavors.get(guest.uuid, Flavor())
+
+    def dormant(self):
+        return frozenset(self.defined - self.running.keys())
+
+
+class Rig:
+    """A host that has reported, and what is audited of it."""
+
+    def __init__(self, client, monkeypatch):
+        self.client = client
+        self.driver = Driver()
+        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        controllers = (CpusetController(self.driver),)
+        self.pipeline = Pipeline(world, self.driver, controllers, lambda guests: None, Metrics())
+        self.pipeline.start({})
+        reporter = Reporter(client, {}, lambda owned: None)
+        self.loop = ReportLoop(reporter, client, self.pipeline, Metrics(), 60, 300)
+        client.create_provider(ELSEWHERE, "elsewhere", None)
+        client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}}, 0)
+        monkeypatch.setattr(audit_module, "locate", lambda driver, world: self.places())
+        self.report()
+
+    def places(self):
+        """Where the guests of the fake kernel run."""
+        found = {}
+        for guest in self.driver.guests():
+            cpus = self.driver.observed_cpus(guest)
+            alone = cpus <= SETS.dedicated
+            found[guest.uuid] = (
+                Place(cpus, frozenset(), guest.settings.vcpus) if alone else Place(floating=cpus)
+            )
+        return found
+
+    def report(self):
+        assert self.loop.once()
+        self.pipeline.submit(Reconcile()).result(10)  # and all before
+
+    def claim(self, consumer, allocation, consumer_type="INSTANCE"):
+        record = self.client.allocations(consumer)
+        self.client.set_allocations(
+            replace(record, resources=allocation, project_id="p", user_id="u", consumer_type=consumer_type)
+        )
+
+    def held(self, consumer):
+        return self.client.allocations(consumer).resources
+
+    def run(self, uuid=GUEST, vcpus=1, allocation=None):
+        event = StartGuest(uuid, uuid, GuestSettings(vcpus), ("x",), allocation or {}, time.monotonic())
+        return self.pipeline.submit(event).result(10).guest
+
+    def audit(self, orders=Orders()):  # noqa: B008
+        auditor = Auditor(self.pipeline, self.driver, self.client, lambda: None)
+        return [(it.finding.kind.name, it.finding.consumer, it.outcome) for it in auditor.audit(orders)]
+
+
+@pytest.fixture
+def rig(client, monkeypatch):
+    rig = Rig(client, monkeypatch)
+    yield rig
+    rig.pipeline.stop()
+
+
+class TestHealing:
+    """Guests get the allocations that they miss, if that is ordered."""
+
+    def test_a_plain_audit_changes_nothing(self, rig):
+        rig.run()
+        assert rig.audit() == [("UNALLOCATED", GUEST, "")]
+        assert rig.audit(Orders(heal=True, dry_run=True)) == [("UNALLOCATED", GUEST, "would be done")]
+        assert rig.held(GUEST) == {}
+
+    def test_a_guest_on_shared_cpus_gets_vcpu(self, rig):
+        rig.run(vcpus=2)
+        assert rig.audit(HEAL) == [("UNALLOCATED", GUEST, "done")]
+        record = rig.client.allocations(GUEST)
+        assert record.resources == {NODES[0]: {"VCPU": 2}}
+        assert (record.project_id, record.consumer_type) == (UNKNOWN_OWNER, "INSTANCE")
+        assert rig.audit(HEAL) == []
+
+    def test_a_guest_gets_what_was_ordered_and_its_place_then(self, rig):
+        rig.run(vcpus=2)
+        rig.driver.flavors[GUEST] = Flavor(dedicated=2, project_id=PROJECT, user_id=USER)
+        assert rig.audit(HEAL) == [("UNALLOCATED", GUEST, "done")]
+        record = rig.client.allocations(GUEST)
+        assert record.resources == {NODES[0]: {"PCPU": 2}}
+        assert (record.project_id, record.user_id) == (PROJECT, USER)
+        rig.loop.once()
+        rig.pipeline.stop()
+        assert rig.driver.observed_cpus(rig.driver.running[GUEST]) == {1, 2}
+
+    def test_a_guest_that_holds_something_on_another_host_is_left(self, rig):
+        rig.run()
+        rig.claim(GUEST, {ELSEWHERE: {"PCPU": 1}})
+        assert rig.audit(HEAL) == [
+            ("UNALLOCATED", GUEST, "left: it holds something on other hosts, as guests do that are migrated")
+        ]
+        assert rig.held(GUEST) == {ELSEWHERE: {"PCPU": 1}}
+
+    def test_two_guests_are_not_given_the_same_room(self, rig):
+        for uuid in (GUEST, OTHER):
+            rig.run(uuid, vcpus=2)
+            rig.driver.flavors[uuid] = Flavor(dedicated=2)
+        rig.claim("33333333-0000-4000-8000-000000000009", {NODES[1]: {"PCPU": 1}})
+        found = rig.audit(HEAL)
+        assert found[0] == ("UNALLOCATED", GUEST, "done")
+        assert found[1][2] == "not possible: there is no room for 2 PCPU (free: h_0 0, h_1 1)"
+
+    def test_what_somebody_else_claims_meanwhile_is_kept(self, rig, monkeypatch):
+        rig.run()
+        real = rig.client.set_allocations
+
+        def claimed_before(wanted):
+            monkeypatch.setattr(rig.client, "set_allocations", real)
+            rig.claim(GUEST, {NODES[1]: {"VCPU": 1}})
+            real(wanted)
+
+        monkeypatch.setattr(rig.client, "set_allocations", claimed_before)
+        assert rig.audit(HEAL) == [("UNALLOCATED", GUEST, "not needed: it has an allocation by now")]
+        assert rig.held(GUEST) == {NODES[1]: {"VCPU": 1}}
+
+
+class TestDeletion:
+    """Allocations without a guest go, if that is ordered and they are old enough."""
+
+    @pytest.fixture
+    def rig(self, rig):
+        rig.claim(OTHER, {NODES[0]: {"PCPU": 1}})
+        rig.report()
+        return rig
+
+    def test_only_if_ordered(self, rig):
+        assert rig.audit() == [("UNUSED", OTHER, "")]
+        assert rig.audit(HEAL) == [("UNUSED", OTHER, "")]
+        assert rig.audit(replace(DELETE, dry_run=True)) == [("UNUSED", OTHER, "would be done")]
+        assert rig.held(OTHER) == {NODES[0]: {"PCPU": 1}}
+        assert rig.audit(DELETE) == [("UNUSED", OTHER, "done")]
+        assert rig.held(OTHER) == {}
+
+    def test_a_young_one_is_left(self, rig):
+        ((_, _, outcome),) = rig.audit(replace(DELETE, min_age=60.0))
+        assert outcome.startswith("left: it has been without a guest for 0 s")
+        assert rig.held(OTHER) != {}
+
+    def test_one_that_the_agent_has_not_seen_before_has_no_age(self, rig):
+        consumer = "22222222-0000-4000-8000-000000000003"
+        rig.claim(consumer, {NODES[1]: {"PCPU": 1}})
+        outcomes = {consumer: outcome for _, consumer, outcome in rig.audit(replace(DELETE, min_age=1e-9))}
+        assert outcomes[OTHER] == "done"
+        assert outcomes[consumer].startswith("left: it has been without a guest for 0 s")
+
+    def test_what_is_held_on_other_hosts_stays(self, rig):
+        rig.claim(OTHER, {NODES[0]: {"PCPU": 1}, ELSEWHERE: {"PCPU": 3}})
+        assert rig.audit(DELETE) == [("UNUSED", OTHER, "done")]
+        assert rig.held(OTHER) == {ELSEWHERE: {"PCPU": 3}}
+
+    def test_a_migration_keeps_what_it_holds(self, rig):
+        rig.claim(OTHER, {NODES[0]: {"PCPU": 1}}, "MIGRATION")
+        assert rig.audit(DELETE) == [("UNUSED", OTHER, "left: a migration holds it")]
+
+    def test_a_guest_that_is_defined_and_does_not_run_keeps_its_allocation(self, rig):
+        rig.driver.defined.add(OTHER)
+        assert rig.audit(DELETE) == []
+
+    def test_only_what_was_confirmed(self, rig):
+        assert rig.audit(replace(DELETE, confirmed=frozenset({GUEST}))) == [
+            ("UNUSED", OTHER, "left: it was not among those confirmed")
+        ]
+        assert rig.audit(replace(DELETE, confirmed=frozenset({OTHER}))) == [("UNUSED", OTHER, "done")]
+
+    def test_only_the_consumers_that_are_named(self, rig):
+        assert rig.audit(replace(DELETE, consumers=frozenset({GUEST}))) == []
+        assert rig.held(OTHER) != {}
+
+    def test_a_guest_that_comes_meanwhile_keeps_its_allocation(self, rig, monkeypatch):
+        real = rig.client.allocations
+
+        def allocations(consumer):
+            if OTHER not in rig.driver.running:
+                rig.driver.create(OTHER, "o", GuestSettings(), ())
+            return real(consumer)
+
+        monkeypatch.setattr(rig.client, "allocations", allocations)
+        assert rig.audit(DELETE) == [("UNUSED", OTHER, "not needed: its guest is here by now")]
+        assert real(OTHER).resources != {}
+
+    def test_what_changes_between_look_and_request_is_left(self, rig, monkeypatch):
+        real = rig.client.set_allocations
+
+        def changed_before(wanted):
+            monkeypatch.setattr(rig.client, "set_allocations", real)
+            rig.claim(OTHER, {NODES[0]: {"PCPU": 2}})
+            real(wanted)
+
+        monkeypatch.setattr(rig.client, "set_allocations", changed_before)
+        assert rig.audit(DELETE) == [("UNUSED", OTHER, "left: somebody changes it")]
+        assert rig.held(OTHER) == {NODES[0]: {"PCPU": 2}}
+
+    def test_conflicts_are_tried_again_and_then_told(self, rig, monkeypatch):
+        tries = []
+
+        def refuse(wanted):
+            tries.append(wanted)
+            raise ConcurrentUpdateError("PUT", "/allocations", "changed", status=409)
+
+        monkeypatch.setattr(rig.client, "set_allocations", refuse)
+        ((_, _, outcome),) = rig.audit(DELETE)
+        assert (len(tries), outcome) == (4, "refused: PUT /allocations: HTTP 409: changed")
+
+    def test_as_long_as_nobody_knows_what_runs_nothing_is_deleted(self, rig, monkeypatch):
+        def away():
+            raise DriverError("libvirtd is away")
+
+        monkeypatch.setattr(rig.driver, "guests", away)
+        with pytest.raises(DriverError):
+            rig.audit(DELETE)
+        assert rig.held(OTHER) != {}

@@ -1,0 +1,139 @@
+"""What is wrong between guests and allocations, and what a guest should hold."""
+
+import pytest
+
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.report.audit import Finding, Inhabitant, Kind, allocation_for, compare, needs
+from compute_agent.report.rooms import Place, Rooms
+
+OWN = Place(frozenset({1, 2}), frozenset(), 2)
+FLOATING = Place(frozenset(), frozenset({4, 5}))
+
+
+def kinds(guests, held, dormant=frozenset()):
+    return [(finding.kind, finding.consumer) for finding in compare(guests, held, dormant)]
+
+
+def guest(uuid="a", vcpus=2, place=OWN, **fields):
+    return Inhabitant(uuid, uuid, vcpus, place, **fields)
+
+
+class TestFindings:
+    """What is told."""
+
+    def test_nothing_is_wrong(self):
+        assert kinds([guest()], {"a": {"node": {"PCPU": 2}}}) == []
+
+    def test_each_side_may_lack_the_other(self):
+        held = {"b": {"node": {"PCPU": 2}}}
+        assert compare([guest()], held, frozenset()) == [
+            Finding(Kind.UNALLOCATED, "a", "a"),
+            Finding(Kind.UNUSED, "b", allocation=held["b"]),
+        ]
+
+    def test_a_guest_that_does_not_run_now_may_hold_what_it_will_need(self):
+        assert kinds([], {"b": {"node": {"PCPU": 2}}}, frozenset({"b"})) == []
+
+    def test_a_refused_guest_is_told_with_the_reason(self):
+        (finding,) = compare([guest(refusal="no room")], {"a": {"node": {"PCPU": 2}}}, frozenset())
+        assert (finding.kind, finding.detail) == (Kind.REFUSED, "no room")
+
+    @pytest.mark.parametrize(
+        ("fields", "held", "detail"),
+        [
+            ({}, {"PCPU": 4}, "holds 4 PCPU, uses 2"),
+            ({"vcpus": 4}, {"PCPU": 2}, "holds 0 VCPU, uses 2"),
+            ({"vcpus": 3}, {"PCPU": 2, "VCPU": 1}, ""),
+            ({"place": FLOATING}, {"VCPU": 2}, ""),
+            ({"place": FLOATING}, {"VCPU": 3}, "holds 3 VCPU, uses 2"),
+            ({"place": FLOATING, "dedicated": 2}, {"VCPU": 2}, "holds 0 PCPU, uses 2, holds 2 VCPU, uses 0"),
+            ({"resources": {"MEMORY_MB": 2048}}, {"PCPU": 2}, "holds 0 MEMORY_MB, uses 2048"),
+            ({"resources": {"MEMORY_MB": 2048}}, {"PCPU": 2, "MEMORY_MB": 2048, "LLC": 3}, ""),
+            ({"extra_cpu": True}, {"PCPU": 3}, ""),
+            ({"extra_cpu": True, "dedicated": 2}, {"PCPU": 2}, "holds 2 PCPU, uses 3"),
+        ],
+    )
+    def test_amounts(self, fields, held, detail):
+        found = compare([guest(**fields)], {"a": {"node": held}}, frozenset())
+        assert [finding.detail for finding in found] == ([detail] if detail else [])
+
+    def test_amounts_are_summed_over_providers(self):
+        assert kinds([guest()], {"a": {"n0": {"PCPU": 1}, "n1": {"PCPU": 1}}}) == []
+
+    def test_siblings_that_are_kept_empty_may_be_held_or_not(self):
+        isolated = guest(place=Place(frozenset({0, 1, 2, 3}), frozenset(), 2))
+        for pcpu, count in ((2, 0), (4, 0), (3, 1)):
+            assert len(compare([isolated], {"a": {"node": {"PCPU": pcpu}}}, frozenset())) == count
+
+
+class TestNeeds:
+    """What a guest that holds nothing should hold."""
+
+    @pytest.mark.parametrize(
+        ("fields", "amounts"),
+        [
+            ({}, {"PCPU": 2}),
+            ({"place": FLOATING}, {"VCPU": 2}),
+            ({"place": Place(frozenset({1}), frozenset({4, 5}))}, {"PCPU": 1, "VCPU": 1}),
+            ({"place": Place(frozenset({0, 1, 2, 3}), frozenset(), 2)}, {"PCPU": 4}),
+            ({"place": FLOATING, "dedicated": 2}, {"PCPU": 2}),
+            ({"place": FLOATING, "dedicated": 2, "extra_cpu": True}, {"PCPU": 3}),
+            ({"place": FLOATING, "dedicated": 1}, {"PCPU": 1, "VCPU": 1}),
+            ({"dedicated": 0, "extra_cpu": True}, {"VCPU": 2}),
+            ({"resources": {"DISK_GB": 20}}, {"PCPU": 2, "DISK_GB": 20}),
+        ],
+    )
+    def test_amounts(self, fields, amounts):
+        assert needs(guest(**fields)) == amounts
+
+
+class TestAllocations:
+    """Where it is created."""
+
+    NODES = (frozenset({0, 1, 2, 3}), frozenset({4, 5, 6, 7}))
+
+    def rooms(self, held=None, pcpu=3):
+        inventories = {
+            "root": {"DISK_GB": Inventory(100, max_unit=100)},
+            **{
+                f"n{n}": {
+                    "PCPU": Inventory(pcpu, max_unit=pcpu),
+                    "VCPU": Inventory(1, max_unit=1, allocation_ratio=4.0),
+                    "MEMORY_MB": Inventory(4096, max_unit=4096),
+                }
+                for n in range(2)
+            },
+        }
+        nodes = (
+            ProviderNode("h", "root", None, inventories["root"], cpus=frozenset(range(8))),
+            *(
+                ProviderNode(f"h_{n}", f"n{n}", "root", inventories[f"n{n}"], cpus=cpus)
+                for n, cpus in enumerate(self.NODES)
+            ),
+        )
+        return Rooms(ProviderTree(nodes), inventories, held or {})
+
+    def test_on_the_node_where_it_runs(self):
+        there = guest(place=Place(frozenset({5, 6}), frozenset(), 2), resources={"MEMORY_MB": 1024})
+        assert allocation_for(there, self.rooms()) == {"n1": {"PCPU": 2, "MEMORY_MB": 1024}}
+
+    def test_disk_is_the_hosts(self):
+        assert allocation_for(guest(resources={"DISK_GB": 20}), self.rooms())["root"] == {"DISK_GB": 20}
+
+    def test_on_both_nodes_if_it_runs_on_both(self):
+        there = guest(place=Place(frozenset({1, 5}), frozenset(), 2))
+        assert allocation_for(there, self.rooms()) == {"n0": {"PCPU": 1}, "n1": {"PCPU": 1}}
+
+    def test_a_guest_that_floats_everywhere_is_kept_together_where_there_is_room(self):
+        ordered = guest(place=Place(floating=frozenset({3, 7})), dedicated=2, resources={"MEMORY_MB": 4096})
+        assert allocation_for(ordered, self.rooms({"x": {"n0": {"PCPU": 2}}})) == {
+            "n1": {"PCPU": 2, "MEMORY_MB": 4096}
+        }
+
+    def test_no_room_and_no_such_class(self):
+        assert allocation_for(guest(), self.rooms({"x": {"n0": {"PCPU": 3}, "n1": {"PCPU": 2}}})) == (
+            "there is no room for 2 PCPU (free: h_0 0, h_1 1)"
+        )
+        assert allocation_for(guest(resources={"VGPU": 1}), self.rooms()) == (
+            "there is no room for 1 VGPU (free: none)"
+        )
