@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from compute_agent.monitoring.targets import Target
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Totals
@@ -14,11 +14,10 @@ LOCAL, TOTAL = "local", "total"
 
 N = TypeVar("N", int, float)
 
-EVENTS = {LOCAL: LOCAL_BYTES, TOTAL: TOTAL_BYTES}
+KINDS = {LOCAL_BYTES: LOCAL, TOTAL_BYTES: TOTAL}
 
 
-@dataclass(frozen=True, slots=True)
-class CacheUse:
+class CacheUse(NamedTuple):
     """Use of one L3 cache: occupancy in bytes, bandwidths in bytes a second; None where it is not known."""
 
     occupancy: int | None = None
@@ -72,13 +71,7 @@ class Meter:
 
     def moved(self) -> dict[tuple[int, str], int]:
         """Bytes since the first sample, by cache id and kind; these never become less."""
-        counted = self._totals.bytes
-        return {
-            (cache, kind): counted[cache, event]
-            for cache, one in counted
-            for kind, event in EVENTS.items()
-            if one == event
-        }
+        return {(cache, KINDS[event]): amount for (cache, event), amount in self._totals.bytes.items()}
 
 
 def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:

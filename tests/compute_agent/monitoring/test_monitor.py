@@ -385,3 +385,18 @@ def test_counters_of_others_are_not_taken(tree):
     monitor.take([LS, BE, *guests], 0.0)
     assert made.files.assigned("theirs") == theirs
     assert len(monitor.unmonitored) == 3
+
+
+def test_a_round_in_which_nobody_comes_or_goes_opens_no_file(tree, monkeypatch):
+    made = tree()
+    monitor = CacheMonitor(made.files, made.platform, "a.")
+    targets = [LS, BE, *(guest(f"g{number}") for number in range(10))]
+    monitor.take(targets, 0.0)
+
+    def refuse(*_, **__):
+        raise AssertionError("something is opened")
+
+    monkeypatch.setattr("os.open", refuse)
+    monkeypatch.setattr("io.open", refuse)
+    monkeypatch.setattr("os.scandir", refuse)
+    assert all(set(use.caches) == {0, 1} for use in monitor.take(targets, 1.0).targets)
