@@ -93,7 +93,7 @@ class Assignment:
     @property
     def held(self) -> CpuSet:
         """The CPUs that no other guest may have."""
-        return frozenset(self.dedicated) | self.withheld
+        return frozenset(self.dedicated)
 
     @property
     def cpus(self) -> CpuSet:
@@ -215,14 +215,11 @@ def _what_may_be_its_own(supply: Supply, request: Request, current: Assignment) 
 
     The kernel does not show whose these are: the allocation may pay for them or not.
     """
-    # What is in use goes before what is withheld, or else the guest would change places with its siblings.
-    siblings = current.withheld.difference(current.dedicated)
-    dedicated = (*current.dedicated, *sorted(siblings))
-    yield dedicated
-    if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu:
-        emulator = _used(supply, request, dedicated, current.withheld)[-1]
-        beside = supply.topology.threads_of(emulator) - {emulator}
-        yield tuple(cpu for cpu in dedicated if cpu not in beside)
+    yield current.dedicated
+    used = _used(supply, request, current.dedicated, current.withheld)
+    if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
+        beside = supply.topology.threads_of(used[-1]) - {used[-1]}
+        yield tuple(cpu for cpu in current.dedicated if cpu not in beside)
 
 
 def _in_place(fresh: Assignment, current: Assignment) -> Assignment:

@@ -124,7 +124,8 @@ def _across_nodes(topology: Topology, available: Sequence[Room], want: Want) -> 
 def _unlike(available: Sequence[Room]) -> Iterable[Room]:
     """The first of the rooms that differ in nothing but their numbers."""
     return {
-        (room.piece.node, room.free == room.piece.cpus, room.amounts): room for room in reversed(available)
+        (room.piece.node, room.piece.package, room.free == room.piece.cpus, room.amounts): room
+        for room in reversed(available)
     }.values()
 
 

@@ -113,6 +113,7 @@ def test_results_are_printed_and_written(tmp_path, monkeypatch, capsys):
     assert all(0 < one["accepted"] <= one["asked"] == 60 for one in scores)
 
 
+@pytest.mark.slow
 def test_nova_is_asked_the_same():
     if not is_installed(NOVA, NOVA_REQUIREMENTS):
         pytest.skip("Nova is not installed for comparison: run python -m tests.benchmark.policies once")

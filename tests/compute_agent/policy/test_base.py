@@ -178,6 +178,11 @@ class TestIsolatedGuestsThatRun:
         assert (kept.vcpu_cpus, kept.emulator_cpus) == (({1}, {3}), {4})
         assert kept.held == held
 
+    def test_it_needs_a_place_when_it_comes_to_hold_dedicated_cpus(self):
+        wanted = isolated(5, emulator=EmulatorPolicy.ISOLATE)
+        shared = aware(self.supply(), dataclasses.replace(wanted, demands=()))
+        assert refit(self.supply(guest=shared.held), wanted, shared) is None
+
     def test_it_stays_when_an_empty_sibling_goes_offline(self):
         placed = aware(self.supply(), isolated(4))
         without = machine(cores=4, threads=2, offline=frozenset({1}))
