@@ -10,14 +10,24 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 CHECKOUT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", CHECKOUT.parent / "shared"))
 SCRIPTS = SHARED / "vm"
+HOST = "10.0.2.2"
+"""The loopback of this host, as seen from a machine with `--net`."""
 FOLDER = Path(os.environ.get("RDT_VM", "/opt/rdt-vm"))
 PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+AGENT = (
+    *("cliff", "keystoneauth1", "marshmallow", "os-resource-classes", "os-traits", "oslo.config", "oslo.log"),
+    *("prometheus_client", "SQLAlchemy", "stevedore"),
+)
+"""What the agent requires; what these require in turn is found out."""
 
 
 class MachineMissing(Exception):
@@ -46,17 +56,31 @@ def kernels() -> list[str]:
     return sorted(path.name.removeprefix("vmlinux-") for path in FOLDER.glob("vmlinux-*"))
 
 
-def stage(folder: Path) -> None:
-    """Put into a folder what a test run in the machine needs: both packages of this checkout and pytest."""
-    for name in ("compute_agent", "tests/compute_agent"):
+def stage(folder: Path, requirements: Iterable[str] = PYTEST) -> None:
+    """Put into a folder what a test run in the machine needs: both packages of this checkout, and the
+    distributions named with all that they require.
+    """
+    for name in ("compute_agent", "tests/compute_agent", "tests/vm"):
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in PYTEST:
-        for file in importlib.metadata.files(name) or ():
-            # Nothing that is to be run on its own, and nothing that is compiled: the interpreter is another.
+    for distribution in _with_requirements(requirements):
+        for file in distribution.files or ():
+            # Nothing that is to be run on its own. Programs are compiled there: the interpreter is another.
             if ".." not in file.parts and file.suffix != ".pyc":
                 target = folder / "site" / file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file.locate(), target)
+
+
+def _with_requirements(names: Iterable[str]) -> Iterable[importlib.metadata.Distribution]:
+    found: dict[str, importlib.metadata.Distribution] = {}
+    todo = list(names)
+    while todo:
+        name = todo.pop().lower()
+        if name not in found:
+            found[name] = importlib.metadata.distribution(name)
+            requirements = map(Requirement, found[name].requires or ())
+            todo += [one.name for one in requirements if one.marker is None or one.marker.evaluate()]
+    return found.values()
 
 
 def run(command: str, share: Path, *options: str, timeout: float = 900) -> Result:
