@@ -25,9 +25,7 @@ def fleet(used: list[int]) -> World:
                     {"VCPU": inventory(5, max_unit=2 if host == 1 else 9)},
                     used={"VCPU": used[2 * host]},
                 ),
-                Spec(
-                    f"numa{host}", f"cn{host}", {"VCPU": 4, "CUSTOM_A": 1}, used={"VCPU": used[2 * host + 1]}
-                ),
+                Spec(f"numa{host}", f"cn{host}", node, used={"VCPU": used[2 * host + 1]}),
             )
         )
     )
