@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import stevedore
 from cliff.formatters.base import SingleFormatter
-from stevedore.extension import Extension
 
 from compute_agent.cmd.base import Lister, ShowOne, columns
+from compute_agent.cmd.svg import offer_svg
 from compute_agent.daemon.cache_control import offered, open_resctrl
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.world import build_world
@@ -68,23 +67,6 @@ def _cache_document(platform: CachePlatform) -> dict[str, Any]:
     }
 
 
-class _Svg(SingleFormatter):
-    """Prints what is a document of its own as it is."""
-
-    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        """There are no options."""
-
-    def emit_one(
-        self,
-        column_names: Sequence[str],
-        data: Sequence[Any],
-        stdout: TextIO,
-        parsed_args: argparse.Namespace,
-    ) -> None:
-        """Print the only column."""
-        stdout.write(str(data[0]))
-
-
 class TopologyShow(ShowOne):
     """Show packages, NUMA nodes, cores and caches, and the CPUs of each; or draw them, with the guests of the
     running daemon in colour.
@@ -92,8 +74,7 @@ class TopologyShow(ShowOne):
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
         manager = super()._load_formatter_plugins()
-        if "svg" not in manager.names():
-            manager.extensions.append(Extension("svg", None, _Svg, _Svg()))  # type: ignore[arg-type]
+        offer_svg(manager)
         return manager
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
