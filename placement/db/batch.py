@@ -4,12 +4,14 @@ What SQLAlchemy does for each execution of a statement costs more than the
 database takes for most of ours, and so does waiting for one answer after the
 other. Statements that requests run all the time are therefore
 :class:`Prepared`, and a transaction gathers them in a :class:`Batch`, which
-talks to the driver (PEP 249) itself and uses psycopg's pipeline mode on
-PostgreSQL.
+talks to the driver (PEP 249) itself, and on PostgreSQL sends them together
+(:mod:`placement.db.pipeline`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -37,7 +39,7 @@ class Prepared:
         self.returns_rows = isinstance(statement, sa.Select)
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
-        """What the driver's ``execute`` takes."""
+        """What the driver takes: the values in their order, or by name if that is its style."""
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
@@ -55,19 +57,29 @@ class _Compiled(NamedTuple):
 
     @classmethod
     def of(cls, statement: Statement, dialect: sa.Dialect) -> "_Compiled":
+        if _pipelines(dialect):
+            dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
         return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))
+
+
+def _pipelines(dialect: sa.Dialect) -> bool:
+    return dialect.driver == "psycopg" and _pipeline_module().is_supported()
+
+
+@cache
+def _pipeline_module() -> ModuleType:
+    return import_module("placement.db.pipeline")  # needs psycopg, which only those have who use PostgreSQL
 
 
 class Answer:
     """What a statement of a batch will have returned."""
 
     def __init__(self, batch: "Batch", statement: Prepared, values: Values) -> None:
+        self.statement = statement
+        self.values = values
+        self.received: Rows | None = None
         self._batch = batch
-        self._statement = statement
-        self._values = values
-        self._cursor: Any = None
-        self._rows: Rows | None = None
 
     @property
     def rows(self) -> Rows:
@@ -75,25 +87,15 @@ class Answer:
 
         :raises sqlalchemy.exc.DBAPIError: one of its statements failed.
         """
-        if self._rows is None:
+        if self.received is None:
             self._batch.send()
-        assert self._rows is not None
-        return self._rows
+        assert self.received is not None
+        return self.received
 
     @property
     def scalars(self) -> list[Any]:
         """The first column of the :attr:`rows`."""
         return [row[0] for row in self.rows]
-
-    def execute(self, connection: Any, dialect: sa.Dialect) -> None:
-        """Give the statement to the driver."""
-        self._cursor = connection.cursor()
-        self._cursor.execute(*self._statement.text_and_values(dialect, self._values))
-
-    def fetch(self) -> None:
-        """Take what the statement returned from the driver."""
-        self._rows = self._cursor.fetchall() if self._statement.returns_rows else ()
-        self._cursor.close()
 
 
 class Batch:
@@ -118,27 +120,33 @@ class Batch:
         if not waiting:
             return
         dialect = self._conn.dialect
-        connection: Any = self._conn.connection.driver_connection
-        assert dialect.dbapi is not None
         try:
-            if _can_pipeline(dialect):
-                with connection.pipeline():
-                    for answer in waiting:
-                        answer.execute(connection, dialect)
-                    if commit:
-                        connection.cursor().execute("COMMIT")
-                for answer in waiting:
-                    answer.fetch()
+            if _pipelines(dialect):
+                self._exchange(waiting, commit=commit)
             else:
-                for answer in waiting:
-                    answer.execute(connection, dialect)
-                    answer.fetch()
-        except dialect.dbapi.Error as error:
-            raise exc.DBAPIError.instance(None, None, error, dialect.dbapi.Error, dialect=dialect) from error
+                self._execute(waiting)
+        except dialect.loaded_dbapi.Error as error:
+            base = dialect.loaded_dbapi.Error
+            raise exc.DBAPIError.instance(None, None, error, base, dialect=dialect) from error
 
+    def _exchange(self, waiting: Sequence[Answer], *, commit: bool) -> None:
+        pipeline = _pipeline_module()
+        dialect = self._conn.dialect
+        steps = [
+            pipeline.Step(*answer.statement.text_and_values(dialect, answer.values)) for answer in waiting
+        ]
+        connection = self._conn.connection
+        received = pipeline.exchange(connection.driver_connection, connection.info, steps, commit=commit)
+        for answer, rows in zip(waiting, received, strict=True):
+            answer.received = rows
 
-def _can_pipeline(dialect: sa.Dialect) -> bool:
-    return dialect.driver == "psycopg" and bool(dialect.loaded_dbapi.Pipeline.is_supported())
+    def _execute(self, waiting: Sequence[Answer]) -> None:
+        connection: Any = self._conn.connection.driver_connection
+        for answer in waiting:
+            cursor = connection.cursor()
+            cursor.execute(*answer.statement.text_and_values(self._conn.dialect, answer.values))
+            answer.received = cursor.fetchall() if answer.statement.returns_rows else ()
+            cursor.close()
 
 
 def places(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:

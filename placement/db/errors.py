@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from sqlalchemy import exc
 
-_SQLSTATES: Final = {"40001", "40P01", "55P03"}  # serialisation, deadlock, lock not available
+# serialisation, deadlock, lock not available, a prepared statement is gone
+_SQLSTATES: Final = {"40001", "40P01", "55P03", "26000"}
 _MYSQL_CODES: Final = {1020, 1205, 1213}  # record changed, lock wait timeout, deadlock
 
 

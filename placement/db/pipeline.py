@@ -1,0 +1,163 @@
+"""Several statements in one exchange with a PostgreSQL server, through psycopg's libpq wrapper.
+
+psycopg's own pipeline mode talks to the server for each statement that is put in,
+which costs more than the statements do. Here all that is to be sent is sent, and
+then the answers are read. See "Pipeline Mode" in the documentation of libpq.
+"""
+
+import select
+import uuid
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+from psycopg import errors
+from psycopg.adapt import Transformer
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_COMMIT: Final = "COMMIT"
+_NAMES: Final = "placement.prepared"
+_PREPARED_UP_TO: Final = 64  # parameters; statements with more differ from one request to the next
+_Names = dict[str, bytes]
+_Encoded = tuple[str, list[bytes | None]]
+
+
+class Step(NamedTuple):
+    """A statement whose parameters are ``$1``, ``$2`` and so on, and their values."""
+
+    text: str
+    values: Sequence[str | float | None]
+
+
+def is_supported() -> bool:
+    """Whether the libpq that psycopg was built with can do it."""
+    return psycopg.Pipeline.is_supported()
+
+
+def exchange(
+    connection: psycopg.Connection[Any],
+    notes: MutableMapping[Any, Any],
+    steps: Sequence[Step],
+    *,
+    commit: bool,
+) -> list[list[tuple[Any, ...]]]:
+    """Execute the statements in a transaction, which begins if there is none; the rows of each.
+
+    :param notes: what is remembered about the connection for as long as it lasts.
+    :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost.
+    """
+    begin = [Step(_BEGIN, ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
+    end = [Step(_COMMIT, ())] * commit
+    names: _Names | None = notes.get(_NAMES)
+    if names is None:
+        names = notes[_NAMES] = {}
+        # Where psycopg prepared something, it makes the server forget everything at each rollback.
+        connection.prepare_threshold = None
+    exchanging = _Exchange(connection, names)
+    encoded = [_encoded(step) for step in (*begin, *steps, *end)]
+    try:
+        exchanging.run(encoded)
+    except BaseException:
+        connection.close()  # in the middle of an exchange nothing else can be said to the server
+        raise
+    if exchanging.failure is not None:
+        error = errors.error_from_result(exchanging.failure, connection.info.encoding)
+        if isinstance(error, errors.InvalidSqlStatementName):
+            names.clear()  # somebody reset the session
+        raise error
+    transformer = Transformer(connection)
+    received = []
+    for result in exchanging.results[len(begin) : len(begin) + len(steps)]:
+        transformer.set_pgresult(result)
+        received.append(transformer.load_rows(0, result.ntuples, tuple))
+    return received
+
+
+def _encoded(step: Step) -> _Encoded:
+    """The statement with its values in PostgreSQL's text format, which ends at a NUL."""
+    values = [None if value is None else str(value).encode() for value in step.values]
+    if any(value is not None and b"\0" in value for value in values):
+        raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+    return step.text, values
+
+
+class _Exchange:
+    """One exchange, in which the connection is in pipeline mode.
+
+    ``results`` are of the statements, in their order, and ``failure`` is that of the first that failed.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], names: _Names) -> None:
+        self.results: list[PGresult] = []
+        self.failure: PGresult | None = None
+        self._pgconn = connection.pgconn
+        self._names = names
+        self._new: _Names = {}
+        self._sent: list[str | None] = []  # what is prepared, None where a statement is executed
+        self._poll = select.poll()
+        self._poll.register(self._pgconn.socket, select.POLLIN)
+
+    def run(self, steps: Iterable[_Encoded]) -> None:
+        """Send all, then read all.
+
+        :raises psycopg.OperationalError: the connection is lost.
+        """
+        self._pgconn.enter_pipeline_mode()
+        for step in steps:
+            self._send(step)
+        self._pgconn.pipeline_sync()
+        self._flush()
+        for prepared in self._sent:
+            result = self._read()
+            if result.status == ExecStatus.FATAL_ERROR and self.failure is None:
+                self.failure = result
+            if prepared is None:
+                self.results.append(result)
+            elif result.status == ExecStatus.COMMAND_OK:
+                self._names[prepared] = self._new[prepared]
+        self._next()  # the end of the pipeline
+        self._pgconn.exit_pipeline_mode()
+
+    def _send(self, step: _Encoded) -> None:
+        """Put a statement into the output, and before it what prepares it if that is not done yet."""
+        text, values = step
+        if len(values) > _PREPARED_UP_TO:
+            self._pgconn.send_query_params(text.encode(), values)
+        else:
+            name = self._names.get(text) or self._new.get(text)
+            if name is None:
+                name = self._new[text] = uuid.uuid4().hex.encode()
+                self._pgconn.send_prepare(name, text.encode())
+                self._sent.append(text)
+            self._pgconn.send_query_prepared(name, values)
+        self._sent.append(None)
+
+    def _flush(self) -> None:
+        while self._pgconn.flush():
+            self._poll.modify(self._pgconn.socket, select.POLLIN | select.POLLOUT)
+            self._poll.poll()
+            self._pgconn.consume_input()  # the server may wait for us to read
+            self._poll.modify(self._pgconn.socket, select.POLLIN)
+
+    def _read(self) -> "PGresult":
+        """The result of the next statement, for which one is due."""
+        result = self._next()
+        while self._next_or_none() is not None:
+            pass
+        return result
+
+    def _next(self) -> "PGresult":
+        result = self._next_or_none()
+        if result is None or self._pgconn.status == ConnStatus.BAD:
+            raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")
+        return result
+
+    def _next_or_none(self) -> "PGresult | None":
+        while self._pgconn.is_busy():
+            self._poll.poll()
+            self._pgconn.consume_input()
+        return self._pgconn.get_result()

@@ -1,0 +1,116 @@
+"""Exchanges with PostgreSQL: whatever happens in one, the connection is good afterwards or replaced."""
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from placement.db.batch import Prepared, places
+from placement.db.database import Database, Transaction
+from placement.db.engine import PoolOptions
+from placement.db.tables import consumers
+from placement.exceptions import InvalidRequest, Unavailable
+
+pytestmark = pytest.mark.postgresql
+
+COUNT = Prepared(sa.select(sa.func.count()).select_from(consumers))
+HALF = Prepared(sa.select(1 / sa.bindparam("number", type_=sa.Integer)))
+ECHO = Prepared(sa.select(sa.bindparam("text", type_=sa.Text), sa.cast(sa.bindparam("real"), sa.Double)))
+SLEEP = Prepared(sa.select(sa.func.pg_backend_pid(), sa.cast(sa.func.pg_sleep(30), sa.Text)))
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    if not database_url.startswith("postgresql"):
+        pytest.skip("only PostgreSQL is talked to like this")
+    database = Database(database_url, PoolOptions(max_pool_size=1, max_overflow=0, retries=1))
+    yield database
+    database.close()
+
+
+def ask(database: Database, statement: Prepared, **values: object) -> list[tuple[object, ...]]:
+    return list(database.write(lambda tx: tx.queue(statement, values)).rows)
+
+
+def echoed(database: Database, text: str | None, real: float) -> list[tuple[object, ...]]:
+    return ask(database, ECHO, text=text, real=real)
+
+
+@pytest.mark.parametrize("text", ["", "$1 %s 'x' \\", "Zoë ✓", None, "x" * 5_000_000])
+def test_values_come_back_as_they_went(database: Database, text: str | None) -> None:
+    for real in (0.1, 1e300, 1763650000.123456):
+        assert echoed(database, text, real) == [(text, real)]
+
+
+def test_large_batches_are_read_while_they_are_written(database: Database) -> None:
+    def work(tx: Transaction) -> list[int]:
+        answers = [tx.queue(ECHO, {"text": str(number % 10) * 100_000, "real": 1.0}) for number in range(100)]
+        return [len(answer.scalars[0]) for answer in answers]
+
+    assert database.write(work) == [100_000] * 100
+
+
+def test_a_nul_is_refused(database: Database) -> None:
+    with pytest.raises(InvalidRequest, match="value that the database cannot"):
+        echoed(database, "a\0b", 1.0)
+    assert echoed(database, "ab", 1.0) == [("ab", 1.0)]
+
+
+def test_statements_of_many_values_run(database: Database) -> None:
+    many = Prepared(sa.select(sa.literal("3").in_(places("text", 200))))
+    assert ask(database, many, **{f"text_{number}": str(number) for number in range(200)}) == [(True,)]
+
+
+def test_a_failure_keeps_what_was_prepared(database: Database) -> None:
+    assert ask(database, HALF, number=1) == [(1,)]
+    with pytest.raises(InvalidRequest):  # division by zero is an error of data
+        ask(database, HALF, number=0)
+    with pytest.raises(Unavailable):
+        ask(database, Prepared(sa.select(sa.literal_column("nothing"))))
+    assert ask(database, HALF, number=1) == [(1,)]
+
+
+def test_a_session_that_forgot_its_statements_is_taught_them_again(database: Database) -> None:
+    assert ask(database, COUNT) == [(0,)]
+    database.write(lambda tx: tx.conn.exec_driver_sql("DEALLOCATE ALL").close())
+    assert ask(database, COUNT) == [(0,)]
+
+
+def test_what_the_connection_was_used_for_before_is_in_the_same_transaction(database: Database) -> None:
+    row = {"uuid": "x", "project_id": "p", "user_id": "u", "generation": 1, "updated_at": 0.5}
+
+    def work(tx: Transaction) -> None:
+        tx.conn.execute(sa.insert(consumers).values(row))
+        assert tx.queue(COUNT, {}).scalars == [1]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        database.write(work)
+    assert ask(database, COUNT) == [(0,)]
+
+
+def test_a_connection_that_is_ended_in_an_exchange_is_replaced(database: Database) -> None:
+    attempts = []
+    waiting = threading.Event()
+
+    def end_it() -> None:
+        waiting.wait(10)
+        with psycopg.connect(database.url.replace("+psycopg", ""), autocommit=True) as other:
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(%' "
+            while not other.execute(ended + "AND wait_event = 'PgSleep'").fetchall():
+                pass
+
+    def work(tx: Transaction) -> list[int]:
+        attempts.append(1)
+        if len(attempts) > 1:
+            return list(tx.queue(COUNT, {}).scalars)
+        waiting.set()
+        return list(tx.queue(SLEEP, {}).scalars)
+
+    thread = threading.Thread(target=end_it)
+    thread.start()
+    assert database.write(work) == [0]
+    thread.join()
+    assert ask(database, COUNT) == [(0,)]
