@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,8 +21,8 @@ class Piece:
     node: int | None
     l3: int | None
     package: int | None
-    core_of: Mapping[int, CpuSet]
-    """The online threads of the core of a CPU, of all CPUs of the host."""
+    cores: tuple[tuple[CpuSet, tuple[int, ...]], ...]
+    """The online threads of each core that has any in the piece, as a set and in order; the lowest first."""
 
 
 class CoreKind(NamedTuple):
@@ -71,14 +71,16 @@ def memory_nodes(topology: Topology, cpus: CpuSet) -> CpuSet:
 @lru_cache(maxsize=1024)
 def _room(piece: Piece, free: CpuSet) -> Room:
     """Kept, as most pieces are as they were when the last guest was placed."""
-    threads: dict[CpuSet, list[int]] = {}
-    for cpu in sorted(free):
-        threads.setdefault(piece.core_of[cpu], []).append(cpu)
-    cores: dict[CoreKind, list[tuple[int, ...]]] = {}
-    for core, inside in threads.items():
-        cores.setdefault(CoreKind(len(inside), len(inside) == len(core)), []).append(tuple(inside))
-    by_kind = {kind: tuple(members) for kind, members in cores.items()}
-    return Room(piece, free, by_kind, in_order({kind: len(members) for kind, members in cores.items()}))
+    whole: dict[int, list[tuple[int, ...]]] = {}
+    broken: dict[int, list[tuple[int, ...]]] = {}
+    for core, threads in piece.cores:
+        if core <= free:
+            whole.setdefault(len(threads), []).append(threads)
+        elif inside := core & free:
+            broken.setdefault(len(inside), []).append(tuple(sorted(inside)))
+    cores = {CoreKind(number, True): tuple(members) for number, members in whole.items()}
+    cores |= {CoreKind(number, False): tuple(members) for number, members in broken.items()}
+    return Room(piece, free, cores, in_order({kind: len(members) for kind, members in cores.items()}))
 
 
 def in_order(totals: Mapping[CoreKind, int]) -> Amounts:
@@ -103,17 +105,21 @@ def _layout(topology: Topology) -> Layout:
 
 def _lay_out(topology: Topology) -> Layout:
     l3_of = {cpu: cache.id for cache in topology.l3_domains for cpu in cache.cpus}
-    core_of = {cpu: topology.threads_of(cpu) for cpu in topology.online}
     members: dict[tuple[int | None, int | None, int | None], list[int]] = {}
     for cpu in sorted(topology.online):
         core = topology.core_of(cpu)
         place = topology.node_of(cpu), l3_of.get(cpu), None if core is None else core.package
         members.setdefault(place, []).append(cpu)
     pieces = [
-        Piece(number, frozenset(cpus), *place, core_of)
+        Piece(number, frozenset(cpus), *place, _cores(topology, cpus))
         for number, (place, cpus) in enumerate(members.items())
     ]
     return Layout(
         {cpu: piece for piece in pieces for cpu in piece.cpus},
         {cpu: node.id for node in topology.numa_nodes if node.memory_kib for cpu in node.cpus},
     )
+
+
+def _cores(topology: Topology, cpus: Sequence[int]) -> tuple[tuple[CpuSet, tuple[int, ...]], ...]:
+    cores = dict.fromkeys(topology.threads_of(cpu) for cpu in cpus)
+    return tuple((core, tuple(sorted(core))) for core in cores)
