@@ -1,6 +1,7 @@
 """Cache ways and bandwidth from the claim at the service to the group in the kernel, which is played here."""
 
 import functools
+import json
 import os
 
 import pytest
@@ -12,6 +13,7 @@ from compute_agent.resctrl import control
 from compute_agent.resctrl.apply import read_tasks
 from compute_agent.resctrl.host import cache_mask
 from compute_agent.resctrl.reader import read_groups, read_platform
+from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.daemon.test_service import Rig
 from tests.compute_agent.resctrl import fake
 
@@ -125,6 +127,28 @@ def test_the_service_is_told_of_ways_bandwidth_and_groups(rig):
     traits, _ = rig.client.traits(root)
     assert {"CUSTOM_RESCTRL_L3_CAT", "CUSTOM_RESCTRL_MBA", "CUSTOM_RESCTRL_CMT"} <= traits
     assert "CUSTOM_LLC_WAY_1024KIB" in rig.client.traits(rig.l3(1))[0]
+
+
+def test_the_commands_show_what_is_offered_and_who_has_it(rig):
+    def shown(*words):
+        done = run_here(rig.ini, *words, "-f", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    rig.claim_on(uid(1), {rig.l3(1): {"LLC": 4, "MBA": 30}})
+    rig.run(uid(1), name="db")
+    rows = {row["group"]: row for row in shown("resctrl", "group", "list")}
+    own = rows[f"compute-agent.guest.{uid(1)}"]
+    assert (own["guests"], own["ways"]["1"], own["bandwidth_percent"]["1"]) == (["db"], 4, 30)
+    assert own["schemata"][0].startswith("MB:0=100;1=30")
+    assert [row["refused"] for row in shown("guest", "list")] == [[]]
+    offered = shown("host", "show")["resctrl"]
+    assert (offered["groups"], offered["groups_taken"]) == (8, 4)
+    assert [cache["ways"] for cache in offered["caches"]] == [16, 16]
+    derived = {(row["provider"], row["resource_class"]) for row in shown("inventory", "show", "--derived")}
+    checked = {(row["provider"], row["resource_class"]) for row in shown("config", "check")["inventories"]}
+    assert derived == checked >= {("testhost_L3_0", "LLC"), ("testhost", "CUSTOM_RESCTRL_GROUP")}
+    assert {row["differs"] for row in shown("inventory", "show")} == {False}
 
 
 def test_candidates_have_the_cache_of_their_cpus_and_a_free_group(rig):
