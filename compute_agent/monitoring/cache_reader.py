@@ -13,17 +13,20 @@ from compute_agent.resctrl.platform import Platform
 class MonitoredCaches:
     """The newest reading as `qos.rounds.CacheReader` has it."""
 
-    def __init__(
-        self, platform: Platform, newest: Callable[[], Reading | None], memory_bandwidth_gbps: float | None
-    ) -> None:
-        """``newest`` tells the newest reading, or None if there is none that is of now.
-
-        ``memory_bandwidth_gbps``: what each L3 cache's memory can do, in 10^9 bytes a second. The hardware
-        tells nobody: without it there is no capacity, and lines in percent cannot be used.
-        """
+    def __init__(self, newest: Callable[[], Reading | None]) -> None:
+        """``newest`` tells the newest reading, or None if there is none that is of now."""
         self._newest = newest
-        self.memory_bandwidth_gbps = memory_bandwidth_gbps
+        self._sizes: Mapping[str, float] = {}
+        self._bandwidth: float | None = None
+
+    def use(self, platform: Platform, memory_bandwidth_gbps: float | None) -> None:
+        """Tell the sizes of these caches.
+
+        ``memory_bandwidth_gbps``: what the memory of each can do, in 10^9 bytes a second. The hardware tells
+        nobody: without it there is no capacity, and lines in percent cannot be used.
+        """
         self._sizes = {str(cache): float(size) for cache, size in cache_sizes(platform).items()}
+        self._bandwidth = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB
 
     def read(self) -> CacheReading:
         """The newest rates and sizes; empty where nothing is measured."""
@@ -31,14 +34,9 @@ class MonitoredCaches:
         if reading is None:
             return CacheReading()
         bandwidth = _known(reading.host, _total)
-        capacity = (
-            {}
-            if self.memory_bandwidth_gbps is None
-            else dict.fromkeys(bandwidth, self.memory_bandwidth_gbps * BYTES_PER_GB)
-        )
         return CacheReading(
             bandwidth=bandwidth,
-            bandwidth_capacity=capacity,
+            bandwidth_capacity={} if self._bandwidth is None else dict.fromkeys(bandwidth, self._bandwidth),
             occupancy=_known(reading.host, _occupancy),
             cache_size=self._sizes,
             guest_bandwidth=_of_guests(reading, _total),

@@ -1,8 +1,9 @@
-"""Monitoring, from the configuration and a mount."""
+"""Monitoring, from the configuration and the mount that there is."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry
@@ -14,56 +15,59 @@ from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.settings import Settings
 from compute_agent.monitoring.store import SampleStore
 from compute_agent.monitoring.tables import FILE
-from compute_agent.resctrl.filesystem import Filesystem
-from compute_agent.resctrl.platform import Platform
+from compute_agent.resctrl.control import Control
 
 
 class Monitoring:
-    """What the daemon has of monitoring. ``reader`` is for watermarks."""
+    """What the daemon has of monitoring: a thread, metrics in a registry, and ``reader`` for watermarks."""
 
     def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        files: Filesystem,
-        platform: Platform,
-        targets: Targets,
-        registry: CollectorRegistry,
+        self, conf: cfg.ConfigOpts, control: Control | None, targets: Targets, registry: CollectorRegistry
     ) -> None:
+        """``control`` is the mount, if there is one. ``targets`` tells whom to measure, from the thread and
+        in every round: it has to be quick.
+        """
         settings = Settings.of(conf)
-        self._loop = MonitorLoop(
-            CacheMonitor(files, platform, conf.resctrl.group_prefix),
-            targets,
-            SampleStore(Path(conf.state_path) / FILE, settings.retention, settings.store_bytes),
-            settings,
-        )
-        self.reader = MonitoredCaches(platform, self._loop.newest, conf.resctrl.memory_bandwidth_gbps)
+        store = SampleStore(Path(conf.state_path) / FILE, settings.retention, settings.store_bytes)
+        self._measured: tuple[Any, ...] | None = None
+        self._loop = MonitorLoop(targets, store, settings)
+        self.reader = MonitoredCaches(self._loop.newest)
         registry.register(MonitoringCollector(self._loop))
+        self.reload(conf, control)
+
+    @property
+    def off(self) -> str:
+        """Why nothing is measured; empty if it is."""
+        if self._measured is None:
+            return "there is no resctrl with counters"
+        return "" if self._loop.settings.interval > 0 else "[monitoring] interval is 0"
 
     def start(self) -> None:
-        """Measure from now on, if an interval is set."""
+        """Measure from now on, as far as there is something to measure with."""
         self._loop.start()
 
     def stop(self) -> None:
         """Stop measuring; groups stay for the next agent."""
         self._loop.stop()
 
-    def reload(self, conf: cfg.ConfigOpts) -> None:
-        """Go on with the options of [monitoring] in another configuration, and its memory bandwidth."""
-        self.reader.memory_bandwidth_gbps = conf.resctrl.memory_bandwidth_gbps
+    def reload(self, conf: cfg.ConfigOpts, control: Control | None) -> None:
+        """Go on with another configuration, and the mount that there is now."""
+        usable = control is not None and control.writable and control.platform.monitoring is not None
+        measured = _measured(control) if control is not None and usable else None
+        if measured != self._measured:
+            # Not for every change of the configuration: totals would begin anew.
+            self._loop.monitor_with(
+                CacheMonitor(control.files, control.platform, control.options.prefix)
+                if control is not None and usable
+                else None
+            )
+        self._measured = measured
+        if control is not None:
+            self.reader.use(control.platform, control.options.memory_bandwidth_gbps)
         self._loop.reload(Settings.of(conf))
 
 
-def open_monitoring(
-    conf: cfg.ConfigOpts,
-    files: Filesystem | None,
-    platform: Platform | None,
-    targets: Targets,
-    registry: CollectorRegistry,
-) -> Monitoring | None:
-    """Monitoring of a mount, not started; None where there is no mount, or a processor without counters.
-
-    ``targets`` tells whom to measure, from a thread of monitoring, in every round: it has to be quick.
-    """
-    if files is None or platform is None or platform.monitoring is None:
-        return None
-    return Monitoring(conf, files, platform, targets, registry)
+def _measured(control: Control) -> tuple[Any, ...]:
+    """What a monitor of a mount depends on."""
+    platform = control.platform
+    return control.files.root, platform.monitoring, platform.groups, control.options.prefix

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from compute_agent.drivers.base import DriverError
-from compute_agent.monitoring.targets import Target
+from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl import apply, assignment
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.monitor import (
@@ -40,7 +40,7 @@ class MonitoringGroups:
         self.control_groups: tuple[str, ...] = ()
         """All control groups, the default group and those of others included."""
 
-    def settle(self, targets: Sequence[Target]) -> dict[tuple[str, str], str]:
+    def settle(self, targets: Sequence[MonitorTarget]) -> dict[tuple[str, str], str]:
         """The group whose counters are those of each target, by its key.
 
         A target that cannot be told apart is left out: for want of RMIDs, or because its control group is
@@ -106,7 +106,7 @@ class MonitoringGroups:
                 counters[cache] = counters.get(cache, 0) + 1
         return max(0, min(room, min(counters.values(), default=0) - len(control_groups)))
 
-    def _make(self, present: Present, chosen: Sequence[str], wanted: Mapping[str, Target]) -> None:
+    def _make(self, present: Present, chosen: Sequence[str], wanted: Mapping[str, MonitorTarget]) -> None:
         names = {self._name(guest): target.group for guest, target in wanted.items()}
         stale, missing = monitoring_changes(present, names, self._is_ours)
         for path in stale:
@@ -123,7 +123,7 @@ class MonitoringGroups:
                 except ResctrlError as error:
                     LOG.warning("A monitoring group cannot be made: %s", error)
 
-    def _fill(self, group: str, target: Target) -> bool:
+    def _fill(self, group: str, target: MonitorTarget) -> bool:
         """Have all threads of a guest in its monitoring group. False if there is no such group."""
         try:
             inside = apply.read_tasks(self._files, group)
@@ -140,7 +140,7 @@ class MonitoringGroups:
             LOG.debug("The threads of guest %s cannot be told: %s", target.guest, error)
         return True
 
-    def _movable(self, target: Target) -> frozenset[int]:
+    def _movable(self, target: MonitorTarget) -> frozenset[int]:
         """The threads that are in the control group: others cannot be in a monitoring group of it."""
         return frozenset(target.threads()) & apply.read_tasks(self._files, target.group)
 
@@ -165,7 +165,7 @@ class MonitoringGroups:
         self.unmonitored = frozenset(guests)
 
 
-def own_groups(targets: Sequence[Target], present: Present) -> dict[tuple[str, str], str]:
+def own_groups(targets: Sequence[MonitorTarget], present: Present) -> dict[tuple[str, str], str]:
     """The control groups of classes, and of guests that are alone in theirs: these count by themselves."""
     users = Counter(target.group for target in targets)
     return {

@@ -13,7 +13,7 @@ from compute_agent.monitoring.reading import Reading
 from compute_agent.monitoring.samples import to_samples
 from compute_agent.monitoring.settings import Settings
 from compute_agent.monitoring.store import SampleStore
-from compute_agent.monitoring.targets import Target
+from compute_agent.monitoring.targets import MonitorTarget
 
 LOG = logging.getLogger(__name__)
 
@@ -23,21 +23,20 @@ FLUSH_SECONDS = 30.0
 STALE_ROUNDS, STALE_SECONDS = 5, 3.0
 """After so many rounds, and so long, without a reading the last one tells nothing of now."""
 
-Targets = Callable[[], Sequence[Target]]
+Targets = Callable[[], Sequence[MonitorTarget]]
 
 
 class MonitorLoop:
     """Asks for the targets, measures them and has samples stored. Troubles cost rounds, never the thread."""
 
-    def __init__(
-        self, monitor: CacheMonitor, targets: Targets, store: SampleStore, settings: Settings
-    ) -> None:
+    def __init__(self, targets: Targets, store: SampleStore, settings: Settings) -> None:
         """``targets`` is called from the thread in every round."""
-        self.monitor = monitor
         self.store = store
+        self.settings = settings
+        self.monitor: CacheMonitor | None = None
+        self._next_monitor: CacheMonitor | None = None
         self._ask = targets
-        self._settings = settings
-        self._targets: Sequence[Target] = ()
+        self._targets: Sequence[MonitorTarget] = ()
         self._kept: Reading | None = None
         self._keep_due = self._flush_due = 0.0
         self._troubles: dict[str, str] = {}
@@ -51,25 +50,38 @@ class MonitorLoop:
         self._thread = threading.Thread(target=self._run, name="monitoring", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread and write what is pending. Groups stay: the next agent goes on with them."""
+    def stop(self, timeout: float = 5.0) -> None:
+        """End the thread and write what is pending. Groups stay: the next agent goes on with them.
+
+        What hangs is not waited for longer than ``timeout`` seconds.
+        """
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                LOG.warning("A round of monitoring hangs; its samples are lost")
+                return
             self._thread = None
         self.store.flush(time.time())
         self.store.close()
-        self.monitor.close()
+        if self.monitor is not None:
+            self.monitor.close()
 
     def reload(self, settings: Settings) -> None:
-        """Go on with other settings at once."""
-        self._settings = settings
+        """Go on with other settings."""
+        self.settings = settings
+        self._wake.set()
+
+    def monitor_with(self, monitor: CacheMonitor | None) -> None:
+        """Go on with another monitor or, with None, without any."""
+        self._next_monitor = monitor
         self._wake.set()
 
     def newest(self) -> Reading | None:
         """The newest reading; None while measuring is off, or does not work."""
-        reading, interval = self.monitor.newest, self._settings.interval
+        monitor, interval = self.monitor, self.settings.interval
+        reading = None if monitor is None else monitor.newest
         if reading is None or interval <= 0:
             return None
         age = time.monotonic() - reading.time
@@ -77,6 +89,9 @@ class MonitorLoop:
 
     def take(self, now: float, wall: float) -> None:
         """One round, at ``now`` (monotonic seconds), which is ``wall`` in seconds since the epoch."""
+        self._pick_up()
+        if self.monitor is None:
+            return
         try:
             self._targets = self._ask()
             self._tell("The guests to monitor cannot be told", None)
@@ -96,8 +111,9 @@ class MonitorLoop:
             self._wake.clear()
             if self._stopping:
                 return
-            interval = self._settings.interval
-            if interval <= 0:
+            self._pick_up()
+            interval = self.settings.interval
+            if interval <= 0 or self.monitor is None:
                 self._switch_off()
                 self._wake.wait()
                 continue
@@ -113,8 +129,17 @@ class MonitorLoop:
             # Rounds that were missed are not made up for.
             last = due if now < due + interval else now
 
+    def _pick_up(self) -> None:
+        """Have the monitor that was handed over last."""
+        before, self.monitor = self.monitor, self._next_monitor
+        if before is not None and before is not self.monitor:
+            before.close()
+            self._kept = None
+
     def _switch_off(self) -> None:
         """Remove all monitoring groups, so that others have their RMIDs."""
+        if self.monitor is None:
+            return
         try:
             self.monitor.take((), time.monotonic())
         except OSError as error:
@@ -122,7 +147,7 @@ class MonitorLoop:
         self.monitor.close()
 
     def _keep(self, reading: Reading, now: float, wall: float) -> None:
-        settings = self._settings
+        settings = self.settings
         self.store.retention, self.store.most_bytes = settings.retention, settings.store_bytes
         if settings.store_interval <= 0:
             self._kept = None

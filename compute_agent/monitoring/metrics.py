@@ -38,19 +38,21 @@ class MonitoringCollector(Collector):
                     occupancy.add_metric((*use.target.key, str(cache)), one.occupancy)
             for (cache, kind), amount in use.moved.items():
                 moved.add_metric((*use.target.key, str(cache), kind), amount)
-        monitor, store = self._loop.monitor, self._loop.store
+        monitor = self._loop.monitor
         yield occupancy
         yield moved
         yield GaugeMetricFamily(
             "compute_agent_unmonitored_guests",
             "Guests that are not monitored, as RMIDs or bandwidth counters do not last for them.",
-            value=len(monitor.unmonitored),
+            value=len(monitor.unmonitored) if monitor else 0,
         )
         yield CounterMetricFamily(
             "compute_agent_monitoring_exhaustions",
             "How often RMIDs or bandwidth counters began to be too few for all guests.",
-            value=monitor.exhaustions,
+            value=monitor.exhaustions if monitor else 0,
         )
         yield CounterMetricFamily(
-            "compute_agent_sample_write_failures", "Failed writes of samples.", value=store.failures
+            "compute_agent_sample_write_failures",
+            "Failed writes of samples.",
+            value=self._loop.store.failures,
         )

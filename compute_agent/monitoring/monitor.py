@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from compute_agent.monitoring.counters import CounterFiles
 from compute_agent.monitoring.groups import MonitoringGroups
 from compute_agent.monitoring.reading import CacheUse, Meter, Reading, TargetUse, add_up
-from compute_agent.monitoring.targets import Target
+from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.monitor import Sample
 from compute_agent.resctrl.platform import Platform
@@ -33,7 +33,7 @@ class CacheMonitor:
         self._caches: tuple[str, ...] = ()
         self._meters: dict[tuple[str, str], Meter] = {}
         self._host_meters: dict[str, Meter] = {}
-        self._settled: tuple[Target, ...] | None = None
+        self._settled: tuple[MonitorTarget, ...] | None = None
         self._paths: dict[tuple[str, str], str] = {}
         self._due = 0.0
         self._failing: set[str] = set()
@@ -49,7 +49,7 @@ class CacheMonitor:
         """How often it began that RMIDs or counters did not last."""
         return self._groups.exhaustions
 
-    def take(self, targets: Sequence[Target], time: float) -> Reading:
+    def take(self, targets: Sequence[MonitorTarget], time: float) -> Reading:
         """Measure at ``time`` (monotonic seconds). Raises ResctrlError if the mount cannot be read."""
         if self._settled != tuple(targets) or time >= self._due:
             self._settle(targets, time)
@@ -72,7 +72,7 @@ class CacheMonitor:
         self._counters.close()
         self.newest = None
 
-    def _settle(self, targets: Sequence[Target], time: float) -> None:
+    def _settle(self, targets: Sequence[MonitorTarget], time: float) -> None:
         caches = self._files.folders("mon_data")
         if caches != self._caches:  # CPUs came or went
             self._counters.close()

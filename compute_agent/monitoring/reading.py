@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from compute_agent.monitoring.targets import Target
+from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Totals
 
 LOCAL, TOTAL = "local", "total"
@@ -29,7 +29,7 @@ class CacheUse(NamedTuple):
 class TargetUse:
     """Use of the caches by id, and the bytes moved since monitoring began, by cache id and kind."""
 
-    target: Target
+    target: MonitorTarget
     caches: Mapping[int, CacheUse] = field(default_factory=dict)
     moved: Mapping[tuple[int, str], int] = field(default_factory=dict)
 

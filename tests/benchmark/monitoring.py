@@ -15,7 +15,7 @@ from compute_agent.monitoring.loop import MonitorLoop
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.settings import Settings
 from compute_agent.monitoring.store import SampleStore
-from compute_agent.monitoring.targets import Target
+from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.reader import read_platform
 from tests.compute_agent.resctrl import fake
 
@@ -26,7 +26,7 @@ def cost(folder: Path, guests: int, caches: int, rounds: int) -> float:
     """Seconds of CPU time for a round, a second apart, with the usual settings."""
     machine = replace(fake.INTEL, l3=tuple(range(caches)), rmids=2 * guests + 64)
     files = fake.FakeResctrl.of(machine, folder / "resctrl")
-    targets = [Target("", name, f"a.class.{name}") for name in CLASSES]
+    targets = [MonitorTarget("", name, f"a.class.{name}") for name in CLASSES]
     for target in targets:
         files.make(target.group)
 
@@ -34,10 +34,11 @@ def cost(folder: Path, guests: int, caches: int, rounds: int) -> float:
         return [int(name) for name in os.listdir("/proc/self/task")]
 
     targets += [
-        Target(str(uuid.uuid4()), "LS", "a.class.LS", threads=threads, cpu=0.5) for _ in range(guests)
+        MonitorTarget(str(uuid.uuid4()), "LS", "a.class.LS", threads=threads, cpu=0.5) for _ in range(guests)
     ]
     store = SampleStore(folder / "samples.db", 1e9, 10**9)
-    loop = MonitorLoop(CacheMonitor(files, read_platform(files), "a."), lambda: targets, store, Settings())
+    loop = MonitorLoop(lambda: targets, store, Settings())
+    loop.monitor_with(CacheMonitor(files, read_platform(files), "a."))
     now = time.monotonic()
     loop.take(now, 0.0)
     for path in files.root.glob("**/mon_groups/*/tasks"):

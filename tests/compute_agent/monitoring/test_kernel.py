@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.monitoring.monitor import SETTLE_SECONDS, CacheMonitor
-from compute_agent.monitoring.targets import Target
+from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.engine import choose
 from compute_agent.resctrl.filesystem import Filesystem
@@ -20,7 +20,7 @@ from compute_agent.resctrl.reader import read_groups, read_platform, read_schema
 from compute_agent.resctrl.schemata import Schemata
 
 MOUNT = os.environ.get("RESCTRL_MOUNT")
-CLASS = Target("", "LS", "test.class.LS")
+CLASS = MonitorTarget("", "LS", "test.class.LS")
 GBPS = 10.0
 """What 100 % of bandwidth is where the kernel wants absolute values."""
 
@@ -44,7 +44,7 @@ class Kernel:
             return [int(tid) for process in processes for tid in os.listdir(f"/proc/{process.pid}/task")]
 
         apply.move_tasks(self.files, CLASS.group, threads)
-        return Target(name, "LS", CLASS.group, priority, threads=threads)
+        return MonitorTarget(name, "LS", CLASS.group, priority, threads=threads)
 
     def take(self, *guests, after=0.0):
         """A round, with a look at the groups in any case; what each target uses, by guest."""
@@ -162,7 +162,7 @@ def test_when_the_kernel_has_no_more_rmids_the_least_important_go_without(kernel
             taken += 1
         except OSError:
             time.sleep(0.2)
-    guests = [Target(f"g{number}", "LS", CLASS.group, priority=number) for number in range(6)]
+    guests = [MonitorTarget(f"g{number}", "LS", CLASS.group, priority=number) for number in range(6)]
     found = kernel.take(*guests)
     most = {guest for guest, caches in found.items() if guest and caches}
     assert 1 <= len(most) <= 3

@@ -2,7 +2,9 @@
 
 import logging
 import sqlite3
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 from oslo_config import cfg
@@ -10,22 +12,22 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
-from compute_agent.conf import resctrl as resctrl_options
+from compute_agent.drivers.base import Guest, GuestSettings
 from compute_agent.monitoring.cache_reader import MonitoredCaches
-from compute_agent.monitoring.factory import open_monitoring
+from compute_agent.monitoring.factory import Monitoring
 from compute_agent.monitoring.loop import STALE_ROUNDS, MonitorLoop
 from compute_agent.monitoring.metrics import MonitoringCollector
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.settings import Settings
 from compute_agent.monitoring.store import SampleStore
-from compute_agent.monitoring.targets import Target
+from compute_agent.monitoring.targets import MonitorTarget, build_targets
 from compute_agent.qos.rounds import CacheReading
+from compute_agent.resctrl.control import Control, Options
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.reader import read_platform
 from tests.compute_agent.monitoring.counting import mount
 
-LS = Target("", "LS", "a.class.LS")
-ONE = Target("one", "LS", "a.class.LS", name="web", cpu=0.5)
+LS = MonitorTarget("", "LS", "a.class.LS")
+ONE = MonitorTarget("one", "LS", "a.class.LS", name="web", cpu=0.5)
 GROUP = "a.class.LS/mon_groups/a.mon.one"
 SETTINGS = Settings(interval=1.0, store_interval=10.0)
 
@@ -40,7 +42,8 @@ class Bench:
         self.targets = [LS, ONE]
         self.store = SampleStore(folder / "samples.db", 1e9, 10**9)
         monitor = CacheMonitor(self.files, self.mount.platform, "a.")
-        self.loop = MonitorLoop(monitor, lambda: self.targets, self.store, SETTINGS)
+        self.loop = MonitorLoop(lambda: self.targets, self.store, SETTINGS)
+        self.loop.monitor_with(monitor)
         self.registry = CollectorRegistry()
         self.registry.register(MonitoringCollector(self.loop))
         self.start = time.monotonic()
@@ -89,7 +92,10 @@ def test_what_has_no_number_just_now_is_stored_as_unknown(bench):
 
 
 def test_a_guest_that_is_not_monitored_leaves_its_use_of_cpu(bench):
-    bench.targets = [Target("two", "LS", "a.class.gone", cpu=3.0), Target("three", "LS", "a.class.gone")]
+    bench.targets = [
+        MonitorTarget("two", "LS", "a.class.gone", cpu=3.0),
+        MonitorTarget("three", "LS", "a.class.gone"),
+    ]
     bench.round(0)
     assert bench.stored() == [(1000.0, "two", -1, None, None, None, 3.0)]
 
@@ -145,7 +151,8 @@ def test_a_reading_of_long_ago_tells_nothing(bench):
 
 
 def test_watermarks_have_rates_sizes_and_capacity(bench):
-    reader = MonitoredCaches(bench.mount.platform, bench.loop.newest, 10.0)
+    reader = MonitoredCaches(bench.loop.newest)
+    reader.use(bench.mount.platform, 10.0)
     assert reader.read() == CacheReading()
     bench.round(0)
     bench.files.count(GROUP, 1, total=8000, occupancy=300)
@@ -159,8 +166,8 @@ def test_watermarks_have_rates_sizes_and_capacity(bench):
         guest_bandwidth={"one": {"0": 0.0, "1": 4000.0}},
         guest_occupancy={"one": {"0": 0.0, "1": 300.0}},
     )
-    unknown = MonitoredCaches(bench.mount.platform, bench.loop.newest, None)
-    assert unknown.read().bandwidth_capacity == {}
+    reader.use(bench.mount.platform, None)
+    assert reader.read().bandwidth_capacity == {}
 
 
 def test_what_is_not_measured_is_not_told(bench):
@@ -170,7 +177,8 @@ def test_what_is_not_measured_is_not_told(bench):
             bench.files.show(GROUP, cache, event, "Unavailable")
             bench.files.show("a.class.LS", cache, event, "Unavailable")
             bench.files.show("", cache, event, "Unavailable")
-    reader = MonitoredCaches(bench.mount.platform, bench.loop.newest, 10.0)
+    reader = MonitoredCaches(bench.loop.newest)
+    reader.use(bench.mount.platform, 10.0)
     bench.round(1)
     reading = reader.read()
     assert (reading.bandwidth, reading.bandwidth_capacity, reading.occupancy) == ({}, {}, {})
@@ -226,17 +234,28 @@ def test_metrics_count_who_is_not_monitored_and_failed_writes(bench, monkeypatch
 def conf(tmp_path):
     def conf(**options):
         conf = cfg.ConfigOpts()
-        for module in (host_options, monitoring_options, resctrl_options):
+        for module in (host_options, monitoring_options):
             module.register_opts(conf)
         conf([], default_config_files=[])
         conf.set_override("state_path", str(tmp_path))
-        conf.set_override("group_prefix", "a.", "resctrl")
         for name, value in options.items():
-            group = "resctrl" if name == "memory_bandwidth_gbps" else "monitoring"
-            conf.set_override(name, value, group)
+            conf.set_override(name, value, "monitoring")
         return conf
 
     return conf
+
+
+@pytest.fixture
+def control(tmp_path):
+    """A mount as the daemon has it; each call makes another object, as a reload does."""
+    made = mount(tmp_path / "tree")
+    made.files.make("a.class.LS")
+
+    def control(**changes):
+        values = {"files": made.files, "platform": made.platform, "engine": None, "options": Options("a.")}
+        return Control(**values | changes)
+
+    return control
 
 
 def wait_for(condition):
@@ -246,44 +265,112 @@ def wait_for(condition):
         time.sleep(0.01)
 
 
-def test_without_a_mount_or_counters_there_is_no_monitoring(conf, tmp_path):
-    made = mount(tmp_path / "tree")
-    registry = CollectorRegistry()
-    assert open_monitoring(conf(), None, None, list, registry) is None
-    (made.files.root / "info/L3_MON/num_rmids").unlink()
-    assert open_monitoring(conf(), made.files, read_platform(made.files), list, registry) is None
+FAST = {"interval": "0.02", "store_interval": "0.02"}
 
 
-def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, tmp_path):
-    made = mount(tmp_path / "tree")
-    made.files.make("a.class.LS")
-    made.files.make("mon_groups/a.mon.orphan")
-    monitoring = open_monitoring(
-        conf(interval="0.02", store_interval="0.02"),
-        made.files,
-        made.platform,
-        lambda: [LS, ONE],
-        CollectorRegistry(),
-    )
+def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, control, tmp_path):
+    files = control().files
+    files.make("mon_groups/a.mon.orphan")
+    monitoring = Monitoring(conf(**FAST), control(), lambda: [LS, ONE], CollectorRegistry())
     assert monitoring.reader.read() == CacheReading()
     monitoring.start()
     wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
-    assert made.files.monitoring_groups() == [GROUP]
+    assert files.monitoring_groups() == [GROUP]
     assert monitoring.reader.read().bandwidth_capacity == {}
-    monitoring.reload(conf(interval="0"))  # off
-    wait_for(lambda: made.files.monitoring_groups() == [])
+    assert monitoring.off == ""
+    monitoring.reload(conf(interval="0"), control())
+    assert monitoring.off == "[monitoring] interval is 0"
     assert monitoring.reader.read() == CacheReading()
-    wait_for(lambda: monitoring._loop.monitor.newest is None)
-    monitoring.reload(conf(interval="0.02", store_interval="0.02", memory_bandwidth_gbps=5.0))
+    wait_for(lambda: files.monitoring_groups() == [] and monitoring._loop.monitor.newest is None)
+    monitoring.reload(conf(**FAST), control(options=Options("a.", memory_bandwidth_gbps=5.0)))
     wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
     assert monitoring.reader.read().bandwidth_capacity == {"0": 5e9, "1": 5e9}
     monitoring.stop()
-    assert made.files.monitoring_groups() == [GROUP]  # for the next agent
+    assert files.monitoring_groups() == [GROUP]  # for the next agent
     with sqlite3.connect(tmp_path / "samples.db") as connection:
         assert connection.execute("SELECT count(*) FROM samples").fetchone()[0] > 4
+
+
+def test_totals_go_on_over_a_change_of_the_configuration(conf, control):
+    monitoring = Monitoring(conf(**FAST), control(), lambda: [LS], CollectorRegistry())
+    monitoring._loop.take(time.monotonic(), 0.0)
+    monitor = monitoring._loop.monitor
+    monitoring.reload(conf(), control())
+    monitoring._loop.take(time.monotonic(), 0.0)
+    assert monitoring._loop.monitor is monitor
+    monitoring.stop()
+
+
+def test_a_mount_may_come_and_go(conf, control):
+    monitoring = Monitoring(conf(**FAST), None, lambda: [LS, ONE], CollectorRegistry())
+    monitoring.start()
+    assert monitoring.off == "there is no resctrl with counters"
+    assert monitoring.reader.read() == CacheReading()
+    monitoring.reload(conf(**FAST), control())
+    wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
+    monitoring.reload(conf(**FAST), None)
+    wait_for(lambda: monitoring.reader.read() == CacheReading())
+    monitoring.stop()
+
+
+@pytest.mark.parametrize("what", ["captured", "without counters"])
+def test_what_cannot_be_measured_is_left_alone(conf, control, what):
+    platform = replace(control().platform, monitoring=None)
+    unfit = control(writable=False) if what == "captured" else control(platform=platform)
+    monitoring = Monitoring(conf(**FAST), unfit, lambda: [LS, ONE], CollectorRegistry())
+    assert monitoring.off
+    monitoring._loop.take(time.monotonic(), 0.0)
+    assert unfit.files.monitoring_groups() == []
+    monitoring.stop()
+
+
+def test_switched_off_from_the_start_groups_of_before_go(conf, control):
+    files = control().files
+    files.make("mon_groups/a.mon.orphan")
+    monitoring = Monitoring(conf(interval="0"), control(), lambda: [LS, ONE], CollectorRegistry())
+    monitoring.start()
+    wait_for(lambda: files.monitoring_groups() == [])
+    monitoring.stop()
+
+
+def test_a_round_that_hangs_does_not_keep_the_agent_from_stopping(bench, caplog):
+    hanging, released = threading.Event(), threading.Event()
+
+    def hang():
+        hanging.set()
+        released.wait(30)
+        return []
+
+    bench.loop._ask = hang
+    bench.loop.start()
+    hanging.wait(30)
+    thread = bench.loop._thread
+    bench.loop.stop(timeout=0.01)
+    assert "hangs" in caplog.text
+    released.set()
+    thread.join(30)
 
 
 def test_settings_are_in_seconds_and_bytes(conf):
     options = conf(interval="1m", retention="2d", store_max_mb=3, store_interval="5")
     assert Settings.of(options) == Settings(60.0, 5.0, 172800.0, 3_000_000)
     assert Settings.of(conf()) == Settings()
+
+
+# Targets
+
+
+def test_targets_are_the_guests_in_their_groups_and_the_classes():
+    guests = [
+        Guest(uuid, "process", f"vm-{uuid}", 7, GuestSettings(qos_class="BE", priority=3))
+        for uuid in ("a", "b")
+    ]
+    classes = {"BE": "x.class.BE"}
+    found = build_targets(guests, lambda guest: [guest.pid], classes, {"a": "x.class.BE"}, {"a": 1.5})
+    assert found == [MonitorTarget("", "BE", "x.class.BE"), MonitorTarget("a", "BE", "x.class.BE", 3)]
+    assert (found[1].name, found[1].cpu, found[1].threads()) == ("vm-a", 1.5, [7])
+    alone = build_targets(guests, lambda guest: [], {}, None)
+    assert [(target.guest, target.group, target.cpu) for target in alone] == [
+        ("a", "", None),
+        ("b", "", None),
+    ]

@@ -11,17 +11,17 @@ import pytest
 from compute_agent.drivers.base import GuestGoneError
 from compute_agent.monitoring.monitor import SETTLE_SECONDS, CacheMonitor
 from compute_agent.monitoring.reading import CacheUse
-from compute_agent.monitoring.targets import Target
+from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.filesystem import ResctrlError
 from tests.compute_agent.monitoring.counting import mount
 from tests.compute_agent.resctrl import fake
 
-LS, BE = (Target("", name, f"a.class.{name}") for name in ("LS", "BE"))
+LS, BE = (MonitorTarget("", name, f"a.class.{name}") for name in ("LS", "BE"))
 
 
 def guest(name, qos_class="LS", group=None, priority=0, threads=()):
-    return Target(name, qos_class, group or f"a.class.{qos_class}", priority, name, lambda: threads)
+    return MonitorTarget(name, qos_class, group or f"a.class.{qos_class}", priority, name, lambda: threads)
 
 
 @pytest.fixture
