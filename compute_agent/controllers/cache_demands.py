@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compute_agent.controllers.base import Target
-from compute_agent.inventory.tree import STOCK_NAMES, Allocation, ProviderNode
+from compute_agent.inventory.tree import GROUPS, STOCK_NAMES, Allocation, ProviderNode
 from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
 from compute_agent.qos.snapshot import Knob
 from compute_agent.resctrl.host import Host, cache_mask
@@ -52,7 +52,9 @@ def _demand(
     reasons: list[str] = []
     if target.allocation is None:
         ways, bandwidth = _kept(uuid, host, present)
+        counted = bool(ways or bandwidth)
     else:
+        counted = any(resources.get(GROUPS) for resources in target.allocation.values())
         ways = _amounts(target.allocation, _WAYS, caches, reasons)
         bandwidth = _amounts(target.allocation, _BANDWIDTH, caches, reasons)
     wish = Wish()
@@ -69,6 +71,7 @@ def _demand(
         priority=settings.priority,
         way_limits=_limits(target.limits, CACHE_WAYS.name),
         bandwidth_limits=_limits(target.limits, MEMORY_BANDWIDTH.name),
+        counted=counted,
     )
     return demand, tuple(reasons)
 

@@ -7,7 +7,7 @@ from compute_agent.host.topology import Topology
 from compute_agent.inventory import traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import ConfigError, CpuSets
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree, child_uuid
+from compute_agent.inventory.tree import GROUPS, Inventory, ProviderNode, ProviderTree, child_uuid
 from compute_agent.inventory.zones import Zone, layout
 
 SHAPES = ("flat", "numa", "l3")
@@ -56,7 +56,7 @@ def derive(
             by_zone[zone.name].update(_cache_inventories(control.domains[zone.l3.id]))
     on_root.update(_disk(settings))
     if control.groups > 0:
-        on_root["CUSTOM_RESCTRL_GROUP"] = _inventory(
+        on_root[GROUPS] = _inventory(
             control.groups, min(control.groups_taken, control.groups)
         )
     root = ProviderNode(

@@ -7,6 +7,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+GROUPS = "CUSTOM_RESCTRL_GROUP"
+"""The resource class of resctrl groups."""
+
 STOCK_NAMES: Mapping[str, str] = {"LLC": "CUSTOM_LLC", "MBA": "CUSTOM_MBA"}
 """Resource classes of ours that a stock OpenStack Placement does not know, and what stands for them there."""
 

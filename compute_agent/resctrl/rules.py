@@ -32,7 +32,8 @@ class Demand:
     """A guest. `ways` and `bandwidth` (percent) are its allocation by L3 cache id, `wish` its annotation.
 
     `way_limits` and `bandwidth_limits` hold it down for the time being, by L3 cache id: it gets no more than
-    that, whoever gave it. Guests of a higher priority get groups first when there are not enough.
+    that, whoever gave it. `counted`: it holds a group in the inventory. When there are not enough groups, such
+    guests come first, then those of a higher priority.
     """
 
     guest: str
@@ -43,6 +44,7 @@ class Demand:
     priority: int = 0
     way_limits: Mapping[int, int] = field(default_factory=dict, hash=False)
     bandwidth_limits: Mapping[int, int] = field(default_factory=dict, hash=False)
+    counted: bool = False
 
     @property
     def allocated(self) -> bool:
@@ -85,9 +87,9 @@ def resolve(
 ) -> Resolution:
     """Everybody's groups and schemata. What cannot be had is refused, and the next rule applies.
 
-    When there are more groups wanted than the kernel can make, classes come first, then allocations, then
-    annotations and limits; among these, groups that exist and guests of a higher priority. `most` is how many
-    groups there can be, if the kernel has shown that it is fewer than it tells.
+    When there are more groups wanted than the kernel can make, classes come first, then guests whose group is
+    counted, allocations, annotations and limits; among these, groups that exist and guests of a higher
+    priority. `most` is how many groups there can be, if the kernel has shown that it is fewer than it tells.
     """
     refused: dict[str, list[str]] = {}
 
@@ -241,7 +243,7 @@ def _admitted(
     for demand in demands:
         group = _own_group(host, classes, demand)
         if group is not None:
-            rank = (1 if demand.allocated else 2, group not in present.groups)
+            rank = (1 if demand.counted else 2 if demand.allocated else 3, group not in present.groups)
             wanted[group] = min(rank, wanted.get(group, rank))
     # Equals stay in their order: classes as configured, guests by priority.
     return frozenset(sorted(wanted, key=wanted.__getitem__)[: max(0, capacity - 1 - foreign)])

@@ -299,6 +299,18 @@ def test_guests_of_a_higher_priority_get_the_groups_that_are_left(make_rig):
     assert list(rig.controller.refused) == ["a"]
 
 
+def test_a_guest_that_holds_a_group_comes_before_those_that_do_not(make_rig):
+    rig = make_rig(fake.Machine(closids=5, mb_closids=5))
+    rig.guest("a", {"l3-0": {"LLC": 4}}, priority=7)
+    rig.work()
+    rig.guest("b", {"root": {"CUSTOM_RESCTRL_GROUP": 1}}, resctrl='{"MB": {"schemata": {"percent": 20}}}')
+    rig.work()
+    assert list(rig.controller.refused) == ["a"]
+    assert rig.bandwidth(rig.group("b"), 0) == 20
+    assert rig.inside("a")
+    assert rig.inside("b")
+
+
 def test_an_annotation_counts_where_there_is_no_allocation_and_its_change_takes_effect(rig):
     rig.guest("a", {}, resctrl='{"MB": {"schemata": {"percent": 20}}}')
     rig.work()

@@ -12,7 +12,12 @@ from compute_agent.resctrl.reader import read_groups
 from tests.compute_agent.controllers.test_resctrl import CLASS_GROUPS, Rig, Threads
 from tests.compute_agent.resctrl import fake
 
-MACHINES = {"intel": fake.Machine(closids=7, mb_closids=7), "amd": fake.AMD, "arm": fake.ARM}
+MACHINES = {
+    "intel": fake.Machine(closids=7, mb_closids=7),
+    "amd": fake.AMD,
+    "arm": fake.ARM,
+    "cdp": fake.INTEL_CDP,
+}
 
 UUIDS = st.sampled_from("abcdef")
 RESOURCES = st.fixed_dictionaries(

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from compute_agent.daemon.protocol import RequestError
-from compute_agent.pipeline.events import Reconcile
+from compute_agent.pipeline.events import LimitGuest, Reconcile
+from compute_agent.qos.snapshot import Knob
 from compute_agent.report.errors import ConflictError
 from compute_agent.resctrl import control
 from compute_agent.resctrl.apply import read_tasks
@@ -229,6 +230,18 @@ def test_a_host_without_groups_left_is_shown_on_the_guest_and_counted(rig):
     assert last["pid"] in read_tasks(rig.files, "compute-agent.class.LS")
     rig.ask("guest.stop", guest=uid(1))
     assert rig.ask("guest.show", guest=uid(5))["refused"] == []
+
+
+def test_a_limit_of_the_watermarks_holds_a_guest_down_and_lets_it_go(rig):
+    pid = rig.run(uid(1), qos_class="BE")["pid"]
+    knob = Knob("memory_bandwidth", "1")
+    rig.agent.pipeline.submit(LimitGuest(uid(1), knob, 40.0)).result()
+    (group,) = (row for row in rig.groups().values() if row["guests"])
+    assert (group["kind"], group["bandwidth_percent"]) == ("guest", {"0": 100, "1": 40})
+    assert pid in read_tasks(rig.files, group["group"])
+    rig.agent.pipeline.submit(LimitGuest(uid(1), knob, None)).result()
+    assert pid in read_tasks(rig.files, "compute-agent.class.BE")
+    assert group["group"] not in rig.groups()
 
 
 def test_a_bad_annotation_is_refused_before_anything_starts(rig):

@@ -1,0 +1,122 @@
+"""Whether there is a resctrl to work with, and why not."""
+
+import os
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.daemon.cache_control import offered, open_resctrl, signature
+from compute_agent.daemon.controllers import build_controllers
+from compute_agent.resctrl.rules import DEFAULT_CLASSES
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.resctrl import fake
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Loads a configuration for the host below `tmp_path`."""
+
+    def load(**resctrl):
+        lines = "".join(f"{name} = {value}\n" for name, value in resctrl.items())
+        (tmp_path / "a.ini").write_text(f"[host]\nroot = {tmp_path}\n[resctrl]\n{lines}")
+        return agent_conf.load([], [str(tmp_path / "a.ini")])
+
+    return load
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "sys/fs").mkdir(parents=True)
+    return fake.FakeResctrl.of(fake.AMD, tmp_path / "sys/fs/resctrl")
+
+
+def mounted(tmp_path, options="rw"):
+    (tmp_path / "proc").mkdir(exist_ok=True)
+    (tmp_path / "proc/mounts").write_text(f"resctrl /sys/fs/resctrl resctrl {options} 0 0\n")
+
+
+def names(conf, resctrl):
+    return [controller.name for controller in build_controllers(conf, FakeDriver([0]), resctrl)]
+
+
+def test_a_mount_gives_a_controller_and_an_inventory(load, files, tmp_path):
+    mounted(tmp_path)
+    conf = load(shared_ways=3, memory_bandwidth_gbps=100, group_prefix="mine-")
+    resctrl = open_resctrl(conf, acting=True)
+    assert resctrl.off == ""
+    assert "resctrl" in names(conf, resctrl)
+    platform = offered(resctrl.control, DEFAULT_CLASSES)
+    assert (platform.domains[0].ways, platform.domains[0].reserved_ways) == (16, 3)
+    assert resctrl.control.engine.bandwidth(0, 100) == 800
+    assert resctrl.control.is_ours("mine-class.LS")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [("ro,relatime", "mounted read-only"), (None, "is not mounted, but a copy of one")],
+)
+def test_what_cannot_be_written_has_no_controller(options, told, load, files, tmp_path):
+    if options is not None:
+        mounted(tmp_path, options)
+    conf = load()
+    resctrl = open_resctrl(conf, acting=True)
+    assert told in resctrl.off
+    assert "resctrl" not in names(conf, resctrl)
+
+
+def test_a_captured_tree_shows_its_inventory(load, files):
+    platform = offered(open_resctrl(load()).control, DEFAULT_CLASSES)
+    assert platform.domains[1].ways == 16
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_user_who_may_not_write_has_no_controller(load, files, tmp_path):
+    mounted(tmp_path)
+    files.root.chmod(0o555)
+    assert "cannot be written by this user" in open_resctrl(load(), acting=True).off
+    assert open_resctrl(load()).off == ""
+
+
+def test_nothing_to_limit_is_nothing_to_control(load, tmp_path):
+    files = tmp_path / "sys/fs/resctrl"
+    (files / "info/L3_MON").mkdir(parents=True)
+    (files / "info/L3_MON/num_rmids").write_text("32\n")
+    (files / "info/L3_MON/mon_features").write_text("mbm_total_bytes\n")
+    (files / "schemata").write_text("")
+    mounted(tmp_path)
+    resctrl = open_resctrl(load(), acting=True)
+    assert resctrl.off == "the processor can limit neither cache ways nor bandwidth"
+    assert offered(resctrl.control, DEFAULT_CLASSES).features == {"MBM"}
+
+
+def test_a_tree_that_makes_no_sense_is_none(load, files, tmp_path):
+    mounted(tmp_path)
+    (files.root / "schemata").write_text("L3:0=xyz\n")
+    assert "xyz" in open_resctrl(load(), acting=True).off
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("group_prefix", "a/b"), ("group_prefix", ""), ("shared_ways", "0"), ("memory_bandwidth_gbps", "-1")],
+)
+def test_bad_options_are_refused_by_name(option, value, load):
+    with pytest.raises(Exception, match=option):
+        load(**{option: value})
+
+
+def test_only_what_others_do_changes_the_signature(load, files, tmp_path):
+    mounted(tmp_path)
+    conf = load()
+    before = signature(conf)
+    files.make("compute-agent.guest.a")
+    files.write("compute-agent.guest.a/schemata", "L3:0=f\n")
+    assert signature(conf) == before
+    files.make("theirs")
+    assert (after := signature(conf)) != before
+    files.write("theirs/schemata", "L3:0=f;1=f\n")
+    assert signature(conf) == after
+    (files.root / "theirs/mode").write_text("exclusive\n")
+    assert signature(conf) != after
+    (tmp_path / "proc/mounts").write_text("")
+    (files.root / "schemata").unlink()
+    assert signature(conf) is None
