@@ -56,9 +56,7 @@ def derive(
             by_zone[zone.name].update(_cache_inventories(control.domains[zone.l3.id]))
     on_root.update(_disk(settings))
     if control.groups > 0:
-        on_root[GROUPS] = _inventory(
-            control.groups, min(control.groups_taken, control.groups)
-        )
+        on_root[GROUPS] = _inventory(control.groups, min(control.groups_taken, control.groups))
     root = ProviderNode(
         name=root_name,
         uuid=root_uuid,

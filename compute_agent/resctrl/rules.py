@@ -32,8 +32,8 @@ class Demand:
     """A guest. `ways` and `bandwidth` (percent) are its allocation by L3 cache id, `wish` its annotation.
 
     `way_limits` and `bandwidth_limits` hold it down for the time being, by L3 cache id: it gets no more than
-    that, whoever gave it. `counted`: it holds a group in the inventory. When there are not enough groups, such
-    guests come first, then those of a higher priority.
+    that, whoever gave it. `counted`: it holds a group in the inventory. Such guests get groups first when
+    there are not enough, then those of a higher priority.
     """
 
     guest: str

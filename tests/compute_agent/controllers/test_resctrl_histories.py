@@ -16,7 +16,7 @@ MACHINES = {
     "intel": fake.Machine(closids=7, mb_closids=7),
     "amd": fake.AMD,
     "arm": fake.ARM,
-    "cdp": fake.INTEL_CDP,
+    "intel-cdp": fake.INTEL_CDP,
 }
 
 UUIDS = st.sampled_from("abcdef")
