@@ -67,17 +67,29 @@ class GuestRun(_GuestStart):
 
 
 class GuestAdopt(_GuestStart):
-    """Take a running process as a guest, and pin it."""
+    """Take a running process, or all processes of a cgroup, as a guest, and pin it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--pid", type=int, required=True, help="process id")
+        origin = parser.add_mutually_exclusive_group(required=True)
+        origin.add_argument("--pid", type=int, help="process id")
+        origin.add_argument(
+            "--cgroup",
+            metavar="PATH",
+            help="folder of a cgroup v2 group, such as /sys/fs/cgroup/work; all its processes move into a"
+            " group of the guest's own, and the guest lives as long as any of them",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to adopt it."""
-        return columns(self.ask("guest.adopt", {**self.settings(parsed_args), "pid": parsed_args.pid}))
+        origin = (
+            {"pid": parsed_args.pid}
+            if parsed_args.pid is not None
+            else {"cgroup": os.path.abspath(parsed_args.cgroup)}
+        )
+        return columns(self.ask("guest.adopt", {**self.settings(parsed_args), **origin}))
 
 
 class GuestList(Lister):

@@ -6,9 +6,10 @@ import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
 from typing import Any, Protocol
 
-from marshmallow import Schema, ValidationError, fields, validate
+from marshmallow import Schema, ValidationError, fields, validate, validates_schema
 
 from compute_agent.daemon.audit import DEFAULT_MIN_AGE, Orders, Outcome, audit_document
 from compute_agent.daemon.protocol import Method, RequestError
@@ -98,7 +99,13 @@ class _RunSchema(_SettingsSchema):
 
 
 class _AdoptSchema(_SettingsSchema):
-    pid = fields.Integer(strict=True, required=True, validate=validate.Range(2))
+    pid = fields.Integer(strict=True, validate=validate.Range(2))
+    cgroup = fields.String(validate=validate.Length(1))
+
+    @validates_schema
+    def _one_origin(self, data: Mapping[str, Any], **_: Any) -> None:
+        if ("pid" in data) == ("cgroup" in data):
+            raise ValidationError("either this or cgroup has to be given", "pid")
 
 
 class _GuestSchema(Schema):
@@ -174,14 +181,14 @@ class Methods:
         return self._enter(event)
 
     def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Take a running process as a consumer's guest."""
+        """Take a running process, or all of a cgroup, as a consumer's guest."""
         body = _load(_AdoptSchema(), params)
         guest_uuid, as_of, allocation = self._allocation(body)
         event = AdoptGuest(
             uuid=guest_uuid,
             name=body.get("name", guest_uuid),
             settings=_settings(body, allocation),
-            pid=body["pid"],
+            origin=body["pid"] if "pid" in body else Path(body["cgroup"]),
             allocation=allocation,
             as_of=as_of,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
@@ -199,6 +200,8 @@ class StartingDriver(Driver, Protocol):
         """Undo create(): nothing of the guest remains, and its program never ran."""
         ...
 
-    def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, pid: int) -> Guest:
-        """Take a running process as a guest. Raises DriverError."""
+    def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, origin: int | Path) -> Guest:
+        """Take what runs already as a guest: a process by its pid, or all processes of a cgroup v2 group by
+        its folder. Raises DriverError.
+        """
         ...

@@ -26,6 +26,7 @@ PERIOD = 100_000
 _LEAST_QUOTA = 1000
 """Microseconds; the kernel takes no less."""
 
+_MOVE_PASSES = 16
 _REMOVE_ATTEMPTS = 50
 _REMOVE_PAUSE = 0.01
 
@@ -84,6 +85,11 @@ class CgroupRoot:
         group.folder.mkdir(exist_ok=True)
         return group
 
+    def has(self, folder: Path) -> bool:
+        """Whether a folder (without symbolic links) is the group of a guest, or below one."""
+        root = self.folder.resolve()
+        return folder.is_relative_to(root) and folder.relative_to(root).parts[0].startswith(_PREFIX)
+
 
 class Group:
     """The group of one guest."""
@@ -92,8 +98,27 @@ class Group:
         self.folder = folder
 
     def add(self, pid: int) -> None:
-        """Move a process, with all its threads, into the group. Raises OSError."""
+        """Move a process, with all its threads, into the group. Raises OSError.
+
+        To the kernel process 0 is whoever writes; in cgroup.procs it is one of another pid namespace.
+        """
+        if pid < 1:
+            raise ProcessLookupError(errno.ESRCH, "a process of another pid namespace", str(self.folder))
         (self.folder / "cgroup.procs").write_text(str(pid))
+
+    def take(self, source: Group) -> None:
+        """Move all processes of another group, and of those below it, here; until no new one appears there.
+
+        One that ends meanwhile is no error. Raises OSError.
+        """
+        for _ in range(_MOVE_PASSES):
+            pids = source.processes()
+            if not pids:
+                return
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    self.add(pid)
+        raise OSError(errno.EBUSY, "processes are made faster than they can be moved", str(source.folder))
 
     def processes(self) -> list[int]:
         """The processes in the group and in the groups below it; empty when it is gone."""
@@ -131,10 +156,10 @@ class Group:
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
         """Write what differs between what the group ``has`` and what is wanted. Raises OSError."""
         if wanted.weight not in (None, has.weight):
-            (self.folder / "cpu.weight").write_text(f"{wanted.weight}\n")
+            self._write("cpu.weight", str(wanted.weight))
         if attainable(wanted.quota) != has.quota:
             quota = "max" if wanted.quota is None else quota_microseconds(wanted.quota)
-            (self.folder / "cpu.max").write_text(f"{quota} {PERIOD}\n")
+            self._write("cpu.max", f"{quota} {PERIOD}")
 
     def remove(self) -> None:
         """End what is left in the group, and remove it; gone already is no error."""
@@ -143,6 +168,10 @@ class Group:
         for folder in reversed(list(self._tree())):
             _remove(folder)
 
+    def remove_empty(self) -> None:
+        """Remove the group, in which nobody is left. Raises OSError."""
+        self.folder.rmdir()
+
     def _read(self, name: str) -> str | None:
         """The content of a file; None if there is none."""
         try:
@@ -150,13 +179,16 @@ class Group:
         except FileNotFoundError:
             return None
 
+    def _write(self, name: str, value: str) -> None:
+        (self.folder / name).write_text(f"{value}\n")
+
     def _numbers(self, name: str) -> frozenset[int] | None:
         text = self._read(name)
         return None if text is None else cpuset.parse(text)
 
     def _write_numbers(self, name: str, wanted: frozenset[int]) -> None:
         if self._numbers(name) not in (None, wanted):
-            (self.folder / name).write_text(cpuset.format(wanted) + "\n")
+            self._write(name, cpuset.format(wanted))
 
     def _tree(self) -> Iterator[Path]:
         """The group and those below it, parents first."""

@@ -14,6 +14,9 @@ MAX_PASSES = 16
 
 _CHUNK = 1 << 16
 
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD among the flags (field 9) of /proc/PID/stat."""
+
 _DEAD_STATES = frozenset("ZXx")
 
 
@@ -46,6 +49,12 @@ def identify(pid: int) -> ProcessIdentity | None:
 def is_alive(identity: ProcessIdentity) -> bool:
     """Whether this very process (not another one with its pid) still runs."""
     return identify(identity.pid) == identity
+
+
+def is_kernel_thread(pid: int) -> bool:
+    """Whether a process is the kernel's own; False when it is gone."""
+    stat = _stat(pid)
+    return stat is not None and bool(int(stat[6]) & _KERNEL_THREAD)
 
 
 def command_line(pid: int) -> tuple[str, ...]:

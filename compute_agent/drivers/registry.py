@@ -15,12 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compute_agent.drivers.base import GuestSettings
+from compute_agent.drivers.base import Guest, GuestSettings
+from compute_agent.drivers.cgroup import Group
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
 LOG = logging.getLogger(__name__)
+
+DRIVER = "process"
+"""The name of the driver whose guests these are."""
 
 _FORMAT = 1
 
@@ -30,7 +34,8 @@ class ProcessRecord:
     """A process guest: who it is, which process it is, and how it was made.
 
     ``adopted`` guests were started by somebody else, who also wants to hear of their end. ``cgroup`` is the
-    path of the guest's own cgroup v2 group, empty where plain affinity is used. ``log`` takes the guest's
+    path of the guest's own cgroup v2 group, empty where plain affinity is used. ``whole_group`` guests live
+    as long as any process in their group, others as long as their main process. ``log`` takes the guest's
     output.
     """
 
@@ -42,6 +47,26 @@ class ProcessRecord:
     adopted: bool = False
     log: str = ""
     cgroup: str = ""
+    whole_group: bool = False
+
+    @property
+    def group(self) -> Group | None:
+        """The guest's own group; None if it has none."""
+        return Group(Path(self.cgroup)) if self.cgroup else None
+
+    def members(self) -> list[int]:
+        """The processes in the guest's own group."""
+        return [] if self.group is None else self.group.processes()
+
+    def guest(self) -> Guest:
+        """The guest as others know it."""
+        details = {
+            "command": " ".join(self.command),
+            "log": self.log,
+            "origin": "adopted" if self.adopted else "started",
+            **({"cgroup": self.cgroup} if self.cgroup else {}),
+        }
+        return Guest(self.uuid, DRIVER, self.name, self.identity.pid, self.settings, details)
 
 
 class Registry:
@@ -85,6 +110,7 @@ def parse_record(content: Any) -> ProcessRecord:
         adopted=bool(content["adopted"]),
         log=str(content["log"]),
         cgroup=str(content["cgroup"]),
+        whole_group=bool(content.get("whole_group", False)),  # earlier releases did not know it
     )
 
 

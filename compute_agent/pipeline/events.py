@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from compute_agent.controllers.base import Controller
 from compute_agent.drivers.base import Guest, GuestSettings
@@ -31,12 +32,15 @@ class StartGuest:
 
 @dataclass(frozen=True, slots=True)
 class AdoptGuest:
-    """Somebody wants a running process to be a guest; answered as StartGuest is."""
+    """Somebody wants a running process, or all processes of the cgroup in a folder, to be a guest.
+
+    Answered as StartGuest is.
+    """
 
     uuid: str
     name: str
     settings: GuestSettings
-    pid: int
+    origin: int | Path
     allocation: Allocation
     as_of: float
 

@@ -220,11 +220,11 @@ class Pipeline:
 
     def _adopt_guest(self, event: AdoptGuest) -> GuestView:
         driver = self._starting_driver()
-        draft = Guest(event.uuid, self._driver.name, event.name, event.pid, event.settings)
+        draft = Guest(event.uuid, self._driver.name, event.name, 0, event.settings)
         assignment = self._placer.decide(draft, event.allocation)
         if isinstance(assignment, Refusal):
             raise GuestRefusedError(assignment.reason)
-        guest = driver.adopt(event.uuid, event.name, event.settings, event.pid)
+        guest = driver.adopt(event.uuid, event.name, event.settings, event.origin)
         entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
         self._cache.add(entry)
         LOG.info("Guest %s (pid %d) adopted%s", guest.uuid, guest.pid, where(entry))

@@ -99,7 +99,7 @@ class FakeDriver:
     def discard(self, guest):
         del self.running[guest.uuid], self.affinities[guest.uuid]
 
-    def adopt(self, guest_uuid, name, settings, pid):
+    def adopt(self, guest_uuid, name, settings, origin):
         return self.create(guest_uuid, name, settings, ())
 
     def end(self, guest):

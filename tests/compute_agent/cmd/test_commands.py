@@ -180,6 +180,7 @@ def test_what_the_daemon_refuses_is_said(agent):
         (["guest", "run", "--uuid", "nonsense", "--", "true"], "uuid"),
         (["guest", "run", "--vcpus", "0", "--", "true"], "vcpus"),
         (["guest", "adopt", "--pid", "1"], "pid"),
+        (["guest", "adopt", "--cgroup", "work"], f"group {Path.cwd()}/work cannot be a guest"),
         (["guest", "show", "nobody"], "there is no guest nobody"),
         (["guest", "stop", "nobody"], "there is no guest nobody"),
     ):

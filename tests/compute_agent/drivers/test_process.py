@@ -230,7 +230,7 @@ def test_a_guest_that_cannot_be_recorded_does_not_start(driver, uid, monkeypatch
     def full(record):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(driver._registry, "save", full)
+    monkeypatch.setattr(driver._roster._registry, "save", full)
     with pytest.raises(DriverError, match="No space left"):
         driver.create(uid, uid, GuestSettings(), ("touch", str(tmp_path / "mark")))
     assert driver.guests() == []
@@ -266,7 +266,7 @@ class TestAdopted:
             driver.adopt(uid, uid, GuestSettings(), process.pid)
 
     def test_a_kernel_thread_is_refused(self, driver, uid):
-        kernel = [pid for pid in procfs.pids() if procfs.identify(pid) and not procfs.command_line(pid)]
+        kernel = [pid for pid in procfs.pids() if procfs.is_kernel_thread(pid)]
         if not kernel:
             pytest.skip("no kernel thread is to be seen in this pid namespace")
         with pytest.raises(DriverError, match="kernel thread"):

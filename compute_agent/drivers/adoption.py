@@ -1,0 +1,80 @@
+"""Processes that somebody else started and that are to be a guest: which those are, and which can be none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import DriverError
+from compute_agent.drivers.cgroup import CgroupRoot, Group
+from compute_agent.drivers.procfs import ProcessIdentity
+
+_INIT = 1
+_OUTSIDE = 0
+"""What cgroup.procs has for a process of another pid namespace."""
+
+
+def adoptable_process(pid: int) -> ProcessIdentity:
+    """The process with a pid. Raises DriverError if it cannot be a guest."""
+    identity = procfs.identify(pid)
+    if identity is None:
+        raise DriverError(f"there is no process with pid {pid}")
+    if procfs.is_kernel_thread(pid):
+        raise DriverError(f"pid {pid} is a kernel thread and cannot be a guest")
+    return identity
+
+
+def adoptable_group(folder: Path, groups: CgroupRoot | None) -> tuple[Group, ProcessIdentity]:
+    """The cgroup v2 group in a folder, all of whose processes are to be one guest, and its main process: the
+    oldest.
+
+    ``groups`` are where guests have theirs. Raises DriverError if that cannot be: it is no group, nobody is
+    in it, or the system, the agent or other guests are.
+    """
+    if groups is None:
+        raise DriverError(
+            f"group {folder} cannot be a guest: guests have no groups of their own here ([cgroup] root)"
+        )
+    try:
+        group = Group(folder.resolve(strict=True))
+        same_system = group.folder.stat().st_dev == groups.folder.stat().st_dev
+    except OSError as error:
+        raise DriverError(f"group {folder} cannot be a guest: {error}") from error
+    why_not = _objection(group, groups) if same_system else f"it is not in the hierarchy of {groups.folder}"
+    if why_not:
+        raise DriverError(f"group {folder} cannot be a guest: {why_not}")
+    leader = oldest(group.processes())
+    if leader is None:
+        raise DriverError(f"group {folder} cannot be a guest: its processes have ended")
+    return group, leader
+
+
+def oldest(pids: Iterable[int]) -> ProcessIdentity | None:
+    """Of some processes the one that runs longest; None if none of them runs."""
+    alive = (identity for pid in pids if (identity := procfs.identify(pid)) is not None)
+    return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
+
+
+def _objection(group: Group, groups: CgroupRoot) -> str:
+    """Why a group cannot be a guest; empty if it can."""
+    folder, root = group.folder, groups.folder.resolve()
+    if not (folder / "cgroup.procs").is_file() or not (folder / "cgroup.controllers").is_file():
+        return "it is no group of cgroup v2"
+    if root.is_relative_to(folder):
+        return f"it holds all guests ([cgroup] root is {root})"
+    if groups.has(folder):
+        return "it belongs to a guest already"
+    if folder.name.endswith(".slice"):
+        return "it is a slice of the system, which holds services and users"
+    pids = group.processes()
+    if not pids:
+        return "there is no process in it"
+    if os.getpid() in pids:
+        return "the agent itself is in it"
+    if _INIT in pids or any(map(procfs.is_kernel_thread, pids)):
+        return "process 1 or a kernel thread is in it"
+    if _OUTSIDE in pids:
+        return "processes of another pid namespace are in it"
+    return ""

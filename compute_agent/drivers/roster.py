@@ -1,0 +1,180 @@
+"""Which process guests run: their records, in memory and on disk, and the watch for the end of each."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import threading
+from dataclasses import replace
+
+from compute_agent.drivers import adoption, procfs
+from compute_agent.drivers.base import Change, ChangeKind, DriverError, GuestGoneError, Listener
+from compute_agent.drivers.pidwatch import PidWatch
+from compute_agent.drivers.registry import ProcessRecord, Registry
+
+LOG = logging.getLogger(__name__)
+
+
+class Roster:
+    """The guests of one registry. Methods may be called from any thread."""
+
+    def __init__(self, registry: Registry) -> None:
+        """Take up the guests on disk that still run; forget the others, with their groups."""
+        self._registry = registry
+        self._lock = threading.RLock()
+        self._records: dict[str, ProcessRecord] = {}
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._listener: Listener | None = None
+        self._watch: PidWatch[ProcessRecord] | None = None
+        for record in registry.load():
+            self._records[record.uuid] = record
+            if self.current(record.uuid) is None:
+                LOG.info("Guest %s (pid %d) ended while nobody looked", record.uuid, record.identity.pid)
+                self.forget(record)
+
+    def listen(self, listener: Listener) -> None:
+        """Call ``listener`` for every guest that ends, or gets another main process, from now on."""
+        with self._lock:
+            self._listener = listener
+            self._watch = PidWatch(self.ended)
+            records = list(self._records.values())
+        for record in records:
+            self.watch(record)
+
+    def close(self) -> None:
+        """Stop watching; the guests keep running."""
+        if self._watch is not None:
+            self._watch.close()
+
+    # Coming
+
+    def forbid_double(self, guest_uuid: str) -> None:
+        """Raises DriverError if there is a guest of that uuid."""
+        with self._lock:
+            if guest_uuid in self._records:
+                raise DriverError(f"guest {guest_uuid} exists already")
+
+    def forbid_guests(self, pids: set[int]) -> None:
+        """Raises DriverError if one of the processes is the main process of a guest."""
+        for record in self.all():
+            if record.identity.pid in pids:
+                raise DriverError(f"pid {record.identity.pid} is guest {record.uuid} already")
+
+    def add(self, record: ProcessRecord, child: subprocess.Popen[bytes] | None = None) -> None:
+        """Take a guest up, on disk first; its end is not watched yet. Raises OSError.
+
+        ``child`` is its process if it is one of this process's.
+        """
+        self._registry.save(record)
+        with self._lock:
+            self._records[record.uuid] = record
+            if child is not None:
+                self._children[record.uuid] = child
+
+    def watch(self, record: ProcessRecord) -> None:
+        """Wait for the end of a guest, which may have come already."""
+        if self._watch is not None and not self._watch.add(record, record.identity.pid):
+            self.ended(record)
+
+    def child(self, guest_uuid: str) -> subprocess.Popen[bytes]:
+        """The process of a guest that this process started. Raises KeyError."""
+        return self._children[guest_uuid]
+
+    # Running
+
+    def all(self) -> list[ProcessRecord]:
+        """The guests that run now."""
+        with self._lock:
+            known = list(self._records)
+        return [record for guest_uuid in known if (record := self.current(guest_uuid)) is not None]
+
+    def current(self, guest_uuid: str) -> ProcessRecord | None:
+        """The record of a guest that runs; None if it has ended.
+
+        When the main process of a whole group ends before others, the oldest of these takes its place.
+        """
+        with self._lock:
+            record = self._records.get(guest_uuid)
+            if record is None or procfs.is_alive(record.identity):
+                return record
+            heir = adoption.oldest(record.members()) if record.whole_group else None
+            if heir is None:
+                return None
+            record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
+            self._records[guest_uuid] = record
+        LOG.info("Guest %s goes on with main process %d", guest_uuid, heir.pid)
+        try:
+            self._registry.save(record)
+        except OSError as error:
+            LOG.warning("That cannot be recorded, and is found out again when it has to be: %s", error)
+        self._tell(ChangeKind.CHANGED, record)
+        self.watch(record)
+        return record
+
+    def running(self, guest_uuid: str) -> ProcessRecord:
+        """The record of a guest that runs. Raises GuestGoneError."""
+        record = self.current(guest_uuid)
+        if record is None:
+            raise GuestGoneError(f"guest {guest_uuid} has ended")
+        return record
+
+    def known(self, guest_uuid: str) -> ProcessRecord:
+        """The record of a guest whose end nobody has seen yet. Raises GuestGoneError."""
+        with self._lock:
+            record = self._records.get(guest_uuid)
+        if record is None:
+            raise GuestGoneError(f"guest {guest_uuid} has ended")
+        return record
+
+    def is_alive(self, record: ProcessRecord) -> bool:
+        """Whether anything of a guest runs that is to end with it; a child that has ended is reaped."""
+        self._reap(record.uuid)
+        return procfs.is_alive(record.identity) or (record.whole_group and bool(record.members()))
+
+    # Leaving
+
+    def ended(self, record: ProcessRecord) -> None:
+        """Clean up after a guest and tell of it; once, whoever sees its end first."""
+        if record.whole_group and self.current(record.uuid) is not None:
+            return
+        with self._lock:
+            if self._records.get(record.uuid) != record:
+                return  # done before, and there may be a new guest of that consumer
+            status = self._reap(record.uuid)
+            del self._records[record.uuid]
+        self.forget(record)
+        if not record.cgroup and not record.adopted:
+            _end_leftovers(record)
+        LOG.info("Guest %s ended%s", record.uuid, "" if status is None else f" with status {status}")
+        self._tell(ChangeKind.STOPPED, record)
+
+    def forget(self, record: ProcessRecord) -> None:
+        """Leave nothing of a guest that has ended: neither record nor group."""
+        with self._lock:
+            self._records.pop(record.uuid, None)
+            self._children.pop(record.uuid, None)
+        if (group := record.group) is not None:
+            group.remove()
+        self._registry.remove(record.uuid)
+
+    def _reap(self, guest_uuid: str) -> int | None:
+        """Take the exit status of a guest that is a child of this process; None if it is not, or has not
+        ended.
+        """
+        child = self._children.get(guest_uuid)
+        return None if child is None else child.poll()
+
+    def _tell(self, kind: ChangeKind, record: ProcessRecord) -> None:
+        if self._listener is not None:
+            self._listener(Change(kind, record.guest()))
+
+
+def _end_leftovers(record: ProcessRecord) -> None:
+    """Processes that the guest left behind would go on using its CPUs."""
+    for pid in procfs.session_members(record.identity.pid):
+        LOG.info("Guest %s ended and left process %d behind: killed", record.uuid, pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

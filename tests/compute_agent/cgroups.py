@@ -1,0 +1,108 @@
+"""A delegated cgroup v2 group: on the kernel's own file system where CGROUP_ROOT names a folder of it, else a
+folder that behaves like one.
+
+The fake knows which processes are where, and takes values as the kernel does.
+"""
+
+import errno
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from compute_agent.drivers import cgroup, procfs
+from compute_agent.host import cpuset
+
+ROOT = os.environ.get("CGROUP_ROOT")
+CONTROLLERS = ("cpuset", "cpu", "memory", "io")
+FILES = {"cpu.weight": "100\n", "cpu.max": "max 100000\n", "cpuset.cpus": "\n", "cpuset.mems": "\n"}
+
+
+class FakeCgroups:
+    """Patches `cgroup.Group`, so that groups below a folder behave like the kernel's."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder = folder
+        self.members = {}
+        """Folder by process id."""
+        self._files(folder)
+        for name in ("add", "processes", "remove", "remove_empty", "_write"):
+            monkeypatch.setattr(cgroup.Group, name, self._method(name))
+        make = cgroup.CgroupRoot.make
+        monkeypatch.setattr(cgroup.CgroupRoot, "make", lambda root, name: self._files(make(root, name)))
+
+    def _method(self, name):
+        fake = getattr(self, f"_{name.lstrip('_')}")
+        return lambda *arguments: fake(*arguments)
+
+    def make(self, path):
+        """A group that somebody else makes."""
+        folder = self.folder / path
+        folder.mkdir(parents=True)
+        self._files(folder)
+        return folder
+
+    def _files(self, group):
+        folder = getattr(group, "folder", group)
+        for name in ("cgroup.controllers", "cgroup.subtree_control"):
+            (folder / name).write_text(" ".join(CONTROLLERS))
+        for name, text in ({"cgroup.procs": ""} | FILES).items():
+            if not (folder / name).exists():
+                (folder / name).write_text(text)
+        return group
+
+    def _add(self, group, pid):
+        if procfs.identify(pid) is None:
+            raise ProcessLookupError(errno.ESRCH, "No such process")
+        self.members[pid] = group.folder
+
+    def _processes(self, group):
+        return [
+            pid
+            for pid, folder in list(self.members.items())
+            if folder.is_relative_to(group.folder) and procfs.identify(pid)
+        ]
+
+    def _remove(self, group):
+        for pid in self._processes(group):
+            os.kill(pid, 9)
+        shutil.rmtree(group.folder, ignore_errors=True)
+
+    def _remove_empty(self, group):
+        assert self._processes(group) == []
+        shutil.rmtree(group.folder)
+
+    def _write(self, group, name, value):
+        match name:
+            case "cpu.weight":
+                valid = 1 <= int(value) <= 10_000
+            case "cpu.max":
+                quota, period = value.split()
+                valid = (quota == "max" or int(quota) >= 1000) and 1000 <= int(period) <= 1_000_000
+            case "cpuset.mems":
+                online = Path("/sys/devices/system/node/online")
+                valid = cpuset.parse(value) <= cpuset.parse(online.read_text() if online.exists() else "0")
+            case _:
+                valid = True
+        if not valid:
+            raise OSError(errno.EINVAL, "Invalid argument", str(group.folder / name))
+        (group.folder / name).write_text(f"{value}\n")
+
+
+class KernelCgroups:
+    """The same on the kernel's file system."""
+
+    def __init__(self):
+        self.folder = Path(ROOT) / f"test-{uuid.uuid4()}"
+        self.folder.mkdir()
+        for folder in (self.folder.parent, self.folder):
+            cgroup.CgroupRoot.open(folder)  # hands the controllers down
+
+    def make(self, path):
+        """A group that somebody else makes."""
+        folder = self.folder / path
+        folder.mkdir(parents=True)
+        return folder
+
+    def close(self):
+        cgroup.Group(self.folder).remove()

@@ -1,0 +1,424 @@
+"""Process guests in cgroup v2 groups: the same cases on a folder that behaves like one, and on the kernel's
+file system where CGROUP_ROOT names a group of it.
+
+Runs with nothing but pytest, so that it can be taken into a virtual machine.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import (
+    ChangeKind,
+    CpuLimits,
+    CpuSettings,
+    DriverError,
+    GuestGoneError,
+    GuestSettings,
+)
+from compute_agent.drivers.cgroup import CgroupRoot, Group
+from compute_agent.drivers.process import ProcessDriver
+from tests.compute_agent import cgroups
+
+ALL = frozenset(os.sched_getaffinity(0))
+ONE = frozenset({min(ALL)})
+PINNED = CpuSettings((ONE,), ONE)
+NODES = procfs.nodes_with_memory()
+SECONDS = 60
+BURN = (sys.executable, "-c", "while True: pass")
+
+on_kernel = pytest.mark.skipif(cgroups.ROOT is None, reason="CGROUP_ROOT names no group of cgroup v2")
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    if cgroups.ROOT is None:
+        (tmp_path / "cgroup").mkdir()
+        yield cgroups.FakeCgroups(tmp_path / "cgroup", monkeypatch)
+        return
+    tree = cgroups.KernelCgroups()
+    yield tree
+    tree.close()
+
+
+@pytest.fixture
+def make_driver(tree, tmp_path):
+    """Makes drivers on one folder, as a restarted agent does."""
+    made = []
+    root = tree.folder / "guests"
+
+    def make():
+        root.mkdir(exist_ok=True)
+        if not (root / "cgroup.procs").exists():
+            tree._files(root)
+        driver = ProcessDriver(tmp_path / "records", CgroupRoot.open(root))
+        made.append(driver)
+        return driver
+
+    yield make
+    for driver in made:
+        driver.close()
+    last = make()
+    for guest in last.guests():
+        last.stop(guest, 0)
+    last.close()
+
+
+@pytest.fixture
+def driver(make_driver):
+    return make_driver()
+
+
+@pytest.fixture
+def uid():
+    return str(uuid.uuid4())
+
+
+def start(driver, *command, vcpus=1):
+    guest_uuid = str(uuid.uuid4())
+    guest = driver.create(guest_uuid, guest_uuid, GuestSettings(vcpus=vcpus), command or ("sleep", "600"))
+    driver.release(guest)
+    return guest
+
+
+def group_of(guest):
+    return Group(Path(guest.details["cgroup"]))
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def started():
+    """Starts processes that somebody else than the agent looks after."""
+    children = []
+
+    def begin(*command):
+        children.append(subprocess.Popen(command or ("sleep", "600"), start_new_session=True))
+        return children[-1]
+
+    yield begin
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        child.wait()
+
+
+@pytest.fixture
+def work(tree, started):
+    """A group of somebody else's with two processes in it, one of them in a group below."""
+    outer, inner = Group(tree.make("work.service")), Group(tree.make("work.service/inner"))
+    first = started()
+    time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # start times are in ticks
+    second = started()
+    outer.add(first.pid)
+    inner.add(second.pid)
+    return outer, [first, second]
+
+
+class TestLimits:
+    """cpu.weight, cpu.max, cpuset.cpus, cpuset.mems of a guest's group."""
+
+    def test_a_guest_has_a_group_of_its_own_with_all_its_processes(self, driver):
+        guest = start(driver, "sh", "-c", "sleep 600 & exec sleep 601")
+        assert guest.pid in group_of(guest).processes()
+        if cgroups.ROOT is not None:
+            assert len(wait_for(lambda: len(group_of(guest).processes()) == 2 and [1, 2])) == 2
+            assert Path(f"/proc/{guest.pid}/cgroup").read_text().strip().endswith(f"guest-{guest.uuid}")
+
+    def test_weight_and_quota_are_set_once_changed_and_taken_away(self, driver):
+        guest = start(driver)
+        weight, maximum = (group_of(guest).folder / name for name in ("cpu.weight", "cpu.max"))
+        for wanted, text in (
+            (CpuLimits(300), "max 100000"),
+            (CpuLimits(300, 0.5), "50000 100000"),
+            (CpuLimits(1, 0.001), "1000 100000"),
+            (CpuLimits(10_000, 64.0), "6400000 100000"),
+            (CpuLimits(100), "max 100000"),
+        ):
+            assert driver.apply_cpu_limits(guest, wanted)
+            assert (int(weight.read_text()), maximum.read_text().strip()) == (wanted.weight, text)
+            assert driver.cpu_limits(guest, wanted) is None
+            assert not driver.apply_cpu_limits(guest, wanted)
+
+    def test_limits_that_somebody_else_changed_are_seen_and_put_right(self, driver):
+        guest = start(driver)
+        driver.apply_cpu_limits(guest, CpuLimits(200))
+        (group_of(guest).folder / "cpu.max").write_text("20000 50000\n")
+        (group_of(guest).folder / "cpu.weight").write_text("7\n")
+        assert driver.cpu_limits(guest, CpuLimits(200)) == CpuLimits(7, 0.4)
+        assert driver.apply_cpu_limits(guest, CpuLimits(200))
+        assert driver.cpu_limits(guest, CpuLimits(200)) is None
+
+    def test_a_weight_that_the_kernel_refuses_is_an_error_that_names_the_guest(self, driver):
+        guest = start(driver)
+        with pytest.raises(DriverError, match=f"limits of guest {guest.uuid} cannot be set"):
+            driver.apply_cpu_limits(guest, CpuLimits(10_001))
+
+    def test_memory_is_bound_bound_elsewhere_and_let_go(self, driver):
+        guest = start(driver)
+        steps = [frozenset({node}) for node in sorted(NODES)]
+        for nodes in [*steps, frozenset()]:
+            assert driver.memory_nodes(guest, nodes) is not None
+            assert driver.bind_memory(guest, nodes)
+            assert driver.memory_nodes(guest, nodes) is None
+            assert not driver.bind_memory(guest, nodes)
+            if cgroups.ROOT is not None:
+                assert procfs.memory_nodes(guest.pid) == (nodes or NODES)
+
+    def test_a_node_that_is_not_there_is_an_error_that_names_it(self, driver):
+        guest = start(driver)
+        with pytest.raises(
+            DriverError, match=f"memory of guest {guest.uuid} cannot be bound to NUMA nodes 63"
+        ):
+            driver.bind_memory(guest, frozenset({63}))
+
+    @on_kernel
+    @pytest.mark.skipif(len(NODES) < 2, reason="needs two NUMA nodes")
+    def test_memory_that_is_there_already_moves_along(self, driver):
+        code = "import time; x = bytearray(64 << 20); print('up', flush=True); time.sleep(600)"
+        guest = start(driver, sys.executable, "-c", code)
+        wait_for(lambda: Path(guest.details["log"]).read_text())
+        for node in (*sorted(NODES), *sorted(NODES)):
+            driver.bind_memory(guest, frozenset({node}))
+            wait_for(lambda: large(pages(guest.pid)) == {node})  # noqa: B023 # called at once
+
+    @pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
+    def test_threads_and_group_are_pinned(self, driver):
+        guest = start(driver)
+        driver.apply_cpu_settings(guest, PINNED)
+        assert driver.observed_cpus(guest) == ONE
+        assert (group_of(guest).folder / "cpuset.cpus").read_text().strip() == str(min(ONE))
+        assert driver.apply_cpu_settings(guest, CpuSettings((ALL,), ALL)) == 1
+        assert driver.observed_cpus(guest) == ALL
+
+    def test_a_guest_that_was_moved_out_of_its_group_is_put_back(self, driver, tree):
+        guest = start(driver)
+        driver.apply_cpu_settings(guest, PINNED)
+        Group(tree.make("elsewhere")).add(guest.pid)
+        assert guest.pid in driver.cpu_affinity(guest, PINNED)
+        driver.apply_cpu_settings(guest, PINNED)
+        assert group_of(guest).processes() == [guest.pid]
+        assert driver.cpu_affinity(guest, PINNED) == {}
+
+    def test_a_guest_that_ended_has_no_limits_and_no_group(self, driver):
+        guest = start(driver)
+        os.kill(guest.pid, signal.SIGKILL)
+        wait_for(lambda: not driver.guests())
+        for ask in (
+            lambda: driver.cpu_limits(guest, CpuLimits(1)),
+            lambda: driver.apply_cpu_limits(guest, CpuLimits(1, 0.5)),
+            lambda: driver.memory_nodes(guest, frozenset({0})),
+            lambda: driver.bind_memory(guest, frozenset({0})),
+        ):
+            with pytest.raises(GuestGoneError):
+                ask()
+
+
+@on_kernel
+class TestUse:
+    """What processes that burn CPU get, by the kernel's own counters."""
+
+    def test_a_quota_of_half_a_core_is_what_two_burning_processes_get(self, driver):
+        guest = start(
+            driver, "sh", "-c", f"{BURN[0]} -c 'while True: pass' & exec {BURN[0]} -c 'while True: pass'"
+        )
+        wait_for(lambda: len(group_of(guest).processes()) == 2)
+        driver.apply_cpu_limits(guest, CpuLimits(100, 0.5))
+        cores, throttled = used(group_of(guest))
+        print(f"{cores:.3f} cores used, throttled in {throttled} periods")
+        assert 0.3 < cores < 0.6
+        assert throttled > 0
+        driver.apply_cpu_limits(guest, CpuLimits(100))
+        cores, throttled = used(group_of(guest))
+        print(f"{cores:.3f} cores used without a limit, throttled in {throttled} periods")
+        assert cores > 0.7
+        assert throttled == 0
+
+    def test_weights_divide_a_cpu_that_guests_share(self, driver):
+        guests = [start(driver, *BURN) for _ in range(2)]
+        for guest, weight in zip(guests, (300, 100), strict=True):
+            driver.apply_cpu_settings(guest, PINNED)
+            driver.apply_cpu_limits(guest, CpuLimits(weight))
+        before = [usage(group_of(guest)) for guest in guests]
+        wait_for(lambda: sum(usage(group_of(guest)) for guest in guests) - sum(before) > 4e6)
+        great, small = (usage(group_of(guest)) - was for guest, was in zip(guests, before, strict=True))
+        print(f"weights 300 to 100: {great / small:.2f} times the CPU time")
+        assert 2 < great / small < 4.5
+
+
+class TestAdoptedGroup:
+    """All processes of a group that somebody else made."""
+
+    def test_all_its_processes_are_the_guest_and_its_group_is_left_as_it_is(self, driver, work, uid):
+        group, processes = work
+        (group.folder / "cpu.weight").write_text("55\n")
+        guest = driver.adopt(uid, "work", GuestSettings(vcpus=2), group.folder)
+        assert guest.pid == processes[0].pid
+        assert sorted(group_of(guest).processes()) == sorted(child.pid for child in processes)
+        assert group.processes() == []
+        assert (group.folder / "cpu.weight").read_text().strip() == "55"
+        driver.apply_cpu_settings(guest, PINNED)
+        assert {frozenset(os.sched_getaffinity(child.pid)) for child in processes} == {ONE}
+        assert driver.apply_cpu_limits(guest, CpuLimits(200, 0.5))
+        assert list(driver.guests()) == [guest]
+
+    def test_it_is_known_again(self, driver, make_driver, work, uid):
+        group, _ = work
+        guest = driver.adopt(uid, "work", GuestSettings(), group.folder)
+        assert list(make_driver().guests()) == [guest]
+
+    def test_it_goes_on_with_another_main_process_until_all_have_ended(self, driver, make_driver, work, uid):
+        group, (first, second) = work
+        changes = queue.SimpleQueue()
+        driver.watch(changes.put)
+        guest = driver.adopt(uid, "work", GuestSettings(), group.folder)
+        first.kill()
+        first.wait()
+        change = changes.get(timeout=SECONDS)
+        assert (change.kind, change.guest.uuid, change.guest.pid) == (ChangeKind.CHANGED, uid, second.pid)
+        assert list(driver.guests()) == [change.guest]
+        assert second.pid in driver.thread_ids(guest)
+        assert second.pid in driver.thread_ids(change.guest)
+        assert list(make_driver().guests()) == [change.guest]
+        second.kill()
+        second.wait()
+        change = changes.get(timeout=SECONDS)
+        assert (change.kind, change.guest.pid) == (ChangeKind.STOPPED, second.pid)
+        assert driver.guests() == []
+        assert not group_of(guest).folder.exists()
+
+    def test_a_main_process_that_ended_without_the_agent_has_an_heir(self, driver, make_driver, work, uid):
+        group, (first, second) = work
+        driver.adopt(uid, "work", GuestSettings(), group.folder)
+        first.kill()
+        first.wait()
+        (guest,) = make_driver().guests()
+        assert (guest.uuid, guest.pid) == (uid, second.pid)
+
+    def test_stop_ends_all_of_it(self, driver, work, uid):
+        group, processes = work
+        guest = driver.adopt(uid, "work", GuestSettings(), group.folder)
+        driver.stop(guest, 0.5)
+        assert [child.wait(SECONDS) for child in processes] == [-signal.SIGTERM] * 2
+        assert driver.guests() == []
+        assert not group_of(guest).folder.exists()
+
+    def test_a_group_with_a_process_that_is_a_guest_already_is_refused(self, driver, work, uid):
+        group, (first, _) = work
+        other = str(uuid.uuid4())
+        driver.adopt(other, "first", GuestSettings(), first.pid)
+        Group(group.folder / "inner").add(first.pid)
+        with pytest.raises(DriverError, match=f"pid {first.pid} is guest {other} already"):
+            driver.adopt(uid, "work", GuestSettings(), group.folder)
+        Group(group_of(*driver.guests()).folder).add(first.pid)
+
+    def test_a_group_whose_processes_cannot_be_moved_is_left_as_it_was(self, driver, work, uid, monkeypatch):
+        group, processes = work
+        add, moved = Group.add, []
+
+        def one_only(self, pid):
+            if self.folder.name.startswith("guest-"):
+                if moved:
+                    raise PermissionError(13, "Permission denied", str(self.folder))
+                moved.append(pid)
+            add(self, pid)
+
+        monkeypatch.setattr(Group, "add", one_only)
+        with pytest.raises(DriverError, match="Permission denied"):
+            driver.adopt(uid, "work", GuestSettings(), group.folder)
+        assert sorted(group.processes()) == sorted(child.pid for child in processes)
+        assert driver.guests() == []
+        assert [path.name for path in (group.folder.parent / "guests").glob("guest-*")] == []
+
+    def test_what_cannot_be_a_guest_is_refused_with_the_reason(self, driver, tree, uid, started, tmp_path):
+        guest = start(driver)
+        a_slice = Group(tree.make("system.slice"))
+        a_slice.add(started().pid)
+        with_agent = Group(tree.make("agent.service"))
+        (tmp_path / "plain").mkdir()
+        link = tmp_path / "link"
+        link.symlink_to(group_of(guest).folder)
+        own = next(
+            (
+                line[3:]
+                for line in Path("/proc/self/cgroup").read_text().splitlines()
+                if line.startswith("0::")
+            ),
+            "/",
+        )
+        with_agent.add(os.getpid())
+        try:
+            for folder, reason in {
+                tree.folder / "none": "No such file",
+                tmp_path / "plain": "no group of cgroup v2"
+                if cgroups.ROOT is None
+                else "not in the hierarchy",
+                tree.folder: "holds all guests",
+                tree.folder / "guests": "holds all guests",
+                group_of(guest).folder: "belongs to a guest already",
+                link: "belongs to a guest already",
+                a_slice.folder: "a slice of the system",
+                tree.make("empty"): "no process in it",
+                with_agent.folder: "the agent itself is in it",
+            }.items():
+                with pytest.raises(DriverError, match=f"group {folder} cannot be a guest: .*{reason}"):
+                    driver.adopt(uid, "x", GuestSettings(), folder)
+        finally:
+            if cgroups.ROOT is not None:
+                (Path("/sys/fs/cgroup") / own.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
+        assert list(driver.guests()) == [guest]
+
+    def test_without_groups_of_their_own_guests_are_adopted_by_pid_only(self, work, uid, tmp_path):
+        group, _ = work
+        driver = ProcessDriver(tmp_path / "others")
+        with pytest.raises(DriverError, match=r"guests have no groups of their own here \(\[cgroup\] root\)"):
+            driver.adopt(uid, "work", GuestSettings(), group.folder)
+
+
+def usage(group):
+    """Microseconds of CPU time that a group has used."""
+    return int(stat(group)["usage_usec"])
+
+
+def used(group):
+    """The cores that a group uses over some of its periods, by the counters, and how many were throttled."""
+    before, since = stat(group), time.monotonic()
+    time.sleep(4)
+    after, until = stat(group), time.monotonic()
+    cores = (int(after["usage_usec"]) - int(before["usage_usec"])) / 1e6 / (until - since)
+    return cores, int(after["nr_throttled"]) - int(before["nr_throttled"])
+
+
+def stat(group):
+    return dict(line.split() for line in (group.folder / "cpu.stat").read_text().splitlines())
+
+
+def pages(pid):
+    """Pages of a process by NUMA node (/proc/PID/numa_maps)."""
+    found = {}
+    for line in Path(f"/proc/{pid}/numa_maps").read_text().splitlines():
+        for field in line.split():
+            node, _, count = field.partition("=")
+            if node.startswith("N") and node[1:].isdigit():
+                found[int(node[1:])] = found.get(int(node[1:]), 0) + int(count)
+    return found
+
+
+def large(found):
+    """The nodes that have more than a few pages."""
+    return {node for node, count in found.items() if count > 2000}
