@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.subjects import CacheEntitlements, Subjects
@@ -87,7 +87,7 @@ class Watermarks:
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self.seen = Seen(settings.rules, state)
+        self._latest: tuple[Snapshot | None, Streaks] = (None, {})
 
     # For other threads
 
@@ -101,7 +101,6 @@ class Watermarks:
         with self._lock:
             self._subjects.cache_entitlements = cache_entitlements
             self._settings = self._evictions.settings = settings
-            self.seen = replace(self.seen, rules=settings.rules)
             self._start()
         self._wake.set()
 
@@ -121,6 +120,11 @@ class Watermarks:
     def is_running(self) -> bool:
         """Whether there is a thread."""
         return self._thread is not None
+
+    @property
+    def seen(self) -> Seen:
+        """What is known now."""
+        return Seen(self._settings.rules, self._executor.state, *self._latest)
 
     # The loop
 
@@ -171,7 +175,7 @@ class Watermarks:
         subjects = self._subjects.build(views, settings.classes)
         snapshot = self._sampler.sample(settings.rules, subjects, time.monotonic())
         executor.round(snapshot)
-        self.seen = Seen(settings.rules, executor.state, snapshot, executor.streaks)
+        self._latest = (snapshot, executor.streaks)
 
     def _repair(self, rules: Rules, views: Sequence[GuestView]) -> None:
         """Make the pipeline's limits those of the state: a guest may have been rebooted, and an answer may

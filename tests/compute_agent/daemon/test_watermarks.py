@@ -280,3 +280,15 @@ def test_no_row_is_wrong_before_the_first_round(host):
         ("throttle_down", "4", None),
         ("throttle_up", "3", None),
     ]
+
+
+def test_rows_are_of_the_settings_in_force_though_a_round_of_others_ended_later(overloaded):
+    round_of_old = overloaded.watermarks._subjects.build
+
+    def build(views, classes):
+        overloaded.reload("")
+        return round_of_old(views, classes)
+
+    overloaded.watermarks._subjects.build = build
+    overloaded.rounds(1)
+    assert watermark_rows(overloaded.watermarks.seen) == []
