@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -41,7 +41,7 @@ class Panel:
     """Curves with a common axis from 0 on. ``title`` has the unit in it."""
 
     title: str
-    curves: Sequence[Curve] = field(default_factory=tuple)
+    curves: Sequence[Curve]
 
 
 def draw(title: str, panels: Sequence[Panel], since: float, until: float, gap: float) -> str:

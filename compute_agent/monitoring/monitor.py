@@ -55,15 +55,15 @@ class CacheMonitor:
             self._settle(targets, time)
         samples: dict[str, Sample | None] = {}
         host = [
-            self._read(self._host_meters.setdefault(group, Meter()), group, time, samples)
+            self._read(self._host_meters[group], group, time, samples)
             for group in self._groups.control_groups
         ]
         uses = []
         for target in targets:
             group = self._paths.get(target.key)
-            meter = self._meters.setdefault(target.key, Meter())
+            meter = self._meters[target.key]
             caches = {} if group is None else self._read(meter, group, time, samples)
-            uses.append(TargetUse(target, caches, meter.moved()))
+            uses.append(TargetUse(target, caches, meter.moved(), meter.begun))
         self.newest = Reading(time, tuple(uses), add_up(host))
         return self.newest
 
@@ -79,10 +79,9 @@ class CacheMonitor:
             self._caches = caches
         self._paths = self._groups.settle(targets)
         self._counters.keep({*self._paths.values(), *self._groups.control_groups})
-        keys = {target.key for target in targets}
-        self._meters = {key: meter for key, meter in self._meters.items() if key in keys}
+        self._meters = {target.key: self._meters.get(target.key) or Meter(time) for target in targets}
         self._host_meters = {
-            group: meter for group, meter in self._host_meters.items() if group in self._groups.control_groups
+            group: self._host_meters.get(group) or Meter(time) for group in self._groups.control_groups
         }
         self._settled = tuple(targets)
         self._due = time + SETTLE_SECONDS

@@ -27,11 +27,15 @@ class CacheUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TargetUse:
-    """Use of the caches by id, and the bytes moved since monitoring began, by cache id and kind."""
+    """Use of the caches by id, and the bytes moved since ``begun`` (monotonic seconds), by cache id and kind.
+
+    ``begun`` is when monitoring of the target began, or began again.
+    """
 
     target: MonitorTarget
-    caches: Mapping[int, CacheUse] = field(default_factory=dict)
-    moved: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    caches: Mapping[int, CacheUse]
+    moved: Mapping[tuple[int, str], int]
+    begun: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,9 @@ class Reading:
 class Meter:
     """One target from sample to sample, whichever group its counters are in."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: float) -> None:
+        """``begun`` is now, in monotonic seconds."""
+        self.begun = begun
         self._group: str | None = None
         self._totals = Totals()
 

@@ -30,11 +30,11 @@ class StoredSample:
 
 def to_samples(before: Reading | None, now: Reading, time: float) -> Iterator[StoredSample]:
     """The samples of a reading that was taken at ``time``; ``before`` is the one that was kept last."""
-    last = {use.target.key: use.moved for use in before.targets} if before else {}
+    last = {(use.target.key, use.begun): use.moved for use in before.targets} if before else {}
     seconds = now.time - before.time if before else 0.0
     for use in now.targets:
         target = use.target
-        moved = last.get(target.key, {})
+        moved = last.get((target.key, use.begun), {})
         labels = (time, target.guest, target.name, target.qos_class)
         for cache, now_used in sorted(use.caches.items()):
             local, total = (

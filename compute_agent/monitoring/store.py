@@ -7,7 +7,7 @@ import logging
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -75,7 +75,7 @@ class SampleStore:
                 if not self._put_aside(error):
                     raise
                 self._write(time)
-        except (sa.exc.SQLAlchemyError, OSError) as error:
+        except (sa.exc.SQLAlchemyError, OtherContentError, OSError) as error:
             self.failures += 1
             self.close()
             trouble = str(getattr(error, "orig", error))
@@ -112,7 +112,7 @@ class SampleStore:
             connection.exec_driver_sql("PRAGMA incremental_vacuum")
 
     def _rows(
-        self, connection: sa.Connection, samples: Sequence[StoredSample] | deque[StoredSample]
+        self, connection: sa.Connection, samples: Iterable[StoredSample]
     ) -> Iterator[dict[str, object]]:
         for sample in samples:
             key = (sample.guest, sample.name, sample.qos_class)

@@ -91,6 +91,21 @@ def test_what_has_no_number_just_now_is_stored_as_unknown(bench):
     assert [row[5] for row in bench.stored() if row[1:3] == ("one", 0)] == [None, 0.0, None]
 
 
+def test_a_guest_that_comes_back_begins_anew(bench):
+    bench.round(0)
+    bench.files.count(GROUP, 0, total=5000)
+    bench.round(10)
+    bench.targets = [LS]
+    bench.round(11)
+    bench.targets = [LS, ONE]
+    bench.round(12)
+    bench.files.count(GROUP, 0, total=700)
+    bench.round(20)
+    bench.files.count(GROUP, 0, total=300)
+    bench.round(30)
+    assert [row[5] for row in bench.stored() if row[1:3] == ("one", 0)] == [None, 500.0, None, 30.0]
+
+
 def test_a_guest_that_is_not_monitored_leaves_its_use_of_cpu(bench):
     bench.targets = [
         MonitorTarget("two", "LS", "a.class.gone", cpu=3.0),
