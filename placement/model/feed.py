@@ -17,12 +17,15 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db import buckets
+from placement.db.batch import Batch, Prepared
 from placement.db.database import Database
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import rows
 from placement.model.world import Provider, World
 
 LOG = logging.getLogger(__name__)
+
+_counters: Final = Prepared(sa.select(change_buckets))
 
 _FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is cheaper
 
@@ -104,10 +107,9 @@ class Model:
 
     def _follow(self, conn: sa.Connection, state: _State) -> _State | None:
         """Apply what changed; None when only reading everything anew can help."""
-        now = {
-            bucket: (counter, deletions)
-            for bucket, counter, deletions in conn.execute(sa.select(change_buckets))
-        }
+        batch = Batch(conn)
+        rows_of_buckets = batch.add(_counters, {}).rows
+        now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
         moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
         if any(new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()):
             LOG.warning("change counters went back: was the database restored from a copy?")
@@ -125,16 +127,23 @@ class Model:
             if deletions != state.deletions[bucket]:
                 self._forget_deleted(conn, state, bucket)
         if moved:
-            changed = rows.read_changed(conn, {bucket: state.counters[bucket] for bucket in moved})
+            seen = {bucket: state.counters[bucket] for bucket in moved}
+            changed, used = rows.read_changed(batch, seen)
             if len(changed) > 100 and len(changed) > _FULL_READ_SHARE * len(state.world):
                 return None
-            self._apply(conn, state, changed)
+            self._apply(conn, state, changed, rows.sum_up(used, state.names))
         for bucket, (counter, deletions) in moved.items():
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
         return state
 
-    def _apply(self, conn: sa.Connection, state: _State, changed: list[rows.Row]) -> None:
+    def _apply(
+        self,
+        conn: sa.Connection,
+        state: _State,
+        changed: list[rows.Row],
+        used: dict[int, dict[str, int]],
+    ) -> None:
         """Take up the changed providers; those of which only the usage changed with less reading."""
         described, usage = [], []
         for row in changed:
@@ -146,7 +155,6 @@ class Model:
         for bucket, provider in rows.read_some(conn, described, state.names, self._shared):
             state.world.put(provider)
             state.members.setdefault(bucket, set()).add(provider.id)
-        used = rows.read_used(conn, [row.id for row, _ in usage], state.names)
         for row, known in usage:
             new = used.get(row.id, rows.NOTHING)
             state.world.put(replace(known, generation=row.generation, updated_at=row.updated_at, used=new))

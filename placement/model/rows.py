@@ -1,10 +1,12 @@
 """Reading providers, and all that belongs to them, out of the database."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from placement.db.batch import Batch, Prepared, Rows, placed, places
 from placement.db.tables import (
     allocations,
     inventories,
@@ -17,6 +19,7 @@ from placement.db.tables import (
 from placement.model.world import Inventory, Provider
 
 _CHUNK: Final = 500
+_MOST_PAIRS: Final = 64  # of bucket and counter, in one statement
 
 _rp = resource_providers.c
 _own: sa.BindParameter[list[int]] = sa.bindparam("ids", expanding=True)
@@ -32,9 +35,6 @@ _providers: Final = sa.select(
     _rp.bucket,
     _rp.change_seq,
     _rp.described_seq,
-)
-_stamped: Final = _providers.where(
-    _rp.bucket.in_(sa.bindparam("buckets", expanding=True)), _rp.change_seq > sa.bindparam("lowest")
 )
 _inventories: Final = sa.select(
     inventories.c.provider_id,
@@ -109,11 +109,32 @@ class Row(NamedTuple):
     described_seq: int
 
 
-def read_changed(conn: sa.Connection, seen: Mapping[int, int]) -> list[Row]:
-    """The providers of these buckets that were stamped with more than the counter seen in theirs."""
-    bounds = {"buckets": list(seen), "lowest": min(seen.values())}
-    changed = (Row._make(row) for row in conn.execute(_stamped, bounds))
-    return [row for row in changed if row.change_seq > seen[row.bucket]]
+def read_changed(batch: Batch, seen: Mapping[int, int]) -> tuple[list[Row], Rows]:
+    """The providers stamped with more than the counters seen in their buckets, and what is used of them.
+
+    :param seen: counters by bucket, of the buckets of interest.
+    :return: rows of providers; and provider id, number of a resource class, and sum of its usage.
+    """
+    answers = []
+    pairs = list(seen.items())
+    for start in range(0, len(pairs), _MOST_PAIRS):
+        chunk = pairs[start : start + _MOST_PAIRS]
+        chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))  # few sizes, few statements
+        buckets, counters = zip(*chunk, strict=True)
+        values = {**placed("bucket", buckets), **placed("seen", counters)}
+        answers.append([batch.add(statement, values) for statement in _stamped(len(chunk))])
+    return (
+        [Row._make(row) for providers, _ in answers for row in providers.rows],
+        [row for _, used in answers for row in used.rows],
+    )
+
+
+@lru_cache
+def _stamped(count: int) -> tuple[Prepared, Prepared]:
+    """What reads providers that were stamped since the counters seen in so many buckets, and their usage."""
+    pairs = zip(places("bucket", count, sa.Integer), places("seen", count, sa.BigInteger), strict=True)
+    stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > seen) for bucket, seen in pairs))
+    return Prepared(_providers.where(stamped)), Prepared(_used.join(resource_providers).where(stamped))
 
 
 def read_all(conn: sa.Connection, names: Names, shared: Shared) -> Iterator[tuple[int, Provider]]:
@@ -133,17 +154,12 @@ def read_some(
         yield from _assemble(chunk, parts, names, shared)
 
 
-def read_used(conn: sa.Connection, ids: Sequence[int], names: Names) -> dict[int, dict[str, int]]:
-    """How much of each class is used, of those of the providers of which anything is."""
+def sum_up(rows: Iterable[Any], names: Names) -> dict[int, dict[str, int]]:
+    """How much of each class is used, by provider; providers of which nothing is are missing."""
     used: dict[int, dict[str, int]] = {}
-    for start in range(0, len(ids), _CHUNK):
-        _sum_up(used, conn.execute(_some["used"], {"ids": ids[start : start + _CHUNK]}), names)
-    return used
-
-
-def _sum_up(used: dict[int, dict[str, int]], rows: Iterable[Any], names: Names) -> None:
     for provider_id, class_id, amount in rows:
         used.setdefault(provider_id, {})[names.class_of[class_id]] = int(amount)
+    return used
 
 
 def _assemble(
@@ -152,8 +168,7 @@ def _assemble(
     owned_inventories: dict[int, dict[str, Inventory]] = {}
     for provider_id, class_id, *values in parts["inventories"]:
         owned_inventories.setdefault(provider_id, {})[names.class_of[class_id]] = shared(Inventory(*values))
-    used: dict[int, dict[str, int]] = {}
-    _sum_up(used, parts["used"], names)
+    used = sum_up(parts["used"], names)
     owned_traits: dict[int, list[str]] = {}
     for provider_id, trait_id in parts["traits"]:
         owned_traits.setdefault(provider_id, []).append(names.trait_of[trait_id])

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from placement.db.database import Database
+from placement.db import buckets
+from placement.db.database import Database, Transaction
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import feed
 from placement.model.feed import Model
@@ -109,6 +110,31 @@ def test_one_change_does_not_read_everything_anew(
     monkeypatch.setattr(feed.rows, "read_all", lambda *args: pytest.fail("everything was read"))
     create(writer, CHILD, "child")
     assert names(model) == {HOST: "host", CHILD: "child"}
+
+
+def test_changes_of_many_buckets_are_followed_at_once(
+    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuids = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(250)]
+
+    def create_all(tx: Transaction) -> None:
+        for uuid in uuids:
+            providers.create(tx, uuid, uuid, None)
+
+    writer.write(create_all)
+    assert len(names(model)) == 250
+    monkeypatch.setattr(feed.rows, "read_all", lambda *args: pytest.fail("everything was read"))
+    changed = uuids[:99]
+    assert len({buckets.bucket_of(uuid) for uuid in changed}) > 64
+
+    def change(tx: Transaction) -> None:
+        for uuid in changed:
+            inventories.add(tx, uuid, "LLC", FOUR)
+
+    writer.write(change)
+    with model.fresh() as view:
+        assert {provider.uuid for provider in view.world if "LLC" in provider.inventories} == set(changed)
+        assert {provider.generation for provider in view.world if provider.uuid in changed} == {1}
 
 
 def test_a_model_that_is_damaged_is_read_anew(writer: Database, model: Model) -> None:
