@@ -35,7 +35,7 @@ class Host:
 
     def class_group(self, name: str) -> str:
         """The group of a QoS class."""
-        return f"{self.prefix}class.{name}"
+        return class_group(self.prefix, name)
 
     def guest_group(self, guest: str) -> str:
         """The group of a guest that has rules of its own."""
@@ -46,6 +46,11 @@ class Host:
         values = (wish.llc, sorted(wish.llc_per_cache.items()), wish.mb, sorted(wish.mb_per_cache.items()))
         text = repr((*values, sorted(way_limits.items())))
         return f"{self.prefix}wish.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def class_group(prefix: str, name: str) -> str:
+    """The group of a QoS class, where the names of our groups begin with ``prefix``."""
+    return f"{prefix}class.{name}"
 
 
 def describe(

@@ -1,0 +1,45 @@
+"""From the guests of the pipeline to what monitoring measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compute_agent.controllers.base import Controller
+from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.drivers.base import Driver
+from compute_agent.monitoring.targets import MonitorTarget, build_targets
+from compute_agent.pipeline.view import GuestView
+from compute_agent.qos.snapshot import Series, Snapshot
+from compute_agent.resctrl.host import class_group
+
+_CPU = Series("cpu_usage")
+
+
+def monitor_targets(
+    controllers: Iterable[Controller],
+    views: Iterable[GuestView],
+    driver: Driver,
+    snapshot: Snapshot | None = None,
+) -> list[MonitorTarget]:
+    """Guests and classes in the groups that the controller of resctrl has put them in; without one all guests
+    are in the default group.
+
+    ``snapshot`` is what watermarks have measured last: it may know the use of CPU.
+    """
+    controller = next((one for one in controllers if isinstance(one, ResctrlController)), None)
+    groups: dict[str, str] = {}
+    if controller is not None:
+        prefix = controller.control.options.prefix
+        groups = {name: class_group(prefix, name) for name in controller.classes}
+    cpu = {
+        uuid: usage.usage[_CPU]
+        for uuid, usage in (snapshot.guests if snapshot else {}).items()
+        if _CPU in usage.usage
+    }
+    return build_targets(
+        (view.guest for view in views),
+        driver.thread_ids,
+        groups,
+        None if controller is None else controller.membership,
+        cpu,
+    )
