@@ -60,6 +60,8 @@ class Plan:
         self.hopeful = len(self._options) == len(rules.needs) and all(self._options)
         #: the needs, those first that the last trees could not serve
         self._hardest_first = list(range(len(self._options)))
+        #: whether nothing of the trees themselves is of use
+        self.only_shared = all(at >= len(tree.members) for options in self._options for at, _ in options)
         slots = sorted({slot for options in self._options for _, demands in options for slot, _ in demands})
         self._relevant = _picker(slots)
         self._by_relevant: dict[Hashable, Iterable[Batch]] = {}

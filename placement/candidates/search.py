@@ -89,8 +89,8 @@ def _distinct(offers: Iterable[Offer], found: "_Search") -> Iterator[Offer]:
     """
     seen: set[Hashable] = set()
     for offer in offers:
-        (candidate,) = candidates_of([offer])
-        if found.is_shared(candidate):
+        if found.is_shared(offer):
+            (candidate,) = candidates_of([offer])
             key = _key(candidate)
             if key in seen:
                 continue
@@ -130,6 +130,8 @@ class _Search:
         self.may_repeat = bool(self._sharing.providers)
         self._plans: dict[Hashable, Plan | None] = {}
         self._found: dict[Hashable, Iterable[Batch]] = {}
+        #: sharing providers that served for a tree without any help of its own
+        self._alone: set[tuple[int, ...]] = set()
 
     def by_root(self, batch: int) -> Iterator[Iterator[Offer]]:
         """For every tree that may serve the request the candidates anchored there, so many at once."""
@@ -148,14 +150,26 @@ class _Search:
                 plan = plans[key]
             except KeyError:
                 plan = plans[key] = self._plan(tree, shared, batch)
-            if plan is not None:
+            if plan is not None and not (plan.only_shared and self._is_repeated(shared)):
                 place = Place((*tree.members, *shared)) if shared else tree
                 yield zip(repeat(place), plan.batches(place, tree.free, self._rng))
 
-    def is_shared(self, candidate: Candidate) -> bool:
-        """Whether the candidate consists of sharing providers alone, so that other roots have it too."""
-        sharing = self._sharing.providers
-        return all(number in sharing for numbers in candidate.mappings.values() for number in numbers)
+    def is_shared(self, offer: Offer) -> bool:
+        """Whether its candidates consist of sharing providers alone, so that other roots have them too."""
+        sharing, members = self._sharing.providers, offer[0].members
+        return all(
+            members[at].id in sharing
+            for pattern in offer[1]
+            for positions in pattern.mappings.values()
+            for at in positions
+        )
+
+    def _is_repeated(self, shared: Iterable[Provider]) -> bool:
+        """Whether a tree that only these providers can serve for had a like one before it."""
+        numbers = tuple([each.id for each in shared])
+        repeated = numbers in self._alone
+        self._alone.add(numbers)
+        return repeated
 
     def _key(self, tree: Tree, shared: Iterable[Provider]) -> Hashable:
         """What trees have in common that have a plan in common."""
