@@ -127,8 +127,9 @@ def _fewest(amounts: Amounts, count: int, least: int = 0, only_whole: bool = Fal
 
     def visit(index: int, missing: int, filled: tuple[tuple[CoreKind, int], ...], mended: int) -> None:
         used = sum(number for _, number in filled)
-        if best is not None and used > best.cost.cores:
-            return
+        largest = amounts[index if index < len(amounts) else 0][0].free
+        if best is not None and used + -(-missing // largest) > best.cost.cores:
+            return  # however the rest is filled
         if index < len(amounts) and missing:
             kind, available = amounts[index]
             for number in range(min(available, missing // kind.free), -1, -1):
@@ -147,7 +148,8 @@ def _fewest(amounts: Amounts, count: int, least: int = 0, only_whole: bool = Fal
         if cost.cores >= least and (best is None or cost < best.cost):
             best = Plan(cost, filled, part)
 
-    visit(0, count, (), 0)
+    if amounts:
+        visit(0, count, (), 0)
     return best
 
 
