@@ -157,8 +157,8 @@ class Driver(Protocol):
         ...
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that the kernel binds the guest's memory to (empty: not bound) where they are not
-        those ``wanted``; None if they agree, or if the memory of this guest cannot be bound.
+        """The NUMA nodes that the kernel binds the guest's memory to where they are not those ``wanted``
+        (empty: to none, or to all); None if they agree, or if the memory of this guest cannot be bound.
 
         Raises GuestGoneError.
         """

@@ -129,20 +129,25 @@ class Group:
         return found
 
     def confine(self, cpus: frozenset[int]) -> None:
-        """Write the CPUs (empty: any) if they differ. Raises OSError.
+        """Write the CPUs if they differ. Raises OSError.
 
         Without the controller cpuset nothing is done.
         """
         self._write_numbers("cpuset.cpus", cpus)
 
     def memory_nodes(self) -> frozenset[int] | None:
-        """The NUMA nodes that memory is bound to (empty: any); None without the controller cpuset."""
+        """The NUMA nodes memory is bound to (none if it never was); None without the controller cpuset."""
         return self._numbers("cpuset.mems")
 
-    def bind_memory(self, nodes: frozenset[int]) -> None:
-        """Write the NUMA nodes (empty: any) if they differ. The kernel moves what is elsewhere.
+    def possible_nodes(self) -> frozenset[int]:
+        """The NUMA nodes that the group could have memory of."""
+        return Group(self.folder.parent)._numbers("cpuset.mems.effective") or frozenset()
 
-        Without the controller cpuset nothing is done. Raises OSError.
+    def bind_memory(self, nodes: frozenset[int]) -> None:
+        """Write the NUMA nodes if they differ; the kernel moves what is elsewhere. Raises OSError.
+
+        Memory that was bound cannot but be bound to all nodes: as long as there are processes in a group, the
+        kernel takes no empty set (ENOSPC). Without the controller cpuset nothing is done.
         """
         self._write_numbers("cpuset.mems", nodes)
 

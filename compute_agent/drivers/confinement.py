@@ -39,9 +39,13 @@ def limit(guest_uuid: str, group: Group | None, wanted: CpuLimits) -> bool:
 
 
 def other_nodes(group: Group | None, wanted: frozenset[int]) -> frozenset[int] | None:
-    """The NUMA nodes of the group where they are not those wanted; None if they agree or there are none."""
+    """The NUMA nodes of the group where they are not those wanted (empty: all that it could have); None if
+    they agree or cannot be set.
+    """
     has = None if group is None else group.memory_nodes()
-    return None if has == wanted else has
+    if group is None or has is None or has == wanted:
+        return None
+    return None if not wanted and has >= group.possible_nodes() else has
 
 
 def bind(guest_uuid: str, group: Group | None, wanted: frozenset[int]) -> bool:
@@ -50,7 +54,7 @@ def bind(guest_uuid: str, group: Group | None, wanted: frozenset[int]) -> bool:
         return False
     nodes = cpuset.format(wanted) or "any"
     try:
-        group.bind_memory(wanted)
+        group.bind_memory(wanted or group.possible_nodes())
     except OSError as error:
         raise DriverError(
             f"the memory of guest {guest_uuid} cannot be bound to NUMA nodes {nodes}: {error}"

@@ -15,7 +15,14 @@ from compute_agent.host import cpuset
 
 ROOT = os.environ.get("CGROUP_ROOT")
 CONTROLLERS = ("cpuset", "cpu", "memory", "io")
-FILES = {"cpu.weight": "100\n", "cpu.max": "max 100000\n", "cpuset.cpus": "\n", "cpuset.mems": "\n"}
+FILES = {
+    "cgroup.procs": "",
+    "cpu.weight": "100\n",
+    "cpu.max": "max 100000\n",
+    "cpuset.cpus": "\n",
+    "cpuset.mems": "\n",
+    "cpuset.mems.effective": f"{cpuset.format(procfs.nodes_with_memory())}\n",
+}
 
 
 class FakeCgroups:
@@ -46,7 +53,7 @@ class FakeCgroups:
         folder = getattr(group, "folder", group)
         for name in ("cgroup.controllers", "cgroup.subtree_control"):
             (folder / name).write_text(" ".join(CONTROLLERS))
-        for name, text in ({"cgroup.procs": ""} | FILES).items():
+        for name, text in FILES.items():
             if not (folder / name).exists():
                 (folder / name).write_text(text)
         return group
@@ -80,8 +87,9 @@ class FakeCgroups:
                 quota, period = value.split()
                 valid = (quota == "max" or int(quota) >= 1000) and 1000 <= int(period) <= 1_000_000
             case "cpuset.mems":
-                online = Path("/sys/devices/system/node/online")
-                valid = cpuset.parse(value) <= cpuset.parse(online.read_text() if online.exists() else "0")
+                if not value and self._processes(group):
+                    raise OSError(errno.ENOSPC, "No space left on device", str(group.folder / name))
+                valid = cpuset.parse(value) <= procfs.nodes_with_memory()
             case _:
                 valid = True
         if not valid:

@@ -160,6 +160,16 @@ class Libvirtd:
         while procfs.identify(self._pid):
             time.sleep(0.01)
 
+    @contextlib.contextmanager
+    def hanging(self):
+        """A daemon that takes calls and answers none, for a while; its guests run on."""
+        self._disconnect()
+        os.kill(self._pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._pid, signal.SIGCONT)
+
     def stop(self):
         """End the daemon and the guests, and leave nothing behind."""
         self._disconnect()

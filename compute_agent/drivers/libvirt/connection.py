@@ -18,8 +18,9 @@ from compute_agent.drivers.base import DriverError
 
 LOG = logging.getLogger(__name__)
 
-# A libvirtd that does not answer so many times in a row, at this interval, counts as gone.
-_KEEPALIVE_SECONDS = 5
+# A libvirtd that does not answer so many times in a row, at this interval, counts as gone. Calls have no
+# timeout of their own: this is what ends those that a hung libvirtd holds up, after one interval more.
+_KEEPALIVE_SECONDS = 1
 _KEEPALIVE_COUNT = 3
 
 _loop_lock = threading.Lock()

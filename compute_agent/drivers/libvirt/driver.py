@@ -42,9 +42,10 @@ LOG = logging.getLogger(__name__)
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 
-# Seconds between two looks for domains of which no event told, and that the first look may take.
+# Seconds between two looks for domains of which no event told, and that the first and the last look may take.
 _LOOK_INTERVAL = 60.0
 _FIRST_LOOK = 10.0
+_LAST_LOOK = 2.0
 
 _POLL_SECONDS = 0.02
 
@@ -105,7 +106,7 @@ class LibvirtDriver:
         self._stopped.set()
         self._messages.put(None)
         if threading.current_thread() is not self._thread:
-            self._thread.join(_FIRST_LOOK)
+            self._thread.join(_LAST_LOOK)  # longer only where libvirtd hangs while it is connected to
         self._connection.close()
 
     # CPUs and memory

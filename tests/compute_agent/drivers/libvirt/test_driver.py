@@ -241,7 +241,40 @@ def test_without_libvirtd_guests_are_known_and_changes_are_refused_until_it_is_b
     assert roles(guest.pid) == [{"1"}, {"0"}, {"0"}, {"0"}]
     libvirtd.run()  # events come again
     assert watched.started().uuid != guest.uuid
-    wait_for(lambda: len(os.listdir("/proc/self/fd")) == open_files)
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) <= open_files)
+
+
+def test_a_libvirtd_that_hangs_counts_as_away_and_holds_nobody_up(driver, watched, libvirtd):
+    libvirtd.run()
+    guest = watched.started()
+    driver.apply_cpu_settings(guest, APART)
+    with libvirtd.hanging():
+        assert list(driver.guests()) == [guest]
+        assert driver.cpu_affinity(guest, APART) == {}
+        assert driver.cpu_limits(guest, CpuLimits()) is None
+        assert driver.memory_nodes(guest, frozenset()) is None
+        with pytest.raises(DriverError) as caught:
+            driver.apply_cpu_settings(guest, SWAPPED)  # ends with the connection
+        assert not isinstance(caught.value, GuestGoneError)
+        wait_for(lambda: not driver._connection.is_open)
+        for _ in range(100):  # and is not tried again
+            with pytest.raises(DriverError, match="is away"):
+                driver.bind_memory(guest, frozenset({0}))
+        assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
+    wait_for(lambda: driver._connection.is_open)
+    driver.apply_cpu_settings(guest, SWAPPED)
+    assert roles(guest.pid) == [{"1"}, {"0"}, {"0"}, {"0"}]
+
+
+def test_a_driver_is_closed_while_libvirtd_hangs(libvirtd):
+    domain = libvirtd.run()
+    driver = LibvirtDriver(libvirtd.uri)
+    (guest,) = driver.guests()
+    with libvirtd.hanging():
+        wait_for(lambda: not driver._connection.is_open)
+        driver.close()
+        assert procfs.identify(guest.pid) is not None
+    assert domain.isActive()
 
 
 def test_what_happened_while_libvirtd_was_away_is_found_out(watched, libvirtd):
