@@ -19,3 +19,5 @@ def test_results_are_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
     found = json.loads(target.read_text())
     assert [one["guests"] for one in found["recoveries"]] == [1, 5] * 3
     assert [one["guests"] for one in found["costs"]] == [10]
+    assert [one["guests"] for one in found["loops"]] == [10]
+    assert found["loops"][0]["calm"] > 0

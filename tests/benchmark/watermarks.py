@@ -2,6 +2,9 @@
 
 For 1 to 50 best-effort guests that bring a simulated host over its line. The fewest possible are those of the
 guests that can give most, whatever their order; the order of acting is by use, as it is told in the manual.
+
+The cost is that of the library alone, and that of the daemon's loop: with the guests of a pipeline, its
+worker and the state file. What a whole daemon costs is measured by `watermark_guests`.
 """
 
 import argparse
@@ -13,7 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -21,14 +24,16 @@ from prometheus_client import CollectorRegistry
 from compute_agent.qos.actions import Throttle
 from compute_agent.qos.executor import Executor
 from compute_agent.qos.levers import Steps, floor
+from compute_agent.qos.metrics import Registry
 from compute_agent.qos.plan import make_plan
 from compute_agent.qos.rounds import Subject
 from compute_agent.qos.rules import Rules
 from compute_agent.qos.sampler import Sampler
 from compute_agent.qos.snapshot import Entitlement, GuestUsage, Knob
-from compute_agent.qos.state import QosState
+from compute_agent.qos.state import QosState, Throttled
 from compute_agent.qos.streaks import observe
 from compute_agent.qos.telemetry import Telemetry
+from tests.compute_agent.daemon.overload import TOPOLOGY, Overload, StubbornDriver
 from tests.compute_agent.qos.builders import line, rules
 from tests.compute_agent.qos.simulate import Host, Loop, SimulatedGuest
 from tests.compute_agent.qos.worlds import cpu_rules, host, picture
@@ -62,6 +67,19 @@ class Cost:
     planning: float
     core_percent: float
     memory_mib: float
+
+
+@dataclass(frozen=True)
+class LoopCost:
+    """Milliseconds of CPU time for one round of the daemon's loop: nobody throttled, and everybody; medians.
+
+    ``core_percent`` is that of the dearer one, at a round a second.
+    """
+
+    guests: int
+    calm: float
+    throttled: float
+    core_percent: float
 
 
 def recovery(guests: int, over: float) -> Recovery:
@@ -122,6 +140,70 @@ def cost(guests: int, rounds: int, folder: Path) -> Cost:
     return Cost(guests, *medians, core_percent=100 * spent / rounds, memory_mib=peak)
 
 
+class _GroupDriver(StubbornDriver):
+    """Its guests have the folders of `_group` for groups."""
+
+    def __init__(self, cpus, folder: Path) -> None:
+        super().__init__(cpus)
+        self._folder = folder
+
+    def create(self, guest_uuid, name, settings, command, cwd="/"):
+        guest = super().create(guest_uuid, name, settings, command, cwd)
+        self.running[guest_uuid] = replace(guest, details={"cgroup": str(_group(self._folder, guest_uuid))})
+        return self.running[guest_uuid]
+
+
+_LOOP_LINES = """
+[watermark:cpu]
+metric = cpu_usage
+throttle_down = {line}
+throttle_up = {up}
+for_samples = 1
+
+[watermark:pressure]
+metric = cpu_pressure
+throttle_down = 100%
+throttle_up = 50%
+
+[watermark:memory]
+metric = memory_usage
+evict = 100%
+"""
+
+
+def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
+    """Rounds of the daemon's loop over idle guests, first below the line, then above it with everybody at
+    the floor, so that nobody is left to be throttled.
+    """
+    host = Overload(folder)
+    host.registry, host.driver = Registry(), _GroupDriver(TOPOLOGY.online, folder)
+    host.lines = _LOOP_LINES.format(line="100%", up="50%")
+    host.boot()
+    names = [f"guest-{number}" for number in range(guests)]
+    for name in names:
+        host.run(name, 0.0)
+    calm = _rounds(host, rounds)
+    host.crash()
+    lowest = floor(Entitlement(4.0), Steps())
+    host.state.keep_qos(QosState(tuple(Throttled(name, Knob("cpu_quota"), lowest) for name in names)))
+    host.lines = _LOOP_LINES.format(line="0.01%", up="0.001%")
+    host.boot()
+    throttled = _rounds(host, rounds)
+    assert len(host.limits()) == guests
+    host.crash()
+    return LoopCost(guests, calm, throttled, max(calm, throttled) / 10)
+
+
+def _rounds(host: Overload, rounds: int) -> float:
+    """Milliseconds of CPU time of all threads for one round."""
+    host.rounds(2)
+    spent = []
+    for _ in range(rounds):
+        spent += _measured(host.watermarks.round, 1)
+        time.sleep(0.02)
+    return 1000 * statistics.median(spent)
+
+
 def _plan_far_above(guests: int) -> None:
     """A plan in which every guest goes to its floor and the host is still above its line."""
     everybody = {
@@ -158,24 +240,27 @@ def _rules(cpus: float) -> Rules:
 
 
 def _subjects(guests: int, folder: Path) -> list[Subject]:
-    """Guests with files of the length that those of cgroup v2 have."""
+    """Guests in groups of their own."""
     subjects = []
     for number in range(guests):
-        group = folder / f"guest-{number}"
-        group.mkdir()
-        (group / "cpu.stat").write_text(
-            "".join(
-                f"{name} 123456789\n" for name in ("usage_usec", "user_usec", "system_usec", "nr_periods")
-            )
-        )
-        (group / "memory.current").write_text("1234567890\n")
-        (group / "memory.stat").write_text(
-            "".join(f"{name} 12345678\n" for name in ("anon", "file", "kernel", "shmem"))
-            + "".join(f"counter_{index} 123456\n" for index in range(40))
-        )
         facts = GuestUsage(f"guest-{number}", "BE", 0, entitlements={Knob("cpu_quota"): Entitlement(4.0)})
-        subjects.append(Subject(facts, cgroup=str(group)))
+        subjects.append(Subject(facts, cgroup=str(_group(folder, facts.uuid))))
     return subjects
+
+
+def _group(folder: Path, guest: str) -> Path:
+    """A folder with the files that a guest's group has, and of their length."""
+    group = folder / guest
+    group.mkdir()
+    (group / "cpu.stat").write_text(
+        "".join(f"{name} 123456789\n" for name in ("usage_usec", "user_usec", "system_usec", "nr_periods"))
+    )
+    (group / "memory.current").write_text("1234567890\n")
+    (group / "memory.stat").write_text(
+        "".join(f"{name} 12345678\n" for name in ("anon", "file", "kernel", "shmem"))
+        + "".join(f"counter_{index} 123456\n" for index in range(40))
+    )
+    return group
 
 
 def _measured(work: Callable[[], None], times: int) -> list[float]:
@@ -191,7 +276,7 @@ def _telemetry() -> Telemetry:
     return Telemetry(CollectorRegistry())
 
 
-def text(recoveries: Sequence[Recovery], costs: Sequence[Cost]) -> str:
+def text(recoveries: Sequence[Recovery], costs: Sequence[Cost], loops: Sequence[LoopCost]) -> str:
     """Markdown tables."""
     lines = [
         "| best-effort guests | above what they may use, % | touched | fewest possible | with the margin |"
@@ -213,6 +298,14 @@ def text(recoveries: Sequence[Recovery], costs: Sequence[Cost]) -> str:
         f" {one.core_percent:.2f} | {one.memory_mib:.0f} |"
         for one in costs
     ]
+    lines += [
+        "",
+        "| guests | round of the daemon, ms | with all throttled, ms | of a core, % |",
+        "| ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {one.guests} | {one.calm:.2f} | {one.throttled:.2f} | {one.core_percent:.2f} |" for one in loops
+    ]
     return "\n".join(lines)
 
 
@@ -227,16 +320,20 @@ def main() -> None:
     recoveries = [recovery(count, over) for over in (0.1, 0.3, 0.6) for count in counts]
     folder = Path(tempfile.mkdtemp(prefix="watermarks-"))
     try:
-        costs = []
+        costs, loops = [], []
+        rounds = 5 if arguments.quick else 60
         for count in (10,) if arguments.quick else (100, 200):
-            (folder / str(count)).mkdir()
-            costs.append(cost(count, 5 if arguments.quick else 60, folder / str(count)))
+            (home := folder / str(count)).mkdir()
+            costs.append(cost(count, rounds, home))
+            (home := folder / f"loop-{count}").mkdir()
+            loops.append(loop_cost(count, rounds, home))
     finally:
         shutil.rmtree(folder)
-    print(text(recoveries, costs))
+    print(text(recoveries, costs, loops))
     if arguments.json:
-        found = {"recoveries": [*map(asdict, recoveries)], "costs": [*map(asdict, costs)]}
-        arguments.json.write_text(json.dumps(found | {"cpus": os.cpu_count()}, indent=1))
+        found = {"recoveries": recoveries, "costs": costs, "loops": loops}
+        document = {name: [*map(asdict, rows)] for name, rows in found.items()}
+        arguments.json.write_text(json.dumps(document | {"cpus": os.cpu_count()}, indent=1))
     if arguments.svg:
         loop = Loop(host(day=2500, until=9000), cpu_rules())
         loop.run(10_000)
