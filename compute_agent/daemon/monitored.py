@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from compute_agent.controllers.base import Controller
 from compute_agent.controllers.resctrl import ResctrlController
@@ -17,18 +17,20 @@ _CPU = Series("cpu_usage")
 
 def monitor_targets(
     controllers: Iterable[Controller],
-    views: Iterable[GuestView],
+    views: Sequence[GuestView],
     driver: Driver,
     snapshot: Snapshot | None = None,
-) -> list[MonitorTarget]:
+) -> list[MonitorTarget] | None:
     """Guests and classes in the groups that the controller of resctrl has put them in; without one all guests
-    are in the default group.
+    are in the default group. None while a new controller has not settled yet.
 
     ``snapshot`` is what watermarks have measured last: it may know the use of CPU.
     """
     controller = next((one for one in controllers if isinstance(one, ResctrlController)), None)
     groups: dict[str, str] = {}
     if controller is not None:
+        if views and not controller.membership:
+            return None
         prefix = controller.control.options.prefix
         groups = {name: class_group(prefix, name) for name in controller.classes}
     cpu = {

@@ -25,7 +25,8 @@ class Monitoring:
         self, conf: cfg.ConfigOpts, control: Control | None, targets: Targets, registry: CollectorRegistry
     ) -> None:
         """``control`` is the mount, if there is one. ``targets`` tells whom to measure, from the thread and
-        in every round: it has to be quick.
+        in every round: it has to be quick. Who is no longer told of loses its monitoring group; None is for
+        when it is not known.
         """
         settings = Settings.of(conf)
         store = SampleStore(Path(conf.state_path) / FILE, settings.retention, settings.store_bytes)

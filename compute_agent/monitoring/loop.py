@@ -23,7 +23,8 @@ FLUSH_SECONDS = 30.0
 STALE_ROUNDS, STALE_SECONDS = 5, 3.0
 """After so many rounds, and so long, without a reading the last one tells nothing of now."""
 
-Targets = Callable[[], Sequence[MonitorTarget]]
+Targets = Callable[[], Sequence[MonitorTarget] | None]
+"""Tells what to measure; None where that is not known just now, and the last answer stays in force."""
 
 
 class MonitorLoop:
@@ -36,7 +37,7 @@ class MonitorLoop:
         self.monitor: CacheMonitor | None = None
         self._next_monitor: CacheMonitor | None = None
         self._ask = targets
-        self._targets: Sequence[MonitorTarget] = ()
+        self._targets: Sequence[MonitorTarget] | None = None
         self._kept: Reading | None = None
         self._keep_due = self._flush_due = 0.0
         self._troubles: dict[str, str] = {}
@@ -93,10 +94,13 @@ class MonitorLoop:
         if self.monitor is None:
             return
         try:
-            self._targets = self._ask()
+            told = self._ask()
+            self._targets = self._targets if told is None else told
             self._tell("The guests to monitor cannot be told", None)
         except Exception as error:  # code of others; the guests of the last round will do
             self._tell("The guests to monitor cannot be told", error)
+        if self._targets is None:
+            return  # groups of guests that run must not be taken for those of guests that left
         try:
             reading = self.monitor.take(self._targets, now)
             self._tell("Caches cannot be measured", None)

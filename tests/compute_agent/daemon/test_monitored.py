@@ -1,14 +1,19 @@
 """What the daemon tells monitoring about its guests."""
 
+import subprocess
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from compute_agent.controllers.base import Target
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.monitored import monitor_targets
 from compute_agent.drivers.base import Guest, GuestSettings
+from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
+from compute_agent.resctrl.apply import read_tasks
 from compute_agent.resctrl.control import Options, open_control
 from compute_agent.resctrl.mount import Mount
 from compute_agent.resctrl.rules import DEFAULT_CLASSES
@@ -44,6 +49,39 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
     ]
     assert [(target.name, target.cpu) for target in targets[3:]] == [("vm-a", 1.5), ("vm-b", None)]
     assert targets[3].threads() == {10, 11}
+
+
+def test_before_a_controller_has_settled_nothing_is_known_of_guests(controller):
+    assert monitor_targets([controller], [view("a", "LS")], DRIVER) is None
+    assert [target.qos_class for target in monitor_targets([controller], [], DRIVER)] == ["LSR", "LS", "BE"]
+
+
+def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_path):
+    children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    try:
+        settings = GuestSettings(qos_class="LS")
+        guests = [Guest(f"g{child.pid}", "process", "vm", child.pid, settings) for child in children]
+        driver = SimpleNamespace(thread_ids=lambda guest: frozenset({guest.pid}))
+        control = replace(controller.control, files=fake.FakeResctrl(tmp_path / "tree"))
+        controller = ResctrlController(driver, control, DEFAULT_CLASSES)
+        wanted = [Target(guest, None, frozenset()) for guest in guests]
+        controller.settle(wanted, ())
+        for target in wanted:
+            controller.apply(target)
+        monitor = CacheMonitor(control.files, control.platform, "x.")
+        views = [SimpleNamespace(guest=guest) for guest in guests]
+        for time in (0.0, 10.0, 20.0):
+            monitor.take(monitor_targets([controller], views, driver), time)
+            controller.settle(wanted, ())
+            assert [controller.drifted(target) for target in wanted] == [None, None]
+        for guest in guests:
+            group = f"x.class.LS/mon_groups/x.mon.{guest.uuid}"
+            assert read_tasks(control.files, group) == {guest.pid}
+        assert monitor.unmonitored == frozenset()
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 def test_without_a_controller_all_are_in_the_default_group():

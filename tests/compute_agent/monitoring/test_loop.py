@@ -140,6 +140,20 @@ def test_troubles_of_others_are_told_once_and_cost_nothing_more(bench, caplog):
     assert len(bench.loop.newest().targets) == 1
 
 
+def test_as_long_as_nobody_tells_the_guests_their_groups_stay(bench):
+    bench.files.make("a.class.LS/mon_groups/a.mon.one")
+    targets, bench.targets = bench.targets, None
+    bench.round(0)
+    assert bench.files.monitoring_groups() == [GROUP]
+    assert bench.loop.newest() is None
+    bench.targets = targets
+    bench.round(1)
+    bench.targets = None  # a new controller has taken over
+    bench.round(2)
+    assert len(bench.loop.newest().targets) == 2
+    assert bench.files.monitoring_groups() == [GROUP]
+
+
 def test_a_mount_that_is_gone_is_told_once_and_readings_of_before_do_not_last(bench, caplog, monkeypatch):
     bench.start -= 100
     bench.round(0)
