@@ -26,6 +26,7 @@ LOCAL_DISTANCE = 10
 """Distance of a NUMA node to itself (ACPI SLIT)."""
 
 Group = tuple[Room, ...]
+Candidate = tuple[Group, Cost]
 
 
 def place_by_topology(supply: Supply, request: Request) -> Assignment | Refusal:
@@ -38,11 +39,7 @@ def _best(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tup
     want = _want(request, demand)
     available = rooms(topology, free)
     for groups in (_single, _in_one_node, _across_nodes):
-        possible = [
-            (group, found)
-            for group in groups(topology, available, want)
-            if (found := cost(group, want)) is not None
-        ]
+        possible = list(groups(topology, available, want))
         if len(possible) > 1:
             possible.sort(key=lambda each: _rank(topology, each[0], each[1], want.cpus))
         if possible:
@@ -95,11 +92,13 @@ def _rank(topology: Topology, group: Group, found: Cost, count: int) -> tuple[in
     return (len(nodes), len(l3s), len(packages), _distance(topology, nodes), *found, breaks, left)
 
 
-def _single(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Group]:
-    return ((room,) for room in available if capacity(room, want) >= want.cpus)
+def _single(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Candidate]:
+    for room in available:
+        if capacity(room, want) >= want.cpus and (found := cost((room,), want)) is not None:
+            yield (room,), found
 
 
-def _in_one_node(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Group]:
+def _in_one_node(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Candidate]:
     by_node: dict[int | None, list[Room]] = {}
     for room in available:
         by_node.setdefault(room.piece.node, []).append(room)
@@ -109,7 +108,7 @@ def _in_one_node(topology: Topology, available: Sequence[Room], want: Want) -> I
             yield from _distinct(_walk(capacities, want, start, [inside]) for start in _unlike(inside))
 
 
-def _across_nodes(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Group]:
+def _across_nodes(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Candidate]:
     capacities = {room: capacity(room, want) for room in available}
     if sum(capacities.values()) < want.cpus:
         return iter(())
@@ -129,9 +128,9 @@ def _unlike(available: Sequence[Room]) -> Iterable[Room]:
     }.values()
 
 
-def _distinct(groups: Iterable[Group | None]) -> Iterator[Group]:
+def _distinct(candidates: Iterable[Candidate | None]) -> Iterator[Candidate]:
     """Each group of rooms once."""
-    return iter({frozenset(group): group for group in groups if group is not None}.values())
+    return iter({frozenset(each[0]): each for each in candidates if each is not None}.values())
 
 
 def _by_distance(topology: Topology, start: Room, available: Sequence[Room]) -> list[list[Room]]:
@@ -145,8 +144,8 @@ def _by_distance(topology: Topology, start: Room, available: Sequence[Room]) -> 
 
 def _walk(
     capacities: Mapping[Room, int], want: Want, start: Room, rings: Iterable[Sequence[Room]]
-) -> Group | None:
-    """The rooms from one on until there is enough.
+) -> Candidate | None:
+    """The rooms from one on until there is enough, and what the choice of cores costs.
 
     All of a ring come before the next one. In a ring comes first what makes the fewest: the tightest that has
     all that is missing, else the roomiest.
@@ -155,7 +154,7 @@ def _walk(
     missing = want.cpus - capacities[start]
     for ring in rings:
         others = [room for room in ring if room is not start]
-        while missing > 0 or cost(group, want) is None:
+        while missing > 0 or (found := cost(group, want)) is None:
             if not others:
                 break
             enough = [room for room in others if capacities[room] >= missing]
@@ -166,7 +165,7 @@ def _walk(
             group.append(chosen)
             missing -= capacities[chosen]
         else:
-            return tuple(group)
+            return tuple(group), found
     return None
 
 
