@@ -65,17 +65,22 @@ class Plan:
         slots = sorted({slot for options in self._options for _, demands in options for slot, _ in demands})
         self._relevant = _picker(slots)
         self._by_relevant: dict[Hashable, Iterable[Batch]] = {}
-        #: slots of classes that several needs ask for, and what they may take of each at most
-        self._contested = [
-            (slot, min(asked, tree.members[at].inventories[name].max_unit))
-            for name, asked in rules.contested.items()
+        contested = [
+            (at, name, slot)
+            for name in rules.contested
             for at, slot in tree.kind.having.get(name, ())
             if slot in slots
+        ]
+        #: slots of classes that several needs ask for, and what they may take of each at most
+        self._contested = [
+            (slot, min(rules.contested[name], tree.members[at].inventories[name].max_unit))
+            for at, name, slot in contested
         ]
         #: what matters to the rules beside options and what is free
         self._features = (
             tuple([each.id for each in shared]),
             tree.kind.parents if rules.subtrees else (),
+            tuple([(at, name) for at, name, _ in contested]),
             *[tuple([each.traits.isdisjoint(any_of) for each in tree.members]) for any_of in rules.together],
         )
 

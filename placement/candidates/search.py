@@ -1,7 +1,7 @@
 """``GET /allocation_candidates``: all candidates of a request, lazily.
 
-Roots are tried one after another and each yields its candidates one by one, so
-that a limit bounds the work and not only the answer.
+Roots are tried one after another and each yields its candidates in small batches,
+so that a limit bounds the work and not only the answer.
 """
 
 import random
@@ -34,7 +34,7 @@ def search(
     max_candidates: int = NO_LIMIT,
     randomize: bool = False,
 ) -> list[Offer]:
-    """The candidates of a request, no two alike.
+    """The candidates of a request, no two alike; those of one place that follow one another together.
 
     :param strategy: all candidates of one root before the next one's, or one
         candidate of every root before the second of any.
@@ -46,12 +46,10 @@ def search(
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
     found = _Search(world, request, random.Random() if randomize else None)
-    if randomize or strategy == "breadth-first":
-        offers = _round_robin(found.by_root(batch=1))
-    elif found.may_repeat:
-        offers = chain.from_iterable(found.by_root(batch=1))
-    else:
-        offers = chain.from_iterable(found.by_root(min(_BATCH, limit or _BATCH)))
+    in_turn = randomize or strategy == "breadth-first"
+    batch = 1 if in_turn or found.may_repeat else min(_BATCH, limit or _BATCH)
+    by_root = found.by_root(batch)
+    offers = _round_robin(by_root) if in_turn else chain.from_iterable(by_root)
     if found.may_repeat:
         offers = _distinct(offers, found)
     return list(offers) if limit is None else list(_first(offers, limit))
@@ -173,12 +171,8 @@ class _Search:
 
     def _key(self, tree: Tree, shared: Iterable[Provider]) -> Hashable:
         """What trees have in common that have a plan in common."""
-        return (
-            tree.kind,
-            tree.aggregates,
-            tuple([each.id for each in shared]),
-            self._in_trees and tree.root.id,
-        )
+        numbers = tuple([each.id for each in shared])
+        return tree.kind, tree.aggregates, numbers, self._in_trees and tree.root.id
 
     def _plan(self, tree: Tree, shared: Sequence[Provider], batch: int) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""
