@@ -29,6 +29,7 @@ class FakeCgroups:
     """Patches `cgroup.Group`, so that groups below a folder behave like the kernel's."""
 
     def __init__(self, folder, monkeypatch):
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.members = {}
         """Folder by process id."""

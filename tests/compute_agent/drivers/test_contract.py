@@ -15,8 +15,10 @@ from compute_agent.drivers.base import (
     GuestGoneError,
     GuestSettings,
 )
+from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
+from tests.compute_agent.cgroups import FakeCgroups
 from tests.compute_agent.fakes import FakeDriver
 
 ALL = frozenset(os.sched_getaffinity(0))
@@ -31,12 +33,15 @@ def open_driver(kind, request, tmp_path):
     match kind:
         case "process":
             return ProcessDriver(tmp_path)
+        case "process in groups":
+            tree = FakeCgroups(tmp_path / "cgroup", request.getfixturevalue("monkeypatch"))
+            return ProcessDriver(tmp_path / "guests", CgroupRoot.open(tree.folder))
         case "libvirt":
             return LibvirtDriver(request.getfixturevalue("libvirtd").uri)
     return FakeDriver(ALL)
 
 
-@pytest.fixture(params=["process", "libvirt", "fake"])
+@pytest.fixture(params=["process", "process in groups", "libvirt", "fake"])
 def driver(request, tmp_path):
     driver = open_driver(request.param, request, tmp_path)
     yield driver
@@ -45,7 +50,7 @@ def driver(request, tmp_path):
     driver.close()
 
 
-@pytest.fixture(params=["process", "fake"])
+@pytest.fixture(params=["process", "process in groups", "fake"])
 def starting_driver(request, tmp_path):
     """A driver whose guests the agent starts itself."""
     driver = open_driver(request.param, request, tmp_path)
@@ -53,17 +58,6 @@ def starting_driver(request, tmp_path):
     for guest in driver.guests():
         driver.stop(guest, 0)
     driver.close()
-
-
-@pytest.fixture
-def can_limit(driver, request):
-    """Whether guests have groups in which their CPU use can be limited."""
-    match driver:
-        case LibvirtDriver():
-            return request.getfixturevalue("libvirtd").has_cgroups
-        case ProcessDriver():
-            return False
-    return True
 
 
 @pytest.fixture
@@ -78,6 +72,17 @@ def guest(driver, request):
     guest = driver.create(guest_uuid, "a", GuestSettings(vcpus=2), ("sleep", "60"))
     driver.release(guest)
     return guest
+
+
+@pytest.fixture
+def has_groups(driver, guest, request):
+    """Whether guests have groups in which CPU use can be limited and memory bound."""
+    match driver:
+        case LibvirtDriver():
+            return request.getfixturevalue("libvirtd").has_cgroups
+        case ProcessDriver():
+            return "cgroup" in guest.details
+    return True
 
 
 def test_a_new_guest_is_listed_with_its_settings(driver, guest):
@@ -105,8 +110,8 @@ def test_every_guest_cpu_is_said_to_run_where_it_is_pinned(driver, guest):
     assert driver.vcpu_affinity(guest) == {0: ONE, 1: ONE}
 
 
-def test_cpu_limits_are_set_once_changed_and_taken_away_again(driver, guest, can_limit):
-    if not can_limit:
+def test_cpu_limits_are_set_once_changed_and_taken_away_again(driver, guest, has_groups):
+    if not has_groups:
         pytest.skip("guests have no groups here")
     steps = [CpuLimits(200), CpuLimits(200, 0.5), CpuLimits(1, 1.25), CpuLimits(10_000, 0.3333333)]
     for wanted in [*steps, CpuLimits(100)]:
@@ -118,8 +123,8 @@ def test_cpu_limits_are_set_once_changed_and_taken_away_again(driver, guest, can
     assert driver.cpu_limits(guest, CpuLimits()) is None
 
 
-def test_a_guest_that_cannot_be_limited_is_only_an_error_if_it_has_to_be(driver, guest, can_limit):
-    if can_limit:
+def test_a_guest_that_cannot_be_limited_is_only_an_error_if_it_has_to_be(driver, guest, has_groups):
+    if has_groups:
         pytest.skip("guests have groups here")
     assert driver.cpu_limits(guest, CpuLimits(200)) is None
     assert not driver.apply_cpu_limits(guest, CpuLimits(200))
@@ -131,6 +136,13 @@ def test_a_guest_that_cannot_be_limited_is_only_an_error_if_it_has_to_be(driver,
 def test_memory_that_is_not_bound_is_left_alone(driver, guest):
     assert driver.memory_nodes(guest, frozenset()) is None
     assert not driver.bind_memory(guest, frozenset())
+
+
+def test_memory_is_bound_once_or_left_where_it_is(driver, guest, has_groups):
+    node = frozenset({0})
+    assert driver.bind_memory(guest, node) is has_groups
+    assert driver.memory_nodes(guest, node) is None
+    assert not driver.bind_memory(guest, node)
 
 
 def test_a_stopped_guest_is_told_of_and_gone(driver, guest):

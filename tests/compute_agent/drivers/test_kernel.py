@@ -42,7 +42,6 @@ on_kernel = pytest.mark.skipif(cgroups.ROOT is None, reason="CGROUP_ROOT names n
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     if cgroups.ROOT is None:
-        (tmp_path / "cgroup").mkdir()
         yield cgroups.FakeCgroups(tmp_path / "cgroup", monkeypatch)
         return
     tree = cgroups.KernelCgroups()
