@@ -244,8 +244,11 @@ class ProcessDriver:
     # Inner parts
 
     def _group(self, guest: Guest) -> Group | None:
-        """The guest's group; None if it has none. Raises GuestGoneError."""
-        return self._roster.running(guest.uuid).group
+        """The guest's group; None if it has none. Raises GuestGoneError: where there is a group, also for an
+        end that nobody has seen yet.
+        """
+        record = self._roster.known(guest.uuid)
+        return self._roster.running(guest.uuid).group if record.cgroup else None
 
     def _grouped(self, record: ProcessRecord, source: Group | None = None) -> ProcessRecord:
         """The record with the group that its processes, or all those of ``source``, were moved into, if there

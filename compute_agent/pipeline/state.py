@@ -127,7 +127,8 @@ def dump(state: State) -> bytes:
         },
         "qos": qos.to_json(state.qos),
     }
-    return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}, indent=1).encode()
+    # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
+    return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}).encode()
 
 
 def parse(content: bytes) -> State:

@@ -75,6 +75,8 @@ class Pipeline:
         self._placer = Placer(world, self._cache)
         self._saved: Mapping[str, SavedGuest] | None = None
         self._limits: Limits = {}
+        self._applied = 0.0
+        """When pending changes last went to the kernel (monotonic seconds)."""
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float] | None] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
@@ -156,7 +158,7 @@ class Pipeline:
             else:
                 if isinstance(event, GuestStarted | StartGuest | AdoptGuest):
                     since = getattr(event, "since", 0.0) or queued
-                    self._metrics.pin_seconds.observe(time.monotonic() - since)
+                    self._metrics.pin_seconds.observe(self._applied - since)
                 future.set_result(answer)
 
     def handle(self, event: Event) -> GuestView | None:
@@ -344,6 +346,7 @@ class Pipeline:
         file.
         """
         self._enforcer.apply(self.world)
+        self._applied = time.monotonic()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
             self._save(guests)

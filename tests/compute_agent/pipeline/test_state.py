@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent import files
@@ -58,11 +58,13 @@ STATES = st.builds(
 GUESTS = {"a": SavedGuest({"rp": {"PCPU": 1}}, Assignment((frozenset({1}),), frozenset({3}), (1,)))}
 
 
+@settings(deadline=None)
 @given(STATES)
 def test_what_is_written_is_read(state):
     assert parse(dump(state)) == state
 
 
+@settings(deadline=None)
 @given(STATES, st.data())
 def test_a_file_with_one_byte_changed_is_never_taken_for_another_state(state, data):
     content = bytearray(dump(state))

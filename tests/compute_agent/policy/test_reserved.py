@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.inventory.cpu_sets import CpuSets
@@ -57,6 +57,7 @@ def test_reservations_within_a_larger_zone_count_there_too():
     assert place(isolated(1), {"a": [host], "b": [demand(1, 5)]}) is None
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(0, 8), st.sampled_from(ThreadPolicy))
 def test_who_was_promised_cpus_finds_them(count, promised, policy):
     """Whoever is placed without infringing anything leaves room for what was reserved."""
