@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 
-from compute_agent.drivers.base import Driver, Guest, GuestGoneError
+from compute_agent.drivers.base import Driver, DriverError, Guest
 from compute_agent.pipeline.events import GuestStopped
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.evictor import EvictionFailedError
@@ -54,21 +56,20 @@ class Evictions:
         guest = self._running(uuid)
         if guest is None:
             return
-        settings = self.settings
-        if settings.evict_command is not None:
-            settings.evict_command(uuid)
-        else:
-            try:
-                self._driver.stop(guest, settings.evict_grace)
-            except GuestGoneError:
-                LOG.info("Guest %s ended before it was asked to", uuid)
-        deadline = time.monotonic() + settings.evict_grace
-        while any((one.uuid, one.pid) == (guest.uuid, guest.pid) for one in self._driver.guests()):
+        try:
+            self._tell_to_leave(guest)
+        except (DriverError, EvictionFailedError) as error:
+            if self._runs(guest):
+                raise
+            LOG.info("Guest %s has left, though: %s", uuid, error)
+        deadline = time.monotonic() + self.settings.evict_grace
+        while self._runs(guest):
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs, though it was told to leave")
-            self._ended.wait(_POLL_SECONDS)
+            self._wait(_POLL_SECONDS)
         # The driver tells it as well, some time later.
-        self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
+        with contextlib.suppress(FutureTimeoutError):
+            self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
 
     def give_back(self, uuid: str) -> None:
         """Take this host's part of a guest's allocation from it; what it holds elsewhere, such as shared
@@ -84,13 +85,17 @@ class Evictions:
             except PlacementError as error:
                 if str(error) != told:
                     told = str(error)
-                    LOG.warning(
-                        "What guest %s held is not given back yet, will be tried again: %s", uuid, told
-                    )
-            if self._ended.wait(pause):
-                raise EvictionFailedError("the agent ends")
+                    LOG.warning("What guest %s held is not given back yet: %s", uuid, told)
+            self._wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", uuid)
+
+    def _tell_to_leave(self, guest: Guest) -> None:
+        settings = self.settings
+        if settings.evict_command is None:
+            self._driver.stop(guest, settings.evict_grace)
+        else:
+            settings.evict_command(guest.uuid)
 
     def _give_back(self, uuid: str) -> None:
         held = self._client().allocations(uuid)
@@ -101,6 +106,15 @@ class Evictions:
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
         self._client().set_allocations(replace(held, resources=rest))
         LOG.info("Guest %s gave back %s", uuid, ours)
+
+    def _wait(self, seconds: float) -> None:
+        if self._ended.wait(seconds):
+            raise EvictionFailedError("the agent ends")
+
+    def _runs(self, guest: Guest) -> bool:
+        """Whether this very guest runs, not another one of its consumer."""
+        now = self._running(guest.uuid)
+        return now is not None and now.pid == guest.pid
 
     def _running(self, uuid: str) -> Guest | None:
         return next((one for one in self._driver.guests() if one.uuid == uuid), None)

@@ -159,6 +159,19 @@ def test_a_driver_that_cannot_stop_it_is_heard(host, monkeypatch):
         evictions(host).stop(GUEST)
 
 
+def test_a_guest_that_ended_while_its_end_failed_has_left(host, client, monkeypatch):
+    """Else nobody would give back what it held."""
+
+    def fail(guest, timeout):
+        host.driver.end(guest)
+        raise DriverError("libvirtd went away")
+
+    monkeypatch.setattr(host.driver, "stop", fail)
+    evictions(host).stop(GUEST)
+    evictions(host).give_back(GUEST)
+    assert held(client) == {DISK: {"DISK_GB": 10}}
+
+
 def test_while_placement_is_away_further_guests_are_stopped(host, client, live_placement):
     """However many wait for Placement."""
     guests = [f"22222222-0000-4000-8000-0000000001{number:02}" for number in range(12)]
