@@ -1,8 +1,8 @@
 """Inventories of a provider: add one, change one, replace all, remove."""
 
 from collections.abc import Mapping, Set
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -24,6 +24,9 @@ class Values:
     max_unit: int
     step_size: int
     allocation_ratio: float
+
+
+_COLUMNS: Final = tuple(field.name for field in fields(Values))
 
 
 def check_reserved(
@@ -185,9 +188,13 @@ _class_ids: Final = Prepared(
 )
 
 
+def _columns(values: Values) -> dict[str, Any]:
+    return {name: getattr(values, name) for name in _COLUMNS}
+
+
 def _insert(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> None:
     rows = [
-        {"provider_id": provider_id, "resource_class_id": number, "updated_at": tx.now, **asdict(each)}
+        {"provider_id": provider_id, "resource_class_id": number, "updated_at": tx.now, **_columns(each)}
         for number, each in values.items()
     ]
     tx.insert(inventories, rows)
@@ -198,5 +205,5 @@ def _update(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> 
         tx.conn.execute(
             sa.update(inventories)
             .where(inventories.c.provider_id == provider_id, inventories.c.resource_class_id == number)
-            .values(updated_at=tx.now, **asdict(each))
+            .values(updated_at=tx.now, **_columns(each))
         )
