@@ -11,6 +11,7 @@ them has many L3 domains in a NUMA node. On each all CPUs are dedicated ones.
 import argparse
 import json
 import logging
+import math
 import os
 import statistics
 import sys
@@ -99,11 +100,16 @@ class Record:
             self.accepted,
             self.split_nodes,
             self.split_l3s,
-            statistics.fmean(self.whole_cores),
-            statistics.fmean(self.loads),
+            _mean(self.whole_cores),
+            _mean(self.loads),
             statistics.median(self.times) / 1000,
             statistics.quantiles(self.times, n=100)[98] / 1000,
         )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Not a number where nobody left: short streams do not fill large hosts."""
+    return statistics.fmean(values) if values else math.nan
 
 
 class WrongPlacement(Exception):

@@ -1,6 +1,6 @@
 """What a placement is worth: which splits had to be, and what is left for others."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compute_agent.host.topology import Topology
@@ -27,9 +27,9 @@ class Judge:
     """Looks at the placements on one host."""
 
     def __init__(self, topology: Topology) -> None:
-        self._topology = topology
-        self._nodes = [node.cpus for node in topology.numa_nodes if node.cpus]
-        self._l3s = [cache.cpus for cache in topology.l3_domains]
+        self._cores = [core.cpus for core in topology.cores]
+        self._nodes = self._domains(node.cpus for node in topology.numa_nodes if node.cpus)
+        self._l3s = self._domains(cache.cpus for cache in topology.l3_domains)
 
     def split(self, free: CpuSet, guest: Guest, cpus: CpuSet) -> Split:
         """Of a guest that was given ``cpus`` (those it uses) when ``free`` CPUs were free on the host."""
@@ -40,28 +40,35 @@ class Judge:
 
     def whole_cores(self, free: CpuSet) -> int:
         """Cores with all their threads free."""
-        return sum(core.cpus <= free for core in self._topology.cores)
+        return sum(core <= free for core in self._cores)
 
-    def capacity(self, cpus: CpuSet, policy: ThreadPolicy) -> int:
-        """How many guest CPUs of a thread policy fit on free CPUs."""
-        whole = [core.cpus for core in self._topology.cores if core.cpus <= cpus]
-        match policy:
-            case ThreadPolicy.ISOLATE:
-                return len(whole)
-            case ThreadPolicy.REQUIRE:
-                return sum(len(core) for core in whole if len(core) > 1)
-            case _:
-                return len(cpus)
+    def _domains(self, parts: Iterable[CpuSet]) -> Mapping[CpuSet, Sequence[CpuSet]]:
+        """The cores of each part of the host."""
+        return {cpus: [core for core in self._cores if not core.isdisjoint(cpus)] for cpus in parts}
 
-    def _fewest(self, domains: Iterable[CpuSet], free: CpuSet, guest: Guest) -> int:
+    def _fewest(self, domains: Mapping[CpuSet, Sequence[CpuSet]], free: CpuSet, guest: Guest) -> int:
         """The fewest domains that hold the guest: those with most room, as rooms just add up."""
-        rooms = sorted((self.capacity(free & cpus, guest.thread_policy) for cpus in domains), reverse=True)
+        rooms = sorted(
+            (_capacity(cores, free & cpus, guest.thread_policy) for cpus, cores in domains.items()),
+            reverse=True,
+        )
         missing, used = guest.vcpus, 0
         for room in rooms:
             if missing <= 0:
                 break
             missing, used = missing - room, used + 1
         return used
+
+
+def _capacity(cores: Iterable[CpuSet], free: CpuSet, policy: ThreadPolicy) -> int:
+    """How many guest CPUs of a thread policy fit on free CPUs."""
+    match policy:
+        case ThreadPolicy.ISOLATE:
+            return sum(core <= free for core in cores)
+        case ThreadPolicy.REQUIRE:
+            return sum(len(inside) for core in cores if len(inside := core & free) > 1)
+        case _:
+            return len(free)
 
 
 def _touched(domains: Iterable[CpuSet], cpus: CpuSet) -> int:
