@@ -128,3 +128,14 @@ def test_domains_are_not_started_by_the_agent(agent, claim, uid):
     done = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "9")
     assert done.returncode == 1
     assert "guests of driver libvirt are not started by the agent" in done.stderr
+
+
+def test_a_guest_has_the_weight_of_what_it_holds_and_memory_of_its_node(agent, domain, libvirtd, uid):
+    if not libvirtd.has_cgroups:
+        pytest.skip("needs cgroups for guests")
+    agent.wait_for(lambda: domain.numaParameters()["numa_nodeset"] == "0")
+    live, config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    assert [domain.schedulerParametersFlags(flag)["cpu_shares"] for flag in (live, config)] == [1024, 1024]
+    domain.setSchedulerParametersFlags({"cpu_shares": 2}, live)
+    agent.wait_for(lambda: domain.schedulerParametersFlags(live)["cpu_shares"] == 1024)
+    assert agent.ask("guest", "show", uid)["pending"] == []
