@@ -1,5 +1,6 @@
 """Any history of guests: what holds for the groups after each step."""
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -32,9 +33,35 @@ STEPS = st.one_of(
     st.tuples(st.just("start"), UUIDS, ALLOCATIONS, LIMITS, ANNOTATIONS, st.sampled_from(["LS", "BE"])),
     st.tuples(st.just("end"), UUIDS),
     st.tuples(st.just("restart")),
+    st.tuples(st.just("killed"), UUIDS, ALLOCATIONS, st.integers(0, 12)),
     st.tuples(st.just("foreign")),
     st.tuples(st.just("stray"), UUIDS),
 )
+
+
+class Killed(BaseException):
+    """The agent's end between two changes of the kernel's state."""
+
+
+def kill_after(files, changes):
+    """Let so many changes through, and no more; returns what makes the tree work again."""
+    methods, left = (files.write, files.make, files.remove), [changes]
+
+    def counted(method):
+        def change(*arguments):
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            return method(*arguments)
+
+        return change
+
+    files.write, files.make, files.remove = map(counted, methods)
+
+    def mend():
+        files.write, files.make, files.remove = methods
+
+    return mend
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +78,8 @@ def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps)
     machine = MACHINES[name]
     caches = {f"l3-{number}": cache for number, cache in enumerate(machine.l3)}
     with tempfile.TemporaryDirectory() as folder:
-        rig = Rig(
-            fake.FakeResctrl.of(machine, Path(folder) / "resctrl"), machine, tids, caches=caches.values()
-        )
+        files = fake.FakeResctrl.of(machine, Path(folder) / "resctrl")
+        rig = Rig(files, machine, tids, caches=caches.values())
         threads = {uuid: tids[2 * n : 2 * n + 2] for n, uuid in enumerate("abcdef")}
         held, limited = {}, {}
         for step in steps:
@@ -66,6 +92,16 @@ def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps)
                 case "end", uuid if uuid in held:
                     rig.end(uuid)
                     del held[uuid], limited[uuid]
+                case "killed", uuid, allocation, changes:
+                    rig.driver.threads[uuid] = threads[uuid]
+                    rig.guest(uuid, allocation)
+                    held[uuid], limited[uuid] = allocation, {}
+                    mend = kill_after(files, changes)
+                    with contextlib.suppress(Killed):
+                        rig.work()
+                    mend()
+                    check_exclusive(rig)
+                    rig.restart()
                 case ("restart",):
                     rig.restart()
                 case ("foreign",) if not (rig.files.root / "theirs").exists():
@@ -78,6 +114,16 @@ def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps)
                 if not limited[uuid]:
                     rig.controller.apply(target)
             check(rig, machine, caches, held, limited)
+
+
+def check_exclusive(rig):
+    """No two groups of guests that have ways for themselves overlap, whenever the agent ends."""
+    present = read_groups(rig.files)
+    guests = [name for name in present.groups if name.startswith("compute-agent.guest.")]
+    for cache in rig.platform.l3.ids:
+        default = rig.mask("", cache)
+        own = [mask for name in guests if not (mask := rig.mask(name, cache)) & default]
+        assert sum(len(mask) for mask in own) == len(frozenset().union(*map(frozenset, own)))
 
 
 def check(rig, machine, caches, held, limited):
