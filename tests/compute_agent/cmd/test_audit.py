@@ -121,3 +121,45 @@ def test_placement_away_is_an_error(agent, live_placement):
     done = agent.cli("audit")
     assert (done.returncode, done.stdout) == (1, "")
     assert os.linesep not in done.stderr.strip()
+
+
+NOVAS = """<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
+  <nova:flavor name="pinned"><nova:memory>64</nova:memory><nova:disk>1</nova:disk><nova:vcpus>1</nova:vcpus>
+    <nova:extraSpecs><nova:extraSpec name="hw:cpu_policy">dedicated</nova:extraSpec></nova:extraSpecs>
+  </nova:flavor>
+  <nova:owner><nova:user uuid="u1">me</nova:user><nova:project uuid="p1">us</nova:project></nova:owner>
+</nova:instance>"""
+
+
+def test_a_domain_gets_what_its_flavor_says_and_its_cpus(write_ini, agent, client, libvirtd, uid, numa_node):
+    agent.kill()
+    libvirt = f"uri = {libvirtd.uri}"
+    write_ini(guests="driver = libvirt\nreconcile_interval = 0.3", libvirt=libvirt)
+    agent.start()
+    domain = libvirtd.run(uid, vcpus=1, metadata=NOVAS)
+    agent.wait_for(lambda: [guest["kind"] for guest in agent.ask("guest", "list")] == ["unallocated"])
+    status, (row,) = agent.audit("--heal")
+    assert (status, row["outcome"], row["name"]) == (4, "done", domain.name())
+    record = client.allocations(uid)
+    assert record.resources == {numa_node: {"PCPU": 1, "MEMORY_MB": 64}}
+    assert (record.project_id, record.user_id) == ("p1", "u1")
+    agent.wait_for(lambda: agent.ask("guest", "show", uid)["cpus"] == "0")
+    assert agent.audit() == (0, [])
+
+
+def test_a_domain_that_is_shut_off_keeps_its_allocation(write_ini, agent, claim, client, libvirtd, uid):
+    agent.kill()
+    libvirt = f"uri = {libvirtd.uri}"
+    write_ini(guests="driver = libvirt\nreconcile_interval = 0.3", libvirt=libvirt)
+    agent.start()
+    claim(uid, PCPU=1)
+    domain = libvirtd.run(uid, vcpus=1, persistent=True)
+    agent.wait_for(lambda: [guest["kind"] for guest in agent.ask("guest", "list")] == ["dedicated"])
+    domain.destroy()
+    agent.wait_for(lambda: agent.ask("guest", "list") == [])
+    arguments = ("--delete", "--yes", "--min-age", "0")
+    assert agent.audit(*arguments) == (0, [])
+    assert client.allocations(uid).resources != {}
+    domain.undefine()
+    assert agent.audit(*arguments)[0] == 4
+    assert client.allocations(uid).resources == {}
