@@ -1,11 +1,9 @@
-"""How a request is served by trees of one kind: searched once, followed by all of them.
+"""How a request is served by trees that differ only in what is free: searched once, followed by all.
 
-A tree differs from others of its kind in what is free. Only what matters to the
-request is compared: which of its providers still have enough for what may be asked
-of them, and, of classes that several parts of the request ask for, how much there
-is, up to the sum of these parts. Trees alike in that have candidates of the same
-patterns, even where they are of different kinds, if these differ in nothing that
-the parts of the request have to have in common.
+Of what is free only what matters to the request is compared: which providers still
+have enough for what may be asked of them, and, of classes that several parts of the
+request ask for, how much there is, up to the sum of these parts. Trees alike in that
+have candidates of the same patterns.
 """
 
 import random
@@ -26,25 +24,16 @@ _Option = tuple[int, tuple[tuple[int, int], ...]]
 
 
 class Plan:
-    """What a request may do with trees of one kind, and what it did so far.
+    """What a request may do with trees of one shape, and what it did so far.
 
     :param tree: any of these trees; traits, aggregates and tree that the request asks
         for have to be the same in all.
     :param shared: the providers that share with all of them.
-    :param found: what plans for other kinds found, and where this one puts what it finds.
     :param batch: how many patterns are looked for at once.
     """
 
-    def __init__(
-        self,
-        rules: Rules,
-        tree: Tree,
-        shared: Sequence[Provider],
-        found: dict[Hashable, Iterable[Batch]],
-        batch: int,
-    ) -> None:
+    def __init__(self, rules: Rules, tree: Tree, shared: Sequence[Provider], batch: int) -> None:
         self._rules = rules
-        self._found = found
         self._batch = batch
         self._options: list[list[_Option]] = []
         for need, like in zip(rules.needs, rules.first_alike, strict=True):
@@ -65,24 +54,14 @@ class Plan:
         slots = sorted({slot for options in self._options for _, demands in options for slot, _ in demands})
         self._relevant = _picker(slots)
         self._by_relevant: dict[Hashable, Iterable[Batch]] = {}
-        contested = [
-            (at, name, slot)
-            for name in rules.contested
-            for at, slot in tree.kind.having.get(name, ())
+        self._by_likeness: dict[Hashable, Iterable[Batch]] = {}
+        #: slots of classes that several needs ask for, and the sum of what they ask for
+        self._contested = [
+            (slot, asked)
+            for name, asked in rules.contested.items()
+            for _, slot in tree.kind.shape.having.get(name, ())
             if slot in slots
         ]
-        #: slots of classes that several needs ask for, and what they may take of each at most
-        self._contested = [
-            (slot, min(rules.contested[name], tree.members[at].inventories[name].max_unit))
-            for at, name, slot in contested
-        ]
-        #: what matters to the rules beside options and what is free
-        self._features = (
-            tuple([each.id for each in shared]),
-            tree.kind.parents if rules.subtrees else (),
-            tuple([(at, name) for at, name, _ in contested]),
-            *[tuple([each.traits.isdisjoint(any_of) for each in tree.members]) for any_of in rules.together],
-        )
 
     def batches(
         self, place: Place, free: tuple[int, ...], rng: random.Random | None = None
@@ -107,11 +86,10 @@ class Plan:
         if options is None:
             return ()
         likeness = (
-            self._features,
             *map(tuple, options),
-            *[most if free[slot] > most else free[slot] for slot, most in self._contested],
+            *[asked if free[slot] > asked else free[slot] for slot, asked in self._contested],
         )
-        known = self._found.get(likeness)
+        known = self._by_likeness.get(likeness)
         if known is None:
             batches = self._in_batches(self._patterns(place, options))
             first = next(batches, ())
@@ -119,7 +97,7 @@ class Plan:
                 known = (first,) if first else ()
             else:
                 known = tee(chain((first,), batches), 1)[0]
-            self._found[likeness] = known
+            self._by_likeness[likeness] = known
         return known
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
@@ -151,12 +129,12 @@ class Plan:
 
 
 def _own_options(rules: Rules, need: Need, tree: Tree) -> Iterator[_Option]:
-    kind, members = tree.kind, tree.members
-    having = kind.having.get(need.resources[0][0], ()) if need.resources else None
+    shape, members = tree.kind.shape, tree.members
+    having = shape.having.get(need.resources[0][0], ()) if need.resources else None
     for at in range(len(members)) if having is None else [at for at, _ in having]:
         if need.suits(members[at], rules.world):
-            demands = tuple([(kind.slots[at, name], amount) for name, amount in need.resources])
-            if all(amount <= kind.capacities[slot] for slot, amount in demands):
+            demands = tuple([(shape.slots[at, name], amount) for name, amount in need.resources])
+            if all(amount <= shape.capacities[slot] for slot, amount in demands):
                 yield at, demands
 
 

@@ -25,8 +25,7 @@ class Rules:
         #: what the providers of the group without a suffix must have together
         self.together = next((group.required for group in request.groups if group.suffix == ""), ())
         self._collective = [index for index, need in enumerate(needs) if need.collective]
-        #: of each same_subtree rule, the needs that are part of it
-        self.subtrees = [
+        subtrees = [
             [index for index, need in enumerate(needs) if need.suffix in suffixes]
             for suffixes in request.same_subtrees
         ]
@@ -45,7 +44,7 @@ class Rules:
             and not self.contested
         )
         #: for each need, of what same_subtree rules it is part: the needs of each
-        self.subtrees_of = [[rule for rule in self.subtrees if index in rule] for index in range(len(needs))]
+        self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
 
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
         """Whether the group without a suffix has its traits with every choice (True), with none (False).

@@ -11,7 +11,7 @@ from itertools import chain, islice, repeat
 from typing import Final, Literal
 
 from placement.candidates.needs import needs_of
-from placement.candidates.pattern import Batch, Candidate, Offer, candidates_of
+from placement.candidates.pattern import Candidate, Offer, candidates_of
 from placement.candidates.plan import Plan
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
@@ -118,16 +118,17 @@ class _Search:
         self._sharing = Sharing(world)
         self._rules = Rules(world, request, self._needs)
         self._classes = {name for need in self._needs for name, _ in need.resources}
-        self._traits = [any_trait for group in request.groups for any_trait in group.required]
-        #: whether trees are asked for by more than their kind
-        self._particular = any(
-            need.member_of or need.forbidden_aggregates or need.in_tree is not None for need in self._needs
+        self._any_traits = [any_trait for group in request.groups for any_trait in group.required]
+        self._forbidden = frozenset[str]().union(*(group.forbidden for group in request.groups))
+        self._aggregates = frozenset[str]().union(
+            *(names for group in request.groups for names in (*group.member_of, group.forbidden_aggregates))
         )
         self._in_trees = any(need.in_tree is not None for need in self._needs)
         #: whether the same candidate may be found at two roots
         self.may_repeat = bool(self._sharing.providers)
+        #: by what is quickly told of a tree, and by what of that matters
         self._plans: dict[Hashable, Plan | None] = {}
-        self._found: dict[Hashable, Iterable[Batch]] = {}
+        self._distinct_plans: dict[Hashable, Plan | None] = {}
         #: sharing providers that served for a tree without any help of its own
         self._alone: set[tuple[int, ...]] = set()
 
@@ -139,11 +140,12 @@ class _Search:
             roots = self._rng.sample(found, len(found))
         trees, plans = self._world.whole_trees(), self._plans
         shared: Sequence[Provider] = ()
+        kind_tells_all = not self._aggregates and not self._in_trees
         for root in roots:
             tree = trees[root]
             if self.may_repeat:
                 shared = self._sharing.with_tree(root)
-            key = self._key(tree, shared) if shared or self._particular else tree.kind
+            key = tree.kind if kind_tells_all and not shared else self._key(tree, shared)
             try:
                 plan = plans[key]
             except KeyError:
@@ -170,7 +172,7 @@ class _Search:
         return repeated
 
     def _key(self, tree: Tree, shared: Iterable[Provider]) -> Hashable:
-        """What trees have in common that have a plan in common."""
+        """What trees have in common that have a plan in common, and more."""
         numbers = tuple([each.id for each in shared])
         return tree.kind, tree.aggregates, numbers, self._in_trees and tree.root.id
 
@@ -179,9 +181,22 @@ class _Search:
         root, kind = tree.root.traits, tree.kind
         if not self._request.root_required <= root or not root.isdisjoint(self._request.root_forbidden):
             return None
-        if not shared and not self._classes <= kind.classes:
+        if not shared and not self._classes <= kind.shape.classes:
             return None
-        if not shared and any(map(kind.traits.isdisjoint, self._traits)):
+        if not shared and any(map(kind.traits.isdisjoint, self._any_traits)):
             return None
-        plan = Plan(self._rules, tree, shared, self._found, batch)
-        return plan if plan.hopeful else None
+        key = (
+            kind.shape,
+            *[self._forbidden & each.traits for each in tree.members],
+            *[
+                tuple([each.traits.isdisjoint(any_of) for each in tree.members])
+                for any_of in self._any_traits
+            ],
+            *[self._aggregates & each.aggregates for each in tree.members],
+            tuple([each.id for each in shared]),
+            self._in_trees and tree.root.id,
+        )
+        if key not in self._distinct_plans:
+            plan = Plan(self._rules, tree, shared, batch)
+            self._distinct_plans[key] = plan if plan.hopeful else None
+        return self._distinct_plans[key]

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from placement.model.world import Provider
 
 
-class Kind:
-    """What trees may have in common: shape, traits, classes and the portions they come in.
+class Shape:
+    """What trees may have in common beside traits: parents, classes and the portions they come in.
 
     A provider is told by its position in the tree, an inventory by its *slot*, the
     place where :attr:`Tree.free` says how much of it is free.
     """
 
-    __slots__ = ("__weakref__", "capacities", "classes", "having", "parents", "slots", "traits")
+    __slots__ = ("__weakref__", "capacities", "classes", "having", "slots")
 
     def __init__(self, members: Sequence["Provider"]) -> None:
         inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
@@ -29,12 +29,20 @@ class Kind:
         self.having: dict[str, list[tuple[int, int]]] = {}
         for (at, name), slot in self.slots.items():
             self.having.setdefault(name, []).append((at, slot))
-        #: by slot: no tree of this kind ever had more
-        self.capacities = [0] * len(inventories)
-        #: by position, the position of the parent
-        self.parents = tuple(_parents(members))
         #: of all providers of the tree
         self.classes = frozenset(self.having)
+        #: by slot: no tree of this shape ever had more
+        self.capacities = [0] * len(inventories)
+
+
+class Kind:
+    """A shape, and the traits of each provider."""
+
+    __slots__ = ("__weakref__", "shape", "traits")
+
+    def __init__(self, shape: Shape, members: Sequence["Provider"]) -> None:
+        self.shape = shape
+        #: of all providers of the tree
         self.traits = frozenset[str]().union(*(each.traits for each in members))
 
 
@@ -67,11 +75,12 @@ class Tree(Place):
         self.summaries: bytes | None = None
         self.most: dict[str, int] = {}
         free = []
-        for slot, (at, name) in enumerate(kind.slots):
+        capacities = kind.shape.capacities
+        for slot, (at, name) in enumerate(kind.shape.slots):
             provider = members[at]
             inventory = provider.inventories[name]
-            if inventory.capacity > kind.capacities[slot]:
-                kind.capacities[slot] = inventory.capacity
+            if inventory.capacity > capacities[slot]:
+                capacities[slot] = inventory.capacity
             here = inventory.capacity - provider.used.get(name, 0)
             free.append(here)
             most = min(here, inventory.max_unit)
@@ -81,28 +90,29 @@ class Tree(Place):
 
 
 class Kinds:
-    """All kinds that there are trees of."""
+    """All shapes and kinds that there are trees of."""
 
     def __init__(self) -> None:
-        self._known: WeakValueDictionary[Hashable, Kind] = WeakValueDictionary()
+        self._shapes: WeakValueDictionary[Hashable, Shape] = WeakValueDictionary()
+        self._kinds: WeakValueDictionary[Hashable, Kind] = WeakValueDictionary()
 
     def tree(self, root: "Provider", members: tuple["Provider", ...]) -> Tree:
         """The tree of these providers."""
-        key = tuple(_features(members))
-        kind = self._known.get(key)
+        features = tuple(_features(members))
+        shape = self._shapes.get(features)
+        if shape is None:
+            shape = self._shapes[features] = Shape(members)
+        key = (shape, *[each.traits for each in members])
+        kind = self._kinds.get(key)
         if kind is None:
-            kind = self._known[key] = Kind(members)
+            kind = self._kinds[key] = Kind(shape, members)
         return Tree(root, members, kind)
 
 
 def _features(members: Sequence["Provider"]) -> Iterator[Hashable]:
-    for each, parent in zip(members, _parents(members), strict=True):
-        yield parent
-        yield each.traits
+    """What makes a shape."""
+    positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
+    for each in members:
+        yield positions.get(each.parent_id)
         for name, inventory in sorted(each.inventories.items()):
             yield name, inventory.min_unit, inventory.max_unit, inventory.step_size
-
-
-def _parents(members: Sequence["Provider"]) -> list[int | None]:
-    positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
-    return [positions.get(each.parent_id) for each in members]

@@ -15,33 +15,42 @@ def hosts() -> World:
     )
 
 
-def test_hosts_of_one_shape_are_of_one_kind_whatever_they_hold() -> None:
+def test_hosts_of_one_make_are_of_one_kind_whatever_they_hold() -> None:
     one, two = hosts().whole_trees().values()
     assert one.kind is two.kind
-    assert [one.kind.slots[inventory] for inventory in ((0, "MEMORY_MB"), (1, "CUSTOM_A"), (1, "VCPU"))] == [
-        0,
-        1,
-        2,
-    ]
+    assert one.kind.traits == {"T1"}
+    assert one.kind.shape.classes == {"MEMORY_MB", "VCPU", "CUSTOM_A"}
+    assert one.kind.shape.slots == {(0, "MEMORY_MB"): 0, (1, "CUSTOM_A"): 1, (1, "VCPU"): 2}
+    assert one.kind.shape.having["VCPU"] == [(1, 2)]
     assert (one.free, two.free) == ((1000, 1, 3), (2000, 1, -2))
-    assert one.kind.capacities == [2000, 1, 4]
+    assert (one.most, two.most) == (
+        {"MEMORY_MB": 8, "CUSTOM_A": 1, "VCPU": 3},
+        {"MEMORY_MB": 8, "CUSTOM_A": 1},
+    )
+    assert one.kind.shape.capacities == [2000, 1, 4]
 
 
-def test_other_traits_portions_and_parents_make_another_kind() -> None:
+def test_other_traits_make_another_kind_of_the_same_shape() -> None:
     world = hosts()
-    kind = world.whole_trees()[1].kind
-    assert kind.traits == {"T1"}
-    assert kind.classes == {"MEMORY_MB", "VCPU", "CUSTOM_A"}
+    world.put(replace(world.providers[2], traits=frozenset({"T2"})))
+    one, two = world.whole_trees().values()
+    assert one.kind is not two.kind
+    assert one.kind.shape is two.kind.shape
+    world.put(replace(world.providers[2], traits=frozenset()))
+    assert world.whole_trees()[1].kind is two.kind
+
+
+def test_other_portions_classes_and_parents_make_another_shape() -> None:
+    world = hosts()
+    shape = world.whole_trees()[1].kind.shape
     numa = world.providers[2]
     for changed in (
-        replace(numa, traits=frozenset({"T2"})),
         replace(numa, inventories={**numa.inventories, "VCPU": inventory(4, step_size=2)}),
+        replace(numa, inventories={"VCPU": inventory(4)}),
         replace(numa, parent_id=None),
     ):
         world.put(changed)
-        assert world.whole_trees()[1].kind is not kind
-    world.put(numa)
-    assert world.whole_trees()[1].kind is world.whole_trees()[3].kind
+        assert world.whole_trees()[1].kind.shape is not shape
 
 
 def test_a_tree_is_the_same_object_until_it_changes() -> None:
