@@ -1,6 +1,6 @@
 """Our policies and Nova on the same streams of guests: who takes more, splits less, decides faster.
 
-    python -m tests.benchmark.policies                      # all larger machines; some minutes
+    python -m tests.benchmark.policies                      # all machines: some ten minutes
     python -m tests.benchmark.policies --quick --no-nova    # does it work at all?
     python -m tests.benchmark.policies --machines 32intel64-2p8co2t+8ve --json report.json
 
@@ -275,7 +275,7 @@ def main() -> None:
     )
     top.add_argument("--machines", nargs="+", default=MACHINES, metavar="NAME")
     top.add_argument("--arrivals", type=int, default=500, help="of guests in a stream (500)")
-    top.add_argument("--streams", type=int, default=3, help="for each machine, from as many seeds (3)")
+    top.add_argument("--streams", type=int, default=5, help="for each machine, from as many seeds (5)")
     top.add_argument("--no-nova", action="store_true", help="our policies alone")
     top.add_argument("--quick", action="store_true", help="one short stream: does it work at all?")
     top.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
