@@ -320,7 +320,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "priority": view.guest.settings.priority,
         "resctrl": view.guest.settings.resctrl,
         "blockio_class": view.guest.settings.blockio_class,
-        "limits": {str(knob): limit for knob, limit in sorted(view.limits.items())},
+        "limits": {str(knob): round(limit, 3) for knob, limit in sorted(view.limits.items())},
         "pending": list(view.pending),
         "refusal": view.refusal,
         "refused": list(view.refused),

@@ -7,7 +7,7 @@ import threading
 from prometheus_client import CollectorRegistry
 
 from compute_agent import conf as agent_conf
-from compute_agent.controllers.base import GuestController
+from compute_agent.controllers.cpu import CpuController
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.watermarks import Watermarks, limits
@@ -51,32 +51,15 @@ cool_down = 0
 """
 
 
-class Quotas(GuestController):
-    """What controller ``cpu`` does, on a dictionary that outlives it."""
-
-    name = "quota"
-
-    def __init__(self, kernel, broken):
-        self._kernel, self._broken = kernel, broken
-
-    def drifted(self, target):
-        has = self._kernel.get(target.guest.uuid)
-        return None if has == target.limits.get(QUOTA) else f"quota {has}"
-
-    def apply(self, target):
-        if target.limits and target.guest.uuid in self._broken:
-            raise DriverError(f"guest {target.guest.uuid} cannot be limited")
-        changed = self.drifted(target) is not None
-        self._kernel[target.guest.uuid] = target.limits.get(QUOTA)
-        return changed
-
-
 class StubbornDriver(FakeDriver):
-    """Guests in ``stubborn`` end when ``patience`` is over, or not at all if it is None."""
+    """Guests in ``stubborn`` do not end before ``yields`` is set, those in ``unlimited`` cannot be limited.
+    While it is ``absent`` it knows nothing.
+    """
 
     def __init__(self, cpus):
         super().__init__(cpus)
         self.stubborn = set()
+        self.unlimited = set()
         self.stopping = threading.Event()
         self.yields = threading.Event()
         self.absent = False
@@ -85,6 +68,11 @@ class StubbornDriver(FakeDriver):
         if self.absent:
             raise DriverError("nobody can say what runs")
         return super().guests()
+
+    def apply_cpu_limits(self, guest, wanted):
+        if wanted.quota is not None and guest.uuid in self.unlimited:
+            raise DriverError(f"guest {guest.uuid} cannot be limited")
+        return super().apply_cpu_limits(guest, wanted)
 
     def stop(self, guest, timeout):
         self.stopping.set()
@@ -99,7 +87,7 @@ class Overload:
     def __init__(self, folder, client=None):
         self.folder, self.client = folder, client
         self.driver = StubbornDriver(TOPOLOGY.online)
-        self.kernel, self.broken, self.demand = {}, set(), {}
+        self.demand = {}
         self.switches = []
         self.lines = LINES
         self.registry = Registry(
@@ -126,7 +114,7 @@ class Overload:
         self.state = StateFile(self.folder / "state.json")
         self.metrics = CollectorRegistry()
         world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
-        controllers = (CpusetController(self.driver), Quotas(self.kernel, self.broken))
+        controllers = (CpusetController(self.driver), CpuController(self.driver))
         self.pipeline = Pipeline(world, self.driver, controllers, self.state.keep_guests, Metrics())
         settings, qos = self.settings(), self.state.state.qos
         self.watermarks = Watermarks(
@@ -162,12 +150,9 @@ class Overload:
         return sum(self._used(uuid) for uuid in self.driver.running)
 
     def limits(self):
-        """What the kernel has."""
-        return {
-            uuid: round(limit, 2)
-            for uuid, limit in self.kernel.items()
-            if limit is not None and uuid in self.driver.running
-        }
+        """The quotas that the kernel has, in cores."""
+        quotas = {uuid: self._quota(uuid) for uuid in self.driver.running}
+        return {uuid: quota for uuid, quota in quotas.items() if quota is not None}
 
     def saved(self):
         """What another agent would find."""
@@ -183,8 +168,12 @@ class Overload:
         return most
 
     def _used(self, uuid):
-        limit = self.kernel.get(uuid)
-        return self.demand[uuid] if limit is None else min(limit, self.demand[uuid])
+        quota = self._quota(uuid)
+        return self.demand[uuid] if quota is None else min(quota, self.demand[uuid])
+
+    def _quota(self, uuid):
+        limits = self.driver.limits.get(uuid)
+        return None if limits is None else limits.quota
 
     def _measure(self, now, before):
         used = {one.facts.uuid: self._used(one.facts.uuid) for one in now.subjects}
