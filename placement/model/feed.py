@@ -135,6 +135,7 @@ class Model:
         for bucket, (counter, deletions) in moved.items():
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
+        state.world.whole_trees()  # now, so that trees which do not fit together are found out here
         return state
 
     def _apply(

@@ -150,6 +150,18 @@ def test_a_model_that_is_damaged_is_read_anew(writer: Database, model: Model) ->
     assert names(model) == {CHILD: "child"}
 
 
+def test_a_model_whose_trees_do_not_fit_together_is_read_anew(writer: Database, model: Model) -> None:
+    create(writer)
+    create(writer, CHILD, "child", HOST)
+    names(model)
+    with model.fresh() as view:
+        del view.world.providers[view.world.by_uuid[HOST]]
+    writer.write(lambda tx: inventories.add(tx, CHILD, "LLC", FOUR))
+    assert names(model) == {HOST: "host", CHILD: "child"}
+    with model.fresh() as view:
+        assert [len(tree.members) for tree in view.world.whole_trees().values()] == [2]
+
+
 def test_a_database_restored_from_an_older_copy_is_read_anew(writer: Database, model: Model) -> None:
     create(writer)
     create(writer, CHILD, "child")
