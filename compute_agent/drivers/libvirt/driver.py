@@ -66,6 +66,8 @@ class LibvirtDriver:
         # Held while what is known of a domain is read or made to be another, so that neither is undone.
         self._changing = threading.Lock()
         self._running: dict[str, Running] = {}
+        self._untold: set[int] = set()
+        """Main processes whose threads are pinned and libvirt may not know it yet."""
         self._listener: Listener | None = None
         self._absence = ""
         self._listed = False
@@ -117,8 +119,11 @@ class LibvirtDriver:
 
     def cpu_affinity(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads that run elsewhere than ``settings`` want what they do, with the CPUs they have."""
-        misplaced = self._known(guest).process.misplaced(settings)
-        return {tid: has for tid, (_, has) in misplaced.items()}
+        known = self._known(guest)
+        found = {tid: has for tid, (_, has) in known.process.misplaced(settings).items()}
+        if guest.pid in self._untold and (has := procfs.affinity(guest.pid)) is not None:
+            found.setdefault(guest.pid, has)
+        return found
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the threads of the QEMU process may use, all together."""
@@ -129,11 +134,19 @@ class LibvirtDriver:
         """Pin what runs elsewhere, and write the pins into a persistent definition."""
         known = self._known(guest)
         misplaced = known.process.misplaced(settings)
+        roles = {role for role, _ in misplaced.values()}
+        if guest.pid in self._untold:
+            roles.update(known.process.threads().values())
+        # First in the kernel: a busy libvirtd takes its time. Where its cgroups are in the way it pins alone.
+        self._untold.add(guest.pid)
+        with contextlib.suppress(DriverError):
+            self._pin_rest(known, settings)
         with self._on_domain(known, "cannot be pinned") as domain:
             tuning = self._tuning(domain)
-            tuning.pin((role for role, _ in misplaced.values()), settings)
+            tuning.pin(roles, settings)
             self._pin_rest(known, settings)
             tuning.persist_pins(settings)
+        self._untold.discard(guest.pid)
         if left := known.process.misplaced(settings):
             raise DriverError(f"guest {guest.uuid} has threads that cannot be pinned: {sorted(left)}")
         return len(misplaced)
@@ -354,6 +367,7 @@ class LibvirtDriver:
                     self._running[guest_uuid] = found
         same = known is not None and found is not None and known.process is found.process
         if known is not None and not same:
+            self._untold.discard(known.guest.pid)
             self._tell(ChangeKind.STOPPED, known.guest)
         if found is not None and (known is None or known.guest != found.guest):
             self._tell(ChangeKind.CHANGED if same else ChangeKind.STARTED, found.guest)
@@ -362,9 +376,11 @@ class LibvirtDriver:
         """A domain as it runs now; None if it does not. Raises DriverError."""
         domain = self._connection.domain(guest_uuid)
         try:
-            if domain is None or not domain.isActive():
+            if domain is None:
                 return None
             xml = domain.XMLDesc(0)
+            if not metadata.is_active(xml):
+                return None
             description, binding = metadata.describe(xml), parse_binding(xml)
             inactive = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)
             definition = parse_definition(inactive, bool(domain.isPersistent()))

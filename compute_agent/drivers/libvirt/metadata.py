@@ -79,10 +79,7 @@ def describe(domain_xml: str) -> Description:
 
     The number of guest CPUs is that of the domain: those which are plugged in now.
     """
-    try:
-        root = ElementTree.fromstring(domain_xml)
-    except ElementTree.ParseError as error:
-        raise ValueError(f"not XML: {error}") from error
+    root = _parse(domain_xml)
     uuid, name, vcpu = (root.find(tag) for tag in ("uuid", "name", "vcpu"))
     if uuid is None or name is None or vcpu is None or not uuid.text:
         raise ValueError("not the XML of a domain: uuid, name or vcpu is missing")
@@ -99,6 +96,20 @@ def describe(domain_xml: str) -> Description:
                 problems.append(f"{key} = {text!r} cannot be used ({error})")
     settings = GuestSettings(**values)
     return Description(uuid.text.strip(), name.text or "", settings, _owner(root), tuple(problems))
+
+
+def is_active(domain_xml: str) -> bool:
+    """Whether that is the XML of a domain that runs: only those have a number. Raises ValueError if it is
+    none.
+    """
+    return _parse(domain_xml).get("id") is not None
+
+
+def _parse(domain_xml: str) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(domain_xml)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"not XML: {error}") from error
 
 
 def _our_settings(root: ElementTree.Element) -> dict[str, str]:

@@ -121,6 +121,25 @@ def test_guest_cpus_io_threads_and_emulator_are_pinned_each_to_its_own(watched, 
     assert watched.driver.observed_cpus(guest) == ZERO | ONE
 
 
+def test_pins_that_libvirt_was_not_told_of_are_told_again(driver, watched, libvirtd, monkeypatch):
+    domain = libvirtd.run()
+    guest = watched.started()
+    wait_for(lambda: driver.cpu_affinity(guest, APART))
+
+    def fail(*_):
+        raise DriverError("libvirtd is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "_on_domain", fail)
+        with pytest.raises(DriverError, match="libvirtd is away"):
+            driver.apply_cpu_settings(guest, APART)
+    assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
+    assert driver.cpu_affinity(guest, APART).keys() == {guest.pid}
+    assert driver.apply_cpu_settings(guest, APART) == 0
+    assert driver.cpu_affinity(guest, APART) == {}
+    assert domain.vcpuPinInfo() == [(True, False), (False, True)]
+
+
 def test_libvirt_knows_the_pins_of_a_transient_domain(watched, libvirtd):
     domain = libvirtd.run()
     watched.driver.apply_cpu_settings(watched.started(), APART)
@@ -181,11 +200,13 @@ def test_a_domain_destroyed_in_the_middle_is_gone(driver, watched, libvirtd, mon
 
 
 def _destroying(domain, misplaced):
-    """``misplaced`` of a guest that is destroyed when its threads have been looked at."""
+    """``misplaced`` of a guest that is destroyed when its threads have been looked at for the first time."""
+    ends = iter([domain.destroy])
 
     def look(self, settings):
         found = misplaced(self, settings)
-        domain.destroy()
+        for end in ends:
+            end()
         return found
 
     return look
