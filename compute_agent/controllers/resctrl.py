@@ -17,6 +17,7 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.plan import Plan, Remove, make_plan
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Present, read_groups
 from compute_agent.resctrl.rules import Demand, Resolution, resolve
+from compute_agent.resctrl.schemata import BadSchemataError
 from compute_agent.resctrl.wishes import Wish
 
 LOG = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class ResctrlController:
         self._placed: dict[str, str | None] = {}
         self._tasks: dict[str, frozenset[int]] = {}
         self._common: frozenset[str] = frozenset()
+        self._lacking: frozenset[str] = frozenset()
         self._told: frozenset[str] = frozenset()
         self.membership: Mapping[str, str] = {}
         """The group of each guest, as of the last settle()."""
@@ -61,7 +63,7 @@ class ResctrlController:
         """
         self._tasks.clear()
         self._repaired = frozenset()
-        present = read_groups(self.control.files)
+        present = self._read()
         host = self.control.host(present)
         self._common = frozenset((DEFAULT_GROUP, *map(host.class_group, self.classes)))
         wanted = demands(targets, zones, host, present)
@@ -74,10 +76,11 @@ class ResctrlController:
         self._wanted = wanted
         self.membership = resolution.membership
         self.refused = _joined(wanted.faults, resolution.refused)
+        self._lacking = frozenset(resolution.refused)
         self._tell(plan)
         self._move_all(targets)
         if complete:
-            self._settled = (wanted, read_groups(self.control.files) if plan.steps else present)
+            self._settled = (wanted, self._read() if plan.steps else present)
 
     def drifted(self, target: Target) -> str | None:
         """Whether somebody changed the guest's group, or has moved its threads."""
@@ -100,9 +103,15 @@ class ResctrlController:
             return False
         moved = self._move(guest, group)
         limited = any(knob.lever in (CACHE_WAYS.name, MEMORY_BANDWIDTH.name) for knob in target.limits)
-        if limited and guest.uuid in self.refused and group in self._common:
+        if limited and guest.uuid in self._lacking and group in self._common:
             raise DriverError(f"guest {guest.uuid} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
         return moved
+
+    def _read(self) -> Present:
+        try:
+            return read_groups(self.control.files)
+        except BadSchemataError as error:
+            raise DriverError(f"resctrl cannot be understood: {error}") from error
 
     def _carry_out(self, wanted: Iterable[Demand], present: Present) -> tuple[Resolution, Plan, bool]:
         """Resolve and make it so. The last value tells whether the kernel had room for all groups that were
@@ -119,7 +128,7 @@ class ResctrlController:
                 if error.errno not in _NO_ROOM or attempt == ATTEMPTS - 1:
                     raise
                 LOG.warning("There is no room for a resctrl group: %s", error)
-                present = read_groups(control.files)
+                present = self._read()
                 most = len(present.groups)
             else:
                 return resolution, plan, most is None
@@ -163,8 +172,7 @@ class ResctrlController:
 
     def _tell(self, plan: Plan) -> None:
         """Log what is new of what the operator should know."""
-        texts = {f"resctrl group {name} is not ours and is left alone" for name in plan.foreign}
-        texts |= {
+        texts = {
             f"resctrl group {one.foreign}, which is not ours, can fill ways of L3 cache {one.cache} that"
             f" belong to {one.group} alone"
             for one in plan.conflicts

@@ -97,6 +97,9 @@ def resolve(
         if reason not in refused.setdefault(name, []):
             refused[name].append(reason)
 
+    for name, wish in classes.items():
+        for reason in wish.unknown_domains(host.platform):
+            refuse(host.class_group(name), reason)
     usable = {name: _usable(host, wish, host.class_group(name), refuse) for name, wish in classes.items()}
     guests = sorted(
         (_possible(host, usable, demand, refuse) for demand in demands),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -66,18 +66,26 @@ class Wish:
 
     def check(self, platform: Platform) -> None:
         """Raises BadWishError where the platform has no such domain, or no such control at all."""
-        caches = platform.l3.ids if platform.l3 else ()
-        domains = platform.mb.ids if platform.mb else ()
-        for name, asked, per_cache, ids in (
-            ("LLC", self.llc, self.llc_per_cache, caches),
-            ("MB", self.mb, self.mb_per_cache, domains),
+        for name, asked, control in (
+            ("LLC", self.llc is not None or self.llc_per_cache, platform.l3),
+            ("MB", self.mb is not None or self.mb_per_cache, platform.mb),
         ):
-            if (asked is not None or per_cache) and not ids:
+            if asked and control is None:
                 raise BadWishError(f"{name} cannot be controlled on this host")
-            for cache in per_cache:
-                if cache not in ids:
-                    known = ", ".join(map(str, ids))
-                    raise BadWishError(f"{name} has no cache id {cache}: there are {known}")
+        for reason in self.unknown_domains(platform):
+            raise BadWishError(reason)
+
+    def unknown_domains(self, platform: Platform) -> Iterator[str]:
+        """What is asked for on domains that the platform does not have, in words; of what it can control."""
+        for name, per_cache, control in (
+            ("LLC", self.llc_per_cache, platform.l3),
+            ("MB", self.mb_per_cache, platform.mb),
+        ):
+            if control is None:
+                continue
+            for cache in sorted(per_cache.keys() - set(control.ids)):
+                known = ", ".join(map(str, control.ids))
+                yield f"{name} has no cache id {cache}: there are {known}"
 
 
 def parse_range(text: str) -> WayRange:

@@ -18,6 +18,7 @@ from compute_agent.resctrl.host import cache_mask
 from compute_agent.resctrl.masks import Mask
 from compute_agent.resctrl.reader import read_groups, read_platform, read_schemata
 from compute_agent.resctrl.rules import DEFAULT_CLASSES
+from compute_agent.resctrl.wishes import WayRange, Wish
 from tests.compute_agent.resctrl import fake
 
 ONLINE = frozenset(range(8))
@@ -369,6 +370,28 @@ def test_a_limit_for_which_there_is_no_group_is_an_error(make_rig):
     with pytest.raises(DriverError, match="guest a cannot be limited: all 4 resctrl groups are taken"):
         rig.controller.apply(rig.targets["a"])
     assert rig.inside("a")
+
+
+def test_a_limit_above_what_a_guest_has_is_in_effect_whatever_else_it_lacks(rig):
+    limits = {Knob("memory_bandwidth", "0"): 100.0}
+    rig.guest("a", {}, resctrl="nonsense", limits=limits)
+    assert rig.work() == {"a": True}
+    assert rig.group("a") == "compute-agent.class.LS"
+
+
+def test_a_class_that_names_a_cache_that_is_not_there_is_told_and_used_elsewhere(make_rig, caplog):
+    wish = Wish(WayRange(0, 50), {7: WayRange(0, 10)})
+    rig = make_rig(classes={"LS": wish})
+    rig.settle()
+    rig.settle()
+    assert caplog.text.count("compute-agent.class.LS: LLC has no cache id 7: there are 0, 1") == 1
+    assert len(rig.mask("compute-agent.class.LS", 0)) == 8
+
+
+def test_a_mount_that_makes_no_sense_is_an_error_of_the_driver(rig):
+    (rig.files.root / "schemata").write_text("L3:0=xyz\n")
+    with pytest.raises(DriverError, match="xyz"):
+        rig.settle()
 
 
 def test_a_mount_that_cannot_be_read_leaves_guests_alone_until_it_can(rig, monkeypatch):
