@@ -210,7 +210,7 @@ def main() -> int:
         parser.error("two CPUs are needed")
     samplings = SAMPLINGS if args.config is None else {args.config.name: args.config.read_text()}
     starts, reconciles = here(2 * args.guests, args.rounds)
-    print(f"start to pinned: {starts.text()}\nreconcile without changes: {reconciles.text()}")
+    print(f"start until pinned and saved: {starts.text()}\nreconcile without changes: {reconciles.text()}")
     costs = []
     for sampling, sections in samplings.items():
         cost = running(sampling, sections, args.guests, args.seconds)
