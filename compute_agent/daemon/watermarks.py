@@ -84,8 +84,7 @@ class Watermarks:
         self._resumed = False
         self._refused: dict[LimitGuest, str] = {}
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._stopped = False
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._latest: tuple[Snapshot | None, Streaks] = (None, {})
 
@@ -97,22 +96,22 @@ class Watermarks:
             self._start()
 
     def use(self, settings: Settings, cache_entitlements: CacheEntitlements | None = None) -> None:
-        """Go by other settings from the next round on, which comes at once."""
+        """Go by other settings from the next round on. It comes when it is due: rates of a shorter time would
+        mean little.
+        """
         with self._lock:
             self._subjects.cache_entitlements = cache_entitlements
             self._settings = self._evictions.settings = settings
             self._start()
-        self._wake.set()
 
     def stop(self, timeout: float = 2.0) -> None:
         """End the loop; limits and evictions stay, for the next agent. What hangs is not waited for longer
         than ``timeout`` seconds.
         """
         with self._lock:
-            self._stopped = True
+            self._stopped.set()
             thread = self._thread
         self._evictions.end()
-        self._wake.set()
         if thread is not None:
             thread.join(timeout)
 
@@ -129,7 +128,7 @@ class Watermarks:
     # The loop
 
     def _start(self) -> None:
-        if self._thread is None and not self._stopped and self._is_needed():
+        if self._thread is None and not self._stopped.is_set() and self._is_needed():
             self._sampler = Sampler(self._root, self._cache)
             self._thread = threading.Thread(target=self._run, name="watermarks", daemon=True)
             self._thread.start()
@@ -151,12 +150,11 @@ class Watermarks:
                 failure = repr(error)
                 self._telemetry.round_failures.inc()
             due = max(due + self._settings.interval, time.monotonic())
-            self._wake.wait(due - time.monotonic())
-            self._wake.clear()
+            self._stopped.wait(max(0.0, due - time.monotonic()))
 
     def _goes_on(self) -> bool:
         with self._lock:
-            if not self._stopped and self._is_needed():
+            if not self._stopped.is_set() and self._is_needed():
                 return True
             self._thread = None
             return False
