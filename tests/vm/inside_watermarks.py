@@ -1,0 +1,166 @@
+"""The agent keeps the machine below its watermarks: process guests in cgroup v2 that burn CPU, a real kernel,
+and the service outside.
+
+Runs in the virtual machine only: `test_watermarks.py` starts it there, and PLACEMENT is the service's
+address.
+"""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from compute_agent.daemon.protocol import ask
+from tests.vm import inside_machine
+from tests.vm.inside_machine import CGROUP, FOLDER, PLACEMENT, SOCKET, SPIN, Agent, Rest, uid, wait_for
+
+inside_machine.SECONDS = 400  # guests and agent are both slow here
+
+INTERVAL, FOR_SAMPLES, COOL_DOWN = 3, 2, 6
+MARGIN, MIN_SHARE = 0.1, 0.1
+GUESTS = 3
+LINE = 1.2
+"""Cores; the guests would use all two of them, and the agent itself a part of one."""
+
+INI = f"""
+[DEFAULT]
+state_path = {FOLDER}/state
+reserved_host_memory_mb = 0
+[compute]
+cpu_shared_set = 0-1
+resource_provider_name = machine
+[placement]
+auth_type = admin_token
+endpoint = {PLACEMENT}
+token = admin
+[guests]
+driver = process
+[cgroup]
+root = {CGROUP}
+[daemon]
+http_port = 0
+[qos]
+interval = {INTERVAL}
+margin = {100 * MARGIN}
+min_share = {100 * MIN_SHARE}
+"""
+WATERMARK = f"""
+[watermark:cpu]
+metric = cpu_usage
+throttle_down = {LINE}
+throttle_up = {LINE / 2}
+disable_scheduling = {LINE}
+for_samples = {FOR_SAMPLES}
+cool_down = {COOL_DOWN}
+"""
+
+
+class Machine:
+    """The agent, its guests, and their groups."""
+
+    def __init__(self):
+        (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
+        CGROUP.mkdir(exist_ok=True)
+        self.agent = Agent()
+        self.configure(WATERMARK)
+        self.found = {}
+
+    def configure(self, lines):
+        (FOLDER / "agent.ini").write_text(INI + lines)
+
+    def rows(self):
+        return {row["action"]: row for row in ask(SOCKET, "watermark.list")}
+
+    def throttled(self):
+        return {text.split()[0] for text in self.rows()["throttle_down"]["in_force"]}
+
+    def wait_for(self, condition):
+        return wait_for(condition, lambda: self.agent.log() + str(self.rows()))
+
+
+def groups():
+    return sorted(CGROUP.glob("guest-*"))
+
+
+def limited():
+    """The guests that the kernel holds down."""
+    return {
+        group.name.removeprefix("guest-")
+        for group in groups()
+        if not (group / "cpu.max").read_text().startswith("max")
+    }
+
+
+def freeze(frozen):
+    for group in groups():
+        (group / "cgroup.freeze").write_text(f"{int(frozen)}\n")
+
+
+@pytest.fixture(scope="module")
+def machine():
+    machine = Machine()
+    machine.agent.start()
+    for number in range(1, GUESTS + 1):
+        ask(SOCKET, "guest.run", {"uuid": uid(number), "command": ["sh", "-c", SPIN], "qos_class": "BE"})
+    yield machine
+    Path("watermarks.json").write_text(json.dumps(machine.found))
+    freeze(False)
+    machine.agent.kill()
+    for group in groups():
+        (group / "cgroup.kill").write_text("1")
+
+
+def test_the_machine_comes_below_its_line(machine):
+    def throttled_and_below():
+        row = machine.rows()["throttle_down"]
+        return row["in_force"] and row["usage"] <= row["amount"]
+
+    over = machine.wait_for(lambda: (row := machine.rows()["throttle_down"])["gap"] and row)
+    begun = time.monotonic()
+    machine.wait_for(throttled_and_below)
+    touched = machine.throttled()
+    machine.found |= {
+        "over": over["usage"],
+        "below": machine.rows()["throttle_down"]["usage"],
+        "touched": len(touched),
+        "seconds": time.monotonic() - begun,
+    }
+    assert limited() == touched
+    assert touched
+    assert Rest().send("GET", "/resource_providers?required=COMPUTE_STATUS_DISABLED")["resource_providers"]
+
+
+def test_limits_stay_while_the_agent_is_dead_and_the_next_one_knows_them(machine):
+    machine.agent.kill()
+    before = limited()
+    assert before
+    machine.agent.start()
+    machine.wait_for(lambda: machine.rows()["throttle_down"]["usage"] is not None)
+    assert limited() >= before
+    shown = {one["uuid"]: one["limits"] for one in ask(SOCKET, "guest.list")}
+    assert {guest for guest, limits in shown.items() if limits} == limited()
+
+
+def test_everything_is_given_back_when_the_guests_go_quiet(machine):
+    freeze(True)
+    begun = time.monotonic()
+    machine.wait_for(lambda: not limited())
+    machine.found["restored"] = time.monotonic() - begun
+    machine.wait_for(lambda: not machine.rows()["disable_scheduling"]["in_force"])
+    wait_for(
+        lambda: (
+            not Rest().send("GET", "/resource_providers?required=COMPUTE_STATUS_DISABLED")[
+                "resource_providers"
+            ]
+        )
+    )
+
+
+def test_an_agent_without_watermarks_gives_back_what_the_last_one_took(machine):
+    freeze(False)
+    machine.wait_for(limited)
+    machine.agent.kill()
+    machine.configure("")
+    machine.agent.start()
+    wait_for(lambda: not limited(), machine.agent.log)
