@@ -74,7 +74,8 @@ OPTS = [
 
 WATERMARK_OPTS = [
     cfg.StrOpt(
-        "metric", help="What is watched, such as cpu_usage; `compute-agent watermark list` names all."
+        "metric",
+        help="What is watched, such as cpu_usage; `compute-agent watermark list --metrics` names all.",
     ),
     cfg.StrOpt(
         "throttle_down",
