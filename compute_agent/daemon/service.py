@@ -26,6 +26,7 @@ from compute_agent.daemon.cache_entitlements import open_entitlements
 from compute_agent.daemon.controllers import build_controllers
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.http import HttpServer
+from compute_agent.daemon.monitored import monitor_targets
 from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import RequestError, SocketServer
 from compute_agent.daemon.reporting import ReportLoop, status_document
@@ -38,6 +39,8 @@ from compute_agent.host.reader import read_topology
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.monitoring.factory import Monitoring
+from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_folder
@@ -103,6 +106,9 @@ class Agent:
             # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
             self._state.state.qos.scheduling_off if settings.rules.lines else False,
         )
+        self._monitoring = Monitoring(
+            self._conf, self._resctrl.control, self._monitored, self.metrics.registry
+        )
         self._watermarks = Watermarks(
             settings,
             self._state.state.qos,
@@ -112,6 +118,7 @@ class Agent:
             self._state.keep_qos,
             Telemetry(self.metrics.registry),
             root=self._conf.host.root,
+            cache=self._monitoring.reader,
             cache_entitlements=open_entitlements(self._controllers, self._zones),
         )
         self._arrivals = Arrivals(self.pipeline, lambda: self.client, self._reports.wake)
@@ -125,6 +132,7 @@ class Agent:
         self.pipeline.start(self._state.state.guests, self._arrivals.tell, limits(self._state.state.qos))
         if self._resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
+        self._monitoring.start()
         self._arrivals.start()
         self._server = SocketServer(socket_path(self._conf), Methods(self).table())
         threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
@@ -143,6 +151,7 @@ class Agent:
         if self._http is not None:
             self._http.close()
         self._watermarks.stop()
+        self._monitoring.stop()
         self._reports.stop()
         self._arrivals.stop()
         self.pipeline.stop()
@@ -213,6 +222,7 @@ class Agent:
         self._reports.interval = conf.compute.update_resources_interval
         self._reports.longest_pause = conf.placement.report_retry_maximum
         self.pipeline.submit(WorldChanged(world, controllers)).result()
+        self._monitoring.reload(conf, resctrl.control)
         self.client = client
         self._reports.use(client)
         self._watermarks.use(settings, open_entitlements(controllers, self._zones))
@@ -230,6 +240,7 @@ class Agent:
             "policy": self._conf.policy.name,
             "driver": self.driver.name,
             "cache_control": f"off: {self._resctrl.off}" if self._resctrl.off else "on",
+            "cache_monitoring": f"off: {self._monitoring.off}" if self._monitoring.off else "on",
             "guests": len(views),
             "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
             "refused_guests": [view.guest.uuid for view in views if view.refusal],
@@ -264,6 +275,10 @@ class Agent:
     def watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them; see `watermark_list`."""
         return watermark_rows(self._watermarks.seen)
+
+    def _monitored(self) -> list[MonitorTarget] | None:
+        snapshot = self._watermarks.seen.snapshot
+        return monitor_targets(self._controllers, self.pipeline.views(), self.driver, snapshot)
 
     def _zones(self) -> Sequence[ProviderNode]:
         return self.pipeline.world.zones

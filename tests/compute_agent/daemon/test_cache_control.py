@@ -323,3 +323,18 @@ def test_a_host_without_resctrl_works_without_it(rig, files, caplog):
         rig.ask("resctrl.groups")
     assert rig.ask("status")["cache_control"].startswith("off: resctrl is not supported")
     rig.wait_for(lambda: rig.inventory(rig.provider("testhost"), "CUSTOM_RESCTRL_GROUP") is None)
+
+
+def test_what_a_guest_has_in_the_cache_is_measured(rig):
+    rig.write_ini(monitoring="interval = 0.1")
+    rig.agent.look()
+    rig.claim_on(uid(1), {rig.l3(1): {"LLC": 3}})
+    rig.run(uid(1))
+    group = f"compute-agent.guest.{uid(1)}"
+    (rig.files.root / group / "mon_data/mon_L3_01/llc_occupancy").write_text("4096\n")
+    labels = {"guest": uid(1), "class": "LS", "cache_id": "1"}
+    registry = rig.agent.metrics.registry
+    rig.wait_for(lambda: registry.get_sample_value("compute_agent_llc_occupancy_bytes", labels) == 4096)
+    assert rig.ask("status")["cache_monitoring"] == "on"
+    rig.ask("guest.stop", guest=uid(1))
+    rig.wait_for(lambda: registry.get_sample_value("compute_agent_llc_occupancy_bytes", labels) is None)
