@@ -90,13 +90,15 @@ def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> st
     :raises Conflict: when the uuid or the name is taken.
     """
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
-    parent = None
+    parent, root = None, uuid
     if parent_uuid is not None:
         if parent_uuid == uuid:
             raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID cannot be same as UUID"))
+        roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         parent = find(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
             raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID does not exist"))
+        (root,) = roots.scalars
     if not tx.optimistic:
         _refuse_taken(tx, uuid, name)
     values = {
@@ -108,12 +110,7 @@ def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> st
         "now": tx.now,
     }
     tx.queue(_creation, values)
-    if parent is None:
-        return uuid
-    if parent.root_id is None:
-        return parent.uuid
-    ((root,),) = tx.queue(_uuid_of, {"number": parent.tree}).rows
-    return str(root)
+    return root
 
 
 _counter: Final = counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
@@ -130,7 +127,12 @@ _creation: Final = Prepared(
         updated_at=sa.bindparam("now"),
     )
 )
-_uuid_of: Final = Prepared(sa.select(_rp.uuid).where(_rp.id == sa.bindparam("number")))
+_root: Final = resource_providers.alias("root")
+_root_of: Final = Prepared(
+    sa.select(_root.c.uuid)
+    .join(resource_providers, _root.c.id == sa.func.coalesce(_rp.root_id, _rp.id))
+    .where(_rp.uuid == sa.bindparam("its_uuid"))
+)
 
 
 def _cannot(what: str, name: str, uuid: str, why: str) -> str:

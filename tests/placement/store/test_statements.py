@@ -68,9 +68,9 @@ def test_a_provider_that_is_a_root_is_made_in_one_batch(counted: Counted) -> Non
     assert counted(lambda tx: providers.create(tx, NEW_HOST, "new", None)) == [2]
 
 
-def test_a_child_is_made_in_two_batches(counted: Counted, host: str) -> None:
-    batches = counted(lambda tx: providers.create(tx, NEW_HOST, "new", host))
-    assert len(batches) == 2
+def test_a_child_is_made_in_two_batches_however_deep_it_is(counted: Counted, host: str) -> None:
+    assert len(counted(lambda tx: providers.create(tx, NEW_HOST, "child", host))) == 2
+    assert len(counted(lambda tx: providers.create(tx, CONSUMER, "grandchild", NEW_HOST))) == 2
 
 
 @pytest.mark.parametrize(
