@@ -135,9 +135,9 @@ class Driver(Protocol):
         ...
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs that the kernel lets each guest CPU use, by the number of the guest CPU.
+        """The CPUs that the kernel lets the thread of each guest CPU use, by the number of the guest CPU.
 
-        Guest CPUs whose threads cannot be told apart have all the CPUs of all of them. Raises GuestGoneError.
+        Empty where these threads cannot be told from others. Raises GuestGoneError.
         """
         ...
 

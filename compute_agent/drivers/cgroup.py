@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits
 from compute_agent.host import cpuset
 
@@ -27,6 +28,9 @@ _LEAST_QUOTA = 1000
 """Microseconds; the kernel takes no less."""
 
 _MOVE_PASSES = 16
+_WITHOUT_FOLDERS = 2
+"""Links to a folder that has no others in it, where the file system counts them: itself and its own "."."""
+
 _REMOVE_ATTEMPTS = 50
 _REMOVE_PAUSE = 0.01
 
@@ -36,9 +40,9 @@ def quota_microseconds(cores: float) -> int:
     return max(round(cores * PERIOD), _LEAST_QUOTA)
 
 
-def parse_quota(quota: str, period: str) -> float | None:
-    """The cores that a quota is (microseconds in each period); None if it is no limit."""
-    return None if quota in ("max", "-1") else int(quota) / int(period)
+def _cores(quota: str, period: str) -> float | None:
+    """The cores that cpu.max is (microseconds in each period); None if it is no limit."""
+    return None if quota == "max" else int(quota) / int(period)
 
 
 def attainable(cores: float | None) -> float | None:
@@ -125,7 +129,7 @@ class Group:
         found: list[int] = []
         for folder in self._tree():
             with contextlib.suppress(OSError):
-                found.extend(int(line) for line in (folder / "cgroup.procs").read_text().split())
+                found.extend(map(int, procfs.read(f"{folder}/cgroup.procs").split()))
         return found
 
     def confine(self, cpus: frozenset[int]) -> None:
@@ -156,7 +160,7 @@ class Group:
         weight, maximum = self._read("cpu.weight"), self._read("cpu.max")
         if weight is None or maximum is None:
             return None
-        return CpuLimits(int(weight), parse_quota(*maximum.split()))
+        return CpuLimits(int(weight), _cores(*maximum.split()))
 
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
         """Write what differs between what the group ``has`` and what is wanted. Raises OSError."""
@@ -180,7 +184,7 @@ class Group:
     def _read(self, name: str) -> str | None:
         """The content of a file; None if there is none."""
         try:
-            return (self.folder / name).read_text().strip()
+            return procfs.read(f"{self.folder}/{name}").decode().strip()
         except FileNotFoundError:
             return None
 
@@ -197,6 +201,10 @@ class Group:
 
     def _tree(self) -> Iterator[Path]:
         """The group and those below it, parents first."""
+        with contextlib.suppress(OSError):
+            if os.stat(self.folder).st_nlink == _WITHOUT_FOLDERS:
+                yield self.folder
+                return
         for folder, _, _ in os.walk(self.folder):
             yield Path(folder)
 

@@ -207,8 +207,9 @@ class ProcessDriver:
         return changed
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs of the guest's main thread for each guest CPU: threads are no guest CPUs here."""
-        return dict.fromkeys(range(guest.settings.vcpus), self.observed_cpus(guest))
+        """Empty: no thread of a process is a guest CPU."""
+        self._roster.running(guest.uuid)
+        return {}
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the guest's group where they are not those wanted.

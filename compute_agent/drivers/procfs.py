@@ -32,10 +32,24 @@ class ProcessIdentity:
     boot_id: str
 
 
+def read(path: str) -> bytes:
+    """The content of a file that the kernel makes up; a few system calls and no more, as every reconcile
+    reads hundreds. Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, _CHUNK):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
 @functools.cache
 def boot_id() -> str:
     """The random id of this boot of the kernel."""
-    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+    return read("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def identify(pid: int) -> ProcessIdentity | None:
@@ -60,7 +74,7 @@ def is_kernel_thread(pid: int) -> bool:
 def command_line(pid: int) -> tuple[str, ...]:
     """The arguments of a process; empty for kernel threads and processes that are gone."""
     try:
-        raw = _read(f"/proc/{pid}/cmdline")
+        raw = read(f"/proc/{pid}/cmdline")
     except OSError:
         return ()
     return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0")) if raw else ()
@@ -69,7 +83,7 @@ def command_line(pid: int) -> tuple[str, ...]:
 def environment_value(pid: int, name: str) -> str | None:
     """One variable of the environment that the process was started with; None if absent or unreadable."""
     try:
-        raw = _read(f"/proc/{pid}/environ")
+        raw = read(f"/proc/{pid}/environ")
     except OSError:
         return None
     prefix = name.encode() + b"="
@@ -95,7 +109,7 @@ def thread_ids(pid: int) -> frozenset[int]:
 def thread_name(pid: int, tid: int) -> str:
     """The name of a thread (/proc/PID/task/TID/comm); empty when it is gone."""
     try:
-        return _read(f"/proc/{pid}/task/{tid}/comm").decode(errors="replace").rstrip("\n")
+        return read(f"/proc/{pid}/task/{tid}/comm").decode(errors="replace").rstrip("\n")
     except OSError:
         return ""
 
@@ -103,7 +117,7 @@ def thread_name(pid: int, tid: int) -> str:
 def user_of(pid: int) -> int | None:
     """The real user id of a process; None when it is gone."""
     try:
-        status = _read(f"/proc/{pid}/status")
+        status = read(f"/proc/{pid}/status")
     except OSError:
         return None
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(b"Uid:")), None)
@@ -112,17 +126,17 @@ def user_of(pid: int) -> int | None:
 def memory_nodes(pid: int) -> frozenset[int] | None:
     """The NUMA nodes that the main thread of a process may have memory of; None when it is gone."""
     try:
-        status = _read(f"/proc/{pid}/status")
+        status = read(f"/proc/{pid}/status")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    found = (line for line in status.splitlines() if line.startswith(b"Mems_allowed_list:"))
-    return cpuset.parse(next(found, b":").partition(b":")[2].decode())
+    nodes = status.partition(b"\nMems_allowed_list:")[2].partition(b"\n")[0]
+    return cpuset.parse(nodes.decode())
 
 
 def nodes_with_memory() -> frozenset[int]:
     """The NUMA nodes of the host that have memory; 0 alone where the kernel knows no nodes."""
     try:
-        return cpuset.parse(_read("/sys/devices/system/node/has_memory").decode())
+        return cpuset.parse(read("/sys/devices/system/node/has_memory").decode())
     except FileNotFoundError:
         return frozenset({0})
 
@@ -165,22 +179,10 @@ def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int
     return {tid: has for tid, has in found.items() if has is not None and has != cpus}
 
 
-def _read(path: str) -> bytes:
-    """The content of a file of /proc; a few system calls and no more, as every reconcile reads hundreds."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(descriptor, _CHUNK):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
-
-
 def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the third (state) on; None when the process is gone."""
     try:
-        text = _read(f"/proc/{pid}/stat").decode(errors="replace")
+        text = read(f"/proc/{pid}/stat").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The second field is the command's name in brackets and may itself hold blanks and brackets.
@@ -193,7 +195,7 @@ def descendants(pid: int) -> list[int]:
     for parent in found:
         for tid in thread_ids(parent):
             try:
-                children = _read(f"/proc/{parent}/task/{tid}/children")
+                children = read(f"/proc/{parent}/task/{tid}/children")
             except OSError:
                 continue
             found.extend(int(child) for child in children.split())

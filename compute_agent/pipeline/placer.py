@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from compute_agent.drivers.base import Guest
 from compute_agent.host import cpuset
@@ -106,12 +107,16 @@ class Placer:
         self._cache.assign(entry, move.assignment)
         LOG.info("Guest %s is moved, gaining %.1f: it runs%s", move.guest, move.gain, where(entry))
 
-    def found(self, guest: Guest, observed: frozenset[int]) -> Assignment | None:
-        """The assignment of a guest that nobody remembers, from the CPUs that the kernel lets it use."""
+    def found(
+        self, guest: Guest, observed: frozenset[int], vcpu_cpus: Mapping[int, frozenset[int]]
+    ) -> Assignment | None:
+        """The assignment of a guest that nobody remembers, from the CPUs that the kernel lets it, and each of
+        its guest CPUs as far as they are known, use.
+        """
         if not self.world.places:
             return None
         supply = self.world.supply(self._cache.holdings())
-        return read_back(supply, request_for(self.world, guest, {}), observed)
+        return read_back(supply, request_for(self.world, guest, {}), observed, vcpu_cpus)
 
 
 def where(entry: CachedGuest) -> str:

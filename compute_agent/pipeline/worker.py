@@ -334,7 +334,8 @@ class Pipeline:
     def _find(self, guest: Guest) -> None:
         """Take up a guest that nobody remembers."""
         try:
-            assignment = self._placer.found(guest, self._driver.observed_cpus(guest))
+            observed, vcpu_cpus = self._driver.observed_cpus(guest), self._driver.vcpu_affinity(guest)
+            assignment = self._placer.found(guest, observed, vcpu_cpus)
         except GuestGoneError:
             return
         entry = CachedGuest(guest, assignment=assignment, limits=dict(self._limits.get(guest.uuid, {})))

@@ -14,6 +14,7 @@ class FakeDriver:
     def __init__(self, cpus):
         self.cpus = frozenset(cpus)
         self.affinities = {}
+        self.vcpu_cpus = {}
         self.limits = {}
         self.nodes = {}
         self.running = {}
@@ -51,7 +52,8 @@ class FakeDriver:
         return len(misplaced)
 
     def vcpu_affinity(self, guest):
-        return dict.fromkeys(range(guest.settings.vcpus), self.observed_cpus(guest))
+        self._threads(guest)
+        return dict(self.vcpu_cpus.get(guest.uuid, {}))
 
     def cpu_limits(self, guest, wanted):
         self._threads(guest)

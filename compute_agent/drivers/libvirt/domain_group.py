@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.drivers.cgroup import Group, parse_quota
+from compute_agent.drivers.cgroup import Group
 
 # Each domain has groups of its own below that of the whole domain, one of them for the main thread; cgroup v2
 # under systemd has one more level between them.
@@ -54,12 +55,12 @@ class DomainGroup:
 
     def _legacy_limits(self) -> CpuLimits:
         """Of cgroup v1 (Documentation/scheduler/sched-bwc.rst), in terms of version 2."""
-        shares, quota, period = (
-            (self.folders[0] / name).read_text().strip()
-            for name in ("cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us")
-        )
-        weight = max(round(int(shares) * _DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
-        return CpuLimits(weight, parse_quota(quota, period))
+        shares, quota = (self._number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
+        weight = max(round(shares * _DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
+        return CpuLimits(weight, quota / self._number("cpu.cfs_period_us") if quota > 0 else None)
+
+    def _number(self, name: str) -> int:
+        return int(procfs.read(f"{self.folders[0]}/{name}"))
 
 
 def find(pid: int) -> DomainGroup | None:

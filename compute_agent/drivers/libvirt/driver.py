@@ -152,14 +152,11 @@ class LibvirtDriver:
         return len(misplaced)
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs that the thread of each guest CPU may use. Where one thread runs them all, it is that of
-        each.
-        """
-        found: dict[int, frozenset[int]] = {}
+        """The CPUs that the thread of each guest CPU may use; empty where one thread runs them all."""
+        found = {}
         for tid, role in self._threads(guest).items():
-            if role.runs_guest and (cpus := procfs.affinity(tid)) is not None:
-                numbers = range(guest.settings.vcpus) if role.vcpu is None else (role.vcpu,)
-                found |= {number: found.get(number, frozenset()) | cpus for number in numbers}
+            if role.vcpu is not None and (cpus := procfs.affinity(tid)) is not None:
+                found[role.vcpu] = cpus
         return found
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
@@ -168,7 +165,7 @@ class LibvirtDriver:
         Shares in the domain's definition are respected if they are not the agent's, and so is a lower quota
         there. Raises DriverError if a domain without a group is to have a quota.
         """
-        return self._known(guest).other_limits(wanted)
+        return self._entry(guest).other_limits(wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
         """Set weight and quota where they differ, the weight in the persistent definition as well."""
@@ -197,7 +194,7 @@ class LibvirtDriver:
         """The NUMA nodes that the domain is bound to, by the kernel and by libvirt, where they are not those
         wanted.
         """
-        return self._known(guest).other_nodes(wanted)
+        return self._entry(guest).other_nodes(wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind memory to the NUMA nodes wanted, in the persistent definition as well.
@@ -250,11 +247,18 @@ class LibvirtDriver:
 
     # Inner parts: one guest
 
-    def _known(self, guest: Guest) -> Running:
-        """The guest in the table. Raises GuestGoneError if it is not this one that runs."""
+    def _entry(self, guest: Guest) -> Running:
+        """The guest in the table, as far as its end has been seen. Raises GuestGoneError."""
         with self._lock:
             known = self._running.get(guest.uuid)
-        if known is None or known.guest.pid != guest.pid or not known.is_alive:
+        if known is None or known.guest.pid != guest.pid:
+            raise GuestGoneError(f"guest {guest.uuid} has ended")
+        return known
+
+    def _known(self, guest: Guest) -> Running:
+        """The guest in the table. Raises GuestGoneError if it is not this one that runs."""
+        known = self._entry(guest)
+        if not known.is_alive:
             raise GuestGoneError(f"guest {guest.uuid} has ended")
         return known
 

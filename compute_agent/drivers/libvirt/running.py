@@ -62,10 +62,12 @@ class Running:
         """
         if self.refused == wanted:
             return None
-        everywhere = procfs.nodes_with_memory()
         allowed = procfs.memory_nodes(self.guest.pid)
         if allowed is None:
             raise GuestGoneError(f"guest {self.guest.uuid} has ended")
+        if allowed == self.binding.nodes == wanted:
+            return None
+        everywhere = procfs.nodes_with_memory()
         for has in (allowed, self.binding.nodes):
             unbound = not has or has >= everywhere
             if has != wanted and (wanted or not unbound):

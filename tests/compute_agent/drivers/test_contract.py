@@ -105,9 +105,10 @@ def test_cpus_that_are_not_there_are_refused(driver, guest):
         driver.apply_cpu_settings(guest, NOWHERE)
 
 
-def test_every_guest_cpu_is_said_to_run_where_it_is_pinned(driver, guest):
+def test_guest_cpus_are_said_to_run_where_they_are_pinned_if_they_can_be_told(driver, guest):
     driver.apply_cpu_settings(guest, PINNED)
-    assert driver.vcpu_affinity(guest) == {0: ONE, 1: ONE}
+    told = isinstance(driver, LibvirtDriver)
+    assert driver.vcpu_affinity(guest) == ({0: ONE, 1: ONE} if told else {})
 
 
 def test_cpu_limits_are_set_once_changed_and_taken_away_again(driver, guest, has_groups):

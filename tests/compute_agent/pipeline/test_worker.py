@@ -398,6 +398,17 @@ class TestRestart:
         assert set(again.assignment.dedicated) == set(view.assignment.dedicated)
         assert rig.driver.writes == writes
 
+    def test_without_a_state_file_each_guest_cpu_stays_where_it_is(self, rig):
+        rig.run("a", (0, 2, 0), vcpus=2)
+        rig.driver.vcpu_cpus["a"] = {
+            0: frozenset({2}),
+            1: frozenset({1}),
+        }  # as a policy before this one had it
+        rig.restart(saved={})
+        (view,) = rig.pipeline.views()
+        assert view.assignment.vcpu_cpus == ({2}, {1})
+        assert view.assignment.dedicated == (2, 1)
+
     def test_drift_while_nobody_looked_is_repaired(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.affinities["a"][guest.pid] = ALL
