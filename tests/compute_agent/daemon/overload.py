@@ -114,7 +114,7 @@ class Overload:
         self.state = StateFile(self.folder / "state.json")
         self.metrics = CollectorRegistry()
         world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
-        controllers = (CpusetController(self.driver), CpuController(self.driver))
+        controllers = self.controllers()
         self.pipeline = Pipeline(world, self.driver, controllers, self.state.keep_guests, Metrics())
         settings, qos = self.settings(), self.state.state.qos
         self.watermarks = Watermarks(
@@ -125,8 +125,17 @@ class Overload:
             self.switches.append,
             self.state.keep_qos,
             Telemetry(self.metrics),
+            **self.caches(controllers),
         )
         self.pipeline.start(self.state.state.guests, limits=limits(qos))
+
+    def controllers(self):
+        """Those of the agent that boots."""
+        return (CpusetController(self.driver), CpuController(self.driver))
+
+    def caches(self, controllers):
+        """What the watermarks have of caches."""
+        return {}
 
     def crash(self):
         """The agent ends, and says nothing to anybody: neither state nor kernel change any more."""

@@ -1,0 +1,94 @@
+"""A line of memory bandwidth, through the worker to a tree that refuses what the kernel refuses."""
+
+import pytest
+
+from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.daemon.cache_entitlements import open_entitlements
+from compute_agent.qos.metrics import BUILT_IN, Registry
+from compute_agent.qos.rounds import CacheReading
+from compute_agent.resctrl.control import Control, Options
+from compute_agent.resctrl.engine import choose
+from compute_agent.resctrl.reader import read_groups, read_platform
+from compute_agent.resctrl.rules import DEFAULT_CLASSES
+from tests.compute_agent.daemon.overload import TREE, Overload
+from tests.compute_agent.resctrl import fake
+
+LINES = """
+[qos]
+margin = 0
+
+[watermark:bandwidth]
+metric = memory_bandwidth
+throttle_down = 10G
+throttle_up = 5G
+for_samples = 1
+cool_down = 0
+"""
+GIB = 2.0**30
+
+
+class Cached(Overload):
+    """Guests use bandwidth of L3 cache 0, in GiB a second; `demand` is that, and not cores."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.lines, self.registry = LINES, Registry(BUILT_IN)
+        self.files = fake.FakeResctrl.of(fake.INTEL, folder / "resctrl")
+        self.driver.thread_ids = lambda guest: frozenset()
+
+    def controllers(self):
+        platform = read_platform(self.files, fake.INTEL.cpuinfo)
+        control = Control(self.files, platform, choose(platform), Options())
+        return (ResctrlController(self.driver, control, DEFAULT_CLASSES),)
+
+    def caches(self, controllers):
+        return {"cache": self, "cache_entitlements": open_entitlements(controllers, lambda: TREE.nodes)}
+
+    def percent(self, uuid):
+        """What the kernel lets a guest have of cache 0, and 100 without a group of its own wish."""
+        view = next(one for one in self.pipeline.views() if one.guest.uuid == uuid)
+        wanted = [int(limit) for knob, limit in view.limits.items() if knob == ("memory_bandwidth", "0")]
+        shown = {group.schemata.get("MB", 0) for group in read_groups(self.files).groups.values()}
+        assert set(wanted) <= shown, "a limit is in no group"
+        return wanted[0] if wanted else 100
+
+    def read(self):
+        """As a CacheReader."""
+        used = {uuid: GIB * self.demand[uuid] * self.percent(uuid) / 100 for uuid in self.driver.running}
+        return CacheReading(
+            bandwidth={"0": sum(used.values()), "1": GIB},
+            guest_bandwidth={uuid: {"0": amount, "1": 0.0} for uuid, amount in used.items()},
+        )
+
+    def usage(self):
+        return self.read().bandwidth["0"] / GIB
+
+
+@pytest.fixture
+def host(tmp_path):
+    host = Cached(tmp_path)
+    host.boot()
+    host.run("big", 8.0)
+    host.run("small", 4.0)
+    yield host
+    host.crash()
+
+
+def test_the_largest_user_gets_less_bandwidth_of_that_cache_and_all_of_it_back(host):
+    host.rounds(until=lambda: host.usage() <= 10)
+    assert host.percent("big") < 100
+    assert host.percent("small") == 100
+    assert {knob.domain for view in host.pipeline.views() for knob in view.limits} == {"0"}
+    host.demand = {"big": 1.0, "small": 1.0}
+    host.rounds(until=lambda: host.percent("big") == 100)
+    assert host.saved().throttles == ()
+    assert {group.schemata.get("MB", 0) for group in read_groups(host.files).groups.values()} == {100}
+
+
+def test_bandwidth_limits_outlive_the_agent(host):
+    host.rounds(until=lambda: host.usage() <= 10)
+    before = host.percent("big")
+    host.crash()
+    host.boot()
+    host.rounds(2)
+    assert host.percent("big") == before
