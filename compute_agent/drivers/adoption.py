@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from compute_agent.drivers import procfs
@@ -26,12 +26,14 @@ def adoptable_process(pid: int) -> ProcessIdentity:
     return identity
 
 
-def adoptable_group(folder: Path, groups: CgroupRoot | None) -> tuple[Group, ProcessIdentity]:
+def adoptable_group(
+    folder: Path, groups: CgroupRoot | None, guests: Collection[str]
+) -> tuple[Group, ProcessIdentity]:
     """The cgroup v2 group in a folder, all of whose processes are to be one guest, and its main process: the
     oldest.
 
-    ``groups`` are where guests have theirs. Raises DriverError if that cannot be: it is no group, nobody is
-    in it, or the system, the agent or other guests are.
+    ``groups`` are where ``guests`` (their uuids) have theirs. Raises DriverError if that cannot be: it is no
+    group, nobody is in it, or the system, the agent or other guests are.
     """
     if groups is None:
         raise DriverError(
@@ -42,7 +44,9 @@ def adoptable_group(folder: Path, groups: CgroupRoot | None) -> tuple[Group, Pro
         same_system = group.folder.stat().st_dev == groups.folder.stat().st_dev
     except OSError as error:
         raise DriverError(f"group {folder} cannot be a guest: {error}") from error
-    why_not = _objection(group, groups) if same_system else f"it is not in the hierarchy of {groups.folder}"
+    why_not = (
+        _objection(group, groups, guests) if same_system else f"it is not in the hierarchy of {groups.folder}"
+    )
     if why_not:
         raise DriverError(f"group {folder} cannot be a guest: {why_not}")
     leader = oldest(group.processes())
@@ -57,15 +61,15 @@ def oldest(pids: Iterable[int]) -> ProcessIdentity | None:
     return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
 
 
-def _objection(group: Group, groups: CgroupRoot) -> str:
+def _objection(group: Group, groups: CgroupRoot, guests: Collection[str]) -> str:
     """Why a group cannot be a guest; empty if it can."""
     folder, root = group.folder, groups.folder.resolve()
     if not (folder / "cgroup.procs").is_file() or not (folder / "cgroup.controllers").is_file():
         return "it is no group of cgroup v2"
     if root.is_relative_to(folder):
         return f"it holds all guests ([cgroup] root is {root})"
-    if groups.has(folder):
-        return "it belongs to a guest already"
+    if (owner := groups.owner(folder)) in guests:
+        return f"it belongs to guest {owner} already"
     if folder.name.endswith(".slice"):
         return "it is a slice of the system, which holds services and users"
     pids = group.processes()

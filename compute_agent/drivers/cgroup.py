@@ -89,10 +89,13 @@ class CgroupRoot:
         group.folder.mkdir(exist_ok=True)
         return group
 
-    def has(self, folder: Path) -> bool:
-        """Whether a folder (without symbolic links) is the group of a guest, or below one."""
+    def owner(self, folder: Path) -> str:
+        """The uuid of the guest whose group a folder (without symbolic links) is, or below which it is; empty
+        if it is none.
+        """
         root = self.folder.resolve()
-        return folder.is_relative_to(root) and folder.relative_to(root).parts[0].startswith(_PREFIX)
+        name = folder.relative_to(root).parts[0] if root in folder.parents else ""
+        return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else ""
 
 
 class Group:

@@ -124,7 +124,8 @@ class ProcessDriver:
             identity = adoption.adoptable_process(origin)
             self._roster.forbid_guests({origin})
         else:
-            source, identity = adoption.adoptable_group(origin, self._groups)
+            guests = {record.uuid for record in self._roster.all()}
+            source, identity = adoption.adoptable_group(origin, self._groups, guests)
             self._roster.forbid_guests(set(source.processes()))
         command = procfs.command_line(identity.pid)
         record = ProcessRecord(
@@ -300,16 +301,16 @@ def _processes(record: ProcessRecord) -> tuple[list[int], bool]:
 
 
 def _signal(record: ProcessRecord, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if record.whole_group:
-            for pid in record.members():
+    if record.whole_group:
+        targets = record.members()
+    else:
+        targets = [record.identity.pid] if procfs.is_alive(record.identity) else []
+    for pid in targets:
+        with contextlib.suppress(ProcessLookupError):
+            if record.adopted:
                 os.kill(pid, number)
-        elif not procfs.is_alive(record.identity):
-            return
-        elif record.adopted:
-            os.kill(record.identity.pid, number)
-        else:
-            os.killpg(record.identity.pid, number)
+            else:
+                os.killpg(pid, number)
 
 
 def _process_cpus(settings: CpuSettings) -> frozenset[int]:

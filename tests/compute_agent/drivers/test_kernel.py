@@ -371,8 +371,8 @@ class TestAdoptedGroup:
                 else "not in the hierarchy",
                 tree.folder: "holds all guests",
                 tree.folder / "guests": "holds all guests",
-                group_of(guest).folder: "belongs to a guest already",
-                link: "belongs to a guest already",
+                group_of(guest).folder: f"belongs to guest {guest.uuid} already",
+                link: f"belongs to guest {guest.uuid} already",
                 a_slice.folder: "a slice of the system",
                 tree.make("empty"): "no process in it",
                 with_agent.folder: "the agent itself is in it",
@@ -383,6 +383,14 @@ class TestAdoptedGroup:
             if cgroups.ROOT is not None:
                 (Path("/sys/fs/cgroup") / own.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
         assert list(driver.guests()) == [guest]
+
+    def test_a_group_that_was_left_behind_half_adopted_can_be_adopted(self, driver, work, uid, tree):
+        group, processes = work
+        behind = CgroupRoot(tree.folder / "guests").make(str(uuid.uuid4()))
+        behind.take(group)
+        guest = driver.adopt(uid, "work", GuestSettings(), behind.folder)
+        assert sorted(group_of(guest).processes()) == sorted(child.pid for child in processes)
+        behind.remove()
 
     def test_without_groups_of_their_own_guests_are_adopted_by_pid_only(self, work, uid, tmp_path):
         group, _ = work
