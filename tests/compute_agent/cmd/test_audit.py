@@ -5,7 +5,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 import yaml
@@ -104,7 +103,7 @@ def test_age_counts_from_the_guests_end(agent, claim, client, uid):
 
 def test_a_guest_that_uses_other_amounts_is_told(agent, claim, uid):
     claim(uid, PCPU=1)
-    agent.ask("guest", "run", "--uuid", uid, "--vcpus", "2", "--", sys.executable, "-c", "input()")
+    agent.ask("guest", "run", "--uuid", uid, "--vcpus", "2", "--", "sleep", "100")
     status, (row,) = agent.audit("--heal", "--delete", "--yes")
     assert (status, row["detail"], row["remedy"]) == (3, "holds 0 VCPU, uses 1", "")
 
