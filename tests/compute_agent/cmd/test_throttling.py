@@ -9,7 +9,7 @@ from compute_agent.drivers.libvirt.metadata import NAMESPACE
 from compute_agent.pipeline.state import StateFile
 from tests.compute_agent.cmd.agents import Agent
 
-GUESTS = 3
+GUESTS = 2
 BATCH = f'<g:settings xmlns:g="{NAMESPACE}"><g:qos_class>BATCH</g:qos_class></g:settings>'
 
 # Of what the guests were promised, so that it matters little what else runs on the machine.
@@ -43,8 +43,9 @@ def sections(libvirtd, **more):
 
 
 @pytest.fixture
-def domains(libvirtd):
-    """Guests that burn CPU, by uuid."""
+def domains(agent, libvirtd):
+    """Guests that burn CPU, by uuid; the agent runs."""
+    agent.start()
     return {guest: libvirtd.run(guest, vcpus=1, metadata=BATCH, busy=True) for guest in uuids()}
 
 
@@ -75,7 +76,6 @@ def is_below(agent):
 @pytest.fixture
 def throttled(agent, domains):
     """The host was over its line and has come below it. The limits in effect."""
-    agent.start()
     agent.wait_for(lambda: quotas(domains))
     agent.wait_for(lambda: is_below(agent))
     return quotas(domains)
@@ -114,3 +114,17 @@ def test_an_agent_without_watermarks_gives_limits_back(agent, domains, throttled
     write_ini("libvirt.ini", **sections(libvirtd))
     agent.start()
     agent.wait_for(lambda: not quotas(domains))
+
+
+def test_a_domain_is_evicted_and_gives_back_what_it_held(
+    agent, numa_node, claim, client, libvirtd, uid, write_ini
+):
+    claim(uid, VCPU=1)
+    libvirtd.run(uid, vcpus=1, metadata=BATCH)
+    agent.wait_for(lambda: [guest["uuid"] for guest in agent.ask("guest", "list")] == [uid])
+    # The host uses more than a thousandth of its memory. Nobody in the guest listens to ACPI.
+    lines = {"watermark:memory": "metric = memory_usage\nevict = 0.1%\nfor_samples = 1"}
+    write_ini("libvirt.ini", **sections(libvirtd, **lines, qos="interval = 0.3\nevict_grace = 0.5"))
+    agent.wait_for(lambda: not client.allocations(uid).resources)
+    assert libvirtd.connection.listAllDomains() == []
+    agent.wait_for(lambda: f"Guest {uid} was evicted" in agent.log())
