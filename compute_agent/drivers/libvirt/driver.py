@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import threading
 import time
@@ -140,11 +139,11 @@ class LibvirtDriver:
         # First in the kernel: a busy libvirtd takes its time. Where its cgroups are in the way it pins alone.
         self._untold.add(guest.pid)
         with contextlib.suppress(DriverError):
-            self._pin_rest(known, settings)
+            known.pin_rest(settings)
         with self._on_domain(known, "cannot be pinned") as domain:
             tuning = self._tuning(domain)
             tuning.pin(roles, settings)
-            self._pin_rest(known, settings)
+            known.pin_rest(settings)
             tuning.persist_pins(settings)
         self._untold.discard(guest.pid)
         if left := known.process.misplaced(settings):
@@ -293,22 +292,6 @@ class LibvirtDriver:
             domain = self._connection.domain(known.guest.uuid)
             return domain is not None and bool(domain.isActive())
         return True
-
-    def _pin_rest(self, known: Running, settings: CpuSettings) -> None:
-        """Pin what libvirt's calls left: without cgroups they do not reach the emulator's helpers."""
-        for _ in range(procfs.MAX_PASSES):
-            misplaced = known.process.misplaced(settings)
-            if not misplaced:
-                return
-            for tid, (role, _) in misplaced.items():
-                try:
-                    os.sched_setaffinity(tid, qemu.wanted_cpus(role, settings))
-                except ProcessLookupError:
-                    continue
-                except OSError as error:
-                    raise DriverError(
-                        f"thread {tid} of guest {known.guest.uuid} cannot be pinned: {error}"
-                    ) from error
 
     # Inner parts: the thread
 

@@ -1,16 +1,17 @@
-"""A domain that runs, and how it differs from what is wanted of it: no question here needs libvirtd."""
+"""A domain that runs, and how it differs from what is wanted of it: nothing here needs libvirtd."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import CpuLimits, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.base import CpuLimits, CpuSettings, DriverError, Guest, GuestGoneError
 from compute_agent.drivers.cgroup import agree
 from compute_agent.drivers.libvirt import domain_group
 from compute_agent.drivers.libvirt.definition import Binding, Definition
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
-from compute_agent.drivers.libvirt.qemu import Process
+from compute_agent.drivers.libvirt.qemu import Process, wanted_cpus
 
 
 @dataclass(slots=True)
@@ -38,6 +39,22 @@ class Running:
         if self._group is None:
             self._group = domain_group.find(self.guest.pid)
         return self._group
+
+    def pin_rest(self, settings: CpuSettings) -> None:
+        """Pin what libvirt's calls left: without cgroups they do not reach the emulator's helpers."""
+        for _ in range(procfs.MAX_PASSES):
+            misplaced = self.process.misplaced(settings)
+            if not misplaced:
+                return
+            for tid, (it, _) in misplaced.items():
+                try:
+                    os.sched_setaffinity(tid, wanted_cpus(it, settings))
+                except ProcessLookupError:
+                    continue
+                except OSError as error:
+                    raise DriverError(
+                        f"thread {tid} of guest {self.guest.uuid} cannot be pinned: {error}"
+                    ) from error
 
     def other_limits(self, wanted: CpuLimits) -> CpuLimits | None:
         """The limits in the kernel where they are not those that the domain should have; None if they agree.
