@@ -1,6 +1,7 @@
 """Engines for the three kinds of database, set up alike."""
 
 import sqlite3
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,6 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
 WRITES: Final = "placement_writes"
+
+_RETURNED: Final = "placement.returned"
+_TRUSTED_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,8 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
     On SQLite, where a transaction is a snapshot anyway, the level only matters
     as ``AUTOCOMMIT``; transactions of connections with the execution option
     :data:`WRITES` take the write lock when they begin, so that they never have
-    to give up half way. With ``ping``, a connection that died in the pool is
-    replaced before it is used.
+    to give up half way. A connection that died in the pool is replaced before it
+    is used: with ``ping`` always, else if it has been there for longer than a second.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -43,7 +47,7 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
         connect_args: dict[str, Any] = {"options": f"-c lock_timeout={int(seconds * 1000)}"}
     else:
         connect_args = {"init_command": f"SET SESSION innodb_lock_wait_timeout={max(1, int(seconds))}"}
-    return sa.create_engine(
+    made = sa.create_engine(
         parsed,
         isolation_level=isolation_level,
         pool_size=options.max_pool_size,
@@ -53,6 +57,33 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
         pool_pre_ping=ping,
         connect_args=connect_args,
     )
+    if not ping:
+        _ping_after_pauses(made)
+    return made
+
+
+def _ping_after_pauses(engine: sa.Engine) -> None:
+    """Ask connections whether they live when they have not been used for a while.
+
+    The last batch of a transaction carries its commit, and on a connection that turns out to be dead
+    its outcome is unknown. Asking each time would cost a round trip for each transaction.
+    """
+
+    @sa.event.listens_for(engine, "checkin")
+    def _checkin(connection: Any, record: Any) -> None:
+        record.info[_RETURNED] = time.monotonic()
+
+    @sa.event.listens_for(engine, "checkout")
+    def _checkout(connection: Any, record: Any, proxy: object) -> None:
+        returned = record.info.get(_RETURNED)
+        if returned is None or time.monotonic() - returned < _TRUSTED_SECONDS:
+            return
+        dbapi = engine.dialect.dbapi
+        assert dbapi is not None
+        try:
+            engine.dialect.do_ping(connection)
+        except dbapi.Error as error:
+            raise sa.exc.InvalidatePoolError from error
 
 
 def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.Engine:

@@ -25,6 +25,9 @@ _mysql: Final[dict[str, Any]] = {
 
 metadata = sa.MetaData(naming_convention=_naming)
 
+ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+"""Every claim that is tried takes a number; the integers of SQLite are as large anyway."""
+
 
 def _table(name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
     return sa.Table(name, metadata, *parts, sqlite_autoincrement=True, **_mysql)
@@ -89,7 +92,7 @@ provider_aggregates = _table(
 
 consumers = _table(
     "consumers",
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", ConsumerId, primary_key=True),
     sa.Column("uuid", sa.String(36), nullable=False, unique=True),
     sa.Column("project_id", sa.String(255), nullable=False, index=True),
     sa.Column("user_id", sa.String(255), nullable=False),

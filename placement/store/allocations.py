@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from placement.db.batch import KEPT_SIZES, Prepared, chunks, placed, placed_rows, places
 from placement.db.database import Transaction
 from placement.db.tables import (
+    ConsumerId,
     allocations,
     consumers,
     inventories,
@@ -134,7 +135,7 @@ def _remove(tx: Transaction, consumer_ids: Sequence[int]) -> None:
 
 @lru_cache(KEPT_SIZES)
 def _removal(count: int) -> Prepared:
-    chosen = allocations.c.consumer_id.in_(places("id", count, sa.Integer))
+    chosen = allocations.c.consumer_id.in_(places("id", count, ConsumerId))
     return Prepared(sa.delete(allocations).where(chosen))
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from placement.db.batch import KEPT_SIZES, Answer, Prepared, placed, places
 from placement.db.database import Transaction
-from placement.db.tables import consumers
+from placement.db.tables import ConsumerId, consumers
 from placement.exceptions import ConcurrentUpdate
 
 
@@ -142,4 +142,4 @@ def remove(tx: Transaction, ids: Iterable[int]) -> None:
 
 @lru_cache(KEPT_SIZES)
 def _removal(count: int) -> Prepared:
-    return Prepared(sa.delete(consumers).where(consumers.c.id.in_(places("id", count, sa.Integer))))
+    return Prepared(sa.delete(consumers).where(consumers.c.id.in_(places("id", count, ConsumerId))))

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from placement.db import buckets
+from placement.db import buckets, engine
 from placement.db.database import Database, Transaction
 from placement.db.engine import PoolOptions
 from placement.db.tables import change_buckets, consumers
@@ -139,6 +139,17 @@ def test_a_restarted_server_is_found_again(
     assert count(database) == 1
     database_server.restart()
     database.write(lambda tx: insert_consumer(tx, TWO))
+    assert count(database) == 2
+
+
+def test_writes_that_are_one_batch_find_a_restarted_server_after_a_pause(
+    database: Database, database_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_TRUSTED_SECONDS", 0.0)
+    for consumer in (ONE, TWO):
+        row = {"uuid": consumer, "project_id": "p", "user_id": "u", "generation": 1, "updated_at": 0.0}
+        database.write(lambda tx, row=row: tx.insert(consumers, [row]))  # type: ignore[misc]
+        database_server.restart()
     assert count(database) == 2
 
 

@@ -8,7 +8,14 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from placement.db import buckets, migration
-from placement.db.tables import change_buckets, metadata
+from placement.db.tables import (
+    allocations,
+    change_buckets,
+    consumers,
+    metadata,
+    resource_classes,
+    resource_providers,
+)
 from placement.exceptions import Unavailable
 
 
@@ -29,6 +36,32 @@ def test_an_upgrade_leaves_the_newest_version_and_every_change_bucket(blank_data
         present = conn.execute(sa.select(change_buckets.c.id)).scalars().all()
     engine.dispose()
     assert sorted(present) == sorted(buckets.ALL)
+
+
+def test_an_upgrade_keeps_allocations_and_makes_room_for_more_consumers(blank_database_url: str) -> None:
+    migration.upgrade(blank_database_url, "0001")
+    engine = sa.create_engine(blank_database_url)
+    with engine.begin() as conn:
+        now = {"updated_at": 0.0}
+        conn.execute(sa.insert(resource_classes).values(id=1, name="VCPU", **now))
+        provider = {"id": 1, "uuid": "p", "name": "p", "generation": 0, "root_id": 1, "bucket": 0}
+        conn.execute(sa.insert(resource_providers).values(**provider, change_seq=0, **now))
+        owner = {"project_id": "p", "user_id": "u", "generation": 1}
+        conn.execute(sa.insert(consumers).values(uuid="a", **owner, **now))
+        held = {"provider_id": 1, "resource_class_id": 1, "used": 3}
+        conn.execute(sa.insert(allocations).values(consumer_id=1, **held, **now))
+    migration.upgrade(blank_database_url)
+    with engine.begin() as conn:
+        conn.execute(sa.insert(consumers).values(uuid="b", **owner, **now))
+        conn.execute(sa.insert(consumers).values(id=2**40, uuid="c", **owner, **now))
+        conn.execute(sa.insert(allocations).values(consumer_id=2**40, **held, **now))
+        ids = sa.select(allocations.c.consumer_id, allocations.c.used).order_by(allocations.c.consumer_id)
+        assert conn.execute(ids).all() == [(1, 3), (2**40, 3)]
+        assert conn.execute(sa.select(consumers.c.id).where(consumers.c.uuid == "b")).scalar_one() == 2
+        if conn.dialect.name != "sqlite":  # which is not told to look
+            with pytest.raises(sa.exc.IntegrityError), conn.begin_nested():
+                conn.execute(sa.delete(consumers).where(consumers.c.uuid == "a"))
+    engine.dispose()
 
 
 def test_processes_that_upgrade_an_empty_database_at_once_all_succeed(blank_database_url: str) -> None:
