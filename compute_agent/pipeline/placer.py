@@ -9,11 +9,10 @@ from compute_agent.drivers.base import Guest
 from compute_agent.host import cpuset
 from compute_agent.inventory.tree import Allocation
 from compute_agent.pipeline.cache import Cache, CachedGuest
-from compute_agent.pipeline.world import World, demands, request_for
-from compute_agent.policy.base import Assignment, Refusal, Request, Supply, refit
+from compute_agent.pipeline.world import World, request_for
+from compute_agent.policy.base import Assignment, Refusal, refit
 from compute_agent.policy.readback import read_back
 from compute_agent.policy.rebalance import best_move
-from compute_agent.policy.reserved import infringes
 
 LOG = logging.getLogger(__name__)
 
@@ -40,18 +39,7 @@ class Placer:
         supply = world.supply(self._cache.holdings())
         if current is not None and (kept := refit(supply, request, current)) is not None:
             return kept
-        return self._choose(supply, request)
-
-    def _choose(self, supply: Supply, request: Request) -> Assignment | Refusal | None:
-        """What the policy says, as long as that takes nothing from consumers whose guest is not there yet."""
-        chosen = self.world.policy(supply, request)
-        if not isinstance(chosen, Assignment):
-            return chosen
-        reserved = {
-            consumer: demands(self.world.zones, unclaimed.allocation)
-            for consumer, unclaimed in self._cache.unclaimed.items()
-        }
-        return infringes(supply, request, chosen, reserved) or chosen
+        return world.policy(supply, request)
 
     def place(self, entry: CachedGuest) -> None:
         """Decide anew where a guest goes. Nothing as long as it is not known what it may use."""
@@ -99,7 +87,7 @@ class Placer:
         present = (world, guests, supply.holdings)
         if present == self._balanced:
             return
-        move = best_move(supply, self._choose, guests, world.rebalance_gain)
+        move = best_move(supply, world.policy, guests, world.rebalance_gain)
         entry = self._cache.get(move.guest) if move is not None else None
         if move is None or entry is None:
             self._balanced = present

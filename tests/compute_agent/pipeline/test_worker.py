@@ -198,8 +198,11 @@ def test_a_refused_guest_stays_and_is_placed_when_somebody_leaves(rig):
     assert rig.pipeline.views()[0].refusal == ""
 
 
+ISOLATED = GuestSettings(2, ThreadPolicy.ISOLATE)
+
+
 class TestUnclaimed:
-    """Allocations without a guest keep their CPUs free for it."""
+    """Allocations without a guest keep their CPUs free for it: who comes takes what is counted, no more."""
 
     @pytest.fixture
     def rig(self):
@@ -211,27 +214,19 @@ class TestUnclaimed:
         rig.handle(AllocationsRead({}, 1.0, {"absent": {"node0": {"PCPU": 3}}}))
         return rig
 
-    def start_isolated(self, rig, count):
-        settings = GuestSettings(count, ThreadPolicy.ISOLATE)
-        return rig.handle(StartGuest("new", "new", settings, ("x",), {"node0": {"PCPU": 2 * count}}, 2.0))
-
-    def test_a_guest_that_keeps_siblings_empty_does_not_take_what_is_promised(self, rig):
-        with pytest.raises(GuestRefusedError, match="3 are kept for allocations without a guest"):
-            self.start_isolated(rig, 2)
+    def test_a_guest_takes_no_more_than_its_allocation_pays_for(self, rig):
+        with pytest.raises(GuestRefusedError, match="needs 4 PCPU on cores of 2 threads"):
+            rig.handle(StartGuest("new", "new", ISOLATED, ("x",), {"node0": {"PCPU": 3}}, 2.0))
+        rig.run("new", (0, 3, 0), vcpus=3)
         assert len(rig.run("absent", (0, 3, 0), vcpus=3).assignment.dedicated) == 3
 
-    def test_what_is_given_back_in_placement_is_free(self, rig):
-        rig.handle(AllocationsRead({}, 3.0, {}))
-        assert len(self.start_isolated(rig, 2).assignment.held) == 4
-
-    def test_a_guest_that_left_keeps_its_cpus_as_long_as_its_allocation(self, rig):
+    def test_what_a_guest_leaves_behind_is_known(self, rig):
         guest = rig.run("absent", (0, 3, 0), vcpus=3).guest
         assert rig.pipeline.unclaimed == {}
         rig.handle(GuestStopped(guest))
-        with pytest.raises(GuestRefusedError, match="3 are kept"):
-            self.start_isolated(rig, 2)
+        assert rig.pipeline.unclaimed.keys() == {"absent"}
 
-    def test_a_guest_that_ended_while_the_agent_was_away_does_too(self, rig):
+    def test_so_is_what_a_guest_leaves_that_ended_while_the_agent_was_away(self, rig):
         guest = rig.run("absent", (0, 3, 0), vcpus=3).guest
         del rig.driver.running["absent"], rig.driver.affinities["absent"]
         rig.restart(world=rig.pipeline.world)
@@ -242,81 +237,6 @@ class TestUnclaimed:
         assert {name: one.since for name, one in rig.pipeline.unclaimed.items()} == {"absent": 1.0, "b": 5.0}
         rig.handle(AllocationsRead({}, 7.0, {"absent": {"node0": {"PCPU": 2}}}))
         assert {name: one.since for name, one in rig.pipeline.unclaimed.items()} == {"absent": 7.0}
-
-    def test_a_running_guest_is_not_moved_for_it(self, rig):
-        rig.handle(AllocationsRead({}, 3.0, {}))
-        self.start_isolated(rig, 2)
-        rig.handle(AllocationsRead({}, 4.0, {"absent": {"node0": {"PCPU": 4}}}))
-        rig.handle(WorldChanged(rig.pipeline.world))
-        assert rig.pipeline.views()[0].refusal == ""
-
-
-class TestRebalance:
-    """Running guests are moved if so configured, one a round."""
-
-    TOPOLOGY = machine(nodes=2, cores=4)
-    WORLD = World(
-        TOPOLOGY,
-        CpuSets(TOPOLOGY.online - {0}, frozenset({0}), frozenset({0})),
-        TREE,
-        POLICIES["topology-aware"],
-        rebalance_gain=2.0,
-    )
-
-    @pytest.fixture
-    def rig(self):
-        """Guests "a" and "b" cross the nodes, for want of room when they came. There is room now."""
-        rig = Rig(self.WORLD)
-        for uuid, node, count in (("w", 0, 1), ("x", 0, 1), ("y", 1, 2), ("z", 1, 1)):
-            rig.run(uuid, (node, count, 0), vcpus=count)
-        self.start(rig, "a")
-        for uuid in ("w", "z"):
-            self.end(rig, uuid)
-        self.start(rig, "b")
-        for uuid in ("x", "y"):
-            self.end(rig, uuid)
-        assert self.crossing(rig) == 2
-        return rig
-
-    def start(self, rig, uuid):
-        rig.handle(StartGuest(uuid, uuid, GuestSettings(2), ("x",), {"root": {"PCPU": 2}}, 1.0))
-
-    def end(self, rig, uuid):
-        guest = rig.driver.running[uuid]
-        rig.driver.end(guest)
-        rig.handle(GuestStopped(guest))
-
-    def crossing(self, rig):
-        return sum(len({cpu // 4 for cpu in rig.observed(uuid)}) > 1 for uuid in ("a", "b"))
-
-    def test_one_guest_a_round_is_moved_until_all_are_well(self, rig):
-        left = []
-        for _ in range(4):
-            rig.handle(Reconcile())
-            left.append(self.crossing(rig))
-        assert left == [1, 0, 0, 0]
-        assert {uuid: set(it.assignment.dedicated) for uuid, it in rig.saved.items()} == {
-            uuid: rig.observed(uuid) for uuid in ("a", "b")
-        }
-
-    @pytest.mark.parametrize("gain", [None, 5.0])
-    def test_nobody_is_moved_unless_it_is_configured_and_worth_it(self, rig, gain):
-        rig.handle(WorldChanged(replace(self.WORLD, rebalance_gain=gain)))
-        writes = rig.driver.writes
-        rig.handle(Reconcile())
-        assert (self.crossing(rig), rig.driver.writes) == (2, writes)
-
-    def test_nobody_is_moved_because_the_agent_restarted(self, rig):
-        rig.restart(world=self.WORLD)
-        assert self.crossing(rig) == 2
-
-    def test_a_guest_that_is_not_where_it_should_be_is_first_brought_there(self, rig):
-        for uuid in ("a", "b"):
-            rig.driver.affinities[uuid][rig.driver.running[uuid].pid] = ALL
-        rig.handle(Reconcile())
-        assert self.crossing(rig) == 2
-        rig.handle(Reconcile())
-        assert self.crossing(rig) == 1
 
 
 class TestReconcile:
