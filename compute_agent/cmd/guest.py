@@ -10,6 +10,25 @@ from compute_agent.cmd.base import Lines, Lister, ShowOne, columns
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
 
+def _add_wishes(parser: argparse.ArgumentParser) -> None:
+    """The options that may also change while a guest runs."""
+    parser.add_argument("--qos-class")
+    parser.add_argument("--priority", type=int)
+    parser.add_argument(
+        "--resctrl",
+        metavar="JSON",
+        help="part of the last-level cache and of memory bandwidth, in percent, such as"
+        """ {"LLC": {"schemata": {"range": [20, 80]}}, "MB": {"schemata": {"percent": 20}}}""",
+    )
+
+
+def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
+
+
+_WISHES = ("qos_class", "priority", "resctrl")
+
+
 class _GuestStart(ShowOne):
     """Options that a guest has from its start on."""
 
@@ -22,30 +41,14 @@ class _GuestStart(ShowOne):
         parser.add_argument("--vcpus", type=int, help="guest CPUs; as many as the allocation has by default")
         parser.add_argument("--thread-policy", choices=[policy.value for policy in ThreadPolicy])
         parser.add_argument("--emulator-policy", choices=[policy.value for policy in EmulatorPolicy])
-        parser.add_argument("--qos-class")
-        parser.add_argument("--priority", type=int)
-        parser.add_argument(
-            "--resctrl",
-            metavar="JSON",
-            help="part of the last-level cache and of memory bandwidth, in percent, such as"
-            """ {"LLC": {"schemata": {"range": [20, 80]}}, "MB": {"schemata": {"percent": 20}}}""",
-        )
+        _add_wishes(parser)
         return parser
 
     @staticmethod
     def settings(parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The options that were given."""
-        names = (
-            "uuid",
-            "name",
-            "vcpus",
-            "thread_policy",
-            "emulator_policy",
-            "qos_class",
-            "priority",
-            "resctrl",
-        )
-        return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
+        names = ("uuid", "name", "vcpus", "thread_policy", "emulator_policy")
+        return _given(parsed_args, *names, *_WISHES)
 
 
 class GuestRun(_GuestStart):
@@ -117,6 +120,21 @@ class GuestShow(_OneGuest):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
         return columns(self.ask("guest.show", {"guest": parsed_args.guest}))
+
+
+class GuestSet(_OneGuest):
+    """Change the class, the priority or the resctrl annotation of a running guest."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        _add_wishes(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon to change it."""
+        params = {"guest": parsed_args.guest, **_given(parsed_args, *_WISHES)}
+        return columns(self.ask("guest.set", params))
 
 
 class GuestStop(_OneGuest):

@@ -24,6 +24,7 @@ COMMANDS: dict[str, type[Command]] = {
     "guest adopt": guest.GuestAdopt,
     "guest list": guest.GuestList,
     "guest show": guest.GuestShow,
+    "guest set": guest.GuestSet,
     "guest stop": guest.GuestStop,
     "metrics show": metrics.MetricsShow,
     "reshape": reshape.Reshape,

@@ -6,23 +6,23 @@ import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from marshmallow import Schema, ValidationError, fields, validate, validates_schema
 
 from compute_agent.daemon.audit import DEFAULT_MIN_AGE, Orders, Outcome, audit_document
+from compute_agent.daemon.documents import guest_document, provider_document, reshape_document
 from compute_agent.daemon.protocol import Method, RequestError
-from compute_agent.drivers.base import Driver, DriverError, GuestSettings
-from compute_agent.host import cpuset
+from compute_agent.drivers.base import Driver, DriverError, GuestSettings, StartingDriver
 from compute_agent.inventory.tree import Allocation
-from compute_agent.pipeline.events import AdoptGuest, Event, GuestStopped, StartGuest
+from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, StartGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
-from compute_agent.report.plan import to_api
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.resctrl.filesystem import ResctrlError
@@ -82,13 +82,16 @@ def _check_annotation(text: str) -> None:
         raise ValidationError(str(error)) from error
 
 
+_CLASS_NAME = validate.Regexp(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
 class _SettingsSchema(Schema):
     uuid = fields.UUID()
     name = fields.String(validate=validate.Length(1, 200))
     vcpus = fields.Integer(strict=True, validate=validate.Range(1, 4096))
     thread_policy = fields.Enum(ThreadPolicy, by_value=True, load_default=ThreadPolicy.PREFER)
     emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
-    qos_class = fields.String(load_default="LS", validate=validate.Regexp(r"[A-Za-z0-9_-]{1,64}\Z"))
+    qos_class = fields.String(load_default="LS", validate=_CLASS_NAME)
     priority = fields.Integer(strict=True, load_default=0)
     resctrl = fields.String(load_default="", validate=_check_annotation)
 
@@ -110,6 +113,12 @@ class _AdoptSchema(_SettingsSchema):
 
 class _GuestSchema(Schema):
     guest = fields.String(required=True)
+
+
+class _SetSchema(_GuestSchema):
+    qos_class = fields.String(validate=_CLASS_NAME)
+    priority = fields.Integer(strict=True)
+    resctrl = fields.String(validate=_check_annotation)
 
 
 class _ReshapeSchema(Schema):
@@ -143,6 +152,7 @@ class Methods:
             "guest.show": self.guest_show,
             "guest.run": self.guest_run,
             "guest.adopt": self.guest_adopt,
+            "guest.set": self.guest_set,
             "guest.stop": self.guest_stop,
             "inventory": self.inventory,
             "reshape": self.reshape,
@@ -194,6 +204,22 @@ class Methods:
         )
         return self._enter(event)
 
+    def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Give a running guest other settings, in effect when this returns."""
+        body = dict(_load(_SetSchema(), params))
+        guest = self._find(body.pop("guest")).guest
+        if not body:
+            raise RequestError("nothing to change: qos_class, priority or resctrl has to be given")
+        driver = self._agent.driver
+        if not isinstance(driver, StartingDriver):
+            raise RequestError(f"the settings of guests of driver {driver.name} are in their definitions")
+        try:
+            changed = driver.configure(guest, replace(guest.settings, **body))
+        except DriverError as error:
+            raise RequestError(str(error)) from error
+        self._agent.pipeline.submit(GuestStarted(changed, None)).result(ANSWER_SECONDS)
+        return guest_document(self._find(guest.uuid))
+
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """End a guest; its allocation stays, as that is its owner's."""
         guest = self._find(_load(_GuestSchema(), params)["guest"]).guest
@@ -218,11 +244,11 @@ class Methods:
             raise RequestError(str(error)) from error
         return {
             "derived": {
-                node.uuid: _provider_document(node.name, node.parent, node.inventories, node.traits)
+                node.uuid: provider_document(node.name, node.parent, node.inventories, node.traits)
                 for node in tree.nodes
             },
             "reported": {
-                provider.uuid: _provider_document(
+                provider.uuid: provider_document(
                     provider.name, provider.parent, provider.inventories, provider.traits
                 )
                 for provider in reported.values()
@@ -299,43 +325,6 @@ class Methods:
         return found[0]
 
 
-def guest_document(view: GuestView) -> dict[str, Any]:
-    """A guest as the command line shows it. CPUs are strings such as ``0-3,8``."""
-    assignment = view.assignment
-    return {
-        "uuid": view.guest.uuid,
-        "name": view.guest.name,
-        "pid": view.guest.pid,
-        "vcpus": view.guest.settings.vcpus,
-        "kind": _kind(view),
-        "cpus": "" if assignment is None else cpuset.format(assignment.cpus),
-        "vcpu_cpus": [] if assignment is None else [cpuset.format(cpus) for cpus in assignment.vcpu_cpus],
-        "emulator_cpus": "" if assignment is None else cpuset.format(assignment.emulator_cpus),
-        "withheld_cpus": "" if assignment is None else cpuset.format(assignment.withheld),
-        "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
-        "allocation": view.allocation,
-        "thread_policy": view.guest.settings.thread_policy.value,
-        "emulator_policy": view.guest.settings.emulator_policy.value,
-        "qos_class": view.guest.settings.qos_class,
-        "priority": view.guest.settings.priority,
-        "resctrl": view.guest.settings.resctrl,
-        "blockio_class": view.guest.settings.blockio_class,
-        "limits": {str(knob): round(limit, 3) for knob, limit in sorted(view.limits.items())},
-        "pending": list(view.pending),
-        "refusal": view.refusal,
-        "refused": list(view.refused),
-        **view.guest.details,
-    }
-
-
-def _kind(view: GuestView) -> str:
-    if view.assignment is None:
-        return "unplaced"
-    if not view.assignment.dedicated:
-        return "shared" if view.allocation else "unallocated"
-    return "dedicated" if view.assignment.cpus <= view.assignment.held else "mixed"
-
-
 def _settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
     """The guest's settings; without a number of guest CPUs as many as the allocation has, one at least."""
     amount = sum(held.get("PCPU", 0) + held.get("VCPU", 0) for held in allocation.values())
@@ -356,37 +345,3 @@ def _load(schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
         problems = "; ".join(f"{name}: {problem}" for name, problem in sorted(error.messages_dict.items()))
         raise RequestError(f"bad parameters: {problems}") from error
     return loaded
-
-
-def _provider_document(name: str, parent: str | None, inventories: Mapping[str, Any], traits: Any) -> Any:
-    return {
-        "name": name,
-        "parent": parent,
-        "inventories": {rc: to_api(inventory) for rc, inventory in sorted(inventories.items())},
-        "traits": sorted(traits),
-    }
-
-
-def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str, Any]:
-    """A reshape as the command line shows it; `names` are those of providers by uuid."""
-    return {
-        "moves": [
-            {
-                "guest": move.consumer,
-                "from": [names.get(move.source, move.source), move.source_class, move.source_amount],
-                "to": [names.get(move.target, move.target), move.target_class, move.target_amount],
-            }
-            for move in planned.moves
-        ],
-        "inventories": [
-            {
-                "provider": names.get(change.uuid, change.uuid),
-                "resource_class": name,
-                "before": change.before[name].total if name in change.before else None,
-                "after": change.after[name].total if name in change.after else None,
-            }
-            for change in planned.inventories
-            for name in sorted({*change.before, *change.after})
-            if change.before.get(name) != change.after.get(name)
-        ],
-    }

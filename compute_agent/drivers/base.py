@@ -200,6 +200,12 @@ class StartingDriver(Driver, Protocol):
         """Undo create(): nothing of the guest remains, and its program never ran."""
         ...
 
+    def configure(self, guest: Guest, settings: GuestSettings) -> Guest:
+        """Give a running guest other settings, for good. Raises GuestGoneError, or DriverError if they cannot
+        be kept.
+        """
+        ...
+
     def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, origin: int | Path) -> Guest:
         """Take what runs already as a guest: a process by its pid, or all processes of a cgroup v2 group by
         its folder. Raises DriverError.

@@ -140,6 +140,13 @@ class ProcessDriver:
         self._roster.watch(record)
         return record.guest()
 
+    def configure(self, guest: Guest, settings: GuestSettings) -> Guest:
+        """Give a running guest other settings; watchers are told."""
+        try:
+            return self._roster.configure(guest.uuid, settings).guest()
+        except OSError as error:
+            raise DriverError(f"the settings of guest {guest.uuid} cannot be recorded: {error}") from error
+
     def stop(self, guest: Guest, timeout: float) -> None:
         """End the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. Gone already is no error."""
         record = self._roster.known(guest.uuid)

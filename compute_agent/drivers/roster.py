@@ -11,7 +11,14 @@ import threading
 from dataclasses import replace
 
 from compute_agent.drivers import adoption, procfs
-from compute_agent.drivers.base import Change, ChangeKind, DriverError, GuestGoneError, Listener
+from compute_agent.drivers.base import (
+    Change,
+    ChangeKind,
+    DriverError,
+    GuestGoneError,
+    GuestSettings,
+    Listener,
+)
 from compute_agent.drivers.pidwatch import PidWatch
 from compute_agent.drivers.registry import ProcessRecord, Registry
 
@@ -114,6 +121,15 @@ class Roster:
         self.watch(record)
         return record
 
+    def configure(self, guest_uuid: str, settings: GuestSettings) -> ProcessRecord:
+        """Give a guest that runs other settings, on disk first. Raises GuestGoneError, OSError."""
+        with self._lock:
+            record = replace(self.running(guest_uuid), settings=settings)
+            self._registry.save(record)
+            self._records[guest_uuid] = record
+        self._tell(ChangeKind.CHANGED, record)
+        return record
+
     def running(self, guest_uuid: str) -> ProcessRecord:
         """The record of a guest that runs. Raises GuestGoneError."""
         record = self.current(guest_uuid)
@@ -141,7 +157,8 @@ class Roster:
         if record.whole_group and self.current(record.uuid) is not None:
             return
         with self._lock:
-            if self._records.get(record.uuid) != record:
+            present = self._records.get(record.uuid)
+            if present is None or present.identity != record.identity:
                 return  # done before, and there may be a new guest of that consumer
             status = self._reap(record.uuid)
             del self._records[record.uuid]

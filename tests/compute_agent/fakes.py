@@ -1,6 +1,7 @@
 """A driver whose guests are numbers in a dictionary; the tests in drivers/test_contract.py keep it honest."""
 
 import itertools
+from dataclasses import replace
 
 from compute_agent.drivers.base import Change, ChangeKind, CpuLimits, DriverError, Guest, GuestGoneError
 from compute_agent.drivers.cgroup import agree, attainable
@@ -100,6 +101,14 @@ class FakeDriver:
 
     def discard(self, guest):
         del self.running[guest.uuid], self.affinities[guest.uuid]
+
+    def configure(self, guest, settings):
+        if guest.uuid not in self.running:
+            raise GuestGoneError(guest.uuid)
+        self.running[guest.uuid] = replace(self.running[guest.uuid], settings=settings)
+        if self._listener is not None:
+            self._listener(Change(ChangeKind.CHANGED, self.running[guest.uuid]))
+        return self.running[guest.uuid]
 
     def adopt(self, guest_uuid, name, settings, origin):
         return self.create(guest_uuid, name, settings, ())

@@ -250,6 +250,23 @@ def test_a_bad_annotation_is_refused_before_anything_starts(rig):
     assert rig.ask("guest.list") == []
 
 
+def test_another_annotation_of_a_running_guest_takes_effect_and_is_kept(rig):
+    rig.run(uid(1))
+    shown = rig.ask("guest.set", guest=uid(1), resctrl='{"MB": {"schemata": {"percent": 20}}}')
+    assert shown["resctrl"] == '{"MB": {"schemata": {"percent": 20}}}'
+    (group,) = [name for name, row in rig.groups().items() if uid(1) in row["guests"]]
+    assert "MB:0=20;1=20" in (rig.files.root / group / "schemata").read_text().replace(" ", "")
+    rig.agent.look()
+    assert rig.agent.driver.guests()[0].settings.resctrl == shown["resctrl"]
+    rig.ask("guest.set", guest=uid(1), resctrl="", qos_class="BE", priority=3)
+    assert uid(1) in rig.groups()["compute-agent.class.BE"]["guests"]
+    assert group not in rig.groups()
+    with pytest.raises(RequestError, match="percent"):
+        rig.ask("guest.set", guest=uid(1), resctrl='{"MB": {"schemata": {"percent": 200}}}')
+    with pytest.raises(RequestError, match="nothing to change"):
+        rig.ask("guest.set", guest=uid(1))
+
+
 def test_classes_of_the_configuration_are_taken_up_at_run_time(rig, write_host):
     rig.run(uid(1), qos_class="BE")
     assert len(rig.mask("compute-agent.class.BE", 0)) == 5

@@ -4,6 +4,7 @@ import os
 import queue
 import time
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -165,6 +166,22 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
     ):
         with pytest.raises(GuestGoneError):
             ask(guest)
+
+
+def test_other_settings_are_told_and_the_end_of_the_guest_as_well(starting_driver):
+    driver, changes = starting_driver, queue.Queue()
+    driver.watch(changes.put)
+    guest = driver.create(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
+    driver.release(guest)
+    changed = driver.configure(guest, replace(guest.settings, qos_class="BE"))
+    assert driver.guests() == [changed]
+    assert changed.settings == GuestSettings(qos_class="BE")
+    told = changes.get(timeout=10)
+    assert (told.kind, told.guest) == (ChangeKind.CHANGED, changed)
+    driver.stop(changed, 0)
+    assert changes.get(timeout=10).kind is ChangeKind.STOPPED
+    with pytest.raises(GuestGoneError):
+        driver.configure(changed, guest.settings)
 
 
 def test_a_discarded_guest_leaves_nothing(starting_driver):

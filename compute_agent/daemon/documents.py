@@ -1,0 +1,85 @@
+"""What the agent knows, as documents of JSON for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from compute_agent.host import cpuset
+from compute_agent.pipeline.view import GuestView
+from compute_agent.report.plan import to_api
+from compute_agent.report.reshape import ReshapePlan
+
+
+def guest_document(view: GuestView) -> dict[str, Any]:
+    """A guest as the command line shows it. CPUs are strings such as ``0-3,8``."""
+    assignment = view.assignment
+    return {
+        "uuid": view.guest.uuid,
+        "name": view.guest.name,
+        "pid": view.guest.pid,
+        "vcpus": view.guest.settings.vcpus,
+        "kind": _kind(view),
+        "cpus": "" if assignment is None else cpuset.format(assignment.cpus),
+        "vcpu_cpus": [] if assignment is None else [cpuset.format(cpus) for cpus in assignment.vcpu_cpus],
+        "emulator_cpus": "" if assignment is None else cpuset.format(assignment.emulator_cpus),
+        "withheld_cpus": "" if assignment is None else cpuset.format(assignment.withheld),
+        "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
+        "allocation": view.allocation,
+        "thread_policy": view.guest.settings.thread_policy.value,
+        "emulator_policy": view.guest.settings.emulator_policy.value,
+        "qos_class": view.guest.settings.qos_class,
+        "priority": view.guest.settings.priority,
+        "resctrl": view.guest.settings.resctrl,
+        "blockio_class": view.guest.settings.blockio_class,
+        "limits": {str(knob): round(limit, 3) for knob, limit in sorted(view.limits.items())},
+        "pending": list(view.pending),
+        "refusal": view.refusal,
+        "refused": list(view.refused),
+        **view.guest.details,
+    }
+
+
+def _kind(view: GuestView) -> str:
+    if view.assignment is None:
+        return "unplaced"
+    if not view.assignment.dedicated:
+        return "shared" if view.allocation else "unallocated"
+    return "dedicated" if view.assignment.cpus <= view.assignment.held else "mixed"
+
+
+def provider_document(
+    name: str, parent: str | None, inventories: Mapping[str, Any], traits: Iterable[str]
+) -> dict[str, Any]:
+    """A provider, as derived or as reported, in the terms of the Placement API."""
+    return {
+        "name": name,
+        "parent": parent,
+        "inventories": {rc: to_api(inventory) for rc, inventory in sorted(inventories.items())},
+        "traits": sorted(traits),
+    }
+
+
+def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str, Any]:
+    """A reshape as the command line shows it; `names` are those of providers by uuid."""
+    return {
+        "moves": [
+            {
+                "guest": move.consumer,
+                "from": [names.get(move.source, move.source), move.source_class, move.source_amount],
+                "to": [names.get(move.target, move.target), move.target_class, move.target_amount],
+            }
+            for move in planned.moves
+        ],
+        "inventories": [
+            {
+                "provider": names.get(change.uuid, change.uuid),
+                "resource_class": name,
+                "before": change.before[name].total if name in change.before else None,
+                "after": change.after[name].total if name in change.after else None,
+            }
+            for change in planned.inventories
+            for name in sorted({*change.before, *change.after})
+            if change.before.get(name) != change.after.get(name)
+        ],
+    }
