@@ -282,7 +282,6 @@ def main() -> None:
     top.add_argument("--topologies", type=Path, default=SHARED / "topologies", metavar="FOLDER")
     arguments = top.parse_args()
     arrivals, streams = (60, 1) if arguments.quick else (arguments.arrivals, arguments.streams)
-    logging.disable()  # machines of old kernels have many files missing
     scores: list[Score] = []
     with ExitStack() as stack:
         nova = None
@@ -313,4 +312,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable()  # machines of old kernels have many files missing
     main()

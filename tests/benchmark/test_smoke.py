@@ -34,9 +34,11 @@ def test_the_benchmark_measures_every_part_of_this_service(tmp_path: Path) -> No
         assert result["ours"]["median"] > 0, result
         assert result["ours"]["failure"] is None, result
         assert result["name"] in done.stdout
+        # Several schedulers may choose the same candidate, and 20 hosts may be full before the time is up.
+        lost = {"409", "no candidates"} if result["section"] == "end to end" else set()
         for side in result["notes"].values():
             if isinstance(side, dict):  # what clients counted
-                assert all(status.startswith("2") for status in side["answers"]), result
+                assert all(status.startswith("2") for status in side["answers"].keys() - lost), result
     (full,) = (
         each for each in results if (each["section"], each["name"]) == ("queries: nested", "all candidates")
     )
