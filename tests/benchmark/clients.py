@@ -179,14 +179,14 @@ class _Timed:
 
 
 def _kind(status: int, answer: bytes) -> str:
-    """The status, and of errors the database error they quote, or the end of their first line."""
+    """The status, and of errors the database error they quote, or the last sentence of their first line."""
     if status < 400:
         return str(status)
     try:
         detail = json.loads(answer)["errors"][0]["detail"].strip()
         if cause := _DATABASE_ERROR.search(detail):
             return f"{status} {cause[0].strip()}"
-        return f"{status} {_QUOTED.sub('...', detail.splitlines()[0])[-60:].strip()}"
+        return f"{status} {_QUOTED.sub('...', detail.splitlines()[0]).rpartition('. ')[2]}"
     except (ValueError, LookupError, TypeError, AttributeError):
         return str(status)
 
