@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,12 +105,24 @@ def run(command: str, share: Path, *options: str, timeout: float = 900) -> Resul
     return Result(done.returncode, done.stdout)
 
 
-def pytest_command(path: str, report: str) -> str:
-    """The command that runs one test module of the checkout in the machine, without its conftest files."""
-    options = (
-        "-q -ra --noconftest --import-mode=importlib -c /dev/null --rootdir=/mnt/share -p no:cacheprovider"
-    )
-    return f"python3 -m pytest {options} --junitxml=/mnt/share/{report} {path}"
+def run_tests(
+    modules: str, share: Path, *options: str, before: str = "", timeout: float = 900
+) -> dict[str, int]:
+    """Run test modules of the checkout in the machine, without their conftest files: how many `tests` there
+    were, and of them `failures`, `errors` and `skipped`.
+
+    ``before`` is a shell command that goes first. Raises AssertionError if anything failed.
+    """
+    how = "-q -ra --noconftest --import-mode=importlib -c /dev/null --rootdir=/mnt/share -p no:cacheprovider"
+    command = f"python3 -m pytest {how} --junitxml=/mnt/share/result.xml {modules}"
+    result = run(f"{before} && {command}" if before else command, share, *options, timeout=timeout)
+    print(result.output)
+    assert result.status == 0, result.output
+    suite = ElementTree.parse(share / "result.xml").getroot().find("testsuite")
+    assert suite is not None, "pytest has written no report"
+    totals = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
+    assert totals["failures"] == totals["errors"] == 0, totals
+    return totals
 
 
 def build() -> int:

@@ -1,7 +1,6 @@
 """The resctrl library on real kernels, by the test module that fake trees have; and the fake against them."""
 
 import json
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
@@ -32,39 +31,19 @@ FAKES = {
 """What the machine is in the fake, and the seed of the commands that both are given."""
 
 
-@pytest.fixture
-def share(tmp_path):
-    """A folder to share with the machine; skips where there is none."""
-    try:
-        machine.find()
-    except machine.MachineMissing as missing:
-        pytest.skip(str(missing))
-    machine.stage(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_library_works_with_a_real_kernel(name, share, record_property):
     like, seed = FAKES.get(name, (None, 0))
-    commands = [machine.pytest_command(MODULES, "result.xml")]
+    machine.stage(share)
+    before = ""
     if like is not None:
         todo = replay.commands(seed, 600, like.l3, like.l3, like.ways, like.mb, like.cdp)
         (share / "commands.json").write_text(json.dumps(todo))
         # First, as tests leave RMIDs behind that are busy for a while.
-        commands.insert(0, f"python3 -m {replay.__name__} /sys/fs/resctrl commands.json outcomes.json")
-    result = machine.run(
-        " && ".join(commands),
-        share,
-        *SMP,
-        *MACHINES[name],
-        *("--env", "RESCTRL_MOUNT=/sys/fs/resctrl"),
-    )
-    print(result.output)
-    assert result.status == 0, result.output
-    suite = ElementTree.parse(share / "result.xml").getroot().find("testsuite")
-    totals = {key: int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped")}
+        before = f"python3 -m {replay.__name__} /sys/fs/resctrl commands.json outcomes.json"
+    options = (*SMP, *MACHINES[name], "--env", "RESCTRL_MOUNT=/sys/fs/resctrl")
+    totals = machine.run_tests(MODULES, share, *options, before=before)
     record_property("totals", totals)
-    assert totals["failures"] == totals["errors"] == 0
     assert totals["tests"] - totals["skipped"] >= 25
     if like is not None:
         compare(todo, replay.play(fake.FakeResctrl.of(like, share / "fake"), todo), share / "outcomes.json")
