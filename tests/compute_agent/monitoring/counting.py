@@ -57,8 +57,9 @@ class CountingResctrl(FakeResctrl):
         self._counter(group, cache, event).write_text(f"{text}\n")
 
     def monitoring_groups(self):
-        """The paths of all, sorted."""
-        return sorted(str(path.relative_to(self.root)) for path in self.root.glob("**/mon_groups/*"))
+        """The paths of all, sorted; a monitor may be at work meanwhile."""
+        found = [*self.root.glob("mon_groups/*"), *self.root.glob("*/mon_groups/*")]
+        return sorted(str(path.relative_to(self.root)) for path in found)
 
     def assigned(self, group):
         """The counters a group has, as cache and event."""
