@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, make_url
 WRITES: Final = "placement_writes"
 
 _RETURNED: Final = "placement.returned"
-_TRUSTED_SECONDS: Final = 1.0
+_TRUSTED_SECONDS: Final = 0.25  # no server restarts in less
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class PoolOptions:
     retries: int = 10
 
 
-def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: bool = False) -> sa.Engine:
+def create(url: str | URL, isolation_level: str, options: PoolOptions) -> sa.Engine:
     """An engine whose every transaction has this isolation level.
 
     On SQLite, where a transaction is a snapshot anyway, the level only matters
     as ``AUTOCOMMIT``; transactions of connections with the execution option
     :data:`WRITES` take the write lock when they begin, so that they never have
     to give up half way. A connection that died in the pool is replaced before it
-    is used: with ``ping`` always, else if it has been there for longer than a second.
+    is used, unless it was used a moment ago.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -47,19 +47,17 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
         connect_args: dict[str, Any] = {"options": f"-c lock_timeout={int(seconds * 1000)}"}
     else:
         connect_args = {"init_command": f"SET SESSION innodb_lock_wait_timeout={max(1, int(seconds))}"}
-    made = sa.create_engine(
+    engine = sa.create_engine(
         parsed,
         isolation_level=isolation_level,
         pool_size=options.max_pool_size,
         max_overflow=options.max_overflow,
         pool_timeout=options.pool_timeout,
         pool_recycle=options.connection_recycle_time,
-        pool_pre_ping=ping,
         connect_args=connect_args,
     )
-    if not ping:
-        _ping_after_pauses(made)
-    return made
+    _ping_after_pauses(engine)
+    return engine
 
 
 def _ping_after_pauses(engine: sa.Engine) -> None:
