@@ -139,7 +139,7 @@ class Database:
         self._attempts = 1 + options.retries
         writer = engine.create(url, "READ COMMITTED", options)
         self._writer = writer.execution_options(**{engine.WRITES: True})
-        self._reader = engine.create(url, "REPEATABLE READ", options)
+        self._reader = engine.create(url, "REPEATABLE READ", options, ping=True)
         self._autocommitting = engine.create(url, "AUTOCOMMIT", options)
         self._probe = Probe(self._autocommitting)
 

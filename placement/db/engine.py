@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, make_url
 WRITES: Final = "placement_writes"
 
 _RETURNED: Final = "placement.returned"
-_TRUSTED_SECONDS: Final = 0.25  # no server restarts in less
+_TRUSTED_SECONDS: Final = 0.1  # servers take longer to restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class PoolOptions:
     retries: int = 10
 
 
-def create(url: str | URL, isolation_level: str, options: PoolOptions) -> sa.Engine:
+def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: bool = False) -> sa.Engine:
     """An engine whose every transaction has this isolation level.
 
     On SQLite, where a transaction is a snapshot anyway, the level only matters
     as ``AUTOCOMMIT``; transactions of connections with the execution option
     :data:`WRITES` take the write lock when they begin, so that they never have
     to give up half way. A connection that died in the pool is replaced before it
-    is used, unless it was used a moment ago.
+    is used: always with ``ping``, else if it has not been used for a moment.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -47,17 +47,19 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions) -> sa.Eng
         connect_args: dict[str, Any] = {"options": f"-c lock_timeout={int(seconds * 1000)}"}
     else:
         connect_args = {"init_command": f"SET SESSION innodb_lock_wait_timeout={max(1, int(seconds))}"}
-    engine = sa.create_engine(
+    made = sa.create_engine(
         parsed,
         isolation_level=isolation_level,
         pool_size=options.max_pool_size,
         max_overflow=options.max_overflow,
         pool_timeout=options.pool_timeout,
         pool_recycle=options.connection_recycle_time,
+        pool_pre_ping=ping,
         connect_args=connect_args,
     )
-    _ping_after_pauses(engine)
-    return engine
+    if not ping:
+        _ping_after_pauses(made)
+    return made
 
 
 def _ping_after_pauses(engine: sa.Engine) -> None:

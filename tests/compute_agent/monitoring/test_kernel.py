@@ -163,9 +163,12 @@ def test_when_the_kernel_has_no_more_rmids_the_least_important_go_without(kernel
         except OSError:
             time.sleep(0.2)
     guests = [MonitorTarget(f"g{number}", "LS", CLASS.group, priority=number) for number in range(6)]
-    found = kernel.take(*guests)
-    most = {guest for guest, caches in found.items() if guest and caches}
-    assert 1 <= len(most) <= 3
+    deadline = time.monotonic() + 60
+    # The last RMIDs, too, may be kept back for a while, as what they counted has not left the cache.
+    while not (most := {guest for guest, caches in kernel.take(*guests).items() if guest and caches}):
+        assert time.monotonic() < deadline, "no RMID became free"
+        time.sleep(0.2)
+    assert len(most) <= 3
     assert kernel.monitor.unmonitored == {one.guest for one in guests} - most
     assert kernel.monitor.exhaustions == 1
     if MOUNT is None:

@@ -142,14 +142,13 @@ def test_a_restarted_server_is_found_again(
     assert count(database) == 2
 
 
-def test_writes_that_are_one_batch_and_reads_find_a_restarted_server_after_a_pause(
+def test_writes_that_are_one_batch_find_a_restarted_server_after_a_pause(
     database: Database, database_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_TRUSTED_SECONDS", 0.0)
     for consumer in (ONE, TWO):
         row = {"uuid": consumer, "project_id": "p", "user_id": "u", "generation": 1, "updated_at": 0.0}
         database.write(lambda tx, row=row: tx.insert(consumers, [row]))  # type: ignore[misc]
-        count(database)
         database_server.restart()
     assert count(database) == 2
 
