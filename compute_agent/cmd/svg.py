@@ -26,7 +26,7 @@ class SvgFormatter(ListFormatter, SingleFormatter):
     ) -> None:
         """Print the only column of the only row."""
         for row in data:
-            stdout.write(str(row[0]))
+            self.emit_one(column_names, row, stdout, parsed_args)
 
     def emit_one(
         self,
@@ -42,4 +42,5 @@ class SvgFormatter(ListFormatter, SingleFormatter):
 def offer_svg(formatters: stevedore.ExtensionManager[Any]) -> None:
     """Make it known to a command."""
     if "svg" not in formatters.names():
+        # An extension that comes from no entry point has none to name.
         formatters.extensions.append(Extension("svg", None, SvgFormatter, SvgFormatter()))  # type: ignore[arg-type]

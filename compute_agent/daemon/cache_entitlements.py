@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from compute_agent.controllers.base import Controller, Target
 from compute_agent.controllers.cache_demands import demands
-from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.daemon.controllers import resctrl_of
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
@@ -28,7 +28,7 @@ def open_entitlements(
     controllers: Iterable[Controller], zones: Callable[[], Sequence[ProviderNode]]
 ) -> CacheEntitlements | None:
     """Entitlements on the mount that a controller works on; None where none does."""
-    controller = next((one for one in controllers if isinstance(one, ResctrlController)), None)
+    controller = resctrl_of(controllers)
     if controller is None:
         return None
     try:

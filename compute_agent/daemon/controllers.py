@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from oslo_config import cfg
 
 from compute_agent.controllers.base import Controller
@@ -28,3 +30,8 @@ def build_controllers(conf: cfg.ConfigOpts, driver: Driver, resctrl: Resctrl) ->
         classes = {name: one.wish for name, one in parse_classes(conf).classes.items()}
         controllers.append(ResctrlController(driver, resctrl.control, classes))
     return tuple(controllers)
+
+
+def resctrl_of(controllers: Iterable[Controller]) -> ResctrlController | None:
+    """The one that keeps resctrl groups; None where there is none."""
+    return next((one for one in controllers if isinstance(one, ResctrlController)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from compute_agent.controllers.base import Controller
-from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.daemon.controllers import resctrl_of
 from compute_agent.drivers.base import Driver
 from compute_agent.monitoring.targets import MonitorTarget, build_targets
 from compute_agent.pipeline.view import GuestView
@@ -26,7 +26,7 @@ def monitor_targets(
 
     ``snapshot`` is what watermarks have measured last: it may know the use of CPU.
     """
-    controller = next((one for one in controllers if isinstance(one, ResctrlController)), None)
+    controller = resctrl_of(controllers)
     groups: dict[str, str] = {}
     if controller is not None:
         if views and not controller.membership:

@@ -16,14 +16,13 @@ from typing import Any
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
-from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon import cache_control
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.daemon.audit import Auditor, Orders, Outcome
 from compute_agent.daemon.cache_control import Resctrl, open_resctrl
 from compute_agent.daemon.cache_entitlements import open_entitlements
-from compute_agent.daemon.controllers import build_controllers
+from compute_agent.daemon.controllers import build_controllers, resctrl_of
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.monitored import monitor_targets
@@ -251,10 +250,10 @@ class Agent:
         """All resctrl groups of this host; see `resctrl_groups`. Raises RequestError where there are none,
         ResctrlError, BadSchemataError.
         """
-        for controller in self._controllers:
-            if isinstance(controller, ResctrlController):
-                return group_documents(controller, self.pipeline.views())
-        raise RequestError(f"cache and bandwidth control is off: {self._resctrl.off}")
+        controller = resctrl_of(self._controllers)
+        if controller is None:
+            raise RequestError(f"cache and bandwidth control is off: {self._resctrl.off}")
+        return group_documents(controller, self.pipeline.views())
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether the worker works, and what else is wrong. Placement being away is no illness of ours."""

@@ -42,7 +42,7 @@ from compute_agent.pipeline.placer import Placer, where
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.view import GuestView, view
 from compute_agent.pipeline.world import World
-from compute_agent.policy.base import Refusal
+from compute_agent.policy.base import Assignment, Refusal
 from compute_agent.qos.snapshot import Knob
 
 LOG = logging.getLogger(__name__)
@@ -201,11 +201,7 @@ class Pipeline:
 
     def _start_guest(self, event: StartGuest) -> GuestView:
         """Place, create held, pin, release: the program's first instruction runs where it should."""
-        driver = self._starting_driver()
-        draft = Guest(event.uuid, self._driver.name, event.name, 0, event.settings)
-        assignment = self._placer.decide(draft, event.allocation)
-        if isinstance(assignment, Refusal):
-            raise GuestRefusedError(assignment.reason)
+        driver, assignment = self._admit(event)
         guest = driver.create(event.uuid, event.name, event.settings, event.command, event.cwd)
         entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
         self._cache.add(entry)
@@ -221,11 +217,7 @@ class Pipeline:
         return view(entry)
 
     def _adopt_guest(self, event: AdoptGuest) -> GuestView:
-        driver = self._starting_driver()
-        draft = Guest(event.uuid, self._driver.name, event.name, 0, event.settings)
-        assignment = self._placer.decide(draft, event.allocation)
-        if isinstance(assignment, Refusal):
-            raise GuestRefusedError(assignment.reason)
+        driver, assignment = self._admit(event)
         guest = driver.adopt(event.uuid, event.name, event.settings, event.origin)
         entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
         self._cache.add(entry)
@@ -233,10 +225,16 @@ class Pipeline:
         self._finish()
         return view(entry)
 
-    def _starting_driver(self) -> StartingDriver:
-        if not isinstance(self._driver, StartingDriver):
-            raise GuestRefusedError(f"guests of driver {self._driver.name} are not started by the agent")
-        return self._driver
+    def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, Assignment | None]:
+        """Who makes a new guest, and where it is to run. Raises GuestRefusedError if it cannot be."""
+        driver = self._driver
+        if not isinstance(driver, StartingDriver):
+            raise GuestRefusedError(f"guests of driver {driver.name} are not started by the agent")
+        draft = Guest(event.uuid, driver.name, event.name, 0, event.settings)
+        assignment = self._placer.decide(draft, event.allocation)
+        if isinstance(assignment, Refusal):
+            raise GuestRefusedError(assignment.reason)
+        return driver, assignment
 
     def _enter(self, guest: Guest, allocation: Allocation | None, as_of: float = 0.0) -> None:
         entry = self._cache.get(guest.uuid)

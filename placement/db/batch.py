@@ -58,6 +58,7 @@ class _Compiled(NamedTuple):
     @classmethod
     def of(cls, statement: Statement, dialect: sa.Dialect) -> "_Compiled":
         if _pipelines(dialect):
+            # Every dialect takes it; the interface that they share does not say so.
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
         return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))

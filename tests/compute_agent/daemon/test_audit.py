@@ -103,9 +103,12 @@ class Rig:
         event = StartGuest(uuid, uuid, GuestSettings(vcpus), ("x",), allocation or {}, time.monotonic())
         return self.pipeline.submit(event).result(10).guest
 
-    def audit(self, orders=Orders()):  # noqa: B008
+    def audit(self, orders=None):
         auditor = Auditor(self.pipeline, self.driver, self.client, lambda: None)
-        return [(it.finding.kind.name, it.finding.consumer, it.outcome) for it in auditor.audit(orders)]
+        return [
+            (it.finding.kind.name, it.finding.consumer, it.outcome)
+            for it in auditor.audit(orders or Orders())
+        ]
 
 
 @pytest.fixture

@@ -65,17 +65,6 @@ class CacheRig(Rig):
     def provider(self, name):
         return next(node.uuid for node in self.agent.pipeline.world.tree.nodes if node.name == name)
 
-    def claim_on(self, consumer, resources):
-        """Claim resources by provider; raises PlacementError if the service refuses."""
-        body = {
-            "allocations": {uuid: {"resources": amounts} for uuid, amounts in resources.items()},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": self.client.allocations(consumer).generation,
-            "consumer_type": "INSTANCE",
-        }
-        self.client._request("PUT", f"/allocations/{consumer}", body)
-
     def run(self, consumer, **params):
         return self.ask("guest.run", uuid=consumer, command=["sleep", "60"], **params)
 

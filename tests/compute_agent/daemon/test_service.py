@@ -50,8 +50,12 @@ class Rig:
         return self.agent.pipeline.world.tree.providing("VCPU")[0].uuid
 
     def claim(self, consumer, **resources):
+        self.claim_on(consumer, {self.node(): resources})
+
+    def claim_on(self, consumer, resources):
+        """Claim resources by provider; raises PlacementError if the service refuses."""
         body = {
-            "allocations": {self.node(): {"resources": resources}},
+            "allocations": {uuid: {"resources": amounts} for uuid, amounts in resources.items()},
             "project_id": "p",
             "user_id": "u",
             "consumer_generation": self.client.allocations(consumer).generation,

@@ -213,10 +213,8 @@ def test_a_round_that_fails_is_told_once_and_counted(overloaded, caplog):
     overloaded.lines = LINES.replace("[qos]", "[qos]\ninterval = 0.1")
     overloaded.watermarks.use(overloaded.settings())
     overloaded.watermarks._subjects = None
-    counted = lambda: overloaded.metrics.get_sample_value(  # noqa: E731
-        "compute_agent_watermark_round_failures_total"
-    )
-    while counted() < 3:
+    failures = "compute_agent_watermark_round_failures_total"
+    while overloaded.metrics.get_sample_value(failures) < 3:
         threading.Event().wait(0.05)
     assert caplog.text.count("A round of the watermarks failed") == 1
 
