@@ -179,8 +179,7 @@ class Auditor:
                 return "left: it was not among those confirmed"
             if self._is_here(finding.consumer):
                 return "not needed: its guest is here by now"
-            rest = {uuid: amounts for uuid, amounts in record.resources.items() if uuid not in ours}
-            return replace(record, resources=rest)
+            return record.without(ours)
 
         outcome = self._carry_out(finding.consumer, decide, orders.delete, orders.dry_run)
         return Outcome(replace(finding, detail=f"without a guest for {age:.0f} s"), _DELETE, outcome)

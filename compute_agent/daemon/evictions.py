@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import replace
 
 from compute_agent.drivers.base import Driver, DriverError, Guest
 from compute_agent.pipeline.events import GuestStopped
@@ -102,9 +101,8 @@ class Evictions:
         ours = self._pipeline.world.own_part(held.resources)
         if not ours:
             return
-        rest = {provider: amounts for provider, amounts in held.resources.items() if provider not in ours}
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
-        self._client().set_allocations(replace(held, resources=rest))
+        self._client().set_allocations(held.without(ours))
         LOG.info("Guest %s gave back %s", uuid, ours)
 
     def _wait(self, seconds: float) -> None:

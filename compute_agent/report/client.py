@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -60,6 +60,11 @@ class ConsumerAllocations:
     project_id: str | None = None
     user_id: str | None = None
     consumer_type: str | None = None
+
+    def without(self, providers: Collection[str]) -> ConsumerAllocations:
+        """The same consumer when it holds nothing of these providers any more."""
+        rest = {uuid: amounts for uuid, amounts in self.resources.items() if uuid not in providers}
+        return replace(self, resources=rest)
 
 
 class PlacementClient:
