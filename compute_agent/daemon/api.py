@@ -21,6 +21,7 @@ from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, Guest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+from compute_agent.qos.classes import CLASS_NAME
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import Reporter
@@ -82,16 +83,13 @@ def _check_annotation(text: str) -> None:
         raise ValidationError(str(error)) from error
 
 
-_CLASS_NAME = validate.Regexp(r"[A-Za-z0-9_-]{1,64}\Z")
-
-
 class _SettingsSchema(Schema):
     uuid = fields.UUID()
     name = fields.String(validate=validate.Length(1, 200))
     vcpus = fields.Integer(strict=True, validate=validate.Range(1, 4096))
     thread_policy = fields.Enum(ThreadPolicy, by_value=True, load_default=ThreadPolicy.PREFER)
     emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
-    qos_class = fields.String(load_default="LS", validate=_CLASS_NAME)
+    qos_class = fields.String(load_default="LS", validate=validate.Regexp(CLASS_NAME))
     priority = fields.Integer(strict=True, load_default=0)
     resctrl = fields.String(load_default="", validate=_check_annotation)
 
@@ -116,7 +114,7 @@ class _GuestSchema(Schema):
 
 
 class _SetSchema(_GuestSchema):
-    qos_class = fields.String(validate=_CLASS_NAME)
+    qos_class = fields.String(validate=validate.Regexp(CLASS_NAME))
     priority = fields.Integer(strict=True)
     resctrl = fields.String(validate=_check_annotation)
 

@@ -13,7 +13,8 @@ from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.resctrl.rules import DEFAULT_CLASSES
 from compute_agent.resctrl.wishes import BadWishError, Wish, parse_per_cache, parse_percent, parse_range
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+CLASS_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
+"""What a class may be called: folders and labels carry the name."""
 
 _RANKS = {"BE": 0, "LS": 10, "LSR": 20}
 
@@ -48,7 +49,7 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
     """The default classes and those of the configuration. Raises ConfigError naming section and option."""
     classes = {name: QosClass(name, _RANKS[name], wish) for name, wish in DEFAULT_CLASSES.items()}
     for name, options in qos_class_sections(conf):
-        if not _NAME.fullmatch(name):
+        if not CLASS_NAME.match(name):
             raise ConfigError(
                 f"[{QOS_CLASS}{name}]: a name has 1 to 64 letters, digits, hyphens and underscores"
             )
