@@ -125,16 +125,35 @@ def _fewest(amounts: Amounts, count: int, least: int = 0, only_whole: bool = Fal
     """
     best: Plan | None = None
 
-    def visit(index: int, missing: int, filled: tuple[tuple[CoreKind, int], ...], mended: int) -> None:
+    def at_least(index: int, missing: int, passed_over: int) -> int:
+        """The cores it takes beside those filled: full ones of the kinds from ``index`` on, and a last one
+        that is used in part, which may be one that was passed over.
+        """
+        if not missing or index == len(amounts):
+            return min(missing, 1)
+        largest = amounts[index][0].free
+        more_in_part = max(0, passed_over - 1 - largest)
+        return max(1, -(-(missing - more_in_part) // largest))
+
+    def visit(
+        index: int, missing: int, filled: tuple[tuple[CoreKind, int], ...], mended: int, passed_over: int
+    ) -> None:
+        """``passed_over`` is how many CPUs the largest core has that could be filled and is not."""
         used = sum(number for _, number in filled)
-        largest = amounts[index if index < len(amounts) else 0][0].free
-        if best is not None and used + -(-missing // largest) > best.cost.cores:
+        if best is not None and used + at_least(index, missing, passed_over) > best.cost.cores:
             return  # however the rest is filled
         if index < len(amounts) and missing:
             kind, available = amounts[index]
             for number in range(min(available, missing // kind.free), -1, -1):
                 more = 0 if kind.whole else number
-                visit(index + 1, missing - number * kind.free, (*filled, (kind, number)), mended + more)
+                left = kind.free if number < available and not only_whole else 0
+                visit(
+                    index + 1,
+                    missing - number * kind.free,
+                    (*filled, (kind, number)),
+                    mended + more,
+                    max(passed_over, left),
+                )
         elif not missing:
             offer(Cost(used, -mended), filled, None)
         elif not only_whole:
@@ -149,7 +168,7 @@ def _fewest(amounts: Amounts, count: int, least: int = 0, only_whole: bool = Fal
             best = Plan(cost, filled, part)
 
     if amounts:
-        visit(0, count, (), 0)
+        visit(0, count, (), 0, 0)
     return best
 
 
