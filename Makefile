@@ -1,6 +1,8 @@
 # make demo         the whole system on this machine, one guest from claim to release (KEEP=1 leaves it running)
-# make test         everything continuous integration runs: lint, types, import directions, tests with coverage
+# make test         everything continuous integration runs: lint, types, import directions, site, tests with coverage
 # make lint         the first three of these
+# make doc          builds the site in doc/_build/html; a warning is an error
+# make doc-links    asks for every link that leaves the site (needs the internet)
 # make format       lets ruff put the sources in order
 # make samples      writes the sample configurations in etc/ anew, after options changed
 # make constraints  resolves the newest versions and writes etc/constraints.txt anew
@@ -11,18 +13,20 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 LIBVIRT := $(VENV)/.libvirt
 CONSTRAINTS := etc/constraints.txt
-EXTRAS := postgresql,mysql,test,lint
-PIP_FLAGS := --quiet --disable-pip-version-check
+EXTRAS := postgresql,mysql,test,lint,doc,dist
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 
-.PHONY: demo test lint format samples constraints clean packages
+.PHONY: demo test lint format samples doc doc-links constraints clean packages
 
-demo: $(INSTALLED)
+demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
 
-test: packages lint $(LIBVIRT)
+test: packages lint doc $(LIBVIRT)
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
 
 lint: $(INSTALLED)
@@ -40,12 +44,20 @@ samples: $(INSTALLED)
 	$(BIN)/oslo-config-generator --config-file etc/compute-agent/config-generator.conf
 	$(BIN)/oslopolicy-sample-generator --config-file etc/placement/policy-generator.conf
 
+doc: $(INSTALLED)
+	$(SPHINX) -b html doc doc/_build/html
+	@echo "The site is in doc/_build/html/index.html"
+
+doc-links: $(INSTALLED)
+	$(BIN)/sphinx-build --keep-going -n -q -b linkcheck doc doc/_build/linkcheck
+
 # Database servers and the like, which tests use where they find them; only root can install them.
 packages:
 	@if [ "$$(id -u)" = 0 ] && [ -x tests/install-packages.sh ]; then tests/install-packages.sh; fi
 
+# What runs, and no more: the demo is to be had in a minute.
 # Debian keeps the pip of new environments in a package of its own (python3-venv).
-$(INSTALLED): setup.cfg $(CONSTRAINTS)
+$(RUNTIME): setup.cfg pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "Python 3.11 or newer is needed; name one with make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
@@ -53,29 +65,34 @@ $(INSTALLED): setup.cfg $(CONSTRAINTS)
 	    && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv >/dev/null; } \
 	    || { echo "$(PYTHON) cannot make virtual environments: install the package python3-venv" >&2; exit 1; }
 	@echo "Installing into $(VENV) ..."
-	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install $(PIP_FLAGS) --constraint $(CONSTRAINTS) setuptools
-	@$(BIN)/pip install $(PIP_FLAGS) --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[$(EXTRAS)]'
+	@$(PIP) install --constraint $(CONSTRAINTS) setuptools setuptools-scm
+	@$(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable .
+	@touch $@
+
+# What tests, lint and documentation need beside it.
+$(INSTALLED): $(RUNTIME)
+	@echo "Installing what tests need into $(VENV) ..."
+	@$(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 
 # libvirt-python is built, where there are a libvirt to build it against and a compiler.
 $(LIBVIRT): $(INSTALLED) | packages
 	@if pkg-config --exists libvirt 2>/dev/null; then \
-	    $(BIN)/pip install $(PIP_FLAGS) --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[libvirt]' \
+	    $(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[libvirt]' \
 	        && touch $@ || echo "Tests of the libvirt driver will be skipped: libvirt-python cannot be built"; \
 	fi
 
 constraints:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install $(PIP_FLAGS) --upgrade setuptools
-	$(BIN)/pip install $(PIP_FLAGS) --no-build-isolation --editable '.[$(EXTRAS),libvirt]'
+	$(PIP) install --upgrade setuptools setuptools-scm
+	$(PIP) install --no-build-isolation --editable '.[$(EXTRAS),libvirt]'
 	sed -i '/^[^#]/d' $(CONSTRAINTS)
 	$(BIN)/pip freeze --all --exclude-editable --exclude pip >> $(CONSTRAINTS)
-	touch $(INSTALLED)
+	touch $(RUNTIME) $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .tox .coverage .coverage.* htmlcov \
+	rm -rf $(VENV) build dist doc/_build *.egg-info .tox .coverage .coverage.* htmlcov \
 	    .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
