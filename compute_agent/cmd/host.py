@@ -17,6 +17,7 @@ from compute_agent.daemon.cache_control import offered, open_resctrl
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.world import build_world
 from compute_agent.host import cpuset, svg
+from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import options
@@ -145,7 +146,7 @@ class ConfigCheck(ShowOne):
                 "policy": conf.policy.name,
                 "watermarks": lines,
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
-                "warnings": list(sets.warnings),
+                "warnings": [*sets.warnings, *overlaps(topology.numa_nodes)],
                 "refusals": list(self._refusals),
             }
         )

@@ -43,7 +43,7 @@ def read_caches(files: SysFiles, cores: Iterable[Core]) -> tuple[Cache, ...]:
             if cpu in seen:
                 continue
             # Where nobody is listed (Itanium), the threads of the core share it all the same.
-            sharing = files.cpus(folder, "shared_cpu_list", "shared_cpu_map") or threads_of[cpu]
+            sharing = files.peers(cpu, folder, "shared_cpu_list", "shared_cpu_map") or threads_of[cpu]
             cpus = (sharing & online - seen) | {cpu}
             seen |= cpus
             cache = Cache(

@@ -69,7 +69,7 @@ def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[Package, ...
     for package, cpus in sorted(_grouped(online, lambda cpu: ids[cpu] or 0).items()):
         packages += [
             Package(package, members)
-            for members in _split(cpus, lambda cpu: files.cpus(_topology(cpu), *_PACKAGE_FILES))
+            for members in _split(cpus, lambda cpu: files.peers(cpu, _topology(cpu), *_PACKAGE_FILES))
         ]
     return tuple(packages)
 
@@ -101,7 +101,7 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[Package]) -> t
 
     def siblings(cpu: int) -> frozenset[int]:
         # AMD's family 15h lists both cores of a module as siblings, and gives each a core_id of its own.
-        told = files.cpus(_topology(cpu), *_SIBLING_FILES) or frozenset()
+        told = files.peers(cpu, _topology(cpu), *_SIBLING_FILES) or frozenset()
         return frozenset(sibling for sibling in told & online if ids[sibling] == ids[cpu])
 
     cores = []

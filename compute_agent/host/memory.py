@@ -5,8 +5,9 @@ File formats: Documentation/ABI/stable/sysfs-devices-node of the kernel.
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from compute_agent.host import cpuset
 from compute_agent.host.sysfiles import SysFiles
 from compute_agent.host.topology import NumaNode
 
@@ -48,6 +49,21 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
     if nowhere := online.difference(*(node.cpus for node in nodes)):
         LOG.warning("CPUs %s are on no NUMA node", sorted(nowhere))
     return tuple(nodes)
+
+
+def overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
+    """What to tell the operator of CPUs that several nodes have, a sentence for each two such nodes.
+
+    The kernel has each CPU on one node, but with emulated ones (``numa=fake``).
+    """
+    ordered = sorted(nodes, key=lambda node: node.id)
+    return tuple(
+        f"NUMA nodes {one.id} and {other.id} both have CPUs {cpuset.format(both)}, as emulated nodes do"
+        f" (numa=fake): these CPUs count as those of node {one.id}"
+        for number, one in enumerate(ordered)
+        for other in ordered[number + 1 :]
+        if (both := one.cpus & other.cpus)
+    )
 
 
 def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int, Mapping[int, int]]:

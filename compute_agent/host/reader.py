@@ -1,10 +1,13 @@
 """Reading the topology of a host, or of a tree of /sys and /proc captured on another machine."""
 
+import logging
 from pathlib import Path
 
 from compute_agent.host import caches, cpus, memory, processor
 from compute_agent.host.sysfiles import SysFiles
 from compute_agent.host.topology import Topology
+
+LOG = logging.getLogger(__name__)
 
 
 def read_topology(root: Path) -> Topology:
@@ -20,12 +23,22 @@ def read_topology(root: Path) -> Topology:
     cores = cpus.read_cores(files, info, packages)
     nodes = memory.read_nodes(files, states.online)
     frequencies = [core.base_frequency_khz for core in cores if core.base_frequency_khz is not None]
+    found_caches = caches.read_caches(files, cores)
+    if odd := files.contradictions:
+        LOG.warning(
+            "%d files of %s do not name the CPU that they are of, such as %s: what is beside them is used",
+            len(odd),
+            files.root / cpus.CPU_FOLDER,
+            odd[0],
+        )
+    for warning in memory.overlaps(nodes):
+        LOG.warning("%s", warning)
     return Topology(
         packages=packages,
         dies=cpus.read_dies(files, packages),
         clusters=cpus.read_clusters(files, packages),
         cores=cores,
-        caches=caches.read_caches(files, cores),
+        caches=found_caches,
         numa_nodes=nodes,
         online=states.online,
         offline=states.offline,

@@ -19,6 +19,8 @@ class SysFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.contradictions: list[str] = []
+        """Paths of the files that tell of the peers of a CPU, and not of that CPU itself."""
 
     def text(self, path: str) -> str | None:
         """Content of `path` (relative to the root) without blanks at its ends; None if it cannot be read."""
@@ -57,6 +59,19 @@ class SysFiles:
             cpus = self._cpus(f"{folder}/{name}", parse)
             if cpus is not None:
                 return cpus
+        return None
+
+    def peers(self, cpu: int, folder: str, *names: str) -> frozenset[int] | None:
+        """The CPUs of the first of the files, as `cpus` reads them, that names `cpu` itself.
+
+        A file of a CPU that lists others only cannot be true. One that lists nobody tells nothing.
+        """
+        for name in names:
+            told = self.cpus(folder, name)
+            if told and cpu in told:
+                return told
+            if told:
+                self.contradictions.append(f"{folder}/{name}")
         return None
 
     def numbered(self, folder: str, prefix: str, suffix: str = "") -> Iterator[int]:

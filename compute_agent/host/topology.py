@@ -115,7 +115,9 @@ class Topology:
     def __post_init__(self) -> None:
         # Frozen with slots leaves no room for a cached property, and these two are asked for in inner loops.
         object.__setattr__(self, "_core_of", {cpu: core for core in self.cores for cpu in core.cpus})
-        object.__setattr__(self, "_node_of", {cpu: node.id for node in self.numa_nodes for cpu in node.cpus})
+        # Of several nodes the first counts, as it does for inventories.
+        nodes = {cpu: node.id for node in reversed(self.numa_nodes) for cpu in node.cpus}
+        object.__setattr__(self, "_node_of", nodes)
 
     def core_of(self, cpu: int) -> Core | None:
         """The core that `cpu` is a thread of, None for a CPU that is not online."""

@@ -116,7 +116,7 @@ def _lay_out(topology: Topology) -> Layout:
     ]
     return Layout(
         {cpu: piece for piece in pieces for cpu in piece.cpus},
-        {cpu: node.id for node in topology.numa_nodes if node.memory_kib for cpu in node.cpus},
+        {cpu: node.id for node in reversed(topology.numa_nodes) if node.memory_kib for cpu in node.cpus},
     )
 
 

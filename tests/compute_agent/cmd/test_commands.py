@@ -95,6 +95,23 @@ def test_config_check_tells_every_warning(cli, topology, write_ini):
     ]
 
 
+def test_config_check_warns_of_nodes_with_the_same_cpus_and_counts_them_once(cli, configure, two_nodes):
+    (two_nodes / "sys/devices/system/node/node1/cpulist").write_text("0-1\n")
+    status, out, _ = cli(
+        "config", "check", "-f", "json", ini=configure("cpu_dedicated_set = 0\ncpu_shared_set = 1")
+    )
+    found = json.loads(out)
+    assert status == 0
+    assert [warning.split(":")[0] for warning in found["warnings"]] == [
+        "NUMA nodes 0 and 1 both have CPUs 0, as emulated nodes do (numa=fake)"
+    ]
+    cpus = [row for row in found["inventories"] if row["resource_class"] in ("PCPU", "VCPU")]
+    assert [(row["provider"], row["resource_class"], row["total"]) for row in cpus] == [
+        ("testhost_NUMA_0", "PCPU", 1),
+        ("testhost_NUMA_1", "VCPU", 1),
+    ]
+
+
 def test_config_check_tells_every_refusal_in_a_line_of_its_own(cli, topology, write_ini):
     ini = write_ini(DEFAULT="cpu_allocation_ratio = 0", compute="cpu_shared_set = 0,4095")
     status, out, err = cli("config", "check", "-f", "json", ini=ini)

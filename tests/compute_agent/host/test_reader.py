@@ -10,6 +10,7 @@ import pytest
 from compute_agent.host import cpuset
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Cache, NumaNode, Topology
+from compute_agent.policy.pieces import memory_nodes
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
@@ -345,6 +346,50 @@ def test_file_with_other_content_costs_what_it_tells_and_no_more(
     assert [package.cpus for package in topology.packages] == [{0, 2}, {1, 3}]
     assert topology.numa_nodes[1].cpus == {1, 3}
     assert topology.l3_domains[-1].cpus == {1, 3}
+
+
+def test_a_list_without_its_own_cpu_is_not_believed_but_the_mask_beside_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    four_cpus(tmp_path)
+    for cpu in range(4):
+        peers = f"{cpu % 2},{cpu % 2 + 2}"
+        write(tmp_path, cache_files(cpu, 3, str((cpu + 1) % 4), id=str(cpu % 2)))
+        write(tmp_path, {f"{CPU}/cpu{cpu}/cache/index3/shared_cpu_map": "5" if cpu % 2 == 0 else "a"})
+        write(tmp_path, {f"{CPU}/cpu{cpu}/topology/core_cpus_list": str((cpu + 1) % 4)})
+        write(tmp_path, {f"{CPU}/cpu{cpu}/topology/thread_siblings_list": peers})
+        write(tmp_path, {f"{CPU}/cpu{cpu}/topology/package_cpus_list": str((cpu + 1) % 4)})
+        write(tmp_path, {f"{CPU}/cpu{cpu}/topology/core_siblings_list": peers})
+    topology = read_topology(tmp_path)
+    assert [(cache.id, cache.cpus) for cache in topology.l3_domains] == [(0, {0, 2}), (1, {1, 3})]
+    assert [core.cpus for core in topology.cores] == [{0, 2}, {1, 3}]
+    assert [package.cpus for package in topology.packages] == [{0, 2}, {1, 3}]
+    assert [message for message in caplog.messages if "do not name the CPU" in message] == [
+        f"6 files of {tmp_path / CPU} do not name the CPU that they are of, such as"
+        f" {CPU}/cpu0/topology/package_cpus_list: what is beside them is used"
+    ]
+
+
+def test_a_cache_whose_files_all_lack_their_own_cpu_is_that_of_the_threads_of_a_core(tmp_path: Path) -> None:
+    four_cpus(tmp_path)
+    write(tmp_path, cache_files(0, 3, "1", id="1"))
+    write(tmp_path, {f"{CPU}/cpu0/cache/index3/shared_cpu_map": "0000000a"})
+    assert [cache.cpus for cache in read_topology(tmp_path).l3_domains] == [{0, 2}, {1, 3}]
+
+
+def test_nodes_with_the_same_cpus_give_a_warning_and_the_first_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    four_cpus(tmp_path)
+    write(tmp_path, {f"{NODE}/node1/cpulist": "0-2", f"{NODE}/node3/cpulist": ""})
+    topology = read_topology(tmp_path)
+    assert [node.cpus for node in topology.numa_nodes] == [{0, 2}, {0, 1, 2}, frozenset()], "as the kernel"
+    assert [topology.node_of(cpu) for cpu in range(4)] == [0, 1, 0, None]
+    assert memory_nodes(topology, frozenset({0, 2})) == {0}
+    assert [message for message in caplog.messages if "both have" in message] == [
+        "NUMA nodes 0 and 1 both have CPUs 0,2, as emulated nodes do (numa=fake): these CPUs count as those"
+        " of node 0"
+    ]
 
 
 def test_every_file_may_be_missing(tmp_path: Path) -> None:
