@@ -9,12 +9,13 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 project = "placement-compute"
 version = release = installed_version("placement-compute")
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "generated", "truth"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = True
+smartquotes = False  # commands have "--" and quotes that are to be copied
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 
 html_theme = "furo"

@@ -1,0 +1,142 @@
+"""All commands of the programs, from their own parsers."""
+
+import argparse
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from compute_agent.cmd.main import COMMANDS, AgentShell
+from placement.cmd import api, manage
+
+PROGRAMS: Final = ("compute-agent", "placement-manage", "placement-api", "placement-status")
+
+
+@cache
+def parsers(program: str) -> Mapping[str, argparse.ArgumentParser]:
+    """A parser for each command of a program, by its words; the program's own is the one without words."""
+    return dict(_parsers(program))
+
+
+def _parsers(program: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    match program:
+        case "compute-agent":
+            shell = AgentShell()
+            yield "", shell.parser
+            for name, command in sorted(COMMANDS.items()):
+                yield name, command(shell, None, cmd_name=name).get_parser(f"{program} {name}")
+        case "placement-manage":
+            yield from _tree("", manage.parser())
+        case "placement-api":
+            yield "", _oslo_parser(program, api.CLI_OPTIONS)
+        case "placement-status":
+            top = _oslo_parser(program, ())
+            yield "", top
+            checks = argparse.ArgumentParser(
+                f"{program} upgrade check",
+                description="Say whether this version of the service can be started.",
+            )
+            checks.add_argument("--json", action="store_true", help="the results as JSON")
+            yield "upgrade check", checks
+
+
+def _tree(words: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    yield words, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield from _tree(f"{words} {name}".strip(), below)
+
+
+def _oslo_parser(program: str, options: Any) -> argparse.ArgumentParser:
+    """What oslo.config reads of the command line, without what stands in the ini file as well."""
+    conf = cfg.ConfigOpts()
+    conf.register_cli_opts(options)
+    conf([], prog=program, default_config_files=[], default_config_dirs=[])
+    parser: argparse.ArgumentParser = conf._oparser
+    return parser
+
+
+def page(program: str) -> str:
+    """The reference of a program's commands, as markdown."""
+    return "\n".join(
+        line for name, parser in parsers(program).items() for line in _command(program, name, parser)
+    )
+
+
+def anchor(program: str, words: str) -> str:
+    """Where a command stands in the reference."""
+    return re.sub(r"[^a-z0-9]+", "-", f"command {program} {words}".strip().lower())
+
+
+def _command(program: str, words: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    if words and any(isinstance(action, argparse._SubParsersAction) for action in parser._actions):
+        return  # a word that only leads to commands
+    yield f"\n({anchor(program, words)})="
+    yield f"## {program} {words}".rstrip() + "\n"
+    if program == "compute-agent" and words:
+        yield _paragraphs(inspect.getdoc(COMMANDS[words]) or "") + "\n"
+    elif parser.description and words:
+        yield _paragraphs(parser.description) + "\n"
+    yield "```text"
+    own = [action for action in parser._actions if _is_worth_telling(action)]
+    formatter = argparse.HelpFormatter(f"{program} {words}".strip(), width=96)
+    formatter.add_usage(None, own, [], prefix="")
+    yield formatter.format_help().strip()
+    yield "```\n"
+    if own:
+        yield "| | |\n| --- | --- |"
+        for action in own:
+            yield f"| {_names(action)} | {_cell(_help(action))} |"
+        yield ""
+
+
+_COMMON: Final = frozenset(
+    {
+        *("columns", "deferred_help", "empty", "fit_width", "formatter", "help", "max_width", "noindent"),
+        *("prefix", "print_empty", "quote_mode", "sort_columns", "sort_direction", "variables"),
+    }
+)
+"""Options of all commands: how they print, and what they print of it."""
+
+
+def _is_worth_telling(action: argparse.Action) -> bool:
+    """Whether it is this command's own, and not one of how all of them print."""
+    return (
+        action.help is not argparse.SUPPRESS
+        and action.dest not in _COMMON
+        and not isinstance(action, argparse._SubParsersAction)
+    )
+
+
+def _names(action: argparse.Action) -> str:
+    value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
+    if action.choices:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    if not action.option_strings:
+        return f"`{value}`"
+    return ", ".join(f"`{name}{f' {value}' if value else ''}`" for name in action.option_strings)
+
+
+def _help(action: argparse.Action) -> str:
+    text = action.help or ""
+    return (
+        text % {"default": action.default, "prog": "", "type": ""}
+        if "%(" in text
+        else text.replace("%%", "%")
+    )
+
+
+def _paragraphs(text: str) -> str:
+    return _escape(re.sub(r"``?(.+?)``?", r"\1", text))
+
+
+def _cell(text: str) -> str:
+    return _escape(re.sub(r"\s+", " ", text))
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"([\\`*_<>\[\]#|$~{}])", r"\\\1", text)

@@ -1,0 +1,58 @@
+"""Pages that are generated from their sources.
+
+A page says `<!-- generated: options placement -->` on a line of its own; the markdown that the generator of
+that name makes of its arguments stands there before the page is parsed. Generators are plain functions from
+words to markdown, in the modules beside this one; they read the installed packages, their sources and the
+API's description, and no page.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import commands
+import options
+import policies
+import rest
+import sources
+
+ROOT: Final = Path(__file__).parents[2]
+
+GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
+    "options": options.page,
+    "commands": commands.page,
+    "policies": policies.page,
+    "metrics": lambda package: sources.metrics_page(ROOT / package),
+    "messages": lambda package: sources.messages_page(
+        ROOT / package, ROOT / "doc" / "reference" / "messages.yaml"
+    ),
+    "rest": lambda: rest.page(ROOT / "api-ref"),
+}
+
+_MARK: Final = re.compile(r"^<!-- generated: (\w+) *(.*?) *-->$", re.MULTILINE)
+
+
+def expand(text: str) -> str:
+    """A page with what is generated in the place of its marks.
+
+    :raises KeyError: there is no such generator.
+    """
+    return _MARK.sub(lambda mark: GENERATORS[mark[1]](*mark[2].split()), text)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+
+    def read(app: Any, docname: str, content: list[str]) -> None:
+        content[0] = expand(content[0])
+
+    def always_anew(app: Any, env: Any, *_: object) -> list[str]:
+        """The pages whose sources are not the page alone."""
+        return sorted(
+            name for name in env.found_docs if "<!-- generated:" in Path(env.doc2path(name)).read_text()
+        )
+
+    app.connect("source-read", read)
+    app.connect("env-get-outdated", always_anew)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

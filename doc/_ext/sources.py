@@ -1,0 +1,121 @@
+"""What only the sources tell: the metrics that they make and the lines that they log."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric, by the name under which Prometheus has it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+@dataclass(frozen=True, order=True)
+class Message:
+    """One line of the log, as it is written in the source: `%s` stands for what it is about."""
+
+    level: str
+    template: str
+    module: str
+
+
+_KINDS: Final = {
+    "Counter": "counter",
+    "Gauge": "gauge",
+    "Histogram": "histogram",
+    "CounterMetricFamily": "counter",
+    "GaugeMetricFamily": "gauge",
+}
+_LEVELS: Final = {"critical": "error", "error": "error", "exception": "error", "warning": "warning"}
+
+
+def _calls(package: Path) -> Iterator[tuple[str, ast.Call]]:
+    for file in sorted(package.rglob("*.py")):
+        if "migrations" in file.parts:
+            continue
+        module = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                yield module, node
+
+
+def _constant(node: ast.expr | None) -> Any:
+    """The value of a literal; None for what is computed."""
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def metrics(package: Path) -> list[Metric]:
+    """All metrics of a package, by name."""
+    found = []
+    for _, call in _calls(package):
+        kind = _KINDS.get(getattr(call.func, "id", getattr(call.func, "attr", "")))
+        name = _constant(call.args[0]) if call.args else None
+        if kind is None or not isinstance(name, str) or len(call.args) < 2:
+            continue
+        given = next((each.value for each in call.keywords if each.arg in ("labels", "labelnames")), None)
+        labels = _constant(call.args[2] if len(call.args) > 2 else given) or ()
+        suffix = "_total" if kind == "counter" else ""
+        found.append(Metric(f"{name}{suffix}", kind, tuple(labels), str(_constant(call.args[1]))))
+    return sorted(found, key=lambda metric: metric.name)
+
+
+def metrics_page(package: Path) -> str:
+    """A table of metrics, as markdown."""
+    rows = ["| metric | kind | labels | |", "| --- | --- | --- | --- |"]
+    for metric in metrics(package):
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
+    return "\n".join(rows)
+
+
+def messages(package: Path) -> list[Message]:
+    """All lines of level WARNING and above, by level and text; not those whose whole text is computed."""
+    found = set()
+    for module, call in _calls(package):
+        level = _LEVELS.get(getattr(call.func, "attr", ""))
+        logger = getattr(getattr(call.func, "value", None), "id", "")
+        template = _constant(call.args[0]) if call.args else None
+        if (
+            level
+            and logger == "LOG"
+            and isinstance(template, str)
+            and not re.fullmatch(r"(%\w|\W)*", template)
+        ):
+            found.add(Message(level, template, module))
+    return sorted(found)
+
+
+def remedies(file: Path) -> dict[str, str]:
+    """What to do about lines of the log, by their text in the source."""
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def messages_page(package: Path, file: Path) -> str:
+    """The lines of the log of a package with what to do about them, as markdown."""
+    known = remedies(file)
+    lines = []
+    for level, title in (("error", "Errors"), ("warning", "Warnings")):
+        lines.append(f"\n## {title}\n")
+        for message in messages(package):
+            if message.level == level:
+                lines.append(f"`{shown(message.template)}`")
+                lines.append(f": {known.get(message.template, 'The rest of the line says what happened.')}\n")
+    return "\n".join(lines)
+
+
+def shown(template: str) -> str:
+    """A text of the source as a person would look for it: with an ellipsis for what differs each time."""
+    return re.sub(r"%(\([a-z_]+\))?[0-9.]*[a-z]", "…", template)

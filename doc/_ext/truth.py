@@ -1,0 +1,104 @@
+"""Options and commands that a text names exist, and are links to the reference.
+
+`[section] option`, as the documents write it everywhere, and `compute-agent guest run ...` and the like are
+looked up as they stand in the text; what there is not is a warning, and so an error of the build.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import commands
+import options
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+
+LOG = logging.getLogger(__name__)
+
+_OPTION: Final = re.compile(r"^\[([A-Za-z_]+)(:[^\]]+)?\] ([a-z_0-9]+)( = .*)?$")
+
+# Options that a library knows only when it is told which plugin to load, and files of other programs.
+_PLUGINS: Final = frozenset({"keystone_authtoken"})
+
+
+class References(SphinxTransform):
+    """Makes links of the names of options and commands."""
+
+    default_priority = 200
+
+    def apply(self, **_: Any) -> None:
+        """Called by Sphinx for each page."""
+        for node in list(self.document.findall(nodes.literal)):
+            if isinstance(node.parent, nodes.reference | addnodes.pending_xref):
+                continue
+            text = node.astext()
+            target = option_target(text) or command_target(text)
+            if target == UNKNOWN:
+                LOG.warning("there is no %s", text, location=node)
+            elif target and self.env.docname != target[0]:
+                # As a link by label that keeps what it is written in; `ref` would make plain text of it.
+                link = addnodes.pending_xref(
+                    "",
+                    refdomain="std",
+                    reftype="keyword",
+                    reftarget=target[1],
+                    refexplicit=True,
+                    refwarn=True,
+                )
+                link["refdoc"] = self.env.docname
+                node.replace_self(link)
+                link += node
+
+
+UNKNOWN: Final = ("", "")
+
+
+def option_target(text: str) -> tuple[str, str] | None:
+    """The page and the anchor of an option; UNKNOWN if there is none; None if the text does not name one."""
+    named = _OPTION.match(text)
+    if named is None:
+        return None
+    section = named[1] + (":NAME" if named[2] else "")
+    for program in options.PROGRAMS:
+        if named[3] in options.sections(program).get(section, ()):
+            return f"reference/{program}-options", options.anchor(program, section, named[3])
+    return None if section in _PLUGINS else UNKNOWN
+
+
+def command_target(text: str) -> tuple[str, str] | None:
+    """The page and the anchor of a command; UNKNOWN if there is none, or if it does not have an option
+    that is given; None if the text is not a command line.
+    """
+    program, *words = text.split() or [""]
+    if program not in commands.PROGRAMS or not words:
+        return None
+    if words[0] == "--config-file":
+        del words[:2]
+    known = commands.parsers(program)
+    for length in range(len(words), -1, -1):
+        name = " ".join(words[:length])
+        if name in known:
+            if not name and words and not words[0].startswith("-"):
+                return UNKNOWN
+            given = {
+                word.partition("=")[0] for word in _before_dashes(words[length:]) if word.startswith("--")
+            }
+            if given <= set(known[name]._option_string_actions):
+                return f"reference/{program}", commands.anchor(program, name)
+            return UNKNOWN
+    return UNKNOWN
+
+
+def _before_dashes(words: list[str]) -> Iterator[str]:
+    for word in words:
+        if word == "--":
+            return
+        yield word.strip("[]|")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.add_transform(References)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
