@@ -9,6 +9,7 @@ talks to the driver (PEP 249) itself, and on PostgreSQL sends them together
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cache, lru_cache
 from importlib import import_module
 from types import ModuleType
@@ -144,10 +145,11 @@ class Batch:
     def _execute(self, waiting: Sequence[Answer]) -> None:
         connection: Any = self._conn.connection.driver_connection
         for answer in waiting:
-            cursor = connection.cursor()
-            cursor.execute(*answer.statement.text_and_values(self._conn.dialect, answer.values))
-            answer.received = cursor.fetchall() if answer.statement.returns_rows else ()
-            cursor.close()
+            # A cursor of SQLite that is left open by an error is closed by whichever thread collects garbage
+            # next: that one then waits for the thread that uses the connection, which may wait for its lock.
+            with closing(connection.cursor()) as cursor:
+                cursor.execute(*answer.statement.text_and_values(self._conn.dialect, answer.values))
+                answer.received = cursor.fetchall() if answer.statement.returns_rows else ()
 
 
 def places(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:

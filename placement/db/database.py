@@ -191,25 +191,33 @@ class Database:
                     tx.finish()
                     begun.commit()
                     return result
-            except exc.IntegrityError as error:
-                self.names.clear()
-                last: exc.SQLAlchemyError = error
-            except exc.DataError as error:
-                raise InvalidRequest("The request holds a value that the database cannot.") from error
+            # No exception is kept beyond its block: its traceback leads back to this frame, and the circle
+            # would keep all that the transaction used until garbage is collected.
             except exc.SQLAlchemyError as error:
-                if errors.is_too_much(error):
-                    raise InvalidRequest(
-                        "The request names more things than can be handled at once."
-                    ) from error
-                again = errors.is_transient(error) or (errors.is_disconnect(error) and not committing)
-                if not again:
+                if isinstance(error, exc.IntegrityError):
+                    self.names.clear()
+                _refuse_if_hopeless(error, committing=committing)
+                if attempt == self._attempts or time.monotonic() > deadline:
                     raise _unavailable(error) from error
-                last = error
-            LOG.debug("transaction attempt %d failed: %s", attempt, last)
-            if time.monotonic() > deadline:
-                break
+                LOG.debug("transaction attempt %d failed: %s", attempt, error)
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
-        raise _unavailable(last) from last
+        raise AssertionError("not reached")
+
+
+def _refuse_if_hopeless(error: exc.SQLAlchemyError, *, committing: bool) -> None:
+    """Return only if a transaction that failed so may be run again.
+
+    :raises InvalidRequest: it never succeeds.
+    :raises Unavailable: the database does not answer, or its commit may have succeeded.
+    """
+    if isinstance(error, exc.IntegrityError) or errors.is_transient(error):
+        return
+    if isinstance(error, exc.DataError):
+        raise InvalidRequest("The request holds a value that the database cannot.") from error
+    if errors.is_too_much(error):
+        raise InvalidRequest("The request names more things than can be handled at once.") from error
+    if committing or not errors.is_disconnect(error):
+        raise _unavailable(error) from error
 
 
 def _unavailable(error: Exception) -> Unavailable:

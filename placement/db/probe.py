@@ -1,6 +1,7 @@
 """The one question that is asked before every answer, asked as cheaply as the driver can."""
 
 import threading
+from contextlib import closing
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -33,10 +34,9 @@ class Probe:
             try:
                 if connection is None:
                     connection = self._local.connection = self._engine.raw_connection()
-                cursor = connection.cursor()
-                cursor.execute(self._question)
-                (total,) = cursor.fetchone()
-                cursor.close()
+                with closing(connection.cursor()) as cursor:
+                    cursor.execute(self._question)
+                    (total,) = cursor.fetchone()
                 return int(total or 0)
             except self._errors:
                 self._local.connection = None

@@ -1,6 +1,9 @@
 """Transactions: retried when they lose, never repeated when they may have won; failures are told."""
 
+import gc
+import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +73,65 @@ def test_a_row_that_both_inserted_makes_the_loser_start_again(database: Database
         return len(attempts)
 
     assert database.write(work) == 2
+    assert count(database) == 1
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No garbage is collected: what circles keep is there until the test ends."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def open_cursors() -> set[int]:
+    """The cursors of SQLite that still hold their statement, and with it their connection."""
+    found = set()
+    for each in gc.get_objects():
+        if isinstance(each, sqlite3.Cursor):
+            try:
+                each.fetchone()
+            except sqlite3.ProgrammingError:
+                continue  # it is closed
+            found.add(id(each))
+    return found
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_statement_that_failed_leaves_no_open_cursor(database: Database) -> None:
+    row = {"uuid": ONE, "project_id": "p", "user_id": "u", "generation": 1, "updated_at": 0.5}
+    attempts = []
+
+    def work(tx: Transaction) -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            tx.insert(consumers, [row, row])
+        else:
+            tx.insert(consumers, [row])
+
+    before = open_cursors()
+    database.write(work)
+    assert len(attempts) == 2
+    assert open_cursors() == before
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_the_error_of_an_attempt_is_forgotten_when_the_next_succeeds(database: Database) -> None:
+    seen: list[weakref.ref[Exception]] = []
+
+    def work(tx: Transaction) -> None:
+        if not seen:
+            error = exc.IntegrityError("INSERT", {}, Exception("duplicate"))
+            seen.append(weakref.ref(error))
+            try:
+                raise error
+            finally:
+                del error  # or this frame keeps it
+        insert_consumer(tx)
+
+    database.write(work)
+    assert [reference() for reference in seen] == [None]
     assert count(database) == 1
 
 

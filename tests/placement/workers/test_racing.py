@@ -1,0 +1,90 @@
+"""Clients that make and remove the same things at the same time: each is told who won, none is sent away."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.databases import DatabaseServer
+from tests.placement.serving import HEADERS, Service, service
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = 8
+ROUNDS = 40
+UUIDS = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(3)]
+HOST = "00000001-0000-4000-8000-0000000000aa"
+OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
+
+
+class Client(requests.Session):
+    """Sends requests and counts the answers."""
+
+    def __init__(self, running: Service, answers: Counter[tuple[str, int]]) -> None:
+        super().__init__()
+        self.headers.update(HEADERS)
+        self._base = running.base
+        self._answers = answers
+
+    def ask(self, method: str, path: str, **options: Any) -> None:
+        response = self.request(method, self._base + path, timeout=120, **options)
+        self._answers[method, response.status_code] += 1
+
+
+@pytest.fixture
+def running(database_server: DatabaseServer, database_url: str, tmp_path: Path) -> Iterator[Service]:
+    with service(database_url, tmp_path, 2) as running:
+        yield running
+
+
+def race(running: Service, once: Callable[[Client, str], None]) -> Counter[tuple[str, int]]:
+    """Every client does the same to the same few things; how often which request was answered how."""
+    counted = []
+
+    def run() -> None:
+        answers: Counter[tuple[str, int]] = Counter()
+        client = Client(running, answers)
+        for number in range(ROUNDS):
+            once(client, UUIDS[number % len(UUIDS)])
+        counted.append(answers)
+
+    threads = [threading.Thread(target=run) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(counted) == CLIENTS
+    return sum(counted, Counter())
+
+
+def test_providers_that_all_make_and_remove_at_once(running: Service) -> None:
+    def once(client: Client, uuid: str) -> None:
+        client.ask("POST", "/resource_providers", json={"name": uuid, "uuid": uuid})
+        client.ask("DELETE", f"/resource_providers/{uuid}")
+
+    answers = race(running, once)
+    assert set(answers) <= {("POST", 200), ("POST", 409), ("DELETE", 204), ("DELETE", 404)}
+    # each creation that was confirmed was undone once
+    assert answers["POST", 200] == answers["DELETE", 204] > 0
+    assert running.get("/resource_providers")["resource_providers"] == []
+
+
+def test_consumers_that_all_make_and_remove_at_once(running: Service) -> None:
+    setup = Client(running, Counter())
+    setup.ask("POST", "/resource_providers", json={"name": "host", "uuid": HOST})
+    inventory = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
+    setup.ask("PUT", f"/resource_providers/{HOST}/inventories", json=inventory)
+    body = {"allocations": {HOST: {"resources": {"VCPU": 1}}}, "consumer_generation": None, **OWNER}
+
+    def once(client: Client, uuid: str) -> None:
+        client.ask("PUT", f"/allocations/{uuid}", json=body)
+        client.ask("DELETE", f"/allocations/{uuid}")
+
+    answers = race(running, once)
+    assert set(answers) <= {("PUT", 204), ("PUT", 409), ("DELETE", 204), ("DELETE", 404)}
+    assert answers["PUT", 204] == answers["DELETE", 204] > 0
+    assert running.get(f"/resource_providers/{HOST}/usages")["usages"] == {"VCPU": 0}
