@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import socketserver
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -24,6 +25,17 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 class _Handler(WSGIRequestHandler):
     timeout = 10
+
+    def handle(self) -> None:
+        """Answer one request. Who says nothing, or goes away in the middle, is let go without a word."""
+        try:
+            super().handle()
+        except OSError as error:
+            LOG.debug("The connection from %s ended: %s", self.client_address[0], error)
+
+    def get_stderr(self) -> TextIO:
+        """Nothing is shown: all that fails beside the answer's own making is that nobody takes it."""
+        return io.StringIO()
 
     def log_message(self, format: str, *args: Any) -> None:
         LOG.debug(format, *args)
@@ -59,6 +71,14 @@ class HttpServer:
         self._thread.join()
 
     def _serve(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            return self._answer(environ, start_response)
+        except Exception:
+            LOG.exception("A request for %s could not be answered", environ.get("PATH_INFO"))
+            start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
+            return [b"the log of the agent tells more\n"]
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         match environ.get("PATH_INFO"):
             case "/metrics":
                 metrics: Iterable[bytes] = self._metrics(environ, start_response)

@@ -1,10 +1,14 @@
 """/healthz and /metrics."""
 
+import socket
+import struct
+
 import pytest
 import requests
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
+from compute_agent.daemon import http
 from compute_agent.daemon.http import HttpServer
 from compute_agent.pipeline.metrics import Metrics
 
@@ -39,6 +43,56 @@ def test_metrics(server):
 
 def test_other_paths(server):
     assert get(server, "/").status_code == 404
+
+
+def _say_nothing(connection):
+    assert connection.recv(1) == b""  # the server hangs up
+
+
+def _say_half_a_request(connection):
+    connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+    assert connection.recv(1) == b""
+
+
+def _go_away_in_the_middle(connection):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # with a reset
+    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
+    connection.close()
+
+
+def _read_no_further(connection):
+    connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert connection.recv(4) == b"HTTP"
+
+
+@pytest.mark.parametrize(
+    "behave", [_say_nothing, _say_half_a_request, _go_away_in_the_middle, _read_no_further]
+)
+def test_clients_that_idle_leave_no_traceback(monkeypatch, capfd, caplog, behave):
+    monkeypatch.setattr(http._Handler, "timeout", 0.1)
+    more_than_buffers_take = {"status": "ok" * 10_000_000}
+    server = HttpServer("127.0.0.1", 0, CollectorRegistry(), lambda: (True, more_than_buffers_take))
+    server._server.daemon_threads = False  # close() waits for such threads
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        try:
+            behave(connection)
+            assert get(server, "/").status_code == 404  # the connection before this one was taken, too
+        finally:
+            server.close()
+    assert capfd.readouterr() == ("", "")
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+def test_a_failure_in_here_is_answered_and_logged(caplog):
+    def health():
+        raise RuntimeError("no health")
+
+    server = HttpServer("127.0.0.1", 0, CollectorRegistry(), health)
+    try:
+        assert get(server, "/healthz").status_code == 500
+    finally:
+        server.close()
+    assert "A request for /healthz could not be answered" in caplog.text
 
 
 def test_a_port_that_is_taken_is_named(server):

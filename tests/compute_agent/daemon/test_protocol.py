@@ -1,11 +1,15 @@
 """Questions and answers on the UNIX socket."""
 
+import json
+import logging
 import socket
 import stat
 import threading
+import time
 
 import pytest
 
+from compute_agent.daemon import protocol
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, SocketServer, ask
 
 
@@ -61,6 +65,20 @@ def test_somebody_who_says_nothing_does_not_keep_others_waiting(path):
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(path))
         assert ask(path, "echo", {"a": 1}) == {"a": 1}
+
+
+def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeypatch, caplog, capfd):
+    monkeypatch.setattr(protocol._Handler, "timeout", 0.1)
+    caplog.set_level(logging.INFO)
+    more_than_buffers_take = json.dumps({"method": "echo", "params": {"a": "a" * 3_000_000}}) + "\n"
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        connection.sendall(more_than_buffers_take.encode())
+        deadline = time.monotonic() + 20
+        while "did not wait for the answer" not in caplog.text:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert capfd.readouterr().err == ""
 
 
 def test_nobody_there(tmp_path):
