@@ -104,7 +104,7 @@ class ResctrlController:
         moved = self._move(guest, group)
         limited = any(knob.lever in (CACHE_WAYS.name, MEMORY_BANDWIDTH.name) for knob in target.limits)
         if limited and guest.uuid in self._lacking and group in self._common:
-            raise DriverError(f"guest {guest.uuid} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
+            raise DriverError(f"guest {guest} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
         return moved
 
     def _read(self) -> Present:

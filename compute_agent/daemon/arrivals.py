@@ -53,7 +53,7 @@ class Arrivals:
                 if _is_unanswered(event):
                     handled.add_done_callback(lambda _: self._missed())
             except Exception:
-                LOG.exception("A change of guest %s could not be handed over", item[0].guest.uuid)
+                LOG.exception("A change of guest %s could not be handed over", item[0].guest)
 
     def _event(self, change: Change, since: float) -> Event:
         guest = change.guest
@@ -67,7 +67,7 @@ class Arrivals:
                 try:
                     held = self._client().allocations(guest.uuid).resources
                 except PlacementError as error:
-                    LOG.warning("What guest %s may use is not known yet: %s", guest.uuid, error)
+                    LOG.warning("What guest %s may use is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since)
                 return GuestStarted(guest, self._pipeline.world.own_part(held), as_of, since)
 

@@ -42,6 +42,8 @@ class Evictions:
         self._driver = driver
         self._client = client
         self._ended = threading.Event()
+        self._called: dict[str, str] = {}
+        """What the log calls guests, also when they are gone."""
 
     def end(self) -> None:
         """Wait for nothing any more. The next agent goes on."""
@@ -55,12 +57,13 @@ class Evictions:
         guest = self._running(uuid)
         if guest is None:
             return
+        self._called[uuid] = str(guest)
         try:
             self._tell_to_leave(guest)
         except (DriverError, EvictionFailedError) as error:
             if self._runs(guest):
                 raise
-            LOG.info("Guest %s has left, though: %s", uuid, error)
+            LOG.info("Guest %s has left, though: %s", guest, error)
         deadline = time.monotonic() + self.settings.evict_grace
         while self._runs(guest):
             if time.monotonic() >= deadline:
@@ -77,17 +80,18 @@ class Evictions:
         Raises EvictionFailedError if it was not to be done.
         """
         pause, told = _FIRST_PAUSE, ""
+        name = self._called.pop(uuid, uuid)
         while self._running(uuid) is None:
             try:
-                self._give_back(uuid)
+                self._give_back(uuid, name)
                 return
             except PlacementError as error:
                 if str(error) != told:
                     told = str(error)
-                    LOG.warning("What guest %s held is not given back yet: %s", uuid, told)
+                    LOG.warning("What guest %s held is not given back yet: %s", name, told)
             self._wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        LOG.warning("Guest %s was started again: it keeps its allocation", uuid)
+        LOG.warning("Guest %s was started again: it keeps its allocation", name)
 
     def _tell_to_leave(self, guest: Guest) -> None:
         settings = self.settings
@@ -96,14 +100,14 @@ class Evictions:
         else:
             settings.evict_command(guest.uuid)
 
-    def _give_back(self, uuid: str) -> None:
+    def _give_back(self, uuid: str, name: str) -> None:
         held = self._client().allocations(uuid)
         ours = self._pipeline.world.own_part(held.resources)
         if not ours:
             return
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
         self._client().set_allocations(held.without(ours))
-        LOG.info("Guest %s gave back %s", uuid, ours)
+        LOG.info("Guest %s gave back %s", name, self._pipeline.world.told(ours))
 
     def _wait(self, seconds: float) -> None:
         if self._ended.wait(seconds):

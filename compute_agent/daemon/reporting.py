@@ -191,7 +191,7 @@ class ReportLoop:
         self._metrics.reports.labels("refused" if report.refusals else "ok").inc()
         if report.refusals != self.status.refusals:
             for refusal in report.refusals:
-                LOG.warning("Placement refused %s: %s", describe(refusal), refusal.reason)
+                LOG.warning("Placement refused %s: %s", refusal, refusal.reason)
         if report.sent:
             LOG.info("Placement took %d changes", report.sent)
         if not self.status.up:
@@ -240,15 +240,6 @@ def allocations_by_consumer(
     return dict(held)
 
 
-def describe(refusal: Refusal) -> str:
-    """A refused change in a few words."""
-    action = refusal.action
-    if isinstance(action, ReshapePlan):
-        return "Reshape"
-    name = getattr(action, "name", None) or getattr(action, "uuid", "")
-    return f"{type(action).__name__} {name}"
-
-
 def status_document(status: ReportStatus, now: Callable[[], float] = time.time) -> Mapping[str, Any]:
     """The status as the command line shows it."""
     return {
@@ -257,5 +248,5 @@ def status_document(status: ReportStatus, now: Callable[[], float] = time.time) 
         if status.last_success is None
         else round(now() - status.last_success, 1),
         "last_error": status.last_error,
-        "refused": [f"{describe(refusal)}: {refusal.reason}" for refusal in status.refusals],
+        "refused": [f"{refusal}: {refusal.reason}" for refusal in status.refusals],
     }

@@ -180,6 +180,7 @@ class Watermarks:
         have come too late to be heard.
         """
         refused = {}
+        guests = {view.guest.uuid: view.guest for view in views}
         for event in differences(rules, self._executor.state, views):
             try:
                 self._pipeline.submit(event).result(_ANSWER_SECONDS)
@@ -188,7 +189,7 @@ class Watermarks:
             except Exception as error:
                 refused[event] = str(error)
                 if self._refused.get(event) != str(error):
-                    LOG.warning("The limit of guest %s cannot be set right: %s", event.uuid, error)
+                    LOG.warning("The limit of guest %s cannot be set right: %s", guests[event.uuid], error)
         self._refused = refused
 
 

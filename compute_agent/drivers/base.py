@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from compute_agent.naming import called
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
 
@@ -46,6 +47,9 @@ class Guest:
     pid: int
     settings: GuestSettings = GuestSettings()
     details: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return called(self.name, self.uuid)
 
 
 @dataclass(frozen=True, slots=True)

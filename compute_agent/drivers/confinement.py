@@ -5,12 +5,12 @@ A guest without a group cannot be confined in this way: it has None for one.
 
 from __future__ import annotations
 
-from compute_agent.drivers.base import CpuLimits, DriverError
+from compute_agent.drivers.base import CpuLimits, DriverError, Guest
 from compute_agent.drivers.cgroup import Group, agree
 from compute_agent.host import cpuset
 
 
-def other_limits(guest_uuid: str, group: Group | None, wanted: CpuLimits) -> CpuLimits | None:
+def other_limits(guest: Guest, group: Group | None, wanted: CpuLimits) -> CpuLimits | None:
     """The limits of the group where they are not those wanted; None if they agree.
 
     Raises DriverError if a guest that cannot have a quota is to have one.
@@ -18,23 +18,23 @@ def other_limits(guest_uuid: str, group: Group | None, wanted: CpuLimits) -> Cpu
     has = None if group is None else group.cpu_limits()
     if has is None and wanted.quota is not None:
         raise DriverError(
-            f"guest {guest_uuid} cannot be limited to {wanted.quota:g} cores: it is in no cgroup v2 group of"
+            f"guest {guest} cannot be limited to {wanted.quota:g} cores: it is in no cgroup v2 group of"
             " its own with the controller cpu ([cgroup] root)"
         )
     return None if has is None or agree(has, wanted) else has
 
 
-def limit(guest_uuid: str, group: Group | None, wanted: CpuLimits) -> bool:
+def limit(guest: Guest, group: Group | None, wanted: CpuLimits) -> bool:
     """Write the limits that differ, and read them back. True if any did. Raises DriverError."""
-    has = other_limits(guest_uuid, group, wanted)
+    has = other_limits(guest, group, wanted)
     if group is None or has is None:
         return False
     try:
         group.limit_cpu(has, wanted)
     except OSError as error:
-        raise DriverError(f"the CPU limits of guest {guest_uuid} cannot be set: {error}") from error
-    if left := other_limits(guest_uuid, group, wanted):
-        raise DriverError(f"guest {guest_uuid} has {left}, as the kernel did not take {wanted}")
+        raise DriverError(f"the CPU limits of guest {guest} cannot be set: {error}") from error
+    if left := other_limits(guest, group, wanted):
+        raise DriverError(f"guest {guest} has {left}, as the kernel did not take {wanted}")
     return True
 
 
@@ -48,7 +48,7 @@ def other_nodes(group: Group | None, wanted: frozenset[int]) -> frozenset[int] |
     return None if not wanted and has >= group.possible_nodes() else has
 
 
-def bind(guest_uuid: str, group: Group | None, wanted: frozenset[int]) -> bool:
+def bind(guest: Guest, group: Group | None, wanted: frozenset[int]) -> bool:
     """Write the NUMA nodes if they differ, and read them back. True if they did. Raises DriverError."""
     if group is None or other_nodes(group, wanted) is None:
         return False
@@ -57,8 +57,8 @@ def bind(guest_uuid: str, group: Group | None, wanted: frozenset[int]) -> bool:
         group.bind_memory(wanted or group.possible_nodes())
     except OSError as error:
         raise DriverError(
-            f"the memory of guest {guest_uuid} cannot be bound to NUMA nodes {nodes}: {error}"
+            f"the memory of guest {guest} cannot be bound to NUMA nodes {nodes}: {error}"
         ) from error
     if other_nodes(group, wanted) is not None:
-        raise DriverError(f"guest {guest_uuid}: the kernel did not bind its memory to NUMA nodes {nodes}")
+        raise DriverError(f"guest {guest}: the kernel did not bind its memory to NUMA nodes {nodes}")
     return True

@@ -53,9 +53,7 @@ class ProcessDriver:
         self._roster = Roster(Registry(folder))
         known = {record.uuid for record in self._roster.all()}
         for record in launch.lost_guests(folder, known):
-            LOG.warning(
-                "Guest %s (pid %d) runs without a record: taken over", record.uuid, record.identity.pid
-            )
+            LOG.warning("Guest %s (pid %d) runs without a record: taken over", record, record.identity.pid)
             self._roster.add(self._grouped(record))
 
     # What runs
@@ -105,7 +103,7 @@ class ProcessDriver:
         try:
             launch.release(self._roster.child(guest.uuid))
         except BrokenPipeError as error:
-            raise DriverError(f"guest {guest.uuid} was killed before it began") from error
+            raise DriverError(f"guest {guest} was killed before it began") from error
         self._roster.watch(self._roster.known(guest.uuid))
 
     def discard(self, guest: Guest) -> None:
@@ -145,7 +143,7 @@ class ProcessDriver:
         try:
             return self._roster.configure(guest.uuid, settings).guest()
         except OSError as error:
-            raise DriverError(f"the settings of guest {guest.uuid} cannot be recorded: {error}") from error
+            raise DriverError(f"the settings of guest {guest} cannot be recorded: {error}") from error
 
     def stop(self, guest: Guest, timeout: float) -> None:
         """End the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. Gone already is no error."""
@@ -155,7 +153,7 @@ class ProcessDriver:
         while self._roster.is_alive(record) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         if self._roster.is_alive(record):
-            LOG.warning("Guest %s did not end within %s s of SIGTERM: SIGKILL", guest.uuid, timeout)
+            LOG.warning("Guest %s did not end within %s s of SIGTERM: SIGKILL", guest, timeout)
             while self._roster.is_alive(record):
                 _signal(record, signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
@@ -185,7 +183,7 @@ class ProcessDriver:
         """The CPUs of the guest's main thread."""
         cpus = procfs.affinity(self._roster.running(guest.uuid).identity.pid)
         if cpus is None:
-            raise GuestGoneError(f"guest {guest.uuid} has ended")
+            raise GuestGoneError(f"guest {guest} has ended")
         return cpus
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
@@ -195,7 +193,7 @@ class ProcessDriver:
         record = self._roster.running(guest.uuid)
         try:
             if _processes(record)[1]:
-                LOG.warning("Guest %s was moved out of its group: put back", guest.uuid)
+                LOG.warning("Guest %s was moved out of its group: put back", guest)
                 self._grouped(record)
             if record.group is not None:
                 record.group.confine(wanted)
@@ -206,12 +204,10 @@ class ProcessDriver:
                 seen.update(fresh)
                 changed += sum(procfs.pin_threads(pid, wanted) for pid in fresh)
         except OSError as error:
-            raise DriverError(f"guest {guest.uuid} cannot be pinned to {sorted(wanted)}: {error}") from error
+            raise DriverError(f"guest {guest} cannot be pinned to {sorted(wanted)}: {error}") from error
         misplaced = self.cpu_affinity(guest, settings)
         if misplaced:
-            raise DriverError(
-                f"guest {guest.uuid}: the kernel did not take the affinity of {sorted(misplaced)}"
-            )
+            raise DriverError(f"guest {guest}: the kernel did not take the affinity of {sorted(misplaced)}")
         return changed
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
@@ -224,11 +220,11 @@ class ProcessDriver:
 
         Raises DriverError if a guest without a group is to have a quota.
         """
-        return confinement.other_limits(guest.uuid, self._group(guest), wanted)
+        return confinement.other_limits(guest, self._group(guest), wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
         """Write weight and quota of the guest's group where they differ, and read back."""
-        return confinement.limit(guest.uuid, self._group(guest), wanted)
+        return confinement.limit(guest, self._group(guest), wanted)
 
     # Memory
 
@@ -246,9 +242,9 @@ class ProcessDriver:
             LOG.warning(
                 "The memory of guest %s and others like it stays where it is: only a cgroup v2 group with the"
                 " controller cpuset ([cgroup] root) binds it to NUMA nodes",
-                guest.uuid,
+                guest,
             )
-        return confinement.bind(guest.uuid, group, wanted)
+        return confinement.bind(guest, group, wanted)
 
     # Inner parts
 

@@ -19,6 +19,7 @@ from compute_agent.drivers.base import Guest, GuestSettings
 from compute_agent.drivers.cgroup import Group
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import remove_durably, write_durably
+from compute_agent.naming import called
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
 LOG = logging.getLogger(__name__)
@@ -48,6 +49,9 @@ class ProcessRecord:
     log: str = ""
     cgroup: str = ""
     whole_group: bool = False
+
+    def __str__(self) -> str:
+        return called(self.name, self.uuid)
 
     @property
     def group(self) -> Group | None:

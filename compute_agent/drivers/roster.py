@@ -39,7 +39,7 @@ class Roster:
         for record in registry.load():
             self._records[record.uuid] = record
             if self.current(record.uuid) is None:
-                LOG.info("Guest %s (pid %d) ended while nobody looked", record.uuid, record.identity.pid)
+                LOG.info("Guest %s (pid %d) ended while nobody looked", record, record.identity.pid)
                 self.forget(record)
 
     def listen(self, listener: Listener) -> None:
@@ -68,7 +68,7 @@ class Roster:
         """Raises DriverError if one of the processes is the main process of a guest."""
         for record in self.all():
             if record.identity.pid in pids:
-                raise DriverError(f"pid {record.identity.pid} is guest {record.uuid} already")
+                raise DriverError(f"pid {record.identity.pid} is guest {record} already")
 
     def add(self, record: ProcessRecord, child: subprocess.Popen[bytes] | None = None) -> None:
         """Take a guest up, on disk first; its end is not watched yet. Raises OSError.
@@ -112,7 +112,7 @@ class Roster:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
             self._records[guest_uuid] = record
-        LOG.info("Guest %s goes on with main process %d", guest_uuid, heir.pid)
+        LOG.info("Guest %s goes on with main process %d", record, heir.pid)
         try:
             self._registry.save(record)
         except OSError as error:
@@ -165,7 +165,7 @@ class Roster:
         self.forget(record)
         if not record.cgroup and not record.adopted:
             _end_leftovers(record)
-        LOG.info("Guest %s ended%s", record.uuid, "" if status is None else f" with status {status}")
+        LOG.info("Guest %s ended%s", record, "" if status is None else f" with status {status}")
         self._tell(ChangeKind.STOPPED, record)
 
     def forget(self, record: ProcessRecord) -> None:
@@ -192,6 +192,6 @@ class Roster:
 def _end_leftovers(record: ProcessRecord) -> None:
     """Processes that the guest left behind would go on using its CPUs."""
     for pid in procfs.session_members(record.identity.pid):
-        LOG.info("Guest %s ended and left process %d behind: killed", record.uuid, pid)
+        LOG.info("Guest %s ended and left process %d behind: killed", record, pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -92,7 +92,7 @@ class Enforcer:
             )
             for reason in refused:
                 if reason not in entry.refused:
-                    LOG.warning("Guest %s does not get all: %s", uuid, reason)
+                    LOG.warning("Guest %s does not get all: %s", entry.guest, reason)
             entry.refused = refused
         for controller in self._controllers:
             refusals = sum(entry.guest.uuid in controller.refused for entry in self.cache)
@@ -110,7 +110,7 @@ class Enforcer:
             except (DriverError, OSError) as error:
                 difference = str(error)
             if difference is not None:
-                LOG.warning("Guest %s drifted: %s", entry.guest.uuid, difference)
+                LOG.warning("Guest %s drifted: %s", entry.guest, difference)
                 self._metrics.drift.labels(controller.name).inc()
                 entry.pending.add(controller.name)
 

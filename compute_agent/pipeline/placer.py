@@ -48,13 +48,13 @@ class Placer:
         decision = self.decide(entry.guest, entry.allocation, entry.assignment)
         if isinstance(decision, Refusal):
             if entry.refusal != decision.reason:
-                LOG.warning("Guest %s stays where it is: %s", entry.guest.uuid, decision.reason)
+                LOG.warning("Guest %s stays where it is: %s", entry.guest, decision.reason)
             entry.refusal = decision.reason
             return
         entry.refusal = ""
         if decision != entry.assignment:
             self._cache.assign(entry, decision)
-            LOG.info("Guest %s%s", entry.guest.uuid, where(entry))
+            LOG.info("Guest %s%s", entry.guest, where(entry))
 
     def place_unknown(self, entry: CachedGuest) -> None:
         """Keep a guest off the CPUs of others until it is known what it may use."""
@@ -93,7 +93,7 @@ class Placer:
             self._balanced = present
             return
         self._cache.assign(entry, move.assignment)
-        LOG.info("Guest %s is moved, gaining %.1f: it runs%s", move.guest, move.gain, where(entry))
+        LOG.info("Guest %s is moved, gaining %.1f: it runs%s", entry.guest, move.gain, where(entry))
 
     def found(
         self, guest: Guest, observed: frozenset[int], vcpu_cpus: Mapping[int, frozenset[int]]

@@ -212,7 +212,7 @@ class Pipeline:
             self._cache.remove(guest.uuid)
             driver.discard(guest)
             raise
-        LOG.info("Guest %s (pid %d) started%s", guest.uuid, guest.pid, where(entry))
+        LOG.info("Guest %s (pid %d) started%s", guest, guest.pid, where(entry))
         self._finish()
         return view(entry)
 
@@ -221,7 +221,7 @@ class Pipeline:
         guest = driver.adopt(event.uuid, event.name, event.settings, event.origin)
         entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
         self._cache.add(entry)
-        LOG.info("Guest %s (pid %d) adopted%s", guest.uuid, guest.pid, where(entry))
+        LOG.info("Guest %s (pid %d) adopted%s", guest, guest.pid, where(entry))
         self._finish()
         return view(entry)
 
@@ -260,7 +260,7 @@ class Pipeline:
         self._cache.remove(guest.uuid)
         if entry.allocation:
             self._cache.unclaimed[guest.uuid] = Unclaimed(entry.allocation, time.monotonic())
-        LOG.info("Guest %s left", guest.uuid)
+        LOG.info("Guest %s left", guest)
         self._placer.place_refused()
 
     def _read_allocations(self, allocations: Mapping[str, Allocation], as_of: float) -> None:
@@ -271,7 +271,7 @@ class Pipeline:
             entry.as_of = as_of
             allocation = self.world.own_part(held)
             if allocation != entry.allocation:
-                LOG.info("Guest %s holds %s now", uuid, allocation or "nothing")
+                LOG.info("Guest %s holds %s now", entry.guest, self.world.told(allocation))
                 entry.allocation = allocation
                 self._cache.mark(entry)
                 self._placer.place(entry)
@@ -338,7 +338,7 @@ class Pipeline:
             return
         entry = CachedGuest(guest, assignment=assignment, limits=dict(self._limits.get(guest.uuid, {})))
         self._cache.add(entry)
-        LOG.info("Guest %s was not known; the kernel has it%s", guest.uuid, where(entry))
+        LOG.info("Guest %s was not known; the kernel has it%s", guest, where(entry))
 
     def _finish(self) -> None:
         """The end of every event: what is pending goes to the kernel, then the cache goes to the state

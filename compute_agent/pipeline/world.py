@@ -9,6 +9,7 @@ from compute_agent.drivers.base import Guest
 from compute_agent.host.topology import Topology
 from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import Allocation, ProviderNode, ProviderTree
+from compute_agent.naming import called
 from compute_agent.policy import place_nowhere
 from compute_agent.policy.base import Demand, Policy, Request, Supply
 
@@ -49,6 +50,16 @@ class World:
         """The part of an allocation that is on this host's providers."""
         ours = {zone.uuid for zone in self.zones}
         return {uuid: dict(amounts) for uuid, amounts in allocation.items() if uuid in ours}
+
+    def told(self, allocation: Allocation) -> str:
+        """An allocation of this host in words: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
+        names = {zone.uuid: zone.name for zone in self.zones}
+        parts = (
+            ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
+            + f" of {called(names.get(uuid, ''), uuid)}"
+            for uuid, amounts in sorted(allocation.items())
+        )
+        return "; ".join(parts) or "nothing"
 
 
 def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from compute_agent.drivers.base import GuestGoneError
+from compute_agent.naming import called
 from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle, takes
 from compute_agent.qos.evictor import Evictor
 from compute_agent.qos.plan import make_plan
@@ -65,6 +66,8 @@ class Executor:
         self._preview_streaks: Streaks = {}
         self._previewed: frozenset[tuple[type[Act], str]] = frozenset()
         self._shunned: dict[str, float] = {}
+        self._names: dict[str, str] = {}
+        """Of the guests of the latest snapshot, and of those that have been evicted since."""
 
     @property
     def streaks(self) -> Streaks:
@@ -85,9 +88,9 @@ class Executor:
             except GuestGoneError:
                 pass  # forgotten in the first round
             except Exception as error:
-                LOG.error("Guest %s cannot be throttled again: %s", one.guest, error)
+                LOG.error("Guest %s cannot be throttled again: %s", self._called(one.guest), error)
         for eviction in self.state.evictions:
-            LOG.info("The eviction of guest %s goes on", eviction.guest)
+            LOG.info("The eviction of guest %s goes on", self._called(eviction.guest))
             self._begin_eviction(eviction.guest, eviction.metric)
 
     def round(self, snapshot: Snapshot) -> tuple[Act, ...]:
@@ -95,6 +98,8 @@ class Executor:
 
         An action that fails on one guest is told and counted, and the plan is made anew without that guest.
         """
+        leaving = {guest: self._names.get(guest, "") for guest in self.state.evicting}
+        self._names = leaving | {guest.uuid: guest.name for guest in snapshot.guests.values()}
         gone = self._collect_evictions(snapshot.time)
         self.state = self.state.only(snapshot.guests)
         rules = self._rules.only(preview=False)
@@ -144,10 +149,17 @@ class Executor:
         except GuestGoneError:
             return True  # it uses nothing any more, which is more than was asked for
         except Exception as error:  # whatever it is, the next guest may be luckier
-            self._telemetry.record(action, Outcome.FAILED, f"{type(error).__name__}: {error}")
+            self._record(action, Outcome.FAILED, f"{type(error).__name__}: {error}")
             return False
-        self._telemetry.record(action, Outcome.DONE)
+        self._record(action, Outcome.DONE)
         return True
+
+    def _record(self, action: Act, outcome: Outcome, reason: str = "") -> None:
+        name = "" if isinstance(action, SwitchScheduling) else self._names.get(action.guest, "")
+        self._telemetry.record(action, outcome, reason, name)
+
+    def _called(self, guest: str) -> str:
+        return called(self._names.get(guest, ""), guest)
 
     def _set_limit(self, guest: str, knob: Knob, limit: float | None) -> None:
         lever = self._rules.registry.levers.get(knob.lever)
@@ -170,13 +182,13 @@ class Executor:
         gone = []
         for guest, error in self._evictor.finished().items():
             if error is None:
-                LOG.info("Guest %s was evicted", guest)
+                LOG.info("Guest %s was evicted", self._called(guest))
                 gone.append(guest)
                 continue
             metric = next((one.metric for one in self.state.evictions if one.guest == guest), "")
             self.state = self.state.left(guest)
             self._shunned[guest] = time + _SHUNNED_SECONDS
-            self._telemetry.record(Evict(guest, metric, ""), Outcome.FAILED, str(error))
+            self._record(Evict(guest, metric, ""), Outcome.FAILED, str(error))
         return gone
 
     def _preview(self, snapshot: Snapshot) -> None:
@@ -187,7 +199,7 @@ class Executor:
         shown = {(type(action), getattr(action, "guest", "")): action for action in plan}
         for key, action in shown.items():
             if key not in self._previewed:
-                self._telemetry.record(action, Outcome.PREVIEW)
+                self._record(action, Outcome.PREVIEW)
         self._previewed = frozenset(shown)
 
     def _keep(self, state: QosState) -> None:

@@ -47,7 +47,7 @@ class Entitlement:
 
 @dataclass(frozen=True, slots=True)
 class GuestUsage:
-    """A guest: who it is, and what it uses.
+    """A guest: who it is, and what it uses. ``name`` is for people.
 
     ``rank`` is that of its class, ``protected`` says that it must not be acted on (dedicated CPUs, a high
     class), ``started`` is a time in seconds on any clock that all guests share. ``usage`` is in the units of
@@ -62,6 +62,7 @@ class GuestUsage:
     started: float = 0.0
     entitlements: Mapping[Knob, Entitlement] = field(default_factory=dict)
     usage: Mapping[Series, float] = field(default_factory=dict)
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ def build_subject(
     settings = guest.settings
     facts = GuestUsage(
         uuid=guest.uuid,
+        name=guest.name,
         qos_class=settings.qos_class,
         rank=classes.rank(settings.qos_class),
         priority=settings.priority,

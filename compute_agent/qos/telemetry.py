@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from compute_agent.naming import called
 from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
 from compute_agent.qos.snapshot import Series, Snapshot
 from compute_agent.qos.state import QosState
@@ -78,21 +79,22 @@ class Telemetry:
         """The latest events, oldest first."""
         return tuple(self._events)
 
-    def record(self, action: Act, outcome: Outcome, reason: str = "") -> None:
-        """Tell of an action."""
+    def record(self, action: Act, outcome: Outcome, reason: str = "", name: str = "") -> None:
+        """Tell of an action; ``name`` is that of the guest."""
         kind = _kind(action)
         guest = "" if isinstance(action, SwitchScheduling) else action.guest
         metric = action.metric if isinstance(action, Evict | Throttle) else ""
         self._actions.labels(kind, metric, outcome).inc()
-        self._events.append(Event(time.time(), kind, outcome, str(action), guest, metric, reason))
+        text = str(action).replace(guest, called(name, guest), 1) if guest else str(action)
+        self._events.append(Event(time.time(), kind, outcome, text, guest, metric, reason))
         if outcome is Outcome.FAILED:
             # What is tried in each round need not be told in each.
             again = self._failures.get((kind, guest)) == reason
-            LOG.log(logging.DEBUG if again else logging.ERROR, "Failed: %s: %s", action, reason)
+            LOG.log(logging.DEBUG if again else logging.ERROR, "Failed: %s: %s", text, reason)
             self._failures[kind, guest] = reason
         else:
             self._failures.pop((kind, guest), None)
-            LOG.info("%s: %s", "Preview" if outcome is Outcome.PREVIEW else "Watermark", action)
+            LOG.info("%s: %s", "Preview" if outcome is Outcome.PREVIEW else "Watermark", text)
 
     def show(self, snapshot: Snapshot, state: QosState) -> None:
         """Set the gauges at the end of a round."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from compute_agent.inventory.tree import STOCK_NAMES, ProviderTree, with_stock_names
+from compute_agent.naming import called
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
@@ -47,10 +48,21 @@ MAX_ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A change that Placement did not take, and why: for the log, ``status`` and the metrics."""
+    """A change that Placement did not take, and why: for the log, ``status`` and the metrics.
+
+    ``provider`` is the name of the provider that it is about, where the action does not tell.
+    """
 
     action: Action | ReshapePlan
     reason: str
+    provider: str = ""
+
+    def __str__(self) -> str:
+        """What was refused, in a few words."""
+        if isinstance(self.action, ReshapePlan):
+            return "Reshape"
+        name = getattr(self.action, "name", self.provider)
+        return f"{type(self.action).__name__} {called(name, getattr(self.action, 'uuid', name))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +349,8 @@ class _Execution:
         return None
 
     def _refuse(self, action: Action, reason: str) -> None:
-        self._refusals.append(Refusal(action, reason))
+        known = self._providers.get(getattr(action, "uuid", ""))
+        self._refusals.append(Refusal(action, reason, "" if known is None else known.name))
         match action:
             case CreateProvider(uuid=uuid):
                 self._missing.add(uuid)

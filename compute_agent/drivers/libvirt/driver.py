@@ -147,7 +147,7 @@ class LibvirtDriver:
             tuning.persist_pins(settings)
         self._untold.discard(guest.pid)
         if left := known.process.misplaced(settings):
-            raise DriverError(f"guest {guest.uuid} has threads that cannot be pinned: {sorted(left)}")
+            raise DriverError(f"guest {guest} has threads that cannot be pinned: {sorted(left)}")
         return len(misplaced)
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
@@ -184,7 +184,7 @@ class LibvirtDriver:
                 if has is not None:
                     tuning.limit(has, goal, group)
             if left := known.other_limits(wanted):
-                raise DriverError(f"guest {guest.uuid} has {left}, as libvirt did not make it {goal}")
+                raise DriverError(f"guest {guest} has {left}, as libvirt did not make it {goal}")
         return True
 
     # Memory
@@ -214,12 +214,12 @@ class LibvirtDriver:
                     if not domain.isActive():  # an error as well if it is libvirtd that is away
                         raise
                     known.refused = wanted
-                    LOG.warning("The memory of guest %s stays where it is: %s", guest.uuid, error)
+                    LOG.warning("The memory of guest %s stays where it is: %s", guest, error)
                     return False
                 known.binding, known.refused = Binding(RESTRICTIVE, nodes), None
                 known.definition = tuning.persist_binding(known.definition, nodes)
             if (left := known.other_nodes(wanted)) is not None:
-                raise DriverError(f"the memory of guest {guest.uuid} is still bound to nodes {sorted(left)}")
+                raise DriverError(f"the memory of guest {guest} is still bound to nodes {sorted(left)}")
         return True
 
     # Life
@@ -238,7 +238,7 @@ class LibvirtDriver:
                 LOG.warning("%s", error)  # a paused guest, for example; there is the other way still
             while known.is_alive:
                 if time.monotonic() >= deadline:
-                    LOG.warning("Guest %s did not shut down within %s s: destroyed", guest.uuid, timeout)
+                    LOG.warning("Guest %s did not shut down within %s s: destroyed", guest, timeout)
                     with self._on_domain(known, "cannot be destroyed") as domain:
                         domain.destroy()
                     return
@@ -251,20 +251,20 @@ class LibvirtDriver:
         with self._lock:
             known = self._running.get(guest.uuid)
         if known is None or known.guest.pid != guest.pid:
-            raise GuestGoneError(f"guest {guest.uuid} has ended")
+            raise GuestGoneError(f"guest {guest} has ended")
         return known
 
     def _known(self, guest: Guest) -> Running:
         """The guest in the table. Raises GuestGoneError if it is not this one that runs."""
         known = self._entry(guest)
         if not known.is_alive:
-            raise GuestGoneError(f"guest {guest.uuid} has ended")
+            raise GuestGoneError(f"guest {guest} has ended")
         return known
 
     def _threads(self, guest: Guest) -> Mapping[int, qemu.Role]:
         threads = self._known(guest).process.threads()
         if not threads:
-            raise GuestGoneError(f"guest {guest.uuid} has ended")
+            raise GuestGoneError(f"guest {guest} has ended")
         return threads
 
     @contextlib.contextmanager
@@ -274,12 +274,12 @@ class LibvirtDriver:
         domain = self._connection.domain(guest_uuid)
         try:
             if domain is None:
-                raise GuestGoneError(f"guest {guest_uuid} has ended")
+                raise GuestGoneError(f"guest {known.guest} has ended")
             yield domain
         except libvirt.libvirtError as error:
             if not self._is_active(known):
-                raise GuestGoneError(f"guest {guest_uuid} has ended") from error
-            raise DriverError(f"guest {guest_uuid} {failing}: {error}") from error
+                raise GuestGoneError(f"guest {known.guest} has ended") from error
+            raise DriverError(f"guest {known.guest} {failing}: {error}") from error
 
     def _tuning(self, domain: Any) -> Tuning:
         return Tuning(self._connection.libvirt, domain, self._connection.host_cpus)
@@ -383,11 +383,11 @@ class LibvirtDriver:
         guest = Guest(guest_uuid, self.name, description.name, process.identity.pid, description.settings)
         if known is None or known.guest != guest:
             for problem in description.problems:
-                LOG.warning("Metadata of guest %s: %s", guest_uuid, problem)
+                LOG.warning("Metadata of guest %s: %s", guest, problem)
         same = known is not None and known.process is process
         return Running(guest, process, definition, binding, known.refused if known and same else None)
 
     def _tell(self, kind: ChangeKind, guest: Guest) -> None:
-        LOG.debug("Guest %s (pid %d) %s", guest.uuid, guest.pid, kind)
+        LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
         if self._listener is not None:
             self._listener(Change(kind, guest))

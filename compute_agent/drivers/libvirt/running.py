@@ -53,7 +53,7 @@ class Running:
                     continue
                 except OSError as error:
                     raise DriverError(
-                        f"thread {tid} of guest {self.guest.uuid} cannot be pinned: {error}"
+                        f"thread {tid} of guest {self.guest} cannot be pinned: {error}"
                     ) from error
 
     def other_limits(self, wanted: CpuLimits) -> CpuLimits | None:
@@ -65,10 +65,10 @@ class Running:
         if has is not None:
             return None if agree(has, self.definition.within(wanted)) else has
         if not self.is_alive:
-            raise GuestGoneError(f"guest {self.guest.uuid} has ended")
+            raise GuestGoneError(f"guest {self.guest} has ended")
         if wanted.quota is not None:
             raise DriverError(
-                f"guest {self.guest.uuid} cannot be limited to {wanted.quota:g} cores: libvirt made no cgroup"
+                f"guest {self.guest} cannot be limited to {wanted.quota:g} cores: libvirt made no cgroup"
                 " with the controller cpu for it"
             )
         return None
@@ -81,7 +81,7 @@ class Running:
             return None
         allowed = procfs.memory_nodes(self.guest.pid)
         if allowed is None:
-            raise GuestGoneError(f"guest {self.guest.uuid} has ended")
+            raise GuestGoneError(f"guest {self.guest} has ended")
         if allowed == self.binding.nodes == wanted:
             return None
         everywhere = procfs.nodes_with_memory()

@@ -26,6 +26,7 @@ from compute_agent.drivers.libvirt.definition import (
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
 from compute_agent.drivers.libvirt.qemu import Role
 from compute_agent.host import cpuset
+from compute_agent.naming import called
 
 LOG = logging.getLogger(__name__)
 
@@ -111,7 +112,8 @@ class Tuning:
         return replace(has, shares=shares, noted=noted)
 
     def _not_persisted(self, what: str, error: Exception) -> None:
-        LOG.warning("The definition of guest %s keeps its %s: %s", self._domain.UUIDString(), what, error)
+        guest = called(self._domain.name(), self._domain.UUIDString())
+        LOG.warning("The definition of guest %s keeps its %s: %s", guest, what, error)
 
     def _persist_pins(self, settings: CpuSettings, config: int) -> None:
         """Every write makes libvirtd write a file: only what differs is written."""

@@ -103,6 +103,10 @@ class Agent:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(SECONDS)
 
+    def reload(self):
+        """Have it read the configuration again, and report at once."""
+        self.process.send_signal(signal.SIGHUP)
+
     def close(self):
         if self.process is not None:
             self.kill()

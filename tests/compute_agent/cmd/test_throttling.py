@@ -120,11 +120,11 @@ def test_a_domain_is_evicted_and_gives_back_what_it_held(
     agent, numa_node, claim, client, libvirtd, uid, write_ini
 ):
     claim(uid, VCPU=1)
-    libvirtd.run(uid, vcpus=1, metadata=BATCH)
+    name = libvirtd.run(uid, vcpus=1, metadata=BATCH).name()
     agent.wait_for(lambda: [guest["uuid"] for guest in agent.ask("guest", "list")] == [uid])
     # The host uses more than a thousandth of its memory. Nobody in the guest listens to ACPI.
     lines = {"watermark:memory": "metric = memory_usage\nevict = 0.1%\nfor_samples = 1"}
     write_ini("libvirt.ini", **sections(libvirtd, **lines, qos="interval = 0.3\nevict_grace = 0.5"))
     agent.wait_for(lambda: not client.allocations(uid).resources)
     assert libvirtd.connection.listAllDomains() == []
-    agent.wait_for(lambda: f"Guest {uid} was evicted" in agent.log())
+    agent.wait_for(lambda: f"Guest {name} ({uid}) was evicted" in agent.log())
