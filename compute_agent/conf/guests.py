@@ -11,8 +11,10 @@ GUESTS_OPTS = [
             ("libvirt", "QEMU domains of the libvirtd on this host"),
             ("process", "plain processes, started by the agent or adopted"),
         ],
-        help="What a guest is on this host. Unless set: libvirt where libvirt-python is installed and"
-        " libvirtd has its socket, else process.",
+        help="What a guest is on this host. Unless set: what it was when the agent ran last; at first libvirt"
+        " where libvirt-python is installed and the libvirtd of [libvirt] uri has its socket, else process. A"
+        " host without process guests comes to have domains by itself when libvirtd does; everything else"
+        " takes this option, and a restart.",
     ),
     cfg.StrOpt(
         "unallocated",

@@ -167,7 +167,7 @@ class Methods:
     def guest_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All guests."""
         _load(_EmptySchema(), params)
-        return [guest_document(view) for view in self._agent.pipeline.views()]
+        return [guest_document(view) for view in self._views()]
 
     def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """One guest, by uuid or name."""
@@ -312,8 +312,15 @@ class Methods:
             raise RequestError(f"the agent is busy: no answer within {ANSWER_SECONDS} s") from error
         return guest_document(view)
 
+    def _views(self) -> list[GuestView]:
+        try:
+            self._agent.pipeline.check_taken_over()
+        except DriverError as error:
+            raise RequestError(str(error)) from error
+        return self._agent.pipeline.views()
+
     def _find(self, wanted: str) -> GuestView:
-        views = self._agent.pipeline.views()
+        views = self._views()
         found = [view for view in views if view.guest.uuid == wanted] or [
             view for view in views if view.guest.name == wanted
         ]

@@ -87,6 +87,7 @@ class Auditor:
         """What is wrong, and what was done about it. Raises PlacementError, DriverError: nothing is done as
         long as it is not known what is held and what runs.
         """
+        self._pipeline.check_taken_over()
         world = self._pipeline.world
         reader = Reporter(self._client, {}, lambda owned: None)
         reported = reader.reported(world.tree.root.uuid)

@@ -33,7 +33,8 @@ from compute_agent.daemon.resctrl_groups import group_documents
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
-from compute_agent.drivers.factory import open_driver
+from compute_agent.drivers.base import Driver
+from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
@@ -80,7 +81,9 @@ class Agent:
         """
         self._load_conf = load_conf
         self._conf = load_conf()
+        self._fixed = _fixed(self._conf)
         self._config_error = ""
+        self._notices: list[str] = []
         folder = Path(self._conf.state_path)
         self._resctrl = open_resctrl(self._conf, acting=True)
         world = build_world(self._conf, control=self._resctrl.control)
@@ -90,7 +93,8 @@ class Agent:
         self.metrics = Metrics()
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         self._state = StateFile(folder / STATE_FILE)
-        self.driver = open_driver(self._conf, folder / GUESTS_FOLDER)
+        self.driver = self._open_driver(folder)
+        self.metrics.driver_up.set_function(lambda: not self.driver.absence)
         self._controllers = build_controllers(self._conf, self.driver, self._resctrl)
         self.pipeline = Pipeline(world, self.driver, self._controllers, self._state.keep_guests, self.metrics)
         self.client = PlacementClient.from_conf(self._conf)
@@ -217,6 +221,8 @@ class Agent:
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
             return str(error)
         self._conf, self._controllers = conf, controllers
+        for warning in self._warnings():
+            LOG.warning("%s", warning)
         self._use_resctrl(resctrl)
         self._reports.interval = conf.compute.update_resources_interval
         self._reports.longest_pause = conf.placement.report_retry_maximum
@@ -236,11 +242,13 @@ class Agent:
             "provider_uuid": world.tree.root.uuid,
             **status_document(self._reports.status),
             "config_error": self._config_error,
+            "warnings": self._warnings(),
             "policy": self._conf.policy.name,
             "driver": self.driver.name,
+            "driver_status": self._driver_status(),
             "cache_control": f"off: {self._resctrl.off}" if self._resctrl.off else "on",
             "cache_monitoring": f"off: {self._monitoring.off}" if self._monitoring.off else "on",
-            "guests": len(views),
+            "guests": len(views) if self.pipeline.has_taken_over else None,
             "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
             "refused_guests": [view.guest.uuid for view in views if view.refusal],
             "pending_guests": [view.guest.uuid for view in views if view.pending],
@@ -261,6 +269,8 @@ class Agent:
         document = {
             "status": "ok" if alive else "the worker is dead",
             "placement": status_document(self._reports.status)["placement"],
+            "driver": self.driver.name,
+            "driver_status": self._driver_status(),
             "config_error": self._config_error,
         }
         return alive, document
@@ -290,6 +300,36 @@ class Agent:
         """Seconds that a guest has to end."""
         return float(self._conf.guests.stop_timeout)
 
+    def _open_driver(self, folder: Path) -> Driver:
+        """The driver of this host, which is remembered. Raises DriverError, OSError."""
+        last, conf = self._state.state, self._conf
+        choice = choose(
+            conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests)
+        )
+        LOG.info("Guests are those of driver %s", choice.name)
+        if choice.notice:
+            LOG.warning("%s", choice.notice)
+            self._notices.append(choice.notice)
+        driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER)
+        try:
+            self._state.keep_driver(choice.name)
+        except OSError as error:
+            LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
+            self.metrics.state_failures.inc()
+        return driver
+
+    def _warnings(self) -> list[str]:
+        """What an operator should know beside errors: how the driver was chosen, what waits for a restart."""
+        waiting = [
+            f"{name} was changed, and takes effect when the agent is restarted"
+            for name, value in _fixed(self._conf).items()
+            if value != self._fixed[name]
+        ]
+        return [*self._notices, *waiting]
+
+    def _driver_status(self) -> str:
+        return f"away: {absence}" if (absence := self.driver.absence) else "up"
+
     def _use_resctrl(self, resctrl: Resctrl) -> None:
         if resctrl.off != self._resctrl.off:
             LOG.info("Cache and bandwidth control is %s", f"off: {resctrl.off}" if resctrl.off else "on")
@@ -306,6 +346,15 @@ class Agent:
             *(_content(system / name) for name in ("cpu/online", "node/online")),
             cache_control.signature(self._conf),
         )
+
+
+def _fixed(conf: cfg.ConfigOpts) -> dict[str, str | None]:
+    """The options that say what guests are: they stay as they were at the start of the agent."""
+    return {
+        "[guests] driver": conf.guests.driver,
+        "[libvirt] uri": conf.libvirt.uri,
+        "[cgroup] root": conf.cgroup.root,
+    }
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -105,6 +105,11 @@ class Driver(Protocol):
 
     name: str
 
+    @property
+    def absence(self) -> str:
+        """Why what the guests depend on (libvirtd) cannot be asked now; empty if it can."""
+        ...
+
     def guests(self) -> Sequence[Guest]:
         """The guests that run now. Raises DriverError as long as that cannot be learnt."""
         ...

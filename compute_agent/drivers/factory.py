@@ -1,37 +1,90 @@
-"""Which driver this host has."""
+"""Which driver this host has, and opening it.
+
+Unless the configuration names one it is libvirt where libvirtd can be had. But guests that run must not be
+forgotten because libvirtd is away when the agent starts: a host that had domains has domains, and one that
+has processes keeps them, until somebody says otherwise.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from oslo_config import cfg
 
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import Driver, DriverError
 from compute_agent.drivers.cgroup import CgroupRoot
+from compute_agent.drivers.libvirt import address
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
 
-LOG = logging.getLogger(__name__)
-
-LIBVIRT_SOCKETS = (Path("/run/libvirt/libvirt-sock"), Path("/run/libvirt/virtqemud-sock"))
+_LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
 
 
-def open_driver(conf: cfg.ConfigOpts, folder: Path) -> Driver:
-    """The driver of the configuration. Process guests are recorded in ``folder``.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The name of a driver, and what an operator should know about how it was chosen (empty: nothing)."""
+
+    name: str
+    notice: str = ""
+
+
+def choose(configured: str | None, usable: bool, remembered: str, guests: int) -> Choice:
+    """The driver to use: ``configured`` is that of the options, ``usable`` whether libvirtd can be had.
+
+    ``remembered`` is the driver that this host had last (empty: none is known), with so many ``guests``. It
+    stays unless the option says otherwise; only a host without process guests may come to have domains by
+    itself.
+    """
+    if configured is not None:
+        if remembered in ("", configured):
+            return Choice(configured)
+        return Choice(
+            configured,
+            f"Guests are those of driver {configured} from now on, as [guests] driver says. The {guests} of"
+            f" driver {remembered} run on where they are, but are not looked after any more, and audit shows"
+            " what they hold as allocations without guest",
+        )
+    found = _LIBVIRT if usable else _PROCESS
+    if remembered in ("", found):
+        return Choice(found)
+    if remembered == _LIBVIRT:
+        return Choice(
+            _LIBVIRT,
+            "libvirtd cannot be had, but the guests of this host are domains, and so the driver stays"
+            f" {_LIBVIRT} and waits for it. If they are to be processes from now on, set [guests] driver ="
+            f" {_PROCESS}",
+        )
+    if remembered != _PROCESS:
+        return Choice(remembered)  # a newer version may have had it; opening it says what to do
+    if guests:
+        return Choice(
+            _PROCESS,
+            f"libvirtd is here, but the {guests} guests of this host are processes, and so the driver stays"
+            f" {_PROCESS}. If they are to be domains from now on, set [guests] driver = {_LIBVIRT}",
+        )
+    return Choice(
+        _LIBVIRT,
+        f"Guests are domains from now on, as libvirtd is here and there was no process guest left. If they"
+        f" are to be processes, set [guests] driver = {_PROCESS}",
+    )
+
+
+def libvirtd_is_usable(uri: str) -> bool:
+    """Whether libvirt-python is installed and the libvirtd with this URI has its socket on this host."""
+    return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, address.sockets(uri)))
+
+
+def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path) -> Driver:
+    """The driver of that name. Process guests are recorded in ``folder``.
 
     Raises DriverError for one that cannot be had, OSError.
     """
-    name = conf.guests.driver or default_name()
-    LOG.info("Guests are those of driver %s", name)
-    if name == LibvirtDriver.name:
-        return LibvirtDriver(conf.libvirt.uri)
-    groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root else None
-    return ProcessDriver(folder, groups)
-
-
-def default_name() -> str:
-    """The name of the driver to use where none is configured."""
-    usable = importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, LIBVIRT_SOCKETS))
-    return LibvirtDriver.name if usable else ProcessDriver.name
+    match name:
+        case LibvirtDriver.name:
+            return LibvirtDriver(conf.libvirt.uri)
+        case ProcessDriver.name:
+            groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root else None
+            return ProcessDriver(folder, groups)
+    raise DriverError(f"there is no driver {name!r}: set [guests] driver to {_LIBVIRT} or {_PROCESS}")

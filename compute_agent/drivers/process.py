@@ -58,6 +58,11 @@ class ProcessDriver:
 
     # What runs
 
+    @property
+    def absence(self) -> str:
+        """Empty: processes depend on nobody."""
+        return ""
+
     def guests(self) -> Sequence[Guest]:
         """The guests that run now."""
         return [record.guest() for record in self._roster.all()]

@@ -16,6 +16,11 @@ class Metrics:
         self.event_failures = Counter(
             "compute_agent_event_failures", "Events whose handling failed.", ["event"], registry=self.registry
         )
+        self.driver_up = Gauge(
+            "compute_agent_driver_up",
+            "Whether what the guests depend on (libvirtd) can be asked (1) or not (0).",
+            registry=self.registry,
+        )
         self.guests = Gauge("compute_agent_guests", "Guests known to the agent.", registry=self.registry)
         self.unallocated_guests = Gauge(
             "compute_agent_unallocated_guests",

@@ -44,11 +44,12 @@ class SavedGuest:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that is kept."""
+    """Everything that is kept. ``driver`` is the name of the one whose the guests are; empty: not known."""
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
     owned: Ownership = field(default_factory=dict)
     qos: QosState = field(default_factory=QosState)
+    driver: str = ""
 
 
 class StateFile:
@@ -65,6 +66,16 @@ class StateFile:
     def state(self) -> State:
         """The state as it was last set or read."""
         return self._state
+
+    def keep_driver(self, driver: str) -> None:
+        """Replace the driver; guests of another one are forgotten with it. Raises OSError, and the next call
+        tries again.
+        """
+        with self._lock:
+            changed = self._state.driver not in ("", driver)
+            guests = {} if changed else self._state.guests
+            self._state = replace(self._state, driver=driver, guests=guests)
+            self._write()
 
     def keep_guests(self, guests: Mapping[str, SavedGuest]) -> None:
         """Replace the part on guests; durable when this returns. Raises OSError, and the next call tries
@@ -126,6 +137,7 @@ def dump(state: State) -> bytes:
             for uuid, owned in sorted(state.owned.items())
         },
         "qos": qos.to_json(state.qos),
+        "driver": state.driver,
     }
     # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
     return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}).encode()
@@ -147,6 +159,7 @@ def parse(content: bytes) -> State:
                 for uuid, owned in data["owned"].items()
             },
             qos=qos.from_json(data["qos"]) if "qos" in data else QosState(),
+            driver=str(data.get("driver", "")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error

@@ -110,6 +110,12 @@ class Pipeline:
         """Whether the guests that run are known: the driver has answered."""
         return self._saved is None and self._thread.is_alive()
 
+    def check_taken_over(self) -> None:
+        """Raises DriverError as long as it is not known which guests run: no answer would be none at all."""
+        if not self.has_taken_over:
+            reason = self._driver.absence or "the agent is about to look"
+            raise DriverError(f"it is not known which guests run: {reason}")
+
     @property
     def is_alive(self) -> bool:
         """Whether the worker runs."""

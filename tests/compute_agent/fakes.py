@@ -11,6 +11,7 @@ class FakeDriver:
     """Guests with a few threads each, and a kernel that remembers their affinities."""
 
     name = "fake"
+    absence = ""
 
     def __init__(self, cpus):
         self.cpus = frozenset(cpus)

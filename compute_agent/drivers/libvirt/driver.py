@@ -78,13 +78,20 @@ class LibvirtDriver:
 
     # What runs
 
+    @property
+    def absence(self) -> str:
+        """Why libvirtd cannot be asked now; empty if it can."""
+        if self._listed and self._connection.is_open:
+            return ""
+        return self._absence or f"libvirtd at {self._connection.uri} does not answer"
+
     def guests(self) -> Sequence[Guest]:
         """The domains that run now; as far as is known, while libvirtd is away.
 
         Raises DriverError if it has not been there yet.
         """
         if not self._listed:
-            raise DriverError(self._absence or f"libvirtd at {self._connection.uri} has not answered yet")
+            raise DriverError(self.absence)
         with self._lock:
             running = list(self._running.values())
         return [it.guest for it in running if it.is_alive]

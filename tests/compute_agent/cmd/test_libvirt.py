@@ -92,14 +92,14 @@ def test_libvirtd_may_go_and_come_back_and_drift_is_repaired_then(agent, domain,
         agent.kill()
         agent.start()  # without libvirtd, and without forgetting the guest
         agent.wait_for(lambda: "cannot be taken over" in agent.log())
-        assert agent.ask("guest", "list") == []
-        done = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "9")
-        assert done.returncode == 1
+        for command in (("guest", "list"), ("guest", "run", "--uuid", uid, "--", "sleep", "9")):
+            assert agent.cli(*command).returncode == 1
         assert places(pid) == (DEDICATED, SHARED)
     finally:
         libvirtd.start()
     (domain,) = libvirtd.connection.listAllDomains()
-    agent.wait_for(lambda: [guest["pid"] for guest in agent.ask("guest", "list")] == [pid])
+    agent.wait_for(lambda: agent.status()["guests"] == 1)
+    assert [guest["pid"] for guest in agent.ask("guest", "list")] == [pid]
     domain.pinEmulator((True, True))
     agent.wait_for(lambda: places(pid) == (DEDICATED, SHARED))
 

@@ -7,7 +7,7 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.drivers import factory
 from compute_agent.drivers.base import DriverError
-from compute_agent.drivers.libvirt import connection
+from compute_agent.drivers.libvirt import address, connection
 
 
 @pytest.fixture
@@ -20,19 +20,73 @@ def conf(tmp_path):
     return load
 
 
-def test_process_guests_are_the_default_without_libvirtd(conf, tmp_path, monkeypatch):
-    monkeypatch.setattr(factory, "LIBVIRT_SOCKETS", (tmp_path / "libvirt-sock",))
-    driver = factory.open_driver(conf(""), tmp_path / "guests")
-    assert driver.name == "process"
-    driver.close()
+@pytest.mark.parametrize(
+    ("configured", "usable", "remembered", "guests", "name", "words"),
+    [
+        (None, False, "", 0, "process", ()),
+        (None, True, "", 0, "libvirt", ()),
+        ("process", True, "", 0, "process", ()),
+        ("libvirt", False, "", 0, "libvirt", ()),
+        (None, True, "libvirt", 3, "libvirt", ()),
+        (None, False, "process", 3, "process", ()),
+        # libvirtd is away: what was there last stays, with guests or without.
+        (None, False, "libvirt", 3, "libvirt", ("waits for it", "set [guests] driver = process")),
+        (None, False, "libvirt", 0, "libvirt", ("waits for it", "set [guests] driver = process")),
+        # libvirtd came: processes are not forgotten, but where there are none domains may be.
+        (None, True, "process", 2, "process", ("the 2 guests", "set [guests] driver = libvirt")),
+        (None, True, "process", 0, "libvirt", ("set [guests] driver = process",)),
+        # The option decides, and says what that means.
+        ("process", True, "libvirt", 3, "process", ("The 3 of driver libvirt", "not looked after any more")),
+        ("libvirt", False, "process", 1, "libvirt", ("The 1 of driver process", "not looked after any more")),
+        ("libvirt", False, "libvirt", 3, "libvirt", ()),
+    ],
+)
+def test_a_driver_stays_until_the_option_says_otherwise(configured, usable, remembered, guests, name, words):
+    choice = factory.choose(configured, usable, remembered, guests)
+    assert choice.name == name
+    assert all(word in choice.notice for word in words)
+    assert bool(choice.notice) == bool(words)
 
 
-@pytest.mark.parametrize(("module", "name"), [(object(), "libvirt"), (None, "process")])
-def test_libvirt_is_the_default_where_it_can_be_used(tmp_path, monkeypatch, module, name):
-    (tmp_path / "libvirt-sock").touch()
-    monkeypatch.setattr(factory, "LIBVIRT_SOCKETS", (tmp_path / "no", tmp_path / "libvirt-sock"))
+def test_a_driver_that_is_not_known_is_refused_with_what_to_do(conf, tmp_path):
+    choice = factory.choose(None, True, "firecracker", 1)
+    with pytest.raises(DriverError, match=r"no driver 'firecracker': set \[guests\] driver"):
+        factory.open_driver(choice.name, conf(""), tmp_path / "guests")
+
+
+@pytest.mark.parametrize(
+    ("module", "socket", "usable"), [(object(), True, True), (None, True, False), (object(), False, False)]
+)
+def test_libvirtd_is_usable_with_its_library_and_its_socket(tmp_path, monkeypatch, module, socket, usable):
+    if socket:
+        (tmp_path / "libvirt-sock").touch()
     monkeypatch.setattr(importlib.util, "find_spec", {"libvirt": module}.get)
-    assert factory.default_name() == name
+    assert factory.libvirtd_is_usable(f"qemu:///system?socket={tmp_path}/libvirt-sock") is usable
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("qemu:///system", ["/run/libvirt/libvirt-sock", "/run/libvirt/virtqemud-sock"]),
+        ("qemu+unix:///system", ["/run/libvirt/libvirt-sock", "/run/libvirt/virtqemud-sock"]),
+        ("qemu:///session", ["/run/user/7/libvirt/libvirt-sock", "/run/user/7/libvirt/virtqemud-sock"]),
+        ("qemu:///system?mode=direct&socket=/srv/a%20b", ["/srv/a b"]),
+        ("qemu+ssh://host/system", []),
+        ("qemu://host/system?socket=/x", []),
+        ("qemu:///embed?root=/x", []),
+        ("qemu://[", []),
+        ("", []),
+    ],
+)
+def test_the_sockets_of_a_uri(monkeypatch, uri, found):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert list(map(str, address.sockets(uri))) == found
+
+
+def test_the_session_of_a_user_without_a_runtime_folder_is_in_the_cache(monkeypatch):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert str(address.sockets("qemu:///session")[0]) == "/home/ann/.cache/libvirt/libvirt-sock"
 
 
 def test_libvirt_without_its_python_library_is_refused_and_the_library_named(conf, tmp_path, monkeypatch):
@@ -41,7 +95,7 @@ def test_libvirt_without_its_python_library_is_refused_and_the_library_named(con
 
     monkeypatch.setattr(connection.importlib, "import_module", import_module)
     with pytest.raises(DriverError, match="cannot be used: No module named 'libvirt'"):
-        factory.open_driver(conf("[guests]\ndriver = libvirt\n"), tmp_path / "guests")
+        factory.open_driver("libvirt", conf(""), tmp_path / "guests")
 
 
 def test_the_uri_of_libvirtd_is_an_option(conf):

@@ -53,6 +53,7 @@ STATES = st.builds(
         st.lists(st.builds(Eviction, st.text(), st.text())).map(tuple),
         st.sampled_from([True, False, None]),
     ),
+    driver=st.text(),
 )
 
 GUESTS = {"a": SavedGuest({"rp": {"PCPU": 1}}, Assignment((frozenset({1}),), frozenset({3}), (1,)))}
@@ -82,9 +83,10 @@ def path(tmp_path):
     return tmp_path / "state.json"
 
 
-def test_a_file_of_an_agent_that_had_no_watermarks_is_read():
+@pytest.mark.parametrize("part", ["qos", "driver"])
+def test_a_file_of_an_agent_that_kept_less_is_read(part):
     content = json.loads(dump(State(GUESTS)))
-    del content["data"]["qos"]
+    del content["data"][part]
     content["sha256"] = hashlib.sha256(
         json.dumps(content["data"], sort_keys=True, separators=(",", ":")).encode()
     ).hexdigest()
@@ -97,6 +99,14 @@ def test_it_survives_the_process(path):
     state = StateFile(path).state
     assert state == State(GUESTS, {"rp": Owned(frozenset({"PCPU"}))})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_guests_are_forgotten_with_their_driver_and_not_before(path):
+    StateFile(path).keep_guests(GUESTS)
+    for driver, guests in (("libvirt", GUESTS), ("libvirt", GUESTS), ("process", {})):
+        StateFile(path).keep_driver(driver)
+        state = StateFile(path).state
+        assert (state.driver, state.guests) == (driver, guests)
 
 
 def test_nothing_is_written_when_nothing_changed(path):
