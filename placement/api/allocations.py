@@ -16,7 +16,8 @@ from placement.schemas import allocation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.store import allocations as store
 from placement.store import consumers
-from placement.store.allocations import Allocation, Claim
+from placement.store.allocations import Allocation
+from placement.store.claims import Claim
 from placement.store.consumers import ANY_GENERATION, Owner
 
 blueprint = Blueprint("allocations", __name__)

@@ -17,44 +17,29 @@ from placement.db.tables import (
     resource_classes,
     resource_providers,
 )
-from placement.exceptions import Conflict, InvalidRequest, NotFound
+from placement.exceptions import InvalidRequest, NotFound
 from placement.model.world import Inventory
 from placement.store import consumers as consumer_store
-from placement.store.consumers import Generation, Owner
-
-Resources = Mapping[str, int]
-ByProvider = Mapping[str, Resources]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """All that one consumer shall hold from now on: amounts by provider uuid and resource class.
-
-    ``generation`` is the consumer's as the client knows it, None for a new
-    consumer, :data:`~placement.store.consumers.ANY_GENERATION` before 1.28. With
-    ``owner`` None (before 1.8) a new consumer belongs to ``default_owner``. With
-    ``keeps_type`` (before 1.38) the type of a known consumer stays.
-    """
-
-    consumer: str
-    resources: ByProvider
-    generation: Generation
-    owner: Owner
-    keeps_owner: bool = False
-    keeps_type: bool = False
-
-    @property
-    def takes(self) -> bool:
-        """Whether it holds anything."""
-        return any(self.resources.values())
+from placement.store.claims import Claim, Holding, Stock, check
+from placement.store.consumers import Owner
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """The consumers that existed, by uuid, and the providers they hold something of: id and uuid."""
+    """The consumers that existed, by uuid, and all that they hold."""
 
     consumers: Mapping[str, consumer_store.Row]
-    held: Mapping[int, str]
+    holdings: Sequence[Holding] = ()
+
+    @property
+    def provider_ids(self) -> set[int]:
+        """The providers that they hold something of."""
+        return {each.provider_id for each in self.holdings}
+
+    @property
+    def providers(self) -> set[str]:
+        """As :attr:`provider_ids`, by uuid."""
+        return {each.provider for each in self.holdings}
 
 
 def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
@@ -71,24 +56,25 @@ def lock_claimed(tx: Transaction, claims: Sequence[Claim], more: Iterable[str] =
     """Check the generations, make new consumers, lock all that the claims touch: consumers first."""
     # Consumers that the client calls new most often are: looked up only if they cannot be inserted.
     new_only = all(claim.generation is None and claim.takes for claim in claims)
-    locked = Locked({}, {}) if tx.optimistic and new_only else _lock(tx, [claim.consumer for claim in claims])
+    looked_up = () if tx.optimistic and new_only else [claim.consumer for claim in claims]
+    locked = _lock(tx, looked_up)
     known = locked.consumers
     for claim in claims:
         consumer_store.check_generation(claim.consumer, known.get(claim.consumer), claim.generation)
     new = {claim.consumer: claim.owner for claim in claims if claim.takes and claim.consumer not in known}
     consumer_store.create(tx, new)
     named = {uuid for claim in claims for uuid in claim.resources}
-    tx.lock({*locked.held.values(), *named, *more})
+    tx.lock({*locked.providers, *named, *more})
     return locked
 
 
 def _lock(tx: Transaction, uuids: Collection[str]) -> Locked:
     if not uuids:
-        return Locked({}, {})
+        return Locked({})
     consumers_locked = consumer_store.lock(tx, uuids)
     held = tx.queue(_held_by(len(uuids)), placed("uuid", uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
-    return Locked(known, {number: uuid for number, uuid in held.rows})  # noqa: C416  # rows are not pairs
+    return Locked(known, [Holding(*row) for row in held.rows])
 
 
 def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> None:
@@ -96,11 +82,15 @@ def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> No
     classes = _class_ids(tx, claims)
     _remove(tx, [row.id for row in locked.consumers.values()])
     stocks = _read_stocks(tx, {uuid for claim in claims for uuid in claim.resources})
-    _check_capacity(claims, stocks, classes)
+    check(claims, stocks, classes, locked.holdings)
     _insert(tx, claims, stocks, classes)
     _update_consumers(tx, claims, locked.consumers)
-    tx.changed((stock.provider_id for stock in stocks.values()), generation=True, usage_only=True)
-    tx.changed(locked.held, generation=False, usage_only=True)
+    # Who only moves away does not raise a generation, who gives all back does: clients count on both.
+    emptied = {claim.consumer for claim in claims if not claim.takes}
+    left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
+    raised = left.union(stock.provider_id for stock in stocks.values())
+    tx.changed(raised, generation=True, usage_only=True)
+    tx.changed(locked.provider_ids - raised, generation=False, usage_only=True)
 
 
 def _class_ids(tx: Transaction, claims: Sequence[Claim]) -> dict[str, int]:
@@ -120,11 +110,17 @@ def _class_ids(tx: Transaction, claims: Sequence[Claim]) -> dict[str, int]:
 @lru_cache(KEPT_SIZES)
 def _held_by(count: int) -> Prepared:
     return Prepared(
-        sa.select(allocations.c.provider_id, resource_providers.c.uuid)
+        sa.select(
+            consumers.c.uuid,
+            resource_providers.c.id,
+            resource_providers.c.uuid,
+            allocations.c.resource_class_id,
+            allocations.c.used,
+        )
+        .select_from(allocations)
         .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .where(consumers.c.uuid.in_(places("uuid", count)))
-        .distinct()
     )
 
 
@@ -171,67 +167,21 @@ def _stock(count: int) -> Prepared:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Stock:
-    """What a provider has of each class (by id), and how much of it is used by others than the claimants."""
-
-    provider_id: int
-    inventories: dict[int, Inventory]
-    used: dict[int, int]
-
-
-def _read_stocks(tx: Transaction, uuids: Collection[str]) -> dict[str, _Stock]:
+def _read_stocks(tx: Transaction, uuids: Collection[str]) -> dict[str, Stock]:
     """The stocks of those of the providers that exist."""
-    stocks: dict[str, _Stock] = {}
+    stocks: dict[str, Stock] = {}
     if uuids:
         found = tx.queue(_stock(len(uuids)), placed("uuid", uuids))
         for uuid, number, class_id, used, *values in found.rows:
-            stock = stocks.setdefault(uuid, _Stock(number, {}, {}))
+            stock = stocks.setdefault(uuid, Stock(number, {}, {}))
             if class_id is not None:
                 stock.inventories[class_id] = Inventory(*values)
                 stock.used[class_id] = int(used)
     return stocks
 
 
-def _check_capacity(
-    claims: Sequence[Claim], stocks: Mapping[str, _Stock], classes: Mapping[str, int]
-) -> None:
-    """Refuse what the (locked) providers cannot give; the claims of one request add up.
-
-    :raises InvalidRequest: there is no such provider.
-    :raises Conflict: it has no such inventory or not enough of it.
-    """
-    for claim in claims:
-        for uuid in claim.resources:
-            if uuid not in stocks:
-                raise InvalidRequest(f"Allocation for resource provider '{uuid}' that does not exist.")
-    for claim in claims:
-        for uuid, resources in claim.resources.items():
-            stock = stocks[uuid]
-            for name, amount in resources.items():
-                number = classes[name]
-                inventory = stock.inventories.get(number)
-                if inventory is None:
-                    raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
-                _check_amount(inventory, uuid, name, amount, stock.used[number])
-                stock.used[number] += amount
-
-
-def _check_amount(inventory: Inventory, uuid: str, name: str, amount: int, used: int) -> None:
-    if inventory.accepts(amount, used):
-        return
-    what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
-    if inventory.portions(amount):
-        raise _refusal(f"{what} The requested amount would exceed the capacity.")
-    raise _refusal(f"{what} The requested amount would violate inventory constraints.")
-
-
-def _refusal(why: str) -> Conflict:
-    return Conflict(f"Unable to allocate inventory: {why}")
-
-
 def _insert(
-    tx: Transaction, claims: Sequence[Claim], stocks: Mapping[str, _Stock], classes: Mapping[str, int]
+    tx: Transaction, claims: Sequence[Claim], stocks: Mapping[str, Stock], classes: Mapping[str, int]
 ) -> None:
     rows = [
         {
@@ -301,10 +251,10 @@ def delete(tx: Transaction, consumer: str) -> None:
     if not locked.consumers:
         raise NotFound(f"No allocations for consumer '{consumer}'")
     ids = [row.id for row in locked.consumers.values()]
-    tx.lock(locked.held.values())
+    tx.lock(locked.providers)
     _remove(tx, ids)
     consumer_store.remove(tx, ids)
-    tx.changed(locked.held, generation=False, usage_only=True)
+    tx.changed(locked.provider_ids, generation=False, usage_only=True)
 
 
 @dataclass(frozen=True, slots=True)

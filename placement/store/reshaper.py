@@ -7,7 +7,7 @@ from placement import exceptions
 from placement.db.database import Transaction
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
 from placement.store import allocations, inventories, providers
-from placement.store.allocations import Claim
+from placement.store.claims import Claim
 from placement.store.inventories import Values
 
 
@@ -48,5 +48,5 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
     allocations.write_claims(tx, claims, locked)
     for uuid, new in wanted.items():
         inventories.remove_others(tx, rows[uuid], new.inventories, set(present[uuid].scalars))
-        # Clients count on it: generations go up for each of the two changes of inventories.
-        tx.changed([rows[uuid].id], generation=True)
+        # Clients count on it: generations go up for each of the two changes, of which one needs inventories.
+        tx.changed([rows[uuid].id], generation=bool(new.inventories))

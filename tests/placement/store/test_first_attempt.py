@@ -8,7 +8,7 @@ from placement.db.database import Database
 from placement.db.engine import PoolOptions
 from placement.exceptions import ConcurrentUpdate, Conflict
 from placement.store import allocations, providers
-from placement.store.allocations import Claim
+from placement.store.claims import Claim
 from placement.store.consumers import Owner
 
 CONSUMER = "00000001-0000-4000-8000-00000000c0de"

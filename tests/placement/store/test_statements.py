@@ -8,7 +8,7 @@ import pytest
 from placement.db.batch import Batch
 from placement.db.database import Database, Transaction
 from placement.store import aggregates, allocations, inventories, providers, traits
-from placement.store.allocations import Claim
+from placement.store.claims import Claim
 from placement.store.consumers import Owner
 from placement.store.inventories import Values
 

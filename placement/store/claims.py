@@ -1,0 +1,101 @@
+"""What consumers shall hold, and whether the providers can give it: data and a decision, no database."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from placement.exceptions import Conflict, InvalidRequest
+from placement.model.world import Inventory
+from placement.store.consumers import Generation, Owner
+
+Resources = Mapping[str, int]
+ByProvider = Mapping[str, Resources]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """All that one consumer shall hold from now on: amounts by provider uuid and resource class.
+
+    ``generation`` is the consumer's as the client knows it, None for a new
+    consumer, :data:`~placement.store.consumers.ANY_GENERATION` before 1.28. With
+    ``keeps_owner`` (before 1.8) a known consumer stays whose it is, with
+    ``keeps_type`` (before 1.38) of which type it is.
+    """
+
+    consumer: str
+    resources: ByProvider
+    generation: Generation
+    owner: Owner
+    keeps_owner: bool = False
+    keeps_type: bool = False
+
+    @property
+    def takes(self) -> bool:
+        """Whether it holds anything."""
+        return any(self.resources.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One amount that a claimant holds until now: the uuid of the consumer, id and uuid of the provider."""
+
+    consumer: str
+    provider_id: int
+    provider: str
+    class_id: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """What a provider has of each class (by id), and how much of it others than the claimants use."""
+
+    provider_id: int
+    inventories: dict[int, Inventory]
+    used: dict[int, int]
+
+
+def check(
+    claims: Sequence[Claim],
+    stocks: Mapping[str, Stock],
+    class_ids: Mapping[str, int],
+    given_back: Iterable[Holding],
+) -> None:
+    """Refuse what the providers cannot give.
+
+    Of each class of a provider, the claimants together may hold what the others leave of its capacity.
+    Where they held more (the total went down since, say) they may hold as much as they held: nothing gets
+    worse by it, and guests can move away.
+
+    :param stocks: by the uuids of those providers that exist.
+    :param class_ids: of all classes that the claims name.
+    :raises InvalidRequest: there is no such provider.
+    :raises Conflict: it has no such inventory or not enough of it.
+    """
+    for claim in claims:
+        for uuid in claim.resources:
+            if uuid not in stocks:
+                raise InvalidRequest(f"Allocation for resource provider '{uuid}' that does not exist.")
+    held: Counter[tuple[int, int]] = Counter()
+    for each in given_back:
+        held[each.provider_id, each.class_id] += each.used
+    taken: Counter[tuple[int, int]] = Counter()
+    for claim in claims:
+        for uuid, resources in claim.resources.items():
+            stock = stocks[uuid]
+            for name, amount in resources.items():
+                number = class_ids[name]
+                inventory = stock.inventories.get(number)
+                if inventory is None:
+                    raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
+                what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
+                if not inventory.portions(amount):
+                    raise _refusal(f"{what} The requested amount would violate inventory constraints.")
+                which = (stock.provider_id, number)
+                taken[which] += amount
+                if taken[which] > max(inventory.capacity - stock.used[number], held[which]):
+                    raise _refusal(f"{what} The requested amount would exceed the capacity.")
+
+
+def _refusal(why: str) -> Conflict:
+    return Conflict(f"Unable to allocate inventory: {why}")

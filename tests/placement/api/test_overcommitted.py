@@ -1,0 +1,200 @@
+"""Providers of which more is used than there is: what makes it no worse is accepted, anything else is not.
+
+The rule: a request that replaces allocations is refused if of some class that it names of some provider more
+would be used afterwards than its capacity, and more than was used before.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.databases import DatabaseServer
+from tests.placement.running import Admin, application
+
+OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+EXCEEDED = "The requested amount would exceed the capacity."
+Amounts = dict[str, dict[str, int]]
+
+
+@pytest.fixture(scope="module")
+def admin(database_server: DatabaseServer, database_template: str) -> Iterator[Admin]:
+    url = database_server.clone(database_template)
+    yield Admin(application(url))
+    database_server.drop_database(url)
+
+
+@dataclass
+class Situation:
+    """Some providers and consumers of a test's own, and what is known of them."""
+
+    admin: Admin
+    providers: list[str] = field(default_factory=lambda: [str(uuid4()) for _ in range(2)])
+    consumers: list[str] = field(default_factory=lambda: [str(uuid4()) for _ in range(3)])
+    capacities: Amounts = field(default_factory=dict)
+    held: dict[str, Amounts] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for provider in self.providers:
+            answer = self.admin("POST", "/resource_providers", json={"name": provider, "uuid": provider})
+            assert answer.status_code == 200
+            self.describe(provider, {"VCPU": 8, "DISK_GB": 8})
+
+    def inventories(self, provider: str, totals: dict[str, int]) -> dict[str, Any]:
+        shown = self.admin("GET", f"/resource_providers/{provider}").json
+        inventories = {name: {"total": total} for name, total in totals.items()}
+        return {"resource_provider_generation": shown["generation"], "inventories": inventories}
+
+    def describe(self, provider: str, totals: dict[str, int]) -> None:
+        """Change how much there is of everything."""
+        body = self.inventories(provider, totals)
+        answer = self.admin("PUT", f"/resource_providers/{provider}/inventories", json=body)
+        assert answer.status_code == 200, answer.text
+        self.capacities[provider] = dict(totals)
+
+    def claim(self, wanted: dict[str, Amounts], *, one_by_one: bool = False) -> tuple[int, str]:
+        """Status and text of the answer, with PUT if there is one consumer and it is wanted."""
+        bodies = {consumer: self._body(consumer, amounts) for consumer, amounts in wanted.items()}
+        if one_by_one and len(bodies) == 1:
+            ((consumer, body),) = bodies.items()
+            answer = self.admin("PUT", f"/allocations/{consumer}", json=body)
+        else:
+            answer = self.admin("POST", "/allocations", json=bodies)
+        return answer.status_code, answer.text
+
+    def reshape(self, totals: Amounts, wanted: dict[str, Amounts]) -> tuple[int, str]:
+        """Status and text of the answer."""
+        body = {
+            "inventories": {provider: self.inventories(provider, each) for provider, each in totals.items()},
+            "allocations": {consumer: self._body(consumer, amounts) for consumer, amounts in wanted.items()},
+        }
+        answer = self.admin("POST", "/reshaper", json=body)
+        return answer.status_code, answer.text
+
+    def _body(self, consumer: str, amounts: Amounts) -> dict[str, Any]:
+        generation = self.admin("GET", f"/allocations/{consumer}").json.get("consumer_generation")
+        allocations = {provider: {"resources": resources} for provider, resources in amounts.items()}
+        return {"allocations": allocations, "consumer_generation": generation, **OWNER}
+
+    def expect(self, capacities: Amounts, wanted: dict[str, Amounts]) -> int:
+        """The status that the rule demands; if it is success, what is known afterwards."""
+        after = {**self.held, **wanted}
+        worse = any(
+            _used(after, provider, name) > capacities[provider][name]
+            and _used(after, provider, name) > _used(self.held, provider, name)
+            for amounts in wanted.values()
+            for provider, resources in amounts.items()
+            for name in resources
+        )
+        if not worse:
+            self.capacities, self.held = capacities, after
+        return 409 if worse else 204
+
+    def shown(self) -> dict[str, Amounts]:
+        """What the service says that each consumer holds."""
+        everything = {}
+        for consumer in self.consumers:
+            allocations = self.admin("GET", f"/allocations/{consumer}").json["allocations"]
+            everything[consumer] = {
+                provider: dict(each["resources"]) for provider, each in allocations.items()
+            }
+        return everything
+
+
+def _used(held: dict[str, Amounts], provider: str, name: str) -> int:
+    return sum(amounts.get(provider, {}).get(name, 0) for amounts in held.values())
+
+
+TOTALS = st.fixed_dictionaries({"VCPU": st.integers(1, 8), "DISK_GB": st.integers(1, 8)})
+RESOURCES = st.dictionaries(st.sampled_from(["VCPU", "DISK_GB"]), st.integers(1, 6), min_size=1)
+AMOUNTS = st.dictionaries(st.integers(0, 1), RESOURCES)
+WANTED = st.dictionaries(st.integers(0, 2), AMOUNTS, min_size=1)
+STEPS = st.one_of(
+    st.tuples(st.just("describe"), st.integers(0, 1), TOTALS),
+    st.tuples(st.just("claim"), WANTED, st.booleans()),
+    st.tuples(st.just("claim"), WANTED, st.booleans()),
+    st.tuples(st.just("reshape"), st.dictionaries(st.integers(0, 1), TOTALS, min_size=1), WANTED),
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(steps=st.lists(STEPS, min_size=4, max_size=16))
+def test_a_request_is_accepted_exactly_if_it_makes_nothing_worse(admin: Admin, steps: list[Any]) -> None:
+    world = Situation(admin)
+
+    def named(wanted: dict[int, dict[int, dict[str, int]]]) -> dict[str, Amounts]:
+        return {
+            world.consumers[consumer]: {world.providers[number]: each for number, each in amounts.items()}
+            for consumer, amounts in wanted.items()
+        }
+
+    for kind, *step in steps:
+        if kind == "describe":
+            world.describe(world.providers[step[0]], step[1])
+        elif kind == "claim":
+            wanted = named(step[0])
+            status, text = world.claim(wanted, one_by_one=step[1])
+            assert status == world.expect(world.capacities, wanted), text
+        else:
+            totals = {world.providers[number]: each for number, each in step[0].items()}
+            wanted = named(step[1])
+            status, text = world.reshape(totals, wanted)
+            assert status == world.expect({**world.capacities, **totals}, wanted), text
+    assert world.shown() == {consumer: world.held.get(consumer, {}) for consumer in world.consumers}
+
+
+def test_a_guest_can_be_moved_away_from_where_more_is_used_than_there_is(admin: Admin) -> None:
+    world = Situation(admin)
+    source, target = world.providers
+    guest, migration, _ = world.consumers
+    assert world.claim({guest: {source: {"VCPU": 8}}})[0] == 204
+    world.describe(source, {"VCPU": 4, "DISK_GB": 8})
+    # as Nova does it: the migration takes over what the guest holds, the guest holds what it will need
+    assert world.claim({guest: {target: {"VCPU": 8}}, migration: {source: {"VCPU": 8}}}) == (204, "")
+    assert world.shown() == {guest: {target: {"VCPU": 8}}, migration: {source: {"VCPU": 8}}, _: {}}
+    # and back, when the migration has failed
+    assert world.claim({guest: {source: {"VCPU": 8}}, migration: {}}) == (204, "")
+    status, text = world.claim({guest: {source: {"VCPU": 8}}, migration: {source: {"VCPU": 1}}})
+    assert (status, EXCEEDED in text) == (409, True)
+
+
+def test_what_others_hold_too_much_entitles_nobody_to_more(admin: Admin) -> None:
+    world = Situation(admin)
+    host, _ = world.providers
+    one, other, _ = world.consumers
+    assert world.claim({one: {host: {"VCPU": 5}}, other: {host: {"VCPU": 3}}})[0] == 204
+    world.describe(host, {"VCPU": 4, "DISK_GB": 8})
+    for wanted, status in [
+        ({one: {host: {"VCPU": 6}}}, 409),  # 9 of 4
+        ({one: {host: {"VCPU": 3}}}, 204),  # 6 of 4, where 8 were
+        ({one: {host: {"VCPU": 4}}}, 409),  # 7 of 4: that 8 were once does not count
+        ({one: {host: {"VCPU": 2}}, other: {host: {"VCPU": 4}}}, 204),  # from one to the other
+        ({one: {host: {"VCPU": 2, "DISK_GB": 8}}}, 204),  # of another class there is enough
+        ({one: {host: {"VCPU": 2}}, other: {}}, 204),
+        ({one: {host: {"VCPU": 4}}}, 204),  # all that there is
+        ({one: {host: {"VCPU": 5}}}, 409),
+    ]:
+        answered, text = world.claim(wanted, one_by_one=True)
+        assert answered == status, (wanted, text)
+
+
+def test_portions_are_kept_where_more_is_used_than_there_is(admin: Admin) -> None:
+    world = Situation(admin)
+    host, _ = world.providers
+    guest, *_ = world.consumers
+    assert world.claim({guest: {host: {"VCPU": 8}}})[0] == 204
+    body = world.inventories(host, {"VCPU": 4})
+    body["inventories"]["VCPU"]["max_unit"] = 6
+    assert admin("PUT", f"/resource_providers/{host}/inventories", json=body).status_code == 200
+    status, text = world.claim({guest: {host: {"VCPU": 8}}})
+    assert (status, "would violate inventory constraints" in text) == (409, True)
+    assert world.claim({guest: {host: {"VCPU": 6}}}) == (204, "")
