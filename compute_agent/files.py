@@ -1,11 +1,94 @@
-"""Files that are whole after a crash: the old content or the new one, never a part."""
+"""The agent's own files: whole after a crash (the old content or the new one, never a part), and nobody
+else's. A folder or a file that another user could have made or changed is not used.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
+
+MOST_ASIDE = 5
+"""Files of one name that are kept aside; the oldest go."""
+
+LARGEST = 64 << 20
+"""Bytes of a file that are read into memory."""
+
+_ASIDE = ".damaged-"
+
+
+class UnsafeFileError(OSError):
+    """A file or folder that somebody else may have made or may change; with what to do about it."""
+
+
+def secure_folder(folder: Path) -> None:
+    """Make ``folder`` if it is absent (mode 0750), and see that nobody else can put anything in its place.
+
+    Raises UnsafeFileError if somebody else owns it or one of those above it, or may write there; OSError.
+    """
+    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    check_folder(folder)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises UnsafeFileError as secure_folder() does; OSError if there is no such folder."""
+    real = folder.resolve(strict=True)
+    for part in (real, *real.parents):
+        status = part.stat()
+        if status.st_uid not in _trusted():
+            raise UnsafeFileError(
+                f"{part} belongs to user {status.st_uid}, who could replace what the agent keeps in {folder}:"
+                f" chown it to user {os.geteuid()}, or choose another folder"
+            )
+        # Above the folder itself a group may be trusted (that of the user, mostly), and in a folder such as
+        # /tmp nobody can rename what others have.
+        shared = stat.S_IWOTH | (stat.S_IWGRP if part == real else 0)
+        if status.st_mode & shared and (part == real or not status.st_mode & stat.S_ISVTX):
+            raise UnsafeFileError(
+                f"{part} (mode {stat.S_IMODE(status.st_mode):04o}) can be written by others, who could"
+                f" replace what the agent keeps in {folder}: chmod {'go' if part == real else 'o'}-w {part}"
+            )
+
+
+def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
+    """The descriptor of a regular file of our own, not of what a symbolic link leads to.
+
+    ``flags`` and ``mode`` are those of open(2). Raises UnsafeFileError, OSError.
+    """
+    try:
+        # A FIFO that somebody put there is not to be waited for.
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _odd(path) from error
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _odd(path)
+        if status.st_uid not in _trusted() or status.st_mode & stat.S_IWOTH:
+            raise UnsafeFileError(
+                f"{path} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o}), so that"
+                " others decide what is in it: move it away, or chown and chmod it"
+            )
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_own(path: Path) -> bytes:
+    """The content of a file of our own. Raises UnsafeFileError, OSError."""
+    with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OSError(errno.EFBIG, f"larger than {LARGEST} bytes", str(path))
+    return content
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -28,6 +111,21 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     sync_folder(path.parent)
 
 
+def put_aside(path: Path) -> Path:
+    """Rename a file that cannot be used, so that somebody can look at it; its new name.
+
+    Of each name the last `MOST_ASIDE` are kept. Raises OSError.
+    """
+    aside = path.with_name(f"{path.name}{_ASIDE}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
+    os.rename(path, aside)
+    sync_folder(path.parent)
+    names = sorted(name for name in os.listdir(path.parent) if name.startswith(path.name + _ASIDE))
+    for name in names[:-MOST_ASIDE]:
+        with contextlib.suppress(OSError):
+            os.unlink(path.with_name(name))
+    return aside
+
+
 def remove_durably(path: Path) -> None:
     """Remove ``path`` so that it stays removed after a power cut; an absent file is no error."""
     path.unlink(missing_ok=True)
@@ -41,3 +139,13 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _trusted() -> frozenset[int]:
+    """The users whose files are believed: our own, and root, who could do anything anyway."""
+    return frozenset({0, os.geteuid()})
+
+
+def _odd(path: Path) -> UnsafeFileError:
+    kind = "a symbolic link" if path.is_symlink() else "no regular file"
+    return UnsafeFileError(f"{path} is {kind} and is not used: move it away")

@@ -22,6 +22,13 @@ def _add_wishes(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals and name not in os.environ:
+        raise argparse.ArgumentTypeError(f"there is no variable {name} here; write {name}=VALUE")
+    return name, value if equals else os.environ[name]
+
+
 def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
 
@@ -59,13 +66,28 @@ class GuestRun(_GuestStart):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--env",
+            action="append",
+            default=[],
+            type=_variable,
+            metavar="NAME[=VALUE]",
+            help="a variable of the guest's environment, with the value that it has here unless one is given;"
+            " may be given several times. Guests have PATH, HOME, USER, LOGNAME, SHELL, LANG and"
+            " COMPUTE_AGENT_GUEST (their uuid) anyway, and nothing of the environment of the agent",
+        )
         parser.add_argument("--cwd", default=os.getcwd(), help="working folder; this one by default")
         parser.add_argument("command", nargs="+", metavar="COMMAND", help="program and arguments, after --")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to start it."""
-        params = {**self.settings(parsed_args), "command": parsed_args.command, "cwd": parsed_args.cwd}
+        params = {
+            **self.settings(parsed_args),
+            "command": parsed_args.command,
+            "cwd": parsed_args.cwd,
+            "environment": dict(parsed_args.env),
+        }
         return columns(self.ask("guest.run", params))
 
 

@@ -9,7 +9,8 @@ DEFAULT_OPTS = [
         "state_path",
         default="/var/lib/compute-agent",
         help="Folder for what the agent keeps: its provider uuid, the guests it placed, measurements. DISK_GB"
-        " counts the file system it lies on.",
+        " counts the file system it lies on. It has to belong to the agent's user or to root, and nobody else"
+        " may be able to write there.",
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -15,7 +16,16 @@ from marshmallow import Schema, ValidationError, fields, validate, validates_sch
 from compute_agent.daemon.audit import DEFAULT_MIN_AGE, Orders, Outcome, audit_document
 from compute_agent.daemon.documents import guest_document, provider_document, reshape_document
 from compute_agent.daemon.protocol import Method, RequestError
-from compute_agent.drivers.base import Driver, DriverError, GuestSettings, StartingDriver
+from compute_agent.drivers.base import (
+    HIGHEST_PRIORITY,
+    LONGEST_ANNOTATION,
+    MOST_VCPUS,
+    Driver,
+    DriverError,
+    GuestSettings,
+    StartingDriver,
+)
+from compute_agent.drivers.launch import GUEST_VARIABLE, VARIABLE_NAME
 from compute_agent.inventory.tree import Allocation
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, StartGuest
 from compute_agent.pipeline.view import GuestView
@@ -77,31 +87,62 @@ class AgentParts(Protocol):
 
 
 def _check_annotation(text: str) -> None:
+    if len(text) > LONGEST_ANNOTATION:
+        raise ValidationError(f"longer than {LONGEST_ANNOTATION} characters")
     try:
         parse_annotation(text)
     except BadWishError as error:
         raise ValidationError(str(error)) from error
 
 
+def _check_name(text: str) -> None:
+    """Names are shown in terminals, and are labels of metrics."""
+    if not text.isprintable():
+        raise ValidationError("only characters that can be printed")
+
+
+def _check_argument(text: str) -> None:
+    """What the kernel takes as an argument, a path or a value of the environment."""
+    try:
+        usable = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise ValidationError("a character that no argument can have")
+
+
+_PRIORITY = validate.Range(-HIGHEST_PRIORITY, HIGHEST_PRIORITY)
+
+
 class _SettingsSchema(Schema):
     uuid = fields.UUID()
-    name = fields.String(validate=validate.Length(1, 200))
-    vcpus = fields.Integer(strict=True, validate=validate.Range(1, 4096))
+    name = fields.String(validate=[validate.Length(1, 200), _check_name])
+    vcpus = fields.Integer(strict=True, validate=validate.Range(1, MOST_VCPUS))
     thread_policy = fields.Enum(ThreadPolicy, by_value=True, load_default=ThreadPolicy.PREFER)
     emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
     qos_class = fields.String(load_default="LS", validate=validate.Regexp(CLASS_NAME))
-    priority = fields.Integer(strict=True, load_default=0)
+    priority = fields.Integer(strict=True, load_default=0, validate=_PRIORITY)
     resctrl = fields.String(load_default="", validate=_check_annotation)
 
 
 class _RunSchema(_SettingsSchema):
-    command = fields.List(fields.String(), required=True, validate=validate.Length(1))
-    cwd = fields.String(load_default="/", validate=validate.Length(1))
+    command = fields.List(fields.String(validate=_check_argument), required=True, validate=validate.Length(1))
+    cwd = fields.String(load_default="/", validate=[validate.Length(1), _check_argument])
+    environment = fields.Dict(
+        fields.String(
+            validate=[
+                validate.Regexp(VARIABLE_NAME, error="that is no name of a variable"),
+                validate.NoneOf([GUEST_VARIABLE], error="the agent sets that one itself"),
+            ]
+        ),
+        fields.String(validate=_check_argument),
+        load_default=dict,
+    )
 
 
 class _AdoptSchema(_SettingsSchema):
     pid = fields.Integer(strict=True, validate=validate.Range(2))
-    cgroup = fields.String(validate=validate.Length(1))
+    cgroup = fields.String(validate=[validate.Length(1), _check_argument])
 
     @validates_schema
     def _one_origin(self, data: Mapping[str, Any], **_: Any) -> None:
@@ -115,7 +156,7 @@ class _GuestSchema(Schema):
 
 class _SetSchema(_GuestSchema):
     qos_class = fields.String(validate=validate.Regexp(CLASS_NAME))
-    priority = fields.Integer(strict=True)
+    priority = fields.Integer(strict=True, validate=_PRIORITY)
     resctrl = fields.String(validate=_check_annotation)
 
 
@@ -185,6 +226,7 @@ class Methods:
             allocation=allocation,
             as_of=as_of,
             cwd=body["cwd"],
+            environment=body["environment"],
         )
         return self._enter(event)
 

@@ -19,7 +19,7 @@ from compute_agent.daemon.reporting import allocations_by_consumer
 from compute_agent.drivers.base import Driver, Guest, GuestGoneError
 from compute_agent.drivers.flavor import Flavor, OrderedGuests
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.worker import Pipeline, lost_guests
 from compute_agent.policy.base import Assignment, EmulatorPolicy
 from compute_agent.report.audit import Allocation, Finding, Inhabitant, Kind, allocation_for, compare
 from compute_agent.report.client import ConsumerAllocations, PlacementClient
@@ -132,7 +132,9 @@ class Auditor:
         return self._driver.flavor(guest) if isinstance(self._driver, OrderedGuests) else Flavor()
 
     def _dormant(self) -> frozenset[str]:
-        return self._driver.dormant() if isinstance(self._driver, OrderedGuests) else frozenset()
+        """Guests that belong here without being seen to run: what they hold is not given away."""
+        dormant = self._driver.dormant() if isinstance(self._driver, OrderedGuests) else frozenset()
+        return dormant | lost_guests(self._driver).keys()
 
     def _is_here(self, consumer: str) -> bool:
         running = {guest.uuid for guest in self._driver.guests()}

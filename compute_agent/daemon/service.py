@@ -30,6 +30,7 @@ from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import RequestError, SocketServer
 from compute_agent.daemon.reporting import ReportLoop, status_document
 from compute_agent.daemon.resctrl_groups import group_documents
+from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
@@ -44,7 +45,7 @@ from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_folder
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.worker import Pipeline, lost_guests
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
 from compute_agent.qos.telemetry import Telemetry
@@ -56,9 +57,6 @@ from compute_agent.report.reshape import Infeasible, ReshapePlan
 LOG = logging.getLogger(__name__)
 
 ConfLoader = Callable[[], cfg.ConfigOpts]
-
-STATE_FILE = "state.json"
-GUESTS_FOLDER = "guests"
 
 LOOK_SECONDS = 1.0
 """How often configuration files and hardware are looked at for changes."""
@@ -84,7 +82,7 @@ class Agent:
         self._fixed = _fixed(self._conf)
         self._config_error = ""
         self._notices: list[str] = []
-        folder = Path(self._conf.state_path)
+        folder = make_state_folder(self._conf)
         self._resctrl = open_resctrl(self._conf, acting=True)
         world = build_world(self._conf, control=self._resctrl.control)
         self._registry = load_registry()
@@ -252,6 +250,7 @@ class Agent:
             "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
             "refused_guests": [view.guest.uuid for view in views if view.refusal],
             "pending_guests": [view.guest.uuid for view in views if view.pending],
+            "lost_guests": list(lost_guests(self.driver).values()),
         }
 
     def resctrl_groups(self) -> list[dict[str, Any]]:

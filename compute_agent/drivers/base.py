@@ -11,6 +11,11 @@ from typing import Protocol, runtime_checkable
 from compute_agent.naming import called
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
+MOST_VCPUS = 4096
+HIGHEST_PRIORITY = (1 << 31) - 1
+LONGEST_ANNOTATION = 4096
+"""Characters."""
+
 
 class DriverError(Exception):
     """A guest could not be started, adopted, changed or stopped; the text says which and why."""
@@ -193,12 +198,26 @@ class Driver(Protocol):
 
 @runtime_checkable
 class StartingDriver(Driver, Protocol):
-    """A driver through which the agent itself starts guests."""
+    """A driver through which the agent itself starts guests, and which records them."""
+
+    def lost(self) -> Mapping[str, str]:
+        """The guests that may run and are not looked after, as their records cannot be used: by uuid, with
+        the reason and what to do.
+        """
+        ...
 
     def create(
-        self, guest_uuid: str, name: str, settings: GuestSettings, command: Sequence[str], cwd: str = "/"
+        self,
+        guest_uuid: str,
+        name: str,
+        settings: GuestSettings,
+        command: Sequence[str],
+        cwd: str = "/",
+        environment: Mapping[str, str] | None = None,
     ) -> Guest:
-        """Make a guest that is held before its first instruction. Raises DriverError."""
+        """Make a guest that is held before its first instruction. ``environment`` has variables beside those
+        that every guest has; nothing comes from the agent's own. Raises DriverError.
+        """
         ...
 
     def release(self, guest: Guest) -> None:

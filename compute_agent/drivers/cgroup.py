@@ -12,6 +12,7 @@ from pathlib import Path
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits
+from compute_agent.files import check_folder
 from compute_agent.host import cpuset
 
 LOG = logging.getLogger(__name__)
@@ -33,6 +34,11 @@ _WITHOUT_FOLDERS = 2
 
 _REMOVE_ATTEMPTS = 50
 _REMOVE_PAUSE = 0.01
+
+
+def group_name(guest_uuid: str) -> str:
+    """What the folder of a guest's group is called."""
+    return f"{_PREFIX}{guest_uuid}"
 
 
 def quota_microseconds(cores: float) -> int:
@@ -64,9 +70,10 @@ class CgroupRoot:
     @classmethod
     def open(cls, folder: Path) -> CgroupRoot | None:
         """The group at ``folder`` with its controllers handed down; None, after a log line, if it is not a
-        cgroup v2 group or not ours to write.
+        cgroup v2 group or not ours to write, or if others could put processes into the groups of guests.
         """
         try:
+            check_folder(folder)
             offered = (folder / "cgroup.controllers").read_text().split()
             enabled = (folder / "cgroup.subtree_control").read_text().split()
             if not os.access(folder / "cgroup.procs", os.W_OK) or not os.access(folder, os.W_OK):
@@ -81,11 +88,11 @@ class CgroupRoot:
                 except OSError as error:
                     # EBUSY: there are processes in the group itself (no internal process constraint).
                     LOG.warning("Controller %s cannot be handed down in %s: %s", controller, folder, error)
-        return cls(folder)
+        return cls(folder.resolve())
 
     def make(self, guest_uuid: str) -> Group:
         """The group of a guest, made if absent. Raises OSError."""
-        group = Group(self.folder / f"{_PREFIX}{guest_uuid}")
+        group = Group(self.folder / group_name(guest_uuid))
         group.folder.mkdir(exist_ok=True)
         return group
 
@@ -118,6 +125,8 @@ class Group:
 
         One that ends meanwhile is no error. Raises OSError.
         """
+        if source.folder == self.folder:
+            return
         for _ in range(_MOVE_PASSES):
             pids = source.processes()
             if not pids:

@@ -1,56 +1,77 @@
-"""How the agent starts a process guest: held before its first instruction, and marked, so that it is found
-again even if its record is lost.
+"""How the agent starts a process guest: held before its first instruction, so that it is recorded and pinned
+by the time it runs, and with nothing of the agent's own: neither its environment nor what it has open.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
+import re
 import shutil
 import subprocess
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from compute_agent.drivers import procfs
-from compute_agent.drivers.base import DriverError, GuestSettings
-from compute_agent.drivers.registry import ProcessRecord
+from compute_agent.drivers.base import DriverError
 
-# The mark is in the environment.
-ENV_GUEST = "COMPUTE_AGENT_GUEST"
-ENV_HOME = "COMPUTE_AGENT_GUESTS"
+GUEST_VARIABLE = "COMPUTE_AGENT_GUEST"
+"""Tells a guest its uuid. Nothing is made of it here: every process can have any environment."""
+
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The child waits for a line on its standard input before it becomes the guest's program. If the agent dies
-# first, the read fails and the child ends: a guest never runs before it is pinned.
+# first, the read fails and the child ends: a guest never runs before it is recorded and pinned.
 _HOLD = 'read -r go && exec "$@" </dev/null'
 
 
-def check_command(command: Sequence[str], cwd: str) -> None:
-    """Raises DriverError if the command or the working folder cannot be used."""
+def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, str]:
+    """All variables that a guest starts with: a few that programs rely on, and those that are ``wanted``."""
+    user = os.geteuid()
+    try:
+        entry = pwd.getpwuid(user)
+        name, home, shell = entry.pw_name, entry.pw_dir, entry.pw_shell
+    except KeyError:
+        name, home, shell = str(user), "/", ""
+    return {
+        "PATH": PATH,
+        "HOME": home,
+        "USER": name,
+        "LOGNAME": name,
+        "SHELL": shell or "/bin/sh",
+        "LANG": "C.UTF-8",
+        **wanted,
+        GUEST_VARIABLE: guest_uuid,
+    }
+
+
+def check_command(command: Sequence[str], cwd: str, path: str) -> None:
+    """Raises DriverError if the command or the working folder cannot be used. ``path`` is its PATH."""
     if not command:
         raise DriverError("the command of the guest is empty")
-    if shutil.which(command[0]) is None and not os.access(os.path.join(cwd, command[0]), os.X_OK):
-        raise DriverError(f"the command {command[0]!r} is not found or not executable")
+    found = shutil.which(command[0], path=path) or os.access(os.path.join(cwd, command[0]), os.X_OK)
+    if not found:
+        raise DriverError(f"the command {command[0]!r} is not found in {path}, or not executable")
     if not os.path.isdir(cwd):
         raise DriverError(f"the working folder {cwd!r} does not exist")
 
 
 def start_held(
-    guest_uuid: str, command: Sequence[str], cwd: str, home: Path, log: Path
+    command: Sequence[str], cwd: str, environment: Mapping[str, str], output: int
 ) -> subprocess.Popen[bytes]:
     """Start the process of a guest in a session of its own, held until release().
 
-    ``home`` is the folder of the driver's records, ``log`` takes the output. Raises OSError.
+    The descriptor ``output`` takes what it says. Raises OSError.
     """
-    environment = {**os.environ, ENV_GUEST: guest_uuid, ENV_HOME: str(home)}
-    with open(log, "ab", opener=_private) as output:
-        return subprocess.Popen(
-            ["/bin/sh", "-c", _HOLD, "compute-agent-guest", *command],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env=environment,
-            start_new_session=True,
-        )
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _HOLD, "compute-agent-guest", *command],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        cwd=cwd,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def release(child: subprocess.Popen[bytes]) -> None:
@@ -58,26 +79,3 @@ def release(child: subprocess.Popen[bytes]) -> None:
     assert child.stdin is not None
     child.stdin.write(b"go\n")
     child.stdin.close()
-
-
-def lost_guests(home: Path, known: Collection[str]) -> list[ProcessRecord]:
-    """Session leaders that carry our mark but have no record."""
-    lost = []
-    for pid in procfs.pids():
-        guest_uuid = procfs.environment_value(pid, ENV_GUEST)
-        if guest_uuid is None or procfs.environment_value(pid, ENV_HOME) != str(home):
-            continue
-        identity = procfs.identify(pid)
-        if identity is None or guest_uuid in known or procfs.session_of(pid) != pid:
-            continue
-        log = str(home / f"{guest_uuid}.log")
-        lost.append(
-            ProcessRecord(
-                guest_uuid, guest_uuid, identity, GuestSettings(), procfs.command_line(pid), log=log
-            )
-        )
-    return lost
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o640)

@@ -28,7 +28,7 @@ from compute_agent.drivers.base import (
     GuestSettings,
     Listener,
 )
-from compute_agent.drivers.cgroup import CgroupRoot, Group
+from compute_agent.drivers.cgroup import CgroupRoot, Group, group_name
 from compute_agent.drivers.registry import DRIVER, ProcessRecord, Registry
 from compute_agent.drivers.roster import Roster
 
@@ -45,16 +45,13 @@ class ProcessDriver:
     def __init__(self, folder: Path, groups: CgroupRoot | None = None) -> None:
         """Take over the guests recorded in ``folder`` (made if absent) that still run; forget the others.
 
-        New guests get a group below ``groups``, if there is one.
+        New guests get a group below ``groups``, if there is one. Raises UnsafeFileError if others may write
+        to the folder, OSError.
         """
-        self._folder = folder
         self._groups = groups
         self._told_of_memory = False
-        self._roster = Roster(Registry(folder))
-        known = {record.uuid for record in self._roster.all()}
-        for record in launch.lost_guests(folder, known):
-            LOG.warning("Guest %s (pid %d) runs without a record: taken over", record, record.identity.pid)
-            self._roster.add(self._grouped(record))
+        self._registry = Registry(folder)
+        self._roster = Roster(self._registry)
 
     # What runs
 
@@ -67,6 +64,10 @@ class ProcessDriver:
         """The guests that run now."""
         return [record.guest() for record in self._roster.all()]
 
+    def lost(self) -> Mapping[str, str]:
+        """The guests that may run and are not looked after, by uuid, and why that is so."""
+        return self._roster.lost()
+
     def watch(self, listener: Listener) -> None:
         """Call ``listener`` for every guest that ends from now on, or goes on with another main process."""
         self._roster.listen(listener)
@@ -78,24 +79,39 @@ class ProcessDriver:
     # Life
 
     def create(
-        self, guest_uuid: str, name: str, settings: GuestSettings, command: Sequence[str], cwd: str = "/"
+        self,
+        guest_uuid: str,
+        name: str,
+        settings: GuestSettings,
+        command: Sequence[str],
+        cwd: str = "/",
+        environment: Mapping[str, str] | None = None,
     ) -> Guest:
         """Make the process of a new guest, held before its first instruction; see release() and discard().
 
-        Raises DriverError if the command or folder cannot be used or the guest exists.
+        ``environment`` has variables beside those that every guest has. Raises DriverError if the command or
+        folder cannot be used or the guest exists.
         """
-        launch.check_command(command, cwd)
+        variables = launch.guest_environment(guest_uuid, environment or {})
+        launch.check_command(command, cwd, variables["PATH"])
         self._roster.forbid_double(guest_uuid)
-        log = self._folder / f"{guest_uuid}.log"
+        self._roster.forbid_lost(guest_uuid)
+        log = self._registry.log_of(guest_uuid)
         try:
-            child = launch.start_held(guest_uuid, command, cwd, self._folder, log)
+            output = self._registry.open_log(guest_uuid)
+            try:
+                child = launch.start_held(command, cwd, variables, output)
+            finally:
+                os.close(output)
         except OSError as error:
             raise DriverError(f"guest {guest_uuid} cannot be started: {error}") from error
         identity = procfs.identify(child.pid)
         if identity is None:
             raise DriverError(f"guest {guest_uuid} ended before it began; see {log}")
-        record = ProcessRecord(guest_uuid, name, identity, settings, tuple(command), log=str(log))
+        record = ProcessRecord(guest_uuid, name, identity, settings, tuple(command), log=log)
         try:
+            if self._groups is not None and self._groups.make(guest_uuid).processes():
+                raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
             record = self._grouped(record)
             self._roster.add(record, child)
         except OSError as error:

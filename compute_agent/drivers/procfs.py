@@ -14,6 +14,9 @@ MAX_PASSES = 16
 
 _CHUNK = 1 << 16
 
+_LONGEST_COMMAND_LINE = 1 << 17
+"""Bytes; a process may make its own as long as its memory (PR_SET_MM_MAP)."""
+
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD among the flags (field 9) of /proc/PID/stat."""
 
@@ -32,15 +35,17 @@ class ProcessIdentity:
     boot_id: str
 
 
-def read(path: str) -> bytes:
-    """The content of a file that the kernel makes up; a few system calls and no more, as every reconcile
-    reads hundreds. Raises OSError.
+def read(path: str, most: int | None = None) -> bytes:
+    """The content of a file that the kernel makes up, ``most`` bytes of it unless that is None; a few system
+    calls and no more, as every reconcile reads hundreds. Raises OSError.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
-        while part := os.read(descriptor, _CHUNK):
+        while part := os.read(descriptor, _CHUNK if most is None else min(most, _CHUNK)):
             parts.append(part)
+            if most is not None and (most := most - len(part)) == 0:
+                break
         return b"".join(parts)
     finally:
         os.close(descriptor)
@@ -72,25 +77,12 @@ def is_kernel_thread(pid: int) -> bool:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The arguments of a process; empty for kernel threads and processes that are gone."""
+    """The first arguments of a process, as it says; empty for kernel threads and processes that are gone."""
     try:
-        raw = read(f"/proc/{pid}/cmdline")
+        raw = read(f"/proc/{pid}/cmdline", _LONGEST_COMMAND_LINE)
     except OSError:
         return ()
     return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0")) if raw else ()
-
-
-def environment_value(pid: int, name: str) -> str | None:
-    """One variable of the environment that the process was started with; None if absent or unreadable."""
-    try:
-        raw = read(f"/proc/{pid}/environ")
-    except OSError:
-        return None
-    prefix = name.encode() + b"="
-    for entry in raw.split(b"\0"):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode(errors="replace")
-    return None
 
 
 def pids() -> list[int]:
@@ -114,13 +106,15 @@ def thread_name(pid: int, tid: int) -> str:
         return ""
 
 
-def user_of(pid: int) -> int | None:
-    """The real user id of a process; None when it is gone."""
+def users_of(pid: int) -> frozenset[int]:
+    """The real, effective, saved and file system user ids of a process; empty when it is gone."""
     try:
         status = read(f"/proc/{pid}/status")
     except OSError:
-        return None
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(b"Uid:")), None)
+        return frozenset()
+    # The name of the process is before that, and the kernel escapes line ends in it.
+    ids = status.partition(b"\nUid:")[2].partition(b"\n")[0]
+    return frozenset(map(int, ids.split()))
 
 
 def memory_nodes(pid: int) -> frozenset[int] | None:
@@ -200,12 +194,6 @@ def descendants(pid: int) -> list[int]:
                 continue
             found.extend(int(child) for child in children.split())
     return found
-
-
-def session_of(pid: int) -> int | None:
-    """The session id of a process; None when it is gone."""
-    stat = _stat(pid)
-    return None if stat is None else int(stat[3])
 
 
 def session_members(session: int) -> list[int]:

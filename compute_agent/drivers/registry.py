@@ -1,24 +1,35 @@
 """The process driver's own record of its guests: one small file per guest, as libvirt keeps a definition per
 domain.
 
-Independent of the agent's state file, so that either can be lost without losing the guests.
+Independent of the agent's state file, so that either can be lost without losing the guests. A record is
+written before the guest's program runs, and is all that makes a process a guest: what processes say of
+themselves is not believed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
+import os
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from compute_agent.drivers.base import Guest, GuestSettings
-from compute_agent.drivers.cgroup import Group
+from compute_agent.drivers.cgroup import Group, group_name
 from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.files import remove_durably, write_durably
+from compute_agent.files import (
+    open_own,
+    put_aside,
+    read_own,
+    remove_durably,
+    secure_folder,
+    write_durably,
+)
 from compute_agent.naming import called
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
@@ -29,6 +40,12 @@ DRIVER = "process"
 
 _FORMAT = 1
 
+_SUFFIX = ".json"
+
+_LONGEST_SHOWN = 1000
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
@@ -37,7 +54,7 @@ class ProcessRecord:
     ``adopted`` guests were started by somebody else, who also wants to hear of their end. ``cgroup`` is the
     path of the guest's own cgroup v2 group, empty where plain affinity is used. ``whole_group`` guests live
     as long as any process in their group, others as long as their main process. ``log`` takes the guest's
-    output.
+    output. ``newer``: it was written by a later release, and what this one does not know of it is missing.
     """
 
     uuid: str
@@ -49,6 +66,7 @@ class ProcessRecord:
     log: str = ""
     cgroup: str = ""
     whole_group: bool = False
+    newer: bool = False
 
     def __str__(self) -> str:
         return called(self.name, self.uuid)
@@ -65,7 +83,7 @@ class ProcessRecord:
     def guest(self) -> Guest:
         """The guest as others know it."""
         details = {
-            "command": " ".join(self.command),
+            "command": shown(" ".join(self.command)),
             "log": self.log,
             "origin": "adopted" if self.adopted else "started",
             **({"cgroup": self.cgroup} if self.cgroup else {}),
@@ -73,65 +91,162 @@ class ProcessRecord:
         return Guest(self.uuid, DRIVER, self.name, self.identity.pid, self.settings, details)
 
 
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A file that is no record, or none that can be used: whose it would be, and what is wrong with it."""
+
+    path: Path
+    reason: str
+
+    @property
+    def guest_uuid(self) -> str:
+        """The guest that the file is named after."""
+        return self.path.name.removesuffix(_SUFFIX)
+
+
 class Registry:
-    """Records as files ``UUID.json`` in one folder."""
+    """Records as files ``UUID.json`` in one folder, with the output of the guests in ``UUID.log``."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises OSError if the folder cannot be had, UnsafeFileError if others may write there."""
         self.folder = folder
-        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        secure_folder(folder)
 
     def save(self, record: ProcessRecord) -> None:
-        """Write a record; durable when this returns. Raises OSError."""
+        """Write a record; durable when this returns. Raises OSError.
+
+        What cannot be used and is in its place is put aside; a record of a later release stays.
+        """
+        if record.newer:
+            raise OSError(f"{self._path(record.uuid)} was written by a later release, and stays as it is")
         content = {"format": _FORMAT, **dataclasses.asdict(record)}
+        del content["newer"]
+        if self.find_unusable(record.uuid) is not None:
+            self._put_aside(record.uuid)
         write_durably(self._path(record.uuid), json.dumps(content, indent=1).encode())
 
-    def remove(self, guest_uuid: str) -> None:
-        """Forget a guest; unknown ones are no error."""
-        remove_durably(self._path(guest_uuid))
+    def remove(self, record: ProcessRecord) -> None:
+        """Forget a guest that has ended; one that is not recorded is no error. Raises OSError."""
+        if record.newer:
+            with contextlib.suppress(FileNotFoundError):
+                self._put_aside(record.uuid)
+        else:
+            remove_durably(self._path(record.uuid))
 
-    def load(self) -> Iterator[ProcessRecord]:
-        """Every readable record. A damaged one costs a log line and is left for a human to look at."""
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                yield parse_record(json.loads(path.read_bytes()))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                LOG.warning("The guest record %s cannot be used (%s: %s)", path, type(error).__name__, error)
+    def load(self) -> tuple[list[ProcessRecord], list[Unusable]]:
+        """All records, and what of the folder should be one and cannot be used; each for itself."""
+        records, unusable = [], []
+        for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
+            found = self._read(path)
+            if isinstance(found, ProcessRecord):
+                records.append(found)
+            else:
+                unusable.append(found)
+        return records, unusable
+
+    def find_unusable(self, guest_uuid: str) -> Unusable | None:
+        """What stands where the record of a guest belongs and cannot be used, if anything does."""
+        path = self._path(guest_uuid)
+        found = self._read(path) if os.path.lexists(path) else None
+        return found if isinstance(found, Unusable) else None
+
+    def open_log(self, guest_uuid: str) -> int:
+        """A descriptor that takes the output of a guest. Raises OSError."""
+        return open_own(self._log(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+
+    def log_of(self, guest_uuid: str) -> str:
+        """Where the output of a guest goes that the agent starts."""
+        return str(self._log(guest_uuid))
+
+    def _read(self, path: Path) -> ProcessRecord | Unusable:
+        try:
+            record = parse_record(json.loads(read_own(path)))
+            if path != self._path(record.uuid):
+                raise ValueError(f"it is the record of guest {record.uuid}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return Unusable(path, f"{type(error).__name__}: {error}")
+        return record if record.adopted else replace(record, log=self.log_of(record.uuid))
+
+    def _put_aside(self, guest_uuid: str) -> None:
+        aside = put_aside(self._path(guest_uuid))
+        LOG.warning("What was recorded of guest %s is %s now", guest_uuid, aside)
 
     def _path(self, guest_uuid: str) -> Path:
-        return self.folder / f"{guest_uuid}.json"
+        return self.folder / f"{guest_uuid}{_SUFFIX}"
+
+    def _log(self, guest_uuid: str) -> Path:
+        return self.folder / f"{guest_uuid}.log"
 
 
 def parse_record(content: Any) -> ProcessRecord:
-    """A record from its JSON form. Raises ValueError, KeyError or TypeError if it is not one."""
-    if content["format"] != _FORMAT:
-        raise ValueError(f"format {content['format']!r} is not {_FORMAT}")
+    """A record from its JSON form. Raises ValueError, KeyError, TypeError or AttributeError if it is not one.
+
+    One of a later format is understood as far as it is like one of this.
+    """
+    number = content["format"]
+    if type(number) is not int or number < _FORMAT:
+        raise ValueError(f"format {number!r} is not {_FORMAT}")
+    newer = number > _FORMAT
+    guest_uuid = content["uuid"]
+    if str(uuid.UUID(guest_uuid)) != guest_uuid:
+        raise ValueError(f"{guest_uuid!r} is not a uuid as it is written here")
+    cgroup = _typed(content, "cgroup", str)
+    if cgroup and (not os.path.isabs(cgroup) or Path(cgroup).name != group_name(guest_uuid)):
+        raise ValueError(f"{cgroup!r} is not the group of guest {guest_uuid}")
+    command = content["command"]
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise ValueError("the command is no list of words")
     return ProcessRecord(
-        uuid=str(uuid.UUID(content["uuid"])),
-        name=str(content["name"]),
-        identity=ProcessIdentity(**content["identity"]),
-        settings=parse_settings(content["settings"]),
-        command=tuple(content["command"]),
-        adopted=bool(content["adopted"]),
-        log=str(content["log"]),
-        cgroup=str(content["cgroup"]),
-        whole_group=bool(content.get("whole_group", False)),  # earlier releases did not know it
+        uuid=guest_uuid,
+        name=_typed(content, "name", str),
+        identity=_identity(content["identity"]),
+        settings=parse_settings(content["settings"], strict=not newer),
+        command=tuple(command),
+        adopted=_typed(content, "adopted", bool),
+        cgroup=cgroup,
+        whole_group="whole_group" in content and _typed(content, "whole_group", bool),  # absent in old ones
+        newer=newer,
     )
 
 
-def parse_settings(content: Any) -> GuestSettings:
-    """Guest settings from their JSON form; what is absent has its default. Raises ValueError for unknown
-    values.
+def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSettings:
+    """Guest settings from their JSON form; what is absent has its default.
+
+    Raises ValueError for unknown values, and unless not ``strict`` for unknown settings.
     """
-    known = {field.name for field in dataclasses.fields(GuestSettings)}
-    unknown = sorted(set(content) - known)
-    if unknown:
+    known = {field.name: field.default for field in dataclasses.fields(GuestSettings)}
+    unknown = sorted(set(content) - set(known))
+    if unknown and strict:
         raise ValueError(f"unknown guest settings: {', '.join(unknown)}")
-    values = dict(content)
+    values = {name: value for name, value in content.items() if name in known}
     if "thread_policy" in values:
         values["thread_policy"] = ThreadPolicy(values["thread_policy"])
     if "emulator_policy" in values:
         values["emulator_policy"] = EmulatorPolicy(values["emulator_policy"])
+    for name, value in values.items():
+        if type(value) is not type(known[name]):
+            raise ValueError(f"{name} cannot be {value!r}")
     settings = GuestSettings(**values)
-    if not isinstance(settings.vcpus, int) or settings.vcpus < 1:
+    if settings.vcpus < 1:
         raise ValueError(f"vcpus must be a positive number, not {settings.vcpus!r}")
     return settings
+
+
+def _identity(content: Mapping[str, Any]) -> ProcessIdentity:
+    pid = _typed(content, "pid", int)
+    if pid < 1:
+        raise ValueError(f"{pid} is no process id")
+    return ProcessIdentity(pid, _typed(content, "start_time", int), _typed(content, "boot_id", str))
+
+
+def _typed(content: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    value = content[name]
+    if type(value) is not kind:
+        raise ValueError(f"{name} cannot be {value!r}")
+    return value
+
+
+def shown(text: str) -> str:
+    """What somebody else wrote, fit for terminals and logs: in one line, and no longer than one reads."""
+    text = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

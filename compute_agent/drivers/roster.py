@@ -20,7 +20,7 @@ from compute_agent.drivers.base import (
     Listener,
 )
 from compute_agent.drivers.pidwatch import PidWatch
-from compute_agent.drivers.registry import ProcessRecord, Registry
+from compute_agent.drivers.registry import ProcessRecord, Registry, Unusable
 
 LOG = logging.getLogger(__name__)
 
@@ -29,18 +29,30 @@ class Roster:
     """The guests of one registry. Methods may be called from any thread."""
 
     def __init__(self, registry: Registry) -> None:
-        """Take up the guests on disk that still run; forget the others, with their groups."""
+        """Take up the guests on disk that still run; forget the others, with their groups.
+
+        A record that cannot be used is left as it is, and so is whoever it is about.
+        """
         self._registry = registry
         self._lock = threading.RLock()
         self._records: dict[str, ProcessRecord] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._listener: Listener | None = None
         self._watch: PidWatch[ProcessRecord] | None = None
-        for record in registry.load():
+        records, self._unusable = registry.load()
+        for record in records:
             self._records[record.uuid] = record
             if self.current(record.uuid) is None:
                 LOG.info("Guest %s (pid %d) ended while nobody looked", record, record.identity.pid)
                 self.forget(record)
+            elif record.newer:
+                LOG.warning(
+                    "The record of guest %s was written by a later release: it is used as far as it is"
+                    " understood, and the settings of the guest cannot be changed",
+                    record.uuid,
+                )
+        for it in self._unusable:
+            LOG.error("%s", describe(it))
 
     def listen(self, listener: Listener) -> None:
         """Call ``listener`` for every guest that ends, or gets another main process, from now on."""
@@ -63,6 +75,11 @@ class Roster:
         with self._lock:
             if guest_uuid in self._records:
                 raise DriverError(f"guest {guest_uuid} exists already")
+
+    def forbid_lost(self, guest_uuid: str) -> None:
+        """Raises DriverError if there may be a guest of that uuid, whose record cannot be used."""
+        if (it := self._registry.find_unusable(guest_uuid)) is not None:
+            raise DriverError(describe(it))
 
     def forbid_guests(self, pids: set[int]) -> None:
         """Raises DriverError if one of the processes is the main process of a guest."""
@@ -91,6 +108,12 @@ class Roster:
         return self._children[guest_uuid]
 
     # Running
+
+    def lost(self) -> dict[str, str]:
+        """The guests that may run and are not looked after, as their records cannot be used, and why."""
+        with self._lock:
+            found = {it.guest_uuid: self._registry.find_unusable(it.guest_uuid) for it in self._unusable}
+        return {guest_uuid: describe(it) for guest_uuid, it in found.items() if it is not None}
 
     def all(self) -> list[ProcessRecord]:
         """The guests that run now."""
@@ -169,13 +192,18 @@ class Roster:
         self._tell(ChangeKind.STOPPED, record)
 
     def forget(self, record: ProcessRecord) -> None:
-        """Leave nothing of a guest that has ended: neither record nor group."""
+        """Leave nothing of a guest that has ended: neither record nor group. A record that cannot be removed
+        is found again by the next agent.
+        """
         with self._lock:
             self._records.pop(record.uuid, None)
             self._children.pop(record.uuid, None)
         if (group := record.group) is not None:
             group.remove()
-        self._registry.remove(record.uuid)
+        try:
+            self._registry.remove(record)
+        except OSError as error:
+            LOG.error("The record of guest %s cannot be removed: %s", record, error)
 
     def _reap(self, guest_uuid: str) -> int | None:
         """Take the exit status of a guest that is a child of this process; None if it is not, or has not
@@ -187,6 +215,15 @@ class Roster:
     def _tell(self, kind: ChangeKind, record: ProcessRecord) -> None:
         if self._listener is not None:
             self._listener(Change(kind, record.guest()))
+
+
+def describe(it: Unusable) -> str:
+    """What is wrong with a record, and what to do about it."""
+    return (
+        f"the guest record {it.path} cannot be used ({it.reason}), so that its guest is not looked after:"
+        f" adopt the process again (compute-agent guest adopt --uuid {it.guest_uuid} --pid PID), or remove"
+        " the file if the guest does not run any more"
+    )
 
 
 def _end_leftovers(record: ProcessRecord) -> None:

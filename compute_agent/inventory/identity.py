@@ -5,7 +5,7 @@ import os
 import uuid
 from pathlib import Path
 
-from compute_agent.files import write_durably
+from compute_agent.files import open_own, read_own, secure_folder, write_durably
 
 FILE_NAME = "compute_id"
 
@@ -19,11 +19,12 @@ def load_or_create(state_path: Path) -> str:
 
     An operator may put a uuid of their own into the file before the first start. Raises IdentityError for a
     file with other content: a new uuid would leave the host's allocations with a provider that nobody serves.
-    Raises OSError if the folder cannot be made or written.
+    Raises OSError if the folder cannot be made or written; UnsafeFileError if others could change what is in
+    it.
     """
-    state_path.mkdir(parents=True, exist_ok=True)
+    secure_folder(state_path)
     path = state_path / FILE_NAME
-    lock = os.open(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_own(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -37,7 +38,7 @@ def load_or_create(state_path: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    content = path.read_bytes()
+    content = read_own(path)
     try:
         return str(uuid.UUID(content.decode("ascii").strip()))
     except ValueError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from compute_agent.drivers.base import Guest
 from compute_agent.inventory.tree import Allocation
+from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.base import Assignment
 from compute_agent.qos.snapshot import Knob
 
@@ -53,6 +54,8 @@ class Cache:
         """Whether nothing that concerns the guests together has changed since it was last put into effect."""
         self.unclaimed: dict[str, Unclaimed] = {}
         """By consumer."""
+        self.lost: dict[str, SavedGuest] = {}
+        """Guests that may run and that the driver cannot look after, as they were: they keep their CPUs."""
         self._guests: dict[str, CachedGuest] = {}
 
     def __iter__(self) -> Iterator[CachedGuest]:
@@ -70,6 +73,7 @@ class Cache:
         """Take a guest up, with something to do for every controller."""
         self._guests[entry.guest.uuid] = entry
         self.unclaimed.pop(entry.guest.uuid, None)
+        self.lost.pop(entry.guest.uuid, None)
         self.mark(entry)
 
     def remove(self, uuid: str) -> None:
@@ -103,8 +107,6 @@ class Cache:
 
     def holdings(self) -> dict[str, frozenset[int]]:
         """The dedicated CPUs that guests hold, by guest."""
-        return {
-            uuid: entry.assignment.held
-            for uuid, entry in self._guests.items()
-            if entry.assignment is not None and entry.assignment.held
-        }
+        assignments = {uuid: entry.assignment for uuid, entry in self.lost.items()}
+        assignments |= {uuid: entry.assignment for uuid, entry in self._guests.items()}
+        return {uuid: one.held for uuid, one in assignments.items() if one is not None and one.held}

@@ -7,7 +7,7 @@ network.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from compute_agent.controllers.base import Controller
@@ -28,6 +28,7 @@ class StartGuest:
     allocation: Allocation
     as_of: float
     cwd: str = "/"
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
 
 
 @dataclass(frozen=True, slots=True)

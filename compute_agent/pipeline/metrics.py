@@ -30,6 +30,11 @@ class Metrics:
         self.refused_guests = Gauge(
             "compute_agent_refused_guests", "Guests for which there is no place.", registry=self.registry
         )
+        self.lost_guests = Gauge(
+            "compute_agent_lost_guests",
+            "Guests that may run and are not looked after, as their records cannot be used.",
+            registry=self.registry,
+        )
         self.refused_settings = Gauge(
             "compute_agent_refused_settings",
             "Guests that do not get all they ask for.",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compute_agent.files import write_durably
+from compute_agent.files import UnsafeFileError, open_own, put_aside, read_own, secure_folder, write_durably
 from compute_agent.inventory.tree import Allocation
 from compute_agent.policy.base import Assignment
 from compute_agent.qos import state as qos
@@ -56,7 +56,10 @@ class StateFile:
     """The state in one file. Parts may be replaced from different threads."""
 
     def __init__(self, path: Path) -> None:
-        """Read ``path``. An absent file is an empty state; so is a damaged one, after a log line."""
+        """Read ``path``. An absent file is an empty state; so is one that cannot be used, which is put aside.
+
+        Raises UnsafeFileError if it is not ours, OSError if it cannot be put aside.
+        """
         self.path = path
         self._lock = threading.Lock()
         self._state = _load(path)
@@ -113,8 +116,8 @@ def lock_folder(folder: Path) -> int:
 
     Returns the descriptor that holds the lock. Raises StateLockedError, OSError.
     """
-    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-    descriptor = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    secure_folder(folder)
+    descriptor = open_own(folder / "agent.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -147,8 +150,11 @@ def parse(content: bytes) -> State:
     """The state in the content of a file. Raises ValueError saying what is wrong with it."""
     try:
         document = json.loads(content)
-        if document["version"] != VERSION:
-            raise ValueError(f"version {document['version']!r} is not {VERSION}")
+        version = document["version"]
+        if version != VERSION:
+            later = type(version) is int and version > VERSION
+            who = ": a later release wrote it, which can use it again" if later else ""
+            raise ValueError(f"version {version!r} is not {VERSION}{who}")
         data = document["data"]
         if document["sha256"] != _checksum(data):
             raise ValueError("the checksum does not match")
@@ -161,17 +167,22 @@ def parse(content: bytes) -> State:
             qos=qos.from_json(data["qos"]) if "qos" in data else QosState(),
             driver=str(data.get("driver", "")),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 
 
 def _load(path: Path) -> State:
     try:
-        return parse(path.read_bytes())
+        return parse(read_own(path))
     except FileNotFoundError:
         return State()
+    except UnsafeFileError:
+        raise
     except (OSError, ValueError) as error:
-        LOG.warning("The state file %s cannot be used and is started anew: %s", path, error)
+        aside = put_aside(path)
+        LOG.warning(
+            "The state file %s cannot be used and is started anew, it is %s now: %s", path, aside, error
+        )
         return State()
 
 

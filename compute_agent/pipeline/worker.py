@@ -55,6 +55,11 @@ class GuestRefusedError(Exception):
     """A new guest cannot be placed; the text says why."""
 
 
+def lost_guests(driver: Driver) -> Mapping[str, str]:
+    """The guests that may run and that a driver cannot look after, by uuid, and why."""
+    return driver.lost() if isinstance(driver, StartingDriver) else {}
+
+
 class Pipeline:
     """The queue, the cache and the worker of one agent."""
 
@@ -208,7 +213,9 @@ class Pipeline:
     def _start_guest(self, event: StartGuest) -> GuestView:
         """Place, create held, pin, release: the program's first instruction runs where it should."""
         driver, assignment = self._admit(event)
-        guest = driver.create(event.uuid, event.name, event.settings, event.command, event.cwd)
+        guest = driver.create(
+            event.uuid, event.name, event.settings, event.command, event.cwd, event.environment
+        )
         entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
         self._cache.add(entry)
         try:
@@ -237,7 +244,8 @@ class Pipeline:
         if not isinstance(driver, StartingDriver):
             raise GuestRefusedError(f"guests of driver {driver.name} are not started by the agent")
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings)
-        assignment = self._placer.decide(draft, event.allocation)
+        lost = self._cache.lost.get(event.uuid)
+        assignment = self._placer.decide(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, Refusal):
             raise GuestRefusedError(assignment.reason)
         return driver, assignment
@@ -316,7 +324,11 @@ class Pipeline:
                 assignment = old.assignment if self.world.places else None
                 limits = dict(self._limits.get(uuid, {}))
                 self._cache.add(CachedGuest(guest, old.allocation, assignment, limits=limits))
+        lost = lost_guests(self._driver)
         for uuid in saved.keys() - running.keys():
+            if uuid in lost:
+                self._cache.lost[uuid] = saved[uuid]
+                continue
             LOG.info("Guest %s ended while the agent was away", uuid)
             if allocation := saved[uuid].allocation:
                 self._cache.unclaimed[uuid] = Unclaimed(allocation, time.monotonic())
@@ -333,6 +345,10 @@ class Pipeline:
         for uuid, guest in running.items():
             if self._cache.get(uuid) is None:
                 self._find(guest)
+        if self._cache.lost:
+            for uuid in self._cache.lost.keys() - lost_guests(self._driver).keys():
+                LOG.info("Guest %s is said to be gone: what it held is free", uuid)
+                del self._cache.lost[uuid]
         self._enforcer.compare(self.world)
 
     def _find(self, guest: Guest) -> None:
@@ -354,7 +370,7 @@ class Pipeline:
         self._applied = time.monotonic()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
-            self._save(guests)
+            self._save(guests | self._cache.lost)
         except OSError as error:
             LOG.error("The state cannot be saved: %s; will be tried again", error)
             self._metrics.state_failures.inc()
@@ -364,4 +380,5 @@ class Pipeline:
         self._metrics.guests.set(len(entries))
         self._metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         self._metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
+        self._metrics.lost_guests.set(len(lost_guests(self._driver)))
         self._enforcer.update_gauges()

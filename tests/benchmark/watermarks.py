@@ -147,8 +147,8 @@ class _GroupDriver(StubbornDriver):
         super().__init__(cpus)
         self._folder = folder
 
-    def create(self, guest_uuid, name, settings, command, cwd="/"):
-        guest = super().create(guest_uuid, name, settings, command, cwd)
+    def create(self, guest_uuid, name, settings, command, cwd="/", environment=None):
+        guest = super().create(guest_uuid, name, settings, command, cwd, environment)
         self.running[guest_uuid] = replace(guest, details={"cgroup": str(_group(self._folder, guest_uuid))})
         return self.running[guest_uuid]
 

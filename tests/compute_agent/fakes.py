@@ -22,6 +22,7 @@ class FakeDriver:
         self.running = {}
         self.released = []
         self.broken = None
+        self.lost_guests = {}
         self.writes = 0
         self._listener = None
         self._pids = itertools.count(100)
@@ -88,7 +89,10 @@ class FakeDriver:
     def close(self):
         pass
 
-    def create(self, guest_uuid, name, settings, command, cwd="/"):
+    def lost(self):
+        return self.lost_guests
+
+    def create(self, guest_uuid, name, settings, command, cwd="/", environment=None):
         if guest_uuid in self.running:
             raise DriverError(f"guest {guest_uuid} exists already")
         pid = next(self._pids)

@@ -8,6 +8,7 @@ or ``CPU 0/TCG``, ``IO iothread1``; and a thread that runs all guest CPUs is ``A
 from __future__ import annotations
 
 import itertools
+import os
 import pwd
 import re
 from collections.abc import Mapping
@@ -100,26 +101,31 @@ class Process:
 def find_process(guest_uuid: str, owner: str) -> Process | None:
     """The process of a domain; None if there is none.
 
-    ``owner`` keeps a process apart that somebody else started with the same words on its command line.
+    Anybody can start a process with the same words on its command line: only one that is ``owner``'s in every
+    respect is taken; where libvirt does not say whose, only one of root or of the agent's own user.
     """
-    user = _user_id(owner)
+    users = _user_ids(owner)
     for pid in sorted(procfs.pids(), reverse=True):
-        arguments = procfs.command_line(pid)
-        if ("-uuid", guest_uuid) not in itertools.pairwise(arguments):
+        if not _is_named(pid, guest_uuid):
             continue
         identity = procfs.identify(pid)
-        if identity is not None and user in (None, procfs.user_of(pid)):
+        found = procfs.users_of(pid)
+        # Asked again, so that all of this is true of one process, not of two that had the pid in turn.
+        if identity and found and found <= users and _is_named(pid, guest_uuid) and procfs.is_alive(identity):
             return Process(identity, procfs.thread_name(pid, pid))
     return None
 
 
-def _user_id(owner: str) -> int | None:
-    """The number of a user; None if the owner is not known."""
-    if not owner:
-        return None
-    if owner.startswith("+"):
-        return int(owner)
+def _is_named(pid: int, guest_uuid: str) -> bool:
+    return ("-uuid", guest_uuid) in itertools.pairwise(procfs.command_line(pid))
+
+
+def _user_ids(owner: str) -> frozenset[int]:
+    """Whose process it may be: a name, or a number after ``+``; empty if libvirt does not say."""
+    number = owner.removeprefix("+")
+    if number != owner and number.isascii() and number.isdecimal():
+        return frozenset({int(number)})
     try:
-        return pwd.getpwnam(owner).pw_uid
+        return frozenset({pwd.getpwnam(owner).pw_uid})
     except KeyError:
-        return None
+        return frozenset({0, os.geteuid()})

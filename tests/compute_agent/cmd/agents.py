@@ -110,7 +110,6 @@ class Agent:
     def close(self):
         if self.process is not None:
             self.kill()
-        if self.folder.exists():
             for guest in ProcessDriver(self.folder / "guests").guests():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(guest.pid, signal.SIGKILL)

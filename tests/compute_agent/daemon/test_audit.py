@@ -177,6 +177,24 @@ class TestHealing:
         assert rig.held(GUEST) == {NODES[1]: {"VCPU": 1}}
 
 
+def test_a_guest_ordered_with_a_class_that_does_not_exist_stops_no_other(rig):
+    for uuid, resources in ((GUEST, {"NO_SUCH_CLASS": 1 << 30}), (OTHER, {})):
+        rig.run(uuid)
+        rig.driver.flavors[uuid] = Flavor(resources)
+    assert rig.audit(HEAL) == [
+        ("UNALLOCATED", GUEST, "not possible: there is no room for 1073741824 NO_SUCH_CLASS (free: none)"),
+        ("UNALLOCATED", OTHER, "done"),
+    ]
+
+
+def test_the_allocation_of_a_guest_that_is_lost_is_not_offered_for_deletion(rig):
+    rig.claim(GUEST, {NODES[0]: {"PCPU": 1}})
+    rig.driver.lost_guests[GUEST] = "its record cannot be used"
+    assert rig.audit(DELETE) == []
+    rig.driver.lost_guests.clear()
+    assert rig.audit() == [("UNUSED", GUEST, "")]
+
+
 class TestDeletion:
     """Allocations without a guest go, if that is ordered and they are old enough."""
 

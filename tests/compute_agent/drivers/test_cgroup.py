@@ -122,6 +122,16 @@ class TestFakeTree:
         (tmp_path / "cgroup.procs").touch()
         return tmp_path
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+    @pytest.mark.parametrize("mode", [0o755, 0o777])
+    def test_a_root_in_which_others_could_put_processes_is_not_used(self, folder, mode, caplog):
+        folder.chmod(mode)
+        if mode == 0o755:
+            os.chown(folder, 65534, -1)
+        assert CgroupRoot.open(folder) is None
+        assert "affinity is used instead" in caplog.text
+        assert str(folder) in caplog.text
+
     def test_controllers_that_are_offered_are_handed_down(self, folder):
         CgroupRoot.open(folder)
         assert (folder / "cgroup.subtree_control").read_text() == "+cpuset"

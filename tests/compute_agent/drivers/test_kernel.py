@@ -130,6 +130,21 @@ def work(tree, started):
     return outer, [first, second]
 
 
+def test_a_guest_does_not_start_in_a_group_in_which_somebody_is_already(driver, tree, uid, started, tmp_path):
+    stranger = started()
+    name = f"guest-{uid}"
+    root = group_of(start(driver)).folder.parent
+    (root / name).mkdir()
+    if cgroups.ROOT is None:
+        tree._files(root / name)
+    Group(root / name).add(stranger.pid)
+    with pytest.raises(DriverError, match=f"processes in its group {name} already"):
+        driver.create(uid, uid, GuestSettings(), ("touch", str(tmp_path / "ran")))
+    assert stranger.poll() is None
+    assert Group(root / name).processes() == [stranger.pid]
+    assert not (tmp_path / "ran").exists()
+
+
 class TestLimits:
     """cpu.weight, cpu.max, cpuset.cpus, cpuset.mems of a guest's group."""
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import asdict
 
 import pytest
 
@@ -28,6 +29,57 @@ ONE = frozenset({min(ALL)})
 pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
 
 PINNED = CpuSettings((ONE,), ONE)
+
+
+OTHER = str(uuid.UUID(int=7))
+
+
+def _changed(**fields):
+    return lambda record, process: json.dumps(record | fields).encode()
+
+
+def _settings(**settings):
+    return lambda record, process: json.dumps(record | {"settings": record["settings"] | settings}).encode()
+
+
+def _identity(**fields):
+    return lambda record, process: json.dumps(record | {"identity": record["identity"] | fields}).encode()
+
+
+def _of_another(record, process):
+    """Says of a process that is no guest that it is the one of another uuid."""
+    identity = procfs.identify(process.pid)
+    return json.dumps(record | {"uuid": OTHER, "identity": asdict(identity)}).encode()
+
+
+DAMAGES = [
+    *(
+        pytest.param(lambda record, process, content=content: content, id=repr(content[:20]))
+        for content in (b"", b"{", b"[]", b'{"format": "9"}', b"\xff\x00", b"[" * 100_000, b'{"format": 9}')
+    ),
+    pytest.param(_changed(uuid="x"), id="no uuid"),
+    pytest.param(_changed(uuid="../../etc/passwd"), id="a path for a uuid"),
+    pytest.param(_of_another, id="the uuid of another guest"),
+    pytest.param(_changed(format=0), id="format 0"),
+    pytest.param(_changed(command="sleep"), id="command"),
+    pytest.param(_changed(cgroup="/sys/fs/cgroup/system.slice"), id="the group of the system"),
+    pytest.param(_changed(whole_group=1), id="whole_group"),
+    pytest.param(_settings(vcpus=0), id="vcpus 0"),
+    pytest.param(_settings(vcpus=True), id="vcpus true"),
+    pytest.param(_settings(priority="high"), id="priority"),
+    pytest.param(_settings(qos_class=None), id="qos_class"),
+    pytest.param(_identity(pid=-1), id="all processes"),
+    pytest.param(_identity(pid=0), id="the own process group"),
+    pytest.param(_identity(start_time=None), id="start_time"),
+]
+
+
+@pytest.fixture
+def sleeper():
+    child = subprocess.Popen(["sleep", "60"])
+    yield child
+    child.kill()
+    child.wait()
 
 
 @pytest.fixture
@@ -254,6 +306,17 @@ class TestAdopted:
         assert make_driver().guests() == [guest]
         assert guest.settings.vcpus == 2
 
+    def test_what_it_calls_itself_does_no_harm_to_a_terminal(self, driver, uid):
+        loud = subprocess.Popen(["\x1b[2J\x07evil\n" + "x" * 5000, "60"], executable="/bin/sleep")
+        try:
+            eventually(lambda: len(procfs.command_line(loud.pid)) == 2)
+            shown = driver.adopt(uid, uid, GuestSettings(), loud.pid).details["command"]
+            assert shown.startswith("\ufffd[2J\ufffdevil\ufffdxxx")
+            assert len(shown) < 1100
+        finally:
+            loud.kill()
+            loud.wait()
+
     def test_only_once(self, driver, uid, process):
         driver.adopt(uid, uid, GuestSettings(), process.pid)
         with pytest.raises(DriverError, match=f"pid {process.pid} is guest {uid} already"):
@@ -309,14 +372,51 @@ class TestRestart:
         assert make_driver().guests() == []
         assert not (folder / f"{uid}.json").exists()
 
-    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 9}', b"\xff\x00"])
-    def test_a_damaged_record_is_made_good_from_the_process_itself(self, make_driver, uid, folder, content):
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_a_guest_whose_record_is_damaged_is_lost_loudly_until_it_is_adopted(
+        self, make_driver, uid, folder, damage, caplog, sleeper
+    ):
+        guest, other = run(make_driver(), uid, "sleep", "60"), run(make_driver(), OTHER, "sleep", "60")
+        path = folder / f"{uid}.json"
+        content = damage(json.loads(path.read_bytes()), sleeper)
+        path.write_bytes(content)
+        driver = make_driver()
+        assert driver.guests() == [other], "one bad record does not cost the others"
+        assert list(driver.lost()) == [uid]
+        assert str(path) in driver.lost()[uid]
+        assert f"guest adopt --uuid {uid}" in caplog.text
+        assert path.read_bytes() == content
+        assert procfs.is_alive(procfs.identify(sleeper.pid))
+
+        with pytest.raises(DriverError, match="cannot be used"):
+            driver.create(uid, uid, GuestSettings(), ("sleep", "60"))
+        assert path.read_bytes() == content
+        adopted = driver.adopt(uid, "again", GuestSettings(), guest.pid)
+        assert driver.lost() == {}
+        assert make_driver().guests() == sorted([adopted, other], key=lambda it: it.uuid)
+        (aside,) = folder.glob(f"{uid}.json.damaged-*")
+        assert aside.read_bytes() == content
+
+    def test_a_record_of_a_later_release_is_used_as_far_as_it_is_understood(self, make_driver, uid, folder):
         guest = run(make_driver(), uid, "sleep", "60")
-        eventually(lambda: procfs.command_line(guest.pid) == ("sleep", "60"))
-        (folder / f"{uid}.json").write_bytes(content)
-        (found,) = make_driver().guests()
-        assert (found.uuid, found.pid) == (uid, guest.pid)
-        assert json.loads((folder / f"{uid}.json").read_bytes())["uuid"] == uid
+        path = folder / f"{uid}.json"
+        record = json.loads(path.read_bytes())
+        record |= {"format": 2, "news": [1]}
+        record["settings"] |= {"colour": "blue", "qos_class": "BE"}
+        content = json.dumps(record).encode()
+        path.write_bytes(content)
+        driver, changes = make_driver(), queue.SimpleQueue()
+        driver.watch(changes.put)
+        (found,) = driver.guests()
+        assert (found.pid, found.settings) == (guest.pid, GuestSettings(qos_class="BE"))
+        with pytest.raises(DriverError, match="later release"):
+            driver.configure(found, GuestSettings())
+        assert path.read_bytes() == content
+        driver.stop(found, 10)
+        assert changes.get(timeout=10).kind is ChangeKind.STOPPED
+        assert not path.exists()
+        (aside,) = folder.glob(f"{uid}.json.damaged-*")
+        assert aside.read_bytes() == content
 
     def test_guests_of_another_agent_are_not_taken_over(self, make_driver, uid, tmp_path):
         run(make_driver(), uid, "sleep", "60")

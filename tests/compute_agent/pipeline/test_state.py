@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent import files
+from compute_agent.files import UnsafeFileError
 from compute_agent.pipeline.state import (
     SavedGuest,
     State,
@@ -126,17 +127,41 @@ def test_nothing_is_written_when_nothing_changed(path):
         b"null",
         b"\xff\xfe",
         b'{"version": 2, "data": {}}',
+        b"[" * 100_000,
         b'{"version": 1, "sha256": "0", "data": {"guests": {}, "owned": {}}}',
     ],
 )
-def test_a_damaged_file_costs_a_log_line(path, content, caplog):
+def test_a_file_that_cannot_be_used_costs_a_log_line_and_is_kept_aside(path, content, caplog):
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         file = StateFile(path)
     assert file.state == State()
+    (aside,) = path.parent.glob("state.json.damaged-*")
     assert str(path) in caplog.text
+    assert str(aside) in caplog.text
+    assert ("a later release wrote it" in caplog.text) == (b'"version": 2' in content)
     file.keep_guests(GUESTS)
     assert StateFile(path).state.guests == GUESTS
+    assert aside.read_bytes() == content
+
+
+def test_a_file_that_can_neither_be_used_nor_put_aside_is_not_overwritten(path, monkeypatch):
+    path.write_bytes(b"{")
+
+    def fail(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(files.os, "rename", fail)
+    with pytest.raises(OSError, match="Read-only"):
+        StateFile(path)
+    assert path.read_bytes() == b"{"
+
+
+def test_a_symbolic_link_is_not_followed(path, tmp_path):
+    (tmp_path / "elsewhere").write_bytes(dump(State(GUESTS)))
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnsafeFileError, match=f"{path} is a symbolic link"):
+        StateFile(path)
 
 
 def test_a_truncated_file_costs_a_log_line(path, caplog):

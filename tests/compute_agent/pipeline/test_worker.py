@@ -357,6 +357,43 @@ class TestRestart:
         assert rig.driver.writes == writes
 
 
+class TestALostGuest:
+    """A guest whose record cannot be used: it may run, and nobody can look after it."""
+
+    @pytest.fixture
+    def lost(self, rig):
+        rig.run("a", (0, 1, 0))
+        guest = rig.driver.running.pop("a")
+        rig.driver.lost_guests["a"] = "the guest record a.json cannot be used"
+        rig.restart()
+        return guest
+
+    def test_keeps_its_cpus_also_after_the_next_restart(self, rig, lost):
+        for _ in range(2):
+            assert rig.run("b", (0, 1, 0)).assignment.dedicated == (2,)
+            with pytest.raises(GuestRefusedError, match="0 free dedicated CPUs"):
+                rig.run("c", (0, 1, 0))
+            assert rig.metric("lost_guests") == 1
+            rig.handle(GuestStopped(rig.driver.running.pop("b")))
+            rig.restart()
+
+    def test_adopted_anew_has_the_place_that_it_had(self, rig, lost):
+        rig.run("b", (0, 1, 0))
+        rig.driver.lost_guests.clear()
+        view = rig.handle(
+            AdoptGuest("a", "a", GuestSettings(), lost.pid, {"node0": {"PCPU": 1, "VCPU": 0}}, 1.0)
+        )
+        assert view.assignment.dedicated == (1,)
+        rig.restart()
+        assert rig.saved.keys() == {"a", "b"}
+
+    def test_said_to_be_gone_gives_its_cpus_back(self, rig, lost):
+        rig.driver.lost_guests.clear()
+        rig.handle(Reconcile())
+        assert rig.run("b", (0, 2, 0), vcpus=2).assignment.dedicated == (1, 2)
+        assert rig.saved.keys() == {"b"}
+
+
 class TestWorldChanges:
     """Configuration and hardware change under running guests."""
 

@@ -72,6 +72,32 @@ def test_a_process_of_another_user_is_not_taken_for_the_domains(impostor):
     assert find_process(guest_uuid, f"+{os.getuid() + 1}") is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
+@pytest.mark.parametrize("owner", ["", "+0", "root", "no such user", "+x", "+٣"])
+@pytest.mark.parametrize("in_part", [False, True])
+def test_nobody_else_can_pass_for_the_domains_process(owner, in_part, tmp_path):
+    """Whether libvirt says whose it is or not; nor can one that has been of that user in part."""
+    guest_uuid = str(uuid.uuid4())
+    script = "import os, time; os.setresuid(0, 65534, 0) if {} else os.setuid(65534); time.sleep(60)"
+    command = [sys.executable, "-c", script.format(in_part), "-uuid", guest_uuid]
+    process = subprocess.Popen(command, cwd="/")
+    try:
+        while not procfs.users_of(process.pid) & {65534}:
+            time.sleep(0.001)
+        assert procfs.command_line(process.pid)[-1] == guest_uuid
+        assert find_process(guest_uuid, owner) is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_command_line_without_end_is_read_in_part(impostor, monkeypatch):
+    guest_uuid, pid = impostor
+    monkeypatch.setattr(procfs, "_LONGEST_COMMAND_LINE", 10)
+    assert procfs.command_line(pid) == (sys.executable[:10],)
+    assert find_process(guest_uuid, "") is None
+
+
 def test_threads_that_have_no_names_may_all_be_guest_cpus(impostor):
     guest_uuid, pid = impostor
     process = find_process(guest_uuid, "")
