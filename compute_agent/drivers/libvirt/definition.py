@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 from compute_agent.drivers.base import CpuLimits
 from compute_agent.drivers.cgroup import PERIOD
+from compute_agent.drivers.libvirt.document import parse
 from compute_agent.host import cpuset
 
 NAMESPACE = "urn:placement-compute:agent:1"
@@ -65,7 +66,7 @@ class Definition:
 
 def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
     """The definition in the inactive XML of a domain. Raises ValueError if that is not XML."""
-    root = _root(inactive_xml)
+    root = parse(inactive_xml)
     note = root.find(f"metadata/{{{NAMESPACE}}}tuned")
     noted = "" if note is None else note.get("shares", "")
     # Shares of 0 are none: so does libvirt show definitions of which they were taken.
@@ -84,19 +85,12 @@ def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
 
 def parse_binding(domain_xml: str) -> Binding:
     """How the memory of a domain is bound. Raises ValueError if this is not XML."""
-    return _binding(_root(domain_xml))
+    return _binding(parse(domain_xml))
 
 
 def note(shares: frozenset[int]) -> str:
     """The element that notes which shares are the agent's, as virDomainSetMetadata wants it."""
     return f"<tuned shares='{','.join(map(str, sorted(shares)))}'/>"
-
-
-def _root(xml: str) -> ElementTree.Element:
-    try:
-        return ElementTree.fromstring(xml)
-    except ElementTree.ParseError as error:
-        raise ValueError(f"not XML: {error}") from error
 
 
 def _binding(root: ElementTree.Element) -> Binding:

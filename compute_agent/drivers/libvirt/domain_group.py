@@ -73,8 +73,8 @@ def find(pid: int) -> DomainGroup | None:
     legacy = next((key for key in paths if "cpu" in key.split(",")), None)
     mount = _mounts().get("cpu" if legacy is not None else "")
     leaf = Path(paths.get(legacy or "", "/"))
-    if mount is None or leaf.name != _OF_MAIN_THREAD:
-        return None
+    if mount is None or leaf.name != _OF_MAIN_THREAD or ".." in leaf.parts:
+        return None  # the last is a group outside of what the agent sees of the hierarchy
     inner = mount / leaf.parent.relative_to("/")
     folders = (inner.parent, inner) if inner.name == _BETWEEN else (inner,)
     return DomainGroup(folders, legacy is None)

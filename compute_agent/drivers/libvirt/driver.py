@@ -99,7 +99,11 @@ class LibvirtDriver:
     def flavor(self, guest: Guest) -> Flavor:
         """What Nova wrote into the domain about the order; empty if it was not Nova that made it."""
         with self._on_domain(self._known(guest), "is not described") as domain:
-            return read_flavor(domain.XMLDesc())
+            xml = domain.XMLDesc()
+        try:
+            return read_flavor(xml)
+        except ValueError as error:
+            raise DriverError(f"guest {guest.uuid} is not described: {error}") from error
 
     def dormant(self) -> frozenset[str]:
         """The domains that are defined and do not run."""
@@ -355,6 +359,9 @@ class LibvirtDriver:
                     raise
                 LOG.error("%s", error)
                 return
+            except Exception:  # what nobody thought of is this domain's alone: the others are looked at
+                LOG.exception("Domain %s cannot be described", guest_uuid)
+                return
             with self._lock:
                 known = self._running.pop(guest_uuid, None)
                 if found is not None:
@@ -378,13 +385,13 @@ class LibvirtDriver:
             description, binding = metadata.describe(xml), parse_binding(xml)
             inactive = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)
             definition = parse_definition(inactive, bool(domain.isPersistent()))
+            known = self._running.get(guest_uuid)
+            if known is not None and known.is_alive:
+                process: Process | None = known.process
+            else:
+                process = qemu.find_process(guest_uuid, description.owner)
         except (self._connection.libvirt.libvirtError, ValueError) as error:
             raise DriverError(f"domain {guest_uuid} cannot be described: {error}") from error
-        known = self._running.get(guest_uuid)
-        if known is not None and known.is_alive:
-            process: Process | None = known.process
-        else:
-            process = qemu.find_process(guest_uuid, description.owner)
         if process is None:
             return None  # it ends just now
         guest = Guest(guest_uuid, self.name, description.name, process.identity.pid, description.settings)

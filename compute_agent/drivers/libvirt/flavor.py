@@ -21,17 +21,23 @@ from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from compute_agent.drivers.flavor import Flavor
+from compute_agent.drivers.libvirt.document import parse
 from compute_agent.drivers.libvirt.metadata import NOVA_NAMESPACES
 from compute_agent.host import cpuset
 
 _MIB_IN_GIB = 1024
+_LARGEST_AMOUNT = (1 << 31) - 1
+_MOST_DIGITS = 20
 _CPU_CLASSES = frozenset({"PCPU", "VCPU"})
 _RESOURCES = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")
 
 
 def read_flavor(domain_xml: str) -> Flavor:
-    """What Nova says of a domain; an empty order if it says nothing. Numbers that are none are left out."""
-    root = ElementTree.fromstring(domain_xml)
+    """What Nova says of a domain; an empty order if it says nothing. Numbers that are none are left out.
+
+    Raises ValueError if it is not the XML of a domain.
+    """
+    root = parse(domain_xml)
     for namespace in NOVA_NAMESPACES:
         prefix = f"{{{namespace}}}"
         instance = root.find(f"metadata/{prefix}instance")
@@ -85,15 +91,16 @@ def _dedicated(specs: Mapping[str, str], vcpus: int) -> int | None:
             everything = f"0-{vcpus - 1}"
             try:
                 cpus = cpuset.parse(f"{everything},{mask}" if mask.startswith("^") else mask)
+                return len(cpus & cpuset.parse(everything))
             except ValueError:
                 return None
-            return len(cpus & cpuset.parse(everything))
         case _:
             return _number(specs.get("resources:PCPU"))
 
 
 def _number(text: str | None) -> int:
-    try:
-        return max(0, int(text or 0))
-    except ValueError:
+    """A number that Placement could have as an amount; 0 for what is none."""
+    text = (text or "").strip()
+    if not text.isascii() or not text.isdecimal():
         return 0
+    return min(int(text[:_MOST_DIGITS]), _LARGEST_AMOUNT)

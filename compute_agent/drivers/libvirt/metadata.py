@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from compute_agent.drivers.base import GuestSettings
+from compute_agent.drivers.base import HIGHEST_PRIORITY, LONGEST_ANNOTATION, MOST_VCPUS, GuestSettings
+from compute_agent.drivers.libvirt.document import parse
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
 NAMESPACE = "urn:placement-compute:guest:1"
@@ -34,6 +35,8 @@ NOVA_NAMESPACES = (
 )
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,10}\Z")
+_LONGEST_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,19 @@ def _name(text: str) -> str:
     return text
 
 
+def _annotation(text: str) -> str:
+    if len(text) > LONGEST_ANNOTATION:
+        raise ValueError(f"{LONGEST_ANNOTATION} characters at most")
+    return text
+
+
+def _priority(text: str) -> int:
+    # int() would take digits of all scripts, and thousands of them.
+    if not _NUMBER.match(text) or abs(int(text)) > HIGHEST_PRIORITY:
+        raise ValueError(f"a whole number within {HIGHEST_PRIORITY} of 0")
+    return int(text)
+
+
 # Field of GuestSettings and what makes its value of a text, by element of our namespace and by extra spec.
 _Reader = tuple[str, Callable[[str], Any]]
 
@@ -62,9 +78,9 @@ _OURS: Mapping[str, _Reader] = {
     "qos_class": ("qos_class", _name),
     "thread_policy": ("thread_policy", ThreadPolicy),
     "emulator_policy": ("emulator_policy", EmulatorPolicy),
-    "resctrl": ("resctrl", str),
+    "resctrl": ("resctrl", _annotation),
     "blockio_class": ("blockio_class", _name),
-    "eviction_priority": ("priority", int),
+    "eviction_priority": ("priority", _priority),
 }
 
 # hw:cpu_policy is no setting: how many CPUs are dedicated is for the guest's allocation to say.
@@ -79,11 +95,11 @@ def describe(domain_xml: str) -> Description:
 
     The number of guest CPUs is that of the domain: those which are plugged in now.
     """
-    root = _parse(domain_xml)
+    root = parse(domain_xml)
     uuid, name, vcpu = (root.find(tag) for tag in ("uuid", "name", "vcpu"))
     if uuid is None or name is None or vcpu is None or not uuid.text:
         raise ValueError("not the XML of a domain: uuid, name or vcpu is missing")
-    values: dict[str, Any] = {"vcpus": int(vcpu.get("current") or vcpu.text or 1)}
+    values: dict[str, Any] = {"vcpus": min(int(vcpu.get("current") or vcpu.text or 1), MOST_VCPUS)}
     problems: list[str] = []
     for source, readers in ((_nova_specs(root), _NOVAS), (_our_settings(root), _OURS)):
         for key, text in source.items():
@@ -93,7 +109,7 @@ def describe(domain_xml: str) -> Description:
             try:
                 values[field] = read(text)
             except ValueError as error:
-                problems.append(f"{key} = {text!r} cannot be used ({error})")
+                problems.append(f"{key} = {text[:_LONGEST_SHOWN]!r} cannot be used ({error})")
     settings = GuestSettings(**values)
     return Description(uuid.text.strip(), name.text or "", settings, _owner(root), tuple(problems))
 
@@ -102,14 +118,7 @@ def is_active(domain_xml: str) -> bool:
     """Whether that is the XML of a domain that runs: only those have a number. Raises ValueError if it is
     none.
     """
-    return _parse(domain_xml).get("id") is not None
-
-
-def _parse(domain_xml: str) -> ElementTree.Element:
-    try:
-        return ElementTree.fromstring(domain_xml)
-    except ElementTree.ParseError as error:
-        raise ValueError(f"not XML: {error}") from error
+    return parse(domain_xml).get("id") is not None
 
 
 def _our_settings(root: ElementTree.Element) -> dict[str, str]:

@@ -41,7 +41,9 @@ def test_without_systemd_it_is_the_group_of_the_domain(find, tmp_path):
     assert find(text) == DomainGroup((tmp_path / "cpu" / path,), False)
 
 
-@pytest.mark.parametrize("text", ["0::/user.slice/session-1.scope\n", "1:cpu:/\n0::/\n", ""])
+@pytest.mark.parametrize(
+    "text", ["0::/user.slice/session-1.scope\n", "1:cpu:/\n0::/\n", "", "0::/../../x/emulator\n"]
+)
 def test_a_process_in_no_group_of_libvirts_has_none(find, text):
     assert find(text) is None
 

@@ -10,7 +10,16 @@ import uuid
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, DriverError, GuestGoneError
+from compute_agent.drivers.base import (
+    ChangeKind,
+    CpuLimits,
+    CpuSettings,
+    DriverError,
+    GuestGoneError,
+    GuestSettings,
+)
+from compute_agent.drivers.flavor import Flavor
+from compute_agent.drivers.libvirt import metadata
 from compute_agent.drivers.libvirt.definition import Binding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
@@ -110,6 +119,42 @@ def test_changed_metadata_is_told_of(watched, libvirtd):
     assert (kind, after.pid, before.settings.qos_class) == (ChangeKind.CHANGED, before.pid, "LS")
     assert after.settings.qos_class == "LSR"
     assert list(watched.driver.guests()) == [after]
+
+
+def test_one_domain_that_cannot_be_described_hides_no_other(libvirtd, monkeypatch):
+    bad, good = sorted(str(uuid.uuid4()) for _ in range(2))
+    for guest_uuid in (bad, good):
+        libvirtd.run(guest_uuid)
+    real = metadata.describe
+
+    def describe(xml):
+        if bad in xml:
+            raise ZeroDivisionError("nobody thought of this")
+        return real(xml)
+
+    monkeypatch.setattr(metadata, "describe", describe)
+    driver = LibvirtDriver(libvirtd.uri)
+    try:
+        assert [guest.uuid for guest in driver.guests()] == [good]
+    finally:
+        driver.close()
+
+
+def test_whatever_is_in_the_metadata_the_domain_is_seen(watched, libvirtd):
+    deep = "<x>" * 200 + "</x>" * 200
+    texts = ("99999999999999999999", "' OR 1=1", "&amp;lol;", "\u202e\u0663", "y" * 500_000)
+    settings = "".join(
+        f"<guest:{name}>{text}</guest:{name}>"
+        for text in texts
+        for name in ("qos_class", "thread_policy", "eviction_priority", "resctrl", "blockio_class")
+    )
+    odd = f'<guest:settings xmlns:guest="urn:placement-compute:guest:1">{deep}{settings}</guest:settings>'
+    libvirtd.run(metadata=odd)
+    guest = watched.started()
+    assert guest.settings == GuestSettings(vcpus=2)
+    assert watched.driver.flavor(guest) == Flavor({})
+    watched.driver.apply_cpu_settings(guest, APART)
+    assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
 
 
 def test_guest_cpus_io_threads_and_emulator_are_pinned_each_to_its_own(watched, libvirtd):

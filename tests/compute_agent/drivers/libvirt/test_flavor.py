@@ -49,6 +49,10 @@ def test_older_nova_does_not_say_what_is_dedicated():
         ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "^0-1"}, 2),
         ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "1-3"}, 3),
         ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "?"}, None),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-99999999999"}, None),
+        ({"resources:PCPU": "٤"}, 0),
+        ({"resources:PCPU": "-4"}, 0),
+        ({"resources:PCPU": "9" * 5000}, 2**31 - 1),
         ({"resources:PCPU": "4"}, 4),
     ],
 )
@@ -79,6 +83,18 @@ def test_extra_specs_add_to_resources_or_stand_in_their_place():
         "trait:HW_CPU_X86_VMX": "required",
     }
     assert read_flavor(domain(specs)).resources == {"MEMORY_MB": 512, "LLC": 5}
+
+
+@pytest.mark.parametrize("vcpus", [0, -1, 10**9, "many"])
+def test_a_number_of_guest_cpus_that_cannot_be_is_no_reason_to_fail(vcpus):
+    specs = {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "^0"}
+    assert read_flavor(domain(specs, numbers=(2048, 0, 0, 0, vcpus))).dedicated is None
+
+
+@pytest.mark.parametrize("xml", ["", "<domain", "<!DOCTYPE d [<!ENTITY a 'b'>]><domain/>"])
+def test_what_is_no_xml_of_a_domain_is_refused(xml):
+    with pytest.raises(ValueError, match="XML"):
+        read_flavor(xml)
 
 
 def test_what_is_no_number_does_not_count():

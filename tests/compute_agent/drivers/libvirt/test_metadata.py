@@ -84,13 +84,56 @@ def test_our_settings_count_more_than_those_of_nova():
         ("qos_class", "a/b"),
         ("blockio_class", "x" * 65),
         ("eviction_priority", "high"),
+        ("eviction_priority", "٣"),
+        ("eviction_priority", "1_0"),
+        ("eviction_priority", "2147483648"),
+        ("resctrl", "x" * 4097),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named_and_has_its_default(name, value):
     found = describe(domain(OURS.format(f"<guest:{name}>{value}</guest:{name}>")))
     assert found.settings == GuestSettings(vcpus=4)
     (problem,) = found.problems
-    assert problem.startswith(f"{name} = '{value}' cannot be used")
+    assert problem.startswith(f"{name} = '{value[:80]}' cannot be used")
+    assert len(problem) < 200
+
+
+def test_settings_are_read_whatever_else_is_in_the_metadata():
+    deep = "<x>" * 100_000 + "</x>" * 100_000
+    many = "".join(f'<nova:extraSpec name="x:{n}">1</nova:extraSpec>' for n in range(10_000))
+    nova = NOVAS.format(minor=1, thread="require").replace("</nova:extraSpecs>", f"{many}</nova:extraSpecs>")
+    settings = OURS.format(f"{deep}<guest:qos_class>BE</guest:qos_class>")
+    assert describe(domain(nova + settings)).settings == GuestSettings(
+        vcpus=4,
+        thread_policy=ThreadPolicy.REQUIRE,
+        emulator_policy=EmulatorPolicy.ISOLATE,
+        qos_class="BE",
+    )
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>' + domain("&b;"),
+        '<?xml version="1.0"?>\n<!DOCTYPE x SYSTEM "file:///etc/passwd">' + domain(),
+    ],
+)
+def test_a_document_type_is_refused(xml):
+    with pytest.raises(ValueError, match="document type"):
+        describe(xml)
+
+
+def test_who_writes_of_a_document_type_does_not_escape():
+    assert describe(domain("<a><![CDATA[<!DOCTYPE x>]]></a>")).settings == GuestSettings(vcpus=4)
+
+
+def test_xml_that_libvirt_could_not_send_is_not_parsed():
+    with pytest.raises(ValueError, match="characters"):
+        describe(domain(" " * (8 << 20)))
+
+
+def test_more_guest_cpus_than_there_can_be_are_as_many_as_there_can_be():
+    assert describe(domain(vcpu="<vcpu>1000000000</vcpu>")).settings.vcpus == 4096
 
 
 def test_guest_cpus_are_those_that_are_plugged_in():
