@@ -49,7 +49,7 @@ class Roster:
                 LOG.warning(
                     "The record of guest %s was written by a later release: it is used as far as it is"
                     " understood, and the settings of the guest cannot be changed",
-                    record.uuid,
+                    record,
                 )
         for it in self._unusable:
             LOG.error("%s", describe(it))
