@@ -14,7 +14,6 @@ from sqlalchemy import exc
 from placement.db import buckets, engine, errors
 from placement.db.batch import KEPT_SIZES, Answer, Batch, Prepared, Values, insertions, placed, places
 from placement.db.engine import PoolOptions
-from placement.db.names import Names
 from placement.db.probe import Probe
 from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
@@ -32,10 +31,9 @@ class Transaction:
     if it is, all starts again, in a transaction that is not optimistic.
     """
 
-    def __init__(self, conn: sa.Connection, names: Names, *, optimistic: bool) -> None:
+    def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
         self._conn = conn
         self._batch = Batch(conn)
-        self.names = names
         self.optimistic = optimistic
         self.now = time.time()
         self._changed: dict[int, _Change] = {}
@@ -134,7 +132,6 @@ class Database:
     def __init__(self, url: str, options: PoolOptions | None = None) -> None:
         options = options or PoolOptions()
         self.url = url
-        self.names = Names()
         self._patience = options.lock_timeout
         self._attempts = 1 + options.retries
         writer = engine.create(url, "READ COMMITTED", options)
@@ -185,7 +182,7 @@ class Database:
             committing = False
             try:
                 with self._writer.connect() as conn, conn.begin() as begun:
-                    tx = Transaction(conn, self.names, optimistic=attempt == 1 and self._attempts > 1)
+                    tx = Transaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
                     committing = True
                     tx.finish()
@@ -194,8 +191,6 @@ class Database:
             # No exception is kept beyond its block: its traceback leads back to this frame, and the circle
             # would keep all that the transaction used until garbage is collected.
             except exc.SQLAlchemyError as error:
-                if isinstance(error, exc.IntegrityError):
-                    self.names.clear()
                 _refuse_if_hopeless(error, committing=committing)
                 if attempt == self._attempts or time.monotonic() > deadline:
                     raise _unavailable(error) from error

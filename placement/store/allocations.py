@@ -20,6 +20,7 @@ from placement.db.tables import (
 from placement.exceptions import InvalidRequest, NotFound
 from placement.model.world import Inventory
 from placement.store import consumers as consumer_store
+from placement.store import names
 from placement.store.claims import Claim, Holding, Stock, check
 from placement.store.consumers import Owner
 
@@ -79,9 +80,9 @@ def _lock(tx: Transaction, uuids: Collection[str]) -> Locked:
 
 def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> None:
     """The second half of :func:`replace`, for locked consumers and providers."""
-    classes = _class_ids(tx, claims)
     _remove(tx, [row.id for row in locked.consumers.values()])
-    stocks = _read_stocks(tx, {uuid for claim in claims for uuid in claim.resources})
+    stocks, known_classes = _read_stocks(tx, {uuid for claim in claims for uuid in claim.resources})
+    classes = _class_ids(tx, claims, known_classes)
     check(claims, stocks, classes, locked.holdings)
     _insert(tx, claims, stocks, classes)
     _update_consumers(tx, claims, locked.consumers)
@@ -93,13 +94,18 @@ def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> No
     tx.changed(locked.provider_ids - raised, generation=False, usage_only=True)
 
 
-def _class_ids(tx: Transaction, claims: Sequence[Claim]) -> dict[str, int]:
+def _class_ids(tx: Transaction, claims: Sequence[Claim], known: Mapping[str, int]) -> Mapping[str, int]:
+    """The ids of all classes that the claims name; ``known`` are those of which a provider has inventories.
+
+    :raises InvalidRequest: there is no such class.
+    """
     every = {name for claim in claims for resources in claim.resources.values() for name in resources}
-    found = tx.names.classes.ids(tx, every)
-    if len(found) < len(every):
+    missing = every - known.keys()
+    found = {**known, **names.Lookup(tx, resource_classes, missing).ids}
+    if not every <= found.keys():
         for claim in claims:
-            names = {name for resources in claim.resources.values() for name in resources}
-            if unknown := sorted(names - set(found)):
+            named = {name for resources in claim.resources.values() for name in resources}
+            if unknown := sorted(named - found.keys()):
                 raise InvalidRequest(
                     f"Unable to allocate inventory for consumer {claim.consumer}: "
                     f"No such resource class {', '.join(unknown)}."
@@ -151,7 +157,8 @@ def _stock(count: int) -> Prepared:
         sa.select(
             resource_providers.c.uuid,
             resource_providers.c.id,
-            inventories.c.resource_class_id,
+            resource_classes.c.name,
+            resource_classes.c.id,
             _used,
             inventories.c.total,
             inventories.c.reserved,
@@ -163,21 +170,24 @@ def _stock(count: int) -> Prepared:
         )
         .select_from(resource_providers)
         .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
+        .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
         .where(resource_providers.c.uuid.in_(places("uuid", count)))
     )
 
 
-def _read_stocks(tx: Transaction, uuids: Collection[str]) -> dict[str, Stock]:
-    """The stocks of those of the providers that exist."""
+def _read_stocks(tx: Transaction, uuids: Collection[str]) -> tuple[dict[str, Stock], dict[str, int]]:
+    """The stocks of those of the providers that exist, and the ids of the classes in them, by name."""
     stocks: dict[str, Stock] = {}
+    class_ids: dict[str, int] = {}
     if uuids:
         found = tx.queue(_stock(len(uuids)), placed("uuid", uuids))
-        for uuid, number, class_id, used, *values in found.rows:
+        for uuid, number, class_name, class_id, used, *values in found.rows:
             stock = stocks.setdefault(uuid, Stock(number, {}, {}))
             if class_id is not None:
+                class_ids[class_name] = class_id
                 stock.inventories[class_id] = Inventory(*values)
                 stock.used[class_id] = int(used)
-    return stocks
+    return stocks, class_ids
 
 
 def _insert(

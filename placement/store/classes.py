@@ -14,7 +14,7 @@ from placement.store import names
 
 def create(tx: Transaction, name: str) -> bool:
     """Make a resource class; False when it is there already."""
-    return names.create(tx, tx.names.classes, name)
+    return names.create(tx, resource_classes, name)
 
 
 def rename(tx: Transaction, old: str, new: str) -> None:
@@ -25,9 +25,9 @@ def rename(tx: Transaction, old: str, new: str) -> None:
     number = _custom(tx, old, "update")
     if old == new:
         return
-    if tx.names.classes.ids(tx, [new]):
+    if names.Lookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
-    # A new number, so that no worker can go on writing what it remembers under the old name.
+    # A new number, so that a transaction which looked the old name up before cannot write it any more.
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_number,) = inserted.inserted_primary_key or (None,)
     for table in (inventories, allocations):
@@ -35,7 +35,6 @@ def rename(tx: Transaction, old: str, new: str) -> None:
             sa.update(table).where(table.c.resource_class_id == number).values(resource_class_id=new_number)
         )
     tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == number))
-    tx.names.classes.clear()
 
 
 def delete(tx: Transaction, name: str) -> None:
@@ -50,13 +49,10 @@ def delete(tx: Transaction, name: str) -> None:
             "Class is in use in inventory."
         )
     tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == number))
-    tx.names.classes.clear()
 
 
 def _custom(tx: Transaction, name: str, verb: str) -> int:
-    tx.lock_names()
-    tx.names.classes.clear()
-    number = tx.names.classes.ids(tx, [name]).get(name)
+    number = names.locked(tx, resource_classes, name)
     if number is None:
         raise NotFound(f"No such resource class {name}.")
     if not name.startswith("CUSTOM_"):

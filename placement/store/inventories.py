@@ -1,6 +1,6 @@
 """Inventories of a provider: add one, change one, replace all, remove."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from placement.db.batch import Answer, Prepared
 from placement.db.database import Transaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import Conflict, InvalidRequest, NotFound
-from placement.store import providers
+from placement.store import names, providers
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,15 @@ def check_reserved(
         )
 
 
-def _class_id(tx: Transaction, name: str) -> int:
-    found = tx.names.classes.ids(tx, [name])
-    if name not in found:
-        raise InvalidRequest(f"No such resource class {name}.")
-    return found[name]
-
-
 def add(tx: Transaction, uuid: str, resource_class: str, values: Values) -> int:
     """Add an inventory of a class the provider has none of; return its new generation.
 
     :raises NotFound, InvalidRequest, Conflict: no such provider, no such class, already there.
     """
-    row, present = _lock(tx, uuid)
-    class_id = _class_id(tx, resource_class)
+    row, present, ids = _lock(tx, uuid, [resource_class])
+    if resource_class not in ids:
+        raise InvalidRequest(f"No such resource class {resource_class}.")
+    class_id = ids[resource_class]
     if class_id in present:
         raise Conflict(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     _insert(tx, row.id, {class_id: values})
@@ -71,8 +66,8 @@ def change(tx: Transaction, uuid: str, generation: int, resource_class: str, val
 
     :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such inventory, stale.
     """
-    row, present = _lock(tx, uuid, generation)
-    class_id = tx.names.classes.ids(tx, [resource_class]).get(resource_class)
+    row, present, ids = _lock(tx, uuid, [resource_class], generation)
+    class_id = ids.get(resource_class)
     if class_id is None or class_id not in present:
         raise InvalidRequest(f"No inventory record with resource class {resource_class} for {uuid}.")
     _update(tx, row.id, {class_id: values})
@@ -86,18 +81,25 @@ def replace_all(tx: Transaction, uuid: str, generation: int, wanted: Mapping[str
     :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, unknown class, stale.
     :raises Conflict: when an inventory that is in use would go.
     """
-    row, present = _lock(tx, uuid, generation)
-    write(tx, row, wanted, present)
-    remove_others(tx, row, wanted, present)
+    row, present, ids = _lock(tx, uuid, wanted, generation)
+    write(tx, row, wanted, present, ids)
+    remove_some(tx, row, present - set(ids.values()))
     return row.generation + 1
 
 
-def write(tx: Transaction, row: providers.Row, wanted: Mapping[str, Values], present: Set[int]) -> None:
+def write(
+    tx: Transaction,
+    row: providers.Row,
+    wanted: Mapping[str, Values],
+    present: Set[int],
+    ids: Mapping[str, int],
+) -> None:
     """Insert or update these inventories of a locked provider, and leave its others.
 
     :param present: the ids of the classes of which it has some.
+    :param ids: those of the wanted classes that there are.
+    :raises InvalidRequest: there is no such class.
     """
-    ids = tx.names.classes.ids(tx, wanted)
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(
@@ -110,15 +112,11 @@ def write(tx: Transaction, row: providers.Row, wanted: Mapping[str, Values], pre
     tx.changed([row.id], generation=True)
 
 
-def remove_others(tx: Transaction, row: providers.Row, keep: Mapping[str, object], present: Set[int]) -> None:
-    """Remove those of the inventories ``present`` of a locked provider whose classes are not in ``keep``.
+def remove_some(tx: Transaction, row: providers.Row, going: Set[int]) -> None:
+    """Remove the inventories of a locked provider of the classes with these ids.
 
     :raises Conflict: when one of them is in use.
     """
-    _remove(tx, row, present - set(tx.names.classes.ids(tx, keep).values()))
-
-
-def _remove(tx: Transaction, row: providers.Row, going: Set[int]) -> None:
     if not going:
         return
     used = (
@@ -150,8 +148,8 @@ def remove_all(tx: Transaction, uuid: str) -> None:
 
     :raises NotFound, Conflict: no such provider, an inventory is in use.
     """
-    row, present = _lock(tx, uuid)
-    _remove(tx, row, present)
+    row, present, _ = _lock(tx, uuid, ())
+    remove_some(tx, row, present)
     tx.changed([row.id], generation=True)
 
 
@@ -160,20 +158,26 @@ def remove(tx: Transaction, uuid: str, resource_class: str) -> None:
 
     :raises NotFound, Conflict: no such provider or inventory, it is in use.
     """
-    row, present = _lock(tx, uuid)
-    class_id = tx.names.classes.ids(tx, [resource_class]).get(resource_class)
+    row, present, ids = _lock(tx, uuid, [resource_class])
+    class_id = ids.get(resource_class)
     if class_id is None or class_id not in present:
         raise NotFound(f"No inventory of class {resource_class} found for delete")
-    _remove(tx, row, {class_id})
+    remove_some(tx, row, {class_id})
     tx.changed([row.id], generation=True)
 
 
-def _lock(tx: Transaction, uuid: str, generation: int | None = None) -> tuple[providers.Row, Set[int]]:
-    """A provider that no other transaction writes to, and the ids of the classes it has inventories of."""
+def _lock(
+    tx: Transaction, uuid: str, wanted: Collection[str], generation: int | None = None
+) -> tuple[providers.Row, Set[int], dict[str, int]]:
+    """A provider that no other transaction writes to, and ids of classes.
+
+    They are those of which it has inventories, and those of the wanted ones that there are.
+    """
     tx.lock([uuid])
     present = class_ids(tx, uuid)
+    lookup = names.Lookup(tx, resource_classes, wanted)
     row = providers.locked(tx, uuid, generation)
-    return row, set(present.scalars)
+    return row, set(present.scalars), lookup.ids
 
 
 def class_ids(tx: Transaction, uuid: str) -> Answer:

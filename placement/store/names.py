@@ -1,16 +1,51 @@
-"""What resource classes and traits have in common: they are names that come to be."""
+"""What resource classes and traits have in common: they are names, and numbers in the database.
+
+No number is remembered beyond its transaction. Others rename and delete what it stands for, and
+in a database that was restored from a backup it may be that of another name.
+"""
+
+from collections.abc import Collection
+from functools import lru_cache
 
 import sqlalchemy as sa
 
+from placement.db.batch import KEPT_SIZES, Prepared, placed, places
 from placement.db.database import Transaction
-from placement.db.names import NameTable
 
 
-def create(tx: Transaction, names: NameTable, name: str) -> bool:
-    """Make a name of this kind; False when it is there already."""
+class Lookup:
+    """The numbers of some names, asked for together with what else waits in the transaction.
+
+    Until it ends these numbers can be written: that something refers to them keeps what they stand for
+    (foreign keys), and if they were removed before that, the transaction fails and starts again.
+
+    :param table: that of resource classes or that of traits.
+    """
+
+    def __init__(self, tx: Transaction, table: sa.Table, names: Collection[str]) -> None:
+        self._answer = tx.queue(_numbers(table, len(names)), placed("name", names)) if names else None
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """The numbers of those of the names that there are."""
+        rows = self._answer.rows if self._answer else ()
+        return {name: number for name, number in rows}  # noqa: C416  # rows are not pairs
+
+
+@lru_cache(KEPT_SIZES)
+def _numbers(table: sa.Table, count: int) -> Prepared:
+    return Prepared(sa.select(table.c.name, table.c.id).where(table.c.name.in_(places("name", count))))
+
+
+def locked(tx: Transaction, table: sa.Table, name: str) -> int | None:
+    """The number of a name, if there is one, with no other transaction making or removing names."""
     tx.lock_names()
-    names.clear()
-    if names.ids(tx, [name]):
+    return Lookup(tx, table, [name]).ids.get(name)
+
+
+def create(tx: Transaction, table: sa.Table, name: str) -> bool:
+    """Make a name; False when it is there already."""
+    if locked(tx, table, name) is not None:
         return False
-    tx.conn.execute(sa.insert(names.table).values(name=name, updated_at=tx.now))
+    tx.conn.execute(sa.insert(table).values(name=name, updated_at=tx.now))
     return True

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from placement import exceptions
 from placement.db.database import Transaction
+from placement.db.tables import resource_classes
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
-from placement.store import allocations, inventories, providers
+from placement.store import allocations, inventories, names, providers
 from placement.store.claims import Claim
 from placement.store.inventories import Values
 
@@ -31,6 +32,7 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
     """
     locked = allocations.lock_claimed(tx, claims, wanted)
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
+    lookup = names.Lookup(tx, resource_classes, {name for new in wanted.values() for name in new.inventories})
     rows = providers.find(tx, wanted)
     for uuid, new in wanted.items():
         row = rows.get(uuid)
@@ -44,9 +46,10 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
                 f"actual: {row.generation}, given: {new.generation}"
             )
     for uuid, new in wanted.items():
-        inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars))
+        inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
     allocations.write_claims(tx, claims, locked)
     for uuid, new in wanted.items():
-        inventories.remove_others(tx, rows[uuid], new.inventories, set(present[uuid].scalars))
+        kept = {lookup.ids[name] for name in new.inventories}
+        inventories.remove_some(tx, rows[uuid], set(present[uuid].scalars) - kept)
         # Clients count on it: generations go up for each of the two changes, of which one needs inventories.
         tx.changed([rows[uuid].id], generation=bool(new.inventories))

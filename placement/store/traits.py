@@ -14,7 +14,7 @@ from placement.store import names, providers
 
 def create(tx: Transaction, name: str) -> bool:
     """Make a trait; False when it is there already."""
-    return names.create(tx, tx.names.traits, name)
+    return names.create(tx, traits, name)
 
 
 def delete(tx: Transaction, name: str) -> None:
@@ -22,9 +22,7 @@ def delete(tx: Transaction, name: str) -> None:
 
     :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, a provider has it.
     """
-    tx.lock_names()
-    tx.names.traits.clear()
-    number = tx.names.traits.ids(tx, [name]).get(name)
+    number = names.locked(tx, traits, name)
     if number is None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
@@ -32,7 +30,6 @@ def delete(tx: Transaction, name: str) -> None:
     if tx.exists(provider_traits.c.trait_id == number):
         raise Conflict(f"The trait {name} is in use by a resource provider.")
     tx.conn.execute(sa.delete(traits).where(traits.c.id == number))
-    tx.names.traits.clear()
 
 
 def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
@@ -40,12 +37,14 @@ def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]
 
     :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such trait, stale.
     """
-    row = providers.lock(tx, uuid)
+    tx.lock([uuid])
+    lookup = names.Lookup(tx, traits, wanted)
+    row = providers.locked(tx, uuid, None)
     if row.generation != generation:
         raise ConcurrentUpdate(
             "Resource provider's generation already changed. Please update the generation and try again."
         )
-    ids = tx.names.traits.ids(tx, wanted)
+    ids = lookup.ids
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(f"No such trait {', '.join(unknown)}")

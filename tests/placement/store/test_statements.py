@@ -46,8 +46,6 @@ def claim(host: str, generation: int | None = None, amount: int = 1) -> Callable
 
 
 def test_a_claim_of_a_new_consumer_takes_five_statements_in_two_batches(counted: Counted, host: str) -> None:
-    counted(claim(host))  # now names are known
-    counted(lambda tx: allocations.delete(tx, CONSUMER))
     # consumer, lock, stock; then allocations, generation
     assert counted(claim(host)) == [3, 2]
 
@@ -83,15 +81,6 @@ def test_a_child_is_made_in_two_batches_however_deep_it_is(counted: Counted, hos
     ids=["inventories", "traits", "aggregates"],
 )
 def test_describing_a_provider_takes_two_batches(
-    database: Database, counted: Counted, host: str, write: Callable[[Transaction, str], object]
+    counted: Counted, host: str, write: Callable[[Transaction, str], object]
 ) -> None:
-    with database.read() as conn:
-        names = {"VCPU", "DISK_GB", "PCPU"}
-        database.names.classes.ids(_Connected(conn), names)
-        database.names.traits.ids(_Connected(conn), ["COMPUTE_NODE", "HW_CPU_X86_AVX2"])
     assert len(counted(lambda tx: write(tx, host))) == 2
-
-
-class _Connected:
-    def __init__(self, conn: Any) -> None:
-        self.conn = conn

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import requests
@@ -87,4 +88,42 @@ def test_consumers_that_all_make_and_remove_at_once(running: Service) -> None:
     answers = race(running, once)
     assert set(answers) <= {("PUT", 204), ("PUT", 409), ("DELETE", 204), ("DELETE", 404)}
     assert answers["PUT", 204] == answers["DELETE", 204] > 0
+    assert running.get(f"/resource_providers/{HOST}/usages")["usages"] == {"VCPU": 0}
+
+
+@pytest.mark.parametrize("kind", ["traits", "resource_classes"])
+def test_names_that_all_make_and_remove_at_once(running: Service, kind: str) -> None:
+    names = {uuid: f"CUSTOM_{uuid[:8]}" for uuid in UUIDS}
+
+    def once(client: Client, uuid: str) -> None:
+        client.ask("PUT", f"/{kind}/{names[uuid]}")
+        client.ask("DELETE", f"/{kind}/{names[uuid]}")
+
+    answers = race(running, once)
+    assert set(answers) <= {("PUT", 201), ("PUT", 204), ("DELETE", 204), ("DELETE", 404)}
+    # each name that was made was removed once, and one removal was confirmed to one client
+    assert answers["PUT", 201] == answers["DELETE", 204] > 0
+    listed = running.get(f"/{kind}")[kind]
+    assert not {each if kind == "traits" else each["name"] for each in listed} & set(names.values())
+
+
+def test_claims_are_not_refused_while_other_names_come_and_go(running: Service) -> None:
+    setup = Client(running, Counter())
+    setup.ask("POST", "/resource_providers", json={"name": "host", "uuid": HOST})
+    inventory = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
+    setup.ask("PUT", f"/resource_providers/{HOST}/inventories", json=inventory)
+    allocations = {HOST: {"resources": {"VCPU": 1}}}
+
+    def once(client: Client, uuid: str) -> None:
+        client.ask("PUT", "/resource_classes/CUSTOM_COMES")
+        consumer = str(uuid4())
+        body = {"allocations": allocations, "consumer_generation": None, **OWNER}
+        client.ask("POST", "/allocations", json={consumer: body})
+        client.ask(
+            "POST", "/allocations", json={consumer: {**body, "allocations": {}, "consumer_generation": 1}}
+        )
+        client.ask("DELETE", "/resource_classes/CUSTOM_COMES")
+
+    answers = race(running, once)
+    assert answers["POST", 204] == sum(count for (method, _), count in answers.items() if method == "POST")
     assert running.get(f"/resource_providers/{HOST}/usages")["usages"] == {"VCPU": 0}
