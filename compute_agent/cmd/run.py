@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 from oslo_config import cfg
-from oslo_log import log
 
 from compute_agent.cmd.base import Command, ShowOne, columns
+from compute_agent.daemon import logs
 from compute_agent.daemon.service import Agent
 from compute_agent.drivers.base import DriverError
 from compute_agent.inventory.cpu_sets import ConfigError
@@ -35,21 +35,16 @@ class Run(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until told to end; 1 if the agent refuses to start."""
-        conf = self.load_conf()
-        conf.set_default("use_stderr", True)  # where service managers look; [DEFAULT] use_stderr changes it
-        log.setup(conf, "compute-agent")
+        logs.set_up(self.load_conf())
         try:
             agent = Agent(self.load_conf)
             agent.catch_signals()
             agent.start()
         except REASONS_NOT_TO_START as error:
-            reason = str(error)
-        else:
-            agent.serve()
-            return 0
-        # Not where the exception is handled: there the log would tell it once more.
-        LOG.error("The agent does not start: %s", reason)
-        return 1
+            LOG.error("The agent does not start: %s", error)
+            return 1
+        agent.serve()
+        return 0
 
 
 class Status(ShowOne):

@@ -122,6 +122,8 @@ class ResctrlController:
             host = control.host(present)
             resolution = resolve(host, self.classes, wanted, present, most)
             plan = make_plan(host, present, resolution)
+            for step in plan.steps:
+                LOG.debug("resctrl: %s", step)
             try:
                 apply.carry_out(control.files, plan.steps, control.engine)
             except ResctrlError as error:

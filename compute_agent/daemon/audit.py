@@ -109,6 +109,7 @@ class Auditor:
                     outcome = self._delete(finding, orders)
                 case _:
                     outcome = Outcome(finding)
+            LOG.debug("Audit: %s", outcome)
             outcomes.append(outcome)
         return outcomes
 

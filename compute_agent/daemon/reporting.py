@@ -104,7 +104,9 @@ class ReportLoop:
         while not self._stopped:
             self._wake.clear()
             failures = 0 if self.once() else failures + 1
-            self._wake.wait(self._pause(failures))
+            pause = self._pause(failures)
+            LOG.debug("The next report is due in %g s", pause)
+            self._wake.wait(pause)
 
     def _pause(self, failures: int) -> float:
         """Seconds until the next report after so many failures in a row."""
@@ -183,7 +185,6 @@ class ReportLoop:
             LOG.exception("The report failed")
             reason = f"internal error: {type(error).__name__}: {error}"
         if reason:
-            # Not where the exception is handled: there the log would tell it once more.
             self._failed(reason)
             return False
         self._metrics.placement_up.set(1)

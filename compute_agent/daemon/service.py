@@ -16,7 +16,7 @@ from typing import Any
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
-from compute_agent.daemon import cache_control
+from compute_agent.daemon import cache_control, logs
 from compute_agent.daemon.api import Methods
 from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.daemon.audit import Auditor, Orders, Outcome
@@ -171,19 +171,24 @@ class Agent:
         try:
             while True:
                 now = time.monotonic()
-                try:
-                    received = self._signals.get(timeout=max(0.0, min(due - now, LOOK_SECONDS)))
-                except queue.Empty:
+                received = self._next_signal(min(due - now, LOOK_SECONDS))
+                if received == signal.SIGHUP:
+                    self.reload()
+                elif received is not None:
+                    return
+                else:
                     self.look()
                     if time.monotonic() >= due:
                         self.pipeline.submit(Reconcile())
                         due = time.monotonic() + self._conf.guests.reconcile_interval
-                    continue
-                if received != signal.SIGHUP:
-                    return
-                self.reload()
         finally:
             self.stop()
+
+    def _next_signal(self, timeout: float) -> int | None:
+        try:
+            return self._signals.get(timeout=max(0.0, timeout))
+        except queue.Empty:
+            return None
 
     def look(self) -> None:
         """Look whether configuration or hardware changed since the last time, and take that up."""
@@ -219,6 +224,7 @@ class Agent:
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
             return str(error)
         self._conf, self._controllers = conf, controllers
+        logs.set_level(conf)
         for warning in self._warnings():
             LOG.warning("%s", warning)
         self._use_resctrl(resctrl)

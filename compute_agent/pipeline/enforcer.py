@@ -13,6 +13,8 @@ from compute_agent.pipeline.world import World
 
 LOG = logging.getLogger(__name__)
 
+_OUTCOMES = {True: "was changed", False: "is as it should be"}
+
 
 class Enforcer:
     """Puts what is pending into effect, and finds what differs. Used by the worker only."""
@@ -42,7 +44,8 @@ class Enforcer:
         for controller in self._controllers:
             for entry in self.cache.pending(controller.name):
                 try:
-                    controller.apply(_target(entry, world))
+                    changed = controller.apply(_target(entry, world))
+                    LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except GuestGoneError:
                     pass  # its stop event is on its way
                 except (DriverError, OSError) as error:
@@ -56,7 +59,8 @@ class Enforcer:
         for controller in self._controllers:
             if controller.name in entry.pending:
                 try:
-                    controller.apply(_target(entry, world))
+                    changed = controller.apply(_target(entry, world))
+                    LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)

@@ -35,11 +35,22 @@ class Placer:
         world = self.world
         request = request_for(world, guest, allocation)
         if not world.places or not (request.demands or world.place_unallocated):
+            LOG.debug("Guest %s is left alone", guest)
             return None
         supply = world.supply(self._cache.holdings())
         if current is not None and (kept := refit(supply, request, current)) is not None:
+            LOG.debug("Guest %s stays where it is: that serves %s", guest, world.told(allocation))
             return kept
-        return world.policy(supply, request)
+        decision = world.policy(supply, request)
+        LOG.debug(
+            "Guest %s, holding %s, thread policy %s, of %d CPUs free for it, gets %s",
+            guest,
+            world.told(allocation),
+            request.thread_policy,
+            len(world.cpu_sets.dedicated - supply.taken(request)),
+            decision,
+        )
+        return decision
 
     def place(self, entry: CachedGuest) -> None:
         """Decide anew where a guest goes. Nothing as long as it is not known what it may use."""

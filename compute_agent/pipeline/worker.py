@@ -80,6 +80,8 @@ class Pipeline:
         self._placer = Placer(world, self._cache)
         self._saved: Mapping[str, SavedGuest] | None = None
         self._limits: Limits = {}
+        self._unallocated: frozenset[str] = frozenset()
+        """The guests that have been told of as holding nothing."""
         self._applied = 0.0
         """When pending changes last went to the kernel (monotonic seconds)."""
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float] | None] = queue.SimpleQueue()
@@ -154,12 +156,13 @@ class Pipeline:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             event, future, queued = item
-            name = type(event).__name__
+            name, started = type(event).__name__, time.monotonic()
             self._metrics.events.labels(name).inc()
             try:
                 with self._lock:
                     answer = self.handle(event)
                     self._update_gauges()
+                LOG.debug("Event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
             except (GuestRefusedError, DriverError) as error:
                 future.set_exception(error)
             except Exception as error:
@@ -278,6 +281,7 @@ class Pipeline:
         self._placer.place_refused()
 
     def _read_allocations(self, allocations: Mapping[str, Allocation], as_of: float) -> None:
+        LOG.debug("Guests that hold something else than was known: %d", len(allocations))
         for uuid, held in allocations.items():
             entry = self._cache.get(uuid)
             if entry is None or as_of < entry.as_of:
@@ -368,12 +372,25 @@ class Pipeline:
         """
         self._enforcer.apply(self.world)
         self._applied = time.monotonic()
+        self._tell_unallocated()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
             self._save(guests | self._cache.lost)
         except OSError as error:
             LOG.error("The state cannot be saved: %s; will be tried again", error)
             self._metrics.state_failures.inc()
+
+    def _tell_unallocated(self) -> None:
+        """Warn of guests that are known to hold nothing, once each."""
+        unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
+        for uuid in sorted(unallocated.keys() - self._unallocated):
+            entry = unallocated[uuid]
+            LOG.warning(
+                "Guest %s holds nothing of this host, and runs%s: see compute-agent audit",
+                entry.guest,
+                where(entry),
+            )
+        self._unallocated = frozenset(unallocated)
 
     def _update_gauges(self) -> None:
         entries = list(self._cache)

@@ -120,6 +120,12 @@ class Executor:
             )
             if tried:
                 plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
+            if above := [
+                f"{watch.line} {watch.action}" for watch, one in self._streaks.items() if one.samples
+            ]:
+                LOG.debug(
+                    "Above their lines: %s; to be done: %s", ", ".join(above), ", ".join(map(str, plan))
+                )
             failed = False
             self._keep(_intended(self.state, plan))
             for action in plan:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,7 @@ from compute_agent.report.errors import (
     ConflictError,
     CredentialsError,
     NotFoundError,
+    OptionsError,
     PlacementError,
     UnavailableError,
 )
@@ -79,14 +81,14 @@ class PlacementClient:
     def from_conf(cls, conf: cfg.ConfigOpts) -> PlacementClient:
         """A client as ``[placement]`` describes it.
 
-        Raises CredentialsError if the authentication options cannot be used.
+        Raises OptionsError if the authentication options cannot be used.
         """
         try:
             auth = loading.load_auth_from_conf_options(conf, "placement")
             session = loading.load_session_from_conf_options(conf, "placement", auth=auth)
             adapter = loading.load_adapter_from_conf_options(conf, "placement", session=session, auth=auth)
         except ks_exceptions.ClientException as error:
-            raise CredentialsError("-", "[placement]", str(error)) from error
+            raise OptionsError(f"cannot be used: {error}") from error
         return cls(adapter)
 
     # Providers
@@ -243,12 +245,18 @@ class PlacementClient:
         arguments: dict[str, Any] = {"headers": {"Accept": "application/json", **headers}, "raise_exc": False}
         if body is not None:
             arguments["json"] = body
+        started = time.monotonic()
         try:
             response = self._adapter.request(url, method, **arguments)
         except (ks_exceptions.Unauthorized, ks_exceptions.AuthorizationFailure) as error:
             raise CredentialsError(method, url, str(error)) from error
+        except ks_exceptions.MissingAuthPlugin as error:
+            raise OptionsError("auth_type is not set: how to reach Placement is not said") from error
+        except ks_exceptions.ConnectionError as error:
+            raise UnavailableError(method, url, f"no answer: {_shortened(error)}") from error
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
+        LOG.debug("%s %s: HTTP %d in %.3f s", method, url, response.status_code, time.monotonic() - started)
         if response.status_code >= 300:
             raise _failure(method, url, response)
         if not response.content:
@@ -258,6 +266,17 @@ class PlacementClient:
         except ValueError as error:
             detail = f"the answer is not JSON: {response.text[:200]!r}"
             raise PlacementError(method, url, detail, status=response.status_code) from error
+
+
+def _shortened(error: BaseException) -> str:
+    """What could not be reached, and the system's own reason, without the names of all that passed it on."""
+    root: BaseException | None = error
+    reason = ""
+    while root is not None:
+        if isinstance(root, OSError) and root.strerror:
+            reason = root.strerror
+        root = root.__cause__ or root.__context__
+    return f"{str(error).partition(': ')[0]}: {reason}" if reason else str(error)
 
 
 def _version(text: str) -> tuple[int, int]:

@@ -18,8 +18,8 @@ class PlacementError(Exception):
         self.detail = detail
         self.status = status
         self.code = code
-        answer = "no answer" if status is None else f"HTTP {status}"
-        super().__init__(f"{method} {url}: {answer}: {detail}")
+        answer = "" if status is None else f"HTTP {status}: "
+        super().__init__(f"{method} {url}: {answer}{detail}")
 
 
 class UnavailableError(PlacementError):
@@ -30,6 +30,14 @@ class UnavailableError(PlacementError):
 
 class CredentialsError(PlacementError):
     """The credentials of ``[placement]`` do not work (401, 403): the operator has to act."""
+
+
+class OptionsError(CredentialsError):
+    """The options of ``[placement]`` name no way to Placement: the operator has to act."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("", "", detail)
+        self.args = (f"[placement] {detail}",)
 
 
 class NotFoundError(PlacementError):

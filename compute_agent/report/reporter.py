@@ -284,6 +284,7 @@ class Reporter:
         claims = ownership_before(wanted, reported, owned)
         self._keep(claims)
         if not actions:
+            LOG.debug("Placement has all as it should be: %d providers", len(wanted.nodes))
             self._keep(ownership_after(wanted, claims, reported))
             return Report()
         result = _Execution(self._client, self._reported).run(actions)

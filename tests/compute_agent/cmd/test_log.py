@@ -1,5 +1,7 @@
 """What an operator reads in the log of the daemon."""
 
+import pytest
+
 
 def test_guests_and_providers_are_named_beside_their_uuids(agent, claim, client, uid, numa_node):
     claim(uid, PCPU=1)
@@ -14,3 +16,87 @@ def test_guests_and_providers_are_named_beside_their_uuids(agent, claim, client,
     agent.wait_for(lambda: held in agent.log())
     agent.ask("guest", "stop", uid)
     agent.wait_for(lambda: f"Guest web-1 ({uid}) ended with status -15" in agent.log())
+
+
+def test_a_guest_without_an_allocation_is_warned_of_once(agent, claim, client, uid, numa_node):
+    agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "100")
+    warning = f"Guest web-1 ({uid}) holds nothing of this host, and runs on shared CPUs 1"
+    agent.wait_for(lambda: warning in agent.log())
+    claim(uid, PCPU=1)
+    agent.reload()
+    agent.wait_for(lambda: agent.ask("guest", "show", uid)["kind"] == "dedicated")
+    assert agent.log().count(warning) == 1
+    client._request("DELETE", f"/allocations/{uid}")
+    agent.reload()
+    agent.wait_for(lambda: agent.log().count(f"Guest web-1 ({uid}) holds nothing of this host") == 2)
+
+
+def test_a_refused_configuration_is_told_with_its_own_reason_and_no_other(agent, write_ini):
+    agent.start()
+    write_ini(compute="cpu_dedicated_set = 77")
+    agent.wait_for(lambda: "The old configuration stays" in agent.log())
+    (line,) = [line for line in agent.log().splitlines() if "The old configuration stays" in line]
+    reason = agent.status()["config_error"]
+    assert "CPUs 77 are absent" in reason
+    assert line.endswith(f"The old configuration stays: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("", "[placement] auth_type is not set: how to reach Placement is not said"),
+        (
+            "auth_type = none\nendpoint_override = http://127.0.0.1:1\nconnect_retries = 0",
+            "GET /: no answer: Unable to establish connection to http://127.0.0.1:1/: Connection refused",
+        ),
+    ],
+)
+def test_why_placement_is_away_is_told_in_the_words_of_whoever_failed(agent, write_ini, lines, reason):
+    write_ini(placement=lines)
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "away")
+    assert agent.status()["last_error"] == reason
+    assert f"Report to Placement failed, will be tried again: {reason}\n" in agent.log()
+
+
+def test_warnings_of_each_attempt_to_connect_are_told_once(agent, write_ini):
+    write_ini(
+        DEFAULT=f"state_path = {agent.folder}\ndebug = true",
+        placement="auth_type = none\nendpoint_override = http://127.0.0.1:1\nconnect_retries = 2\n"
+        "connect_retry_delay = 0.01\nreport_retry_maximum = 1",
+    )
+    agent.start()
+    agent.wait_for(lambda: agent.log().count("The next report is due") >= 3)
+    assert agent.log().count("WARNING keystoneauth") == 1
+    assert agent.log().count("Report to Placement failed") == 1
+
+
+def test_a_plugin_that_does_not_exist_is_named_when_the_agent_does_not_start(agent, write_ini):
+    write_ini(placement="auth_type = no_such_plugin")
+    done = agent.run_in_vain()
+    assert done.returncode == 1
+    words = "[placement] cannot be used: The plugin no_such_plugin could not be found"
+    assert done.stderr.splitlines()[-1].endswith(f"The agent does not start: {words}")
+
+
+def test_debug_lines_tell_what_is_decided_and_come_and_go_with_the_option(agent, write_ini, claim, uid):
+    claim(uid, PCPU=1)
+    assert " DEBUG " not in agent.log()
+    defaults = f"state_path = {agent.folder}"
+    write_ini(DEFAULT=f"{defaults}\ndebug = true")
+    agent.wait_for(
+        lambda: "DEBUG compute_agent.daemon.reporting [-] The next report is due in" in agent.log()
+    )
+    agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "100")
+    for words in (
+        f"DEBUG compute_agent.report.client [-] GET /allocations/{uid}: HTTP 200 in ",
+        f"DEBUG compute_agent.pipeline.placer [-] Guest web-1 ({uid}), holding 1 PCPU of testhost_NUMA_0 ",
+        f"DEBUG compute_agent.pipeline.enforcer [-] cpuset: guest web-1 ({uid}) was changed",
+        "DEBUG compute_agent.pipeline.worker [-] Event StartGuest took ",
+    ):
+        assert words in agent.log()
+    write_ini(DEFAULT=defaults)
+    agent.wait_for(lambda: agent.log().rstrip().endswith("Configuration and host read anew"))
+    before = agent.log().count(" DEBUG ")
+    agent.ask("guest", "stop", uid)
+    assert agent.log().count(" DEBUG ") == before

@@ -1,0 +1,85 @@
+"""The log of the daemon."""
+
+import logging
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.daemon import logs
+
+LONG = "Failed to contact the endpoint at %s for discovery. Fallback to using that endpoint as the base url."
+
+
+@pytest.fixture
+def clock():
+    return [1000.0]
+
+
+@pytest.fixture
+def lines(clock):
+    """A logger of keystoneauth's kind: a function that warns, and what has passed."""
+    passed = []
+    logger = logging.Logger("keystoneauth.identity")
+    logger.addHandler(logs.Seldom(lambda record: passed.append(record.getMessage()), clock=lambda: clock[0]))
+    return logger.warning, passed
+
+
+def test_what_was_said_is_said_again_once_a_minute_in_short_and_with_a_count(lines, clock):
+    warn, passed = lines
+    for _ in range(31):
+        for url in ("http://one/v3", "http://two/v3"):
+            warn(LONG, url)
+        clock[0] += 2.0
+    assert passed == [
+        LONG % "http://one/v3",
+        (LONG % "http://one/v3")[:100] + "... (and 59 more like it since the last time)",
+    ]
+
+
+def test_what_is_new_passes_at_once(lines, clock):
+    warn, passed = lines
+    warn(LONG, "http://one/v3")
+    warn("Retrying in %s s", 1)
+    clock[0] += 3600.0
+    warn("Retrying in %s s", 2)
+    assert passed == [LONG % "http://one/v3", "Retrying in 1 s", "Retrying in 2 s (again)"]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Sets the log up, and tells what is in its file."""
+    root, talkative = logging.getLogger(), logging.getLogger(logs.TALKATIVE)
+    before = (list(root.handlers), root.level, list(talkative.handlers), talkative.propagate)
+    path = tmp_path / "agent.log"
+    ini = tmp_path / "log.ini"
+    ini.write_text(f"[DEFAULT]\nlog_file = {path}\nuse_stderr = false\n")
+    logs.set_up(agent_conf.load([], [str(ini)]))
+    yield path.read_text
+    for handler in root.handlers:
+        if handler not in before[0]:
+            handler.close()
+    root.handlers[:], root.level, talkative.handlers[:], talkative.propagate = before
+
+
+def test_the_exception_that_is_being_handled_is_no_part_of_a_message(written):
+    try:
+        raise OSError("a reason of its own")
+    except OSError:
+        logging.getLogger("compute_agent.x").warning("Something else happened")
+    assert "WARNING compute_agent.x [-] Something else happened\n" in written()
+    assert "a reason of its own" not in written()
+
+
+def test_a_traceback_that_is_asked_for_is_written(written):
+    try:
+        raise OSError("the reason")
+    except OSError:
+        logging.getLogger("compute_agent.x").exception("It failed")
+    assert "ERROR compute_agent.x [-] It failed\n" in written()
+    assert "ERROR compute_agent.x OSError: the reason\n" in written()
+
+
+def test_keystoneauth_is_passed_on_seldom(written):
+    for _ in range(5):
+        logging.getLogger("keystoneauth.identity.generic.base").warning(LONG, "http://one/v3")
+    assert written().count("Failed to contact") == 1
