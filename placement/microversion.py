@@ -1,4 +1,4 @@
-"""Microversions of the Placement API.
+"""Microversions of the Placement API: each by the name of what it brought.
 
 A version is a ``(major, minor)`` tuple, so that versions compare as tuples do.
 Source: "REST API Version History" of the OpenStack Placement documentation.
@@ -8,8 +8,89 @@ from typing import Final
 
 Microversion = tuple[int, int]
 
-MIN: Final[Microversion] = (1, 0)
-MAX: Final[Microversion] = (1, 39)
+# 1.0: resource providers with inventories and usages; allocations
+INITIAL: Final[Microversion] = (1, 0)
+# 1.1: aggregates of resource providers
+AGGREGATES: Final[Microversion] = (1, 1)
+# 1.2: resource classes of the operator's own, under `/resource_classes`
+CUSTOM_CLASSES: Final[Microversion] = (1, 2)
+# 1.3: `member_of` finds resource providers by aggregate
+MEMBER_OF: Final[Microversion] = (1, 3)
+# 1.4: `resources` finds resource providers with room for amounts
+RESOURCES: Final[Microversion] = (1, 4)
+# 1.5: all inventories of a resource provider can be deleted in one request
+DELETE_INVENTORIES: Final[Microversion] = (1, 5)
+# 1.6: traits, and those of resource providers
+TRAITS: Final[Microversion] = (1, 6)
+# 1.7: PUT of a resource class creates it, or is content that it exists
+IDEMPOTENT_CLASSES: Final[Microversion] = (1, 7)
+# 1.8: who claims says for which project and user
+CONSUMER_OWNERS: Final[Microversion] = (1, 8)
+# 1.9: `/usages` of a project or a user
+PROJECT_USAGES: Final[Microversion] = (1, 9)
+# 1.10: `/allocation_candidates`
+CANDIDATES: Final[Microversion] = (1, 10)
+# 1.11: resource providers link to their allocations
+ALLOCATIONS_LINK: Final[Microversion] = (1, 11)
+# 1.12: allocations are keyed by resource provider, and read as they are written
+ALLOCATIONS_BY_PROVIDER: Final[Microversion] = (1, 12)
+# 1.13: POST `/allocations` for several consumers
+MANY_CONSUMERS: Final[Microversion] = (1, 13)
+# 1.14: parents, roots, and `in_tree` of resource providers
+NESTED_PROVIDERS: Final[Microversion] = (1, 14)
+# 1.15: `last-modified` and `cache-control`
+CACHE_HEADERS: Final[Microversion] = (1, 15)
+# 1.16: `limit` of candidates
+CANDIDATES_LIMIT: Final[Microversion] = (1, 16)
+# 1.17: `required` of candidates, and traits in their summaries
+CANDIDATES_TRAITS: Final[Microversion] = (1, 17)
+# 1.18: `required` finds resource providers by trait
+REQUIRED_TRAITS: Final[Microversion] = (1, 18)
+# 1.19: aggregates are written with the generation of their provider
+AGGREGATES_GENERATION: Final[Microversion] = (1, 19)
+# 1.20: POST of a resource provider answers with what was made
+PROVIDER_ANSWERED: Final[Microversion] = (1, 20)
+# 1.21: `member_of` of candidates
+CANDIDATES_MEMBER_OF: Final[Microversion] = (1, 21)
+# 1.22: `!TRAIT` in `required`
+FORBIDDEN_TRAITS: Final[Microversion] = (1, 22)
+# 1.23: `code` in the bodies of errors
+ERROR_CODES: Final[Microversion] = (1, 23)
+# 1.24: `member_of` may be given several times
+REPEATED_MEMBER_OF: Final[Microversion] = (1, 24)
+# 1.25: numbered groups, and `group_policy`
+GRANULAR_GROUPS: Final[Microversion] = (1, 25)
+# 1.26: `reserved` may be as large as `total`
+ALL_RESERVED: Final[Microversion] = (1, 26)
+# 1.27: summaries name all resource classes, not only those asked for
+ALL_CLASSES_SUMMARISED: Final[Microversion] = (1, 27)
+# 1.28: consumers have generations
+CONSUMER_GENERATIONS: Final[Microversion] = (1, 28)
+# 1.29: candidates from nested providers, and whole trees in summaries
+NESTED_CANDIDATES: Final[Microversion] = (1, 29)
+# 1.30: `/reshaper`
+RESHAPER: Final[Microversion] = (1, 30)
+# 1.31: `in_tree` of candidates
+CANDIDATES_IN_TREE: Final[Microversion] = (1, 31)
+# 1.32: `!AGGREGATE` in `member_of`
+FORBIDDEN_AGGREGATES: Final[Microversion] = (1, 32)
+# 1.33: suffixes of groups may be words
+NAMED_GROUPS: Final[Microversion] = (1, 33)
+# 1.34: which group is served by which providers
+MAPPINGS: Final[Microversion] = (1, 34)
+# 1.35: `root_required` of candidates
+ROOT_REQUIRED: Final[Microversion] = (1, 35)
+# 1.36: `same_subtree`, and groups without resources
+SAME_SUBTREE: Final[Microversion] = (1, 36)
+# 1.37: a provider may get another parent, or none
+FREE_PARENTS: Final[Microversion] = (1, 37)
+# 1.38: types of consumers
+CONSUMER_TYPES: Final[Microversion] = (1, 38)
+# 1.39: `required=in:A,B`, and `required` several times
+ANY_TRAITS: Final[Microversion] = (1, 39)
+
+MIN: Final = INITIAL
+MAX: Final = ANY_TRAITS
 
 
 def text(version: Microversion) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from flask import Blueprint, Response
 
+from placement import microversion
 from placement.api.call import Call, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.policies import aggregate as rules
@@ -14,18 +15,17 @@ from placement.store import aggregates as store
 blueprint = Blueprint("aggregates", __name__)
 
 _PATH = "/resource_providers/<uuid>/aggregates"
-_WITH_GENERATION = (1, 19)
 _AGGREGATES, _LIST = schemas.Aggregates(), schemas.AggregateList()
 
 
 def _answer(call: Call, aggregates: list[str], generation: int, last_modified: float) -> Response:
     document: dict[str, Any] = {"aggregates": aggregates}
-    if call.version >= _WITH_GENERATION:
+    if call.version >= microversion.AGGREGATES_GENERATION:
         document["resource_provider_generation"] = generation
     return call.answer(document, last_modified)
 
 
-@operation(blueprint, "GET", _PATH, rules.LIST, since=(1, 1), writes_json=True)
+@operation(blueprint, "GET", _PATH, rules.LIST, since=microversion.AGGREGATES, writes_json=True)
 def show(call: Call, uuid: str) -> Response:
     """The aggregates of a provider."""
     with call.service.model.fresh() as view:
@@ -33,13 +33,13 @@ def show(call: Call, uuid: str) -> Response:
         return _answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
 
 
-@operation(blueprint, "PUT", _PATH, rules.UPDATE, since=(1, 1), reads_json=True)
+@operation(blueprint, "PUT", _PATH, rules.UPDATE, since=microversion.AGGREGATES, reads_json=True)
 def replace(call: Call, uuid: str) -> Response:
     """Make these the aggregates of a provider."""
     known = path_uuid(uuid)
     expected = None
     with about(call, known):
-        if call.version >= _WITH_GENERATION:
+        if call.version >= microversion.AGGREGATES_GENERATION:
             body = call.body(_AGGREGATES)
             aggregates, expected = body["aggregates"], body["resource_provider_generation"]
         else:

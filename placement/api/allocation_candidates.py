@@ -4,6 +4,7 @@ import time
 
 from flask import Blueprint, Response
 
+from placement import microversion
 from placement.api.call import Call, operation
 from placement.candidates.render import render
 from placement.candidates.request import check_names
@@ -14,7 +15,9 @@ from placement.schemas.query import parse_candidates
 blueprint = Blueprint("allocation_candidates", __name__)
 
 
-@operation(blueprint, "GET", "/allocation_candidates", rules.LIST, since=(1, 10), writes_json=True)
+@operation(
+    blueprint, "GET", "/allocation_candidates", rules.LIST, since=microversion.CANDIDATES, writes_json=True
+)
 def list_all(call: Call) -> Response:
     """Sets of providers and amounts that would satisfy the request, each ready to be claimed."""
     wanted = parse_candidates(call.parameters, call.version)

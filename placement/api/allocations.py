@@ -7,6 +7,7 @@ from typing import Any
 from flask import Blueprint, Response
 from oslo_config import cfg
 
+from placement import microversion
 from placement.api.call import Call, operation
 from placement.api.resource_providers import existing
 from placement.exceptions import InvalidRequest, NotFound
@@ -23,10 +24,6 @@ from placement.store.consumers import ANY_GENERATION, Owner
 blueprint = Blueprint("allocations", __name__)
 
 UNKNOWN_TYPE = "unknown"
-_OWNERS = (1, 8)
-_OWNERS_SHOWN = (1, 12)
-_GENERATIONS = (1, 28)
-_TYPES = (1, 38)
 
 
 def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]) -> Claim:
@@ -39,10 +36,12 @@ def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: M
     return Claim(
         consumer=consumer,
         resources={uuid: each["resources"] for uuid, each in body["allocations"].items()},
-        generation=body["consumer_generation"] if version >= _GENERATIONS else ANY_GENERATION,
+        generation=body["consumer_generation"]
+        if version >= microversion.CONSUMER_GENERATIONS
+        else ANY_GENERATION,
         owner=owner,
-        keeps_owner=version < _OWNERS,
-        keeps_type=version < _TYPES,
+        keeps_owner=version < microversion.CONSUMER_OWNERS,
+        keeps_type=version < microversion.CONSUMER_TYPES,
     )
 
 
@@ -66,12 +65,12 @@ def list_of_consumer(call: Call, consumer_uuid: str) -> Response:
         )
         entry["resources"][each.resource_class] = each.used
     document: dict[str, Any] = {"allocations": by_provider}
-    if consumer is not None and call.version >= _OWNERS_SHOWN:
+    if consumer is not None and call.version >= microversion.ALLOCATIONS_BY_PROVIDER:
         document["project_id"] = consumer.project_id
         document["user_id"] = consumer.user_id
-        if call.version >= _GENERATIONS:
+        if call.version >= microversion.CONSUMER_GENERATIONS:
             document["consumer_generation"] = consumer.generation
-        if call.version >= _TYPES:
+        if call.version >= microversion.CONSUMER_TYPES:
             document["consumer_type"] = consumer.consumer_type or UNKNOWN_TYPE
     return call.answer(document, _newest(held))
 
@@ -88,7 +87,9 @@ def replace_of_consumer(call: Call, consumer_uuid: str) -> Response:
     return call.nothing()
 
 
-@operation(blueprint, "POST", "/allocations", rules.MANAGE, since=(1, 13), reads_json=True)
+@operation(
+    blueprint, "POST", "/allocations", rules.MANAGE, since=microversion.MANY_CONSUMERS, reads_json=True
+)
 def replace_several(call: Call) -> Response:
     """Make this all that several consumers hold, at once."""
     body = call.wrapped_body(schemas.post(call.version), "allocations")
@@ -118,7 +119,7 @@ def list_of_provider(call: Call, uuid: str) -> Response:
     for each in held:
         entry = by_consumer.setdefault(each.consumer, {"resources": {}})
         entry["resources"][each.resource_class] = each.used
-        if call.version >= _GENERATIONS:
+        if call.version >= microversion.CONSUMER_GENERATIONS:
             entry["consumer_generation"] = each.consumer_generation
     # the allocations and the generation that goes with them are of one snapshot
     generation = held[0].provider_generation if held else provider.generation

@@ -16,6 +16,7 @@ from marshmallow import Schema
 from werkzeug.exceptions import BadRequest, MethodNotAllowed, NotAcceptable, UnsupportedMediaType
 from werkzeug.http import http_date
 
+from placement import microversion
 from placement.api import context
 from placement.api.service import Service
 from placement.exceptions import InvalidRequest
@@ -23,7 +24,6 @@ from placement.microversion import MIN, Microversion
 from placement.schemas import base
 
 JSON: Final = "application/json"
-_CACHE_HEADERS: Final = (1, 15)
 _SERVICE: Final = "placement.service"
 
 Handler = Callable[..., Response]
@@ -103,7 +103,7 @@ class Call:
 
     def dated(self, response: Response, last_modified: float | None) -> Response:
         """The response with the headers that 1.15 introduced."""
-        if last_modified is not None and self.version >= _CACHE_HEADERS:
+        if last_modified is not None and self.version >= microversion.CACHE_HEADERS:
             response.headers["Last-Modified"] = _http_date(int(last_modified))
             response.headers["Cache-Control"] = "no-cache"
         return response

@@ -26,7 +26,6 @@ _STATUS: Mapping[type[PlacementError], HTTPStatus] = {
     exceptions.Conflict: HTTPStatus.CONFLICT,
     exceptions.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-_WITH_CODES = (1, 23)
 
 
 class UnacceptableVersion(NotAcceptable):
@@ -79,7 +78,7 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
         "request_id": request.environ.get("openstack.request_id"),
         **extra,
     }
-    if g.get("version", microversion.MIN) >= _WITH_CODES:
+    if g.get("version", microversion.MIN) >= microversion.ERROR_CODES:
         error["code"] = code
     accepted = request.accept_mimetypes
     if not accepted or accepted["application/json"] > 0:

@@ -6,6 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response
 
+from placement import microversion
 from placement.api.call import Call, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
@@ -20,7 +21,6 @@ from placement.store.inventories import Values
 blueprint = Blueprint("inventories", __name__)
 
 _PATH = "/resource_providers/<uuid>/inventories"
-_MAY_RESERVE_ALL = (1, 26)
 _CREATE, _REPLACE_ALL, _UPDATE = schemas.Create(), schemas.ReplaceAll(), schemas.Update()
 
 
@@ -43,7 +43,9 @@ def _show_all(call: Call, view: View, provider: Provider) -> Response:
 
 
 def _checked(call: Call, uuid: str, name: str, values: Values, verb: str) -> Values:
-    store.check_reserved(uuid, name, values, may_reserve_all=call.version >= _MAY_RESERVE_ALL, verb=verb)
+    store.check_reserved(
+        uuid, name, values, may_reserve_all=call.version >= microversion.ALL_RESERVED, verb=verb
+    )
     return values
 
 
@@ -86,7 +88,14 @@ def replace_all(call: Call, uuid: str) -> Response:
     return call.answer({"resource_provider_generation": generation, "inventories": documents}, time.time())
 
 
-@operation(blueprint, "DELETE", _PATH, rules.DELETE, since=(1, 5), before=HTTPStatus.METHOD_NOT_ALLOWED)
+@operation(
+    blueprint,
+    "DELETE",
+    _PATH,
+    rules.DELETE,
+    since=microversion.DELETE_INVENTORIES,
+    before=HTTPStatus.METHOD_NOT_ALLOWED,
+)
 def delete_all(call: Call, uuid: str) -> Response:
     """Remove all inventories of a provider."""
     known = path_uuid(uuid)

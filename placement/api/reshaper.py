@@ -2,6 +2,7 @@
 
 from flask import Blueprint, Response
 
+from placement import microversion
 from placement.api.allocations import claim_of
 from placement.api.call import Call, operation
 from placement.policies import reshaper as rules
@@ -13,7 +14,7 @@ from placement.store.reshaper import NewInventories
 blueprint = Blueprint("reshaper", __name__)
 
 
-@operation(blueprint, "POST", "/reshaper", rules.RESHAPE, since=(1, 30), reads_json=True)
+@operation(blueprint, "POST", "/reshaper", rules.RESHAPE, since=microversion.RESHAPER, reads_json=True)
 def reshape(call: Call) -> Response:
     """Move inventories and allocations between providers, at once."""
     body = call.body(schemas.reshaper(call.version))

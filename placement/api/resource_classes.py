@@ -5,6 +5,7 @@ from typing import Any
 
 from flask import Blueprint, Response
 
+from placement import microversion
 from placement.api.call import Call, operation, prefix
 from placement.exceptions import Conflict, NotFound
 from placement.policies import resource_class as rules
@@ -14,16 +15,16 @@ from placement.store import classes as store
 
 blueprint = Blueprint("resource_classes", __name__)
 
-_SINCE = (1, 2)
 _CLASS = schemas.ResourceClass()
-_PUT_CREATES = (1, 7)
 
 
 def _shown(name: str) -> dict[str, Any]:
     return {"name": name, "links": [{"rel": "self", "href": f"{prefix()}/resource_classes/{name}"}]}
 
 
-@operation(blueprint, "GET", "/resource_classes", rules.LIST, since=_SINCE, writes_json=True)
+@operation(
+    blueprint, "GET", "/resource_classes", rules.LIST, since=microversion.CUSTOM_CLASSES, writes_json=True
+)
 def list_all(call: Call) -> Response:
     """All resource classes."""
     with call.service.model.fresh() as view:
@@ -34,7 +35,9 @@ def list_all(call: Call) -> Response:
         )
 
 
-@operation(blueprint, "POST", "/resource_classes", rules.CREATE, since=_SINCE, reads_json=True)
+@operation(
+    blueprint, "POST", "/resource_classes", rules.CREATE, since=microversion.CUSTOM_CLASSES, reads_json=True
+)
 def create(call: Call) -> Response:
     """Make a custom class."""
     name = call.body(_CLASS)["name"]
@@ -43,7 +46,14 @@ def create(call: Call) -> Response:
     return call.nothing(201, f"/resource_classes/{name}")
 
 
-@operation(blueprint, "GET", "/resource_classes/<name>", rules.SHOW, since=_SINCE, writes_json=True)
+@operation(
+    blueprint,
+    "GET",
+    "/resource_classes/<name>",
+    rules.SHOW,
+    since=microversion.CUSTOM_CLASSES,
+    writes_json=True,
+)
 def show(call: Call, name: str) -> Response:
     """One resource class."""
     with call.service.model.fresh() as view:
@@ -52,10 +62,10 @@ def show(call: Call, name: str) -> Response:
         return call.answer(_shown(name), view.names.classes[name])
 
 
-@operation(blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE, since=_SINCE)
+@operation(blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE, since=microversion.CUSTOM_CLASSES)
 def update(call: Call, name: str) -> Response:
     """To 1.6 rename a custom class, from 1.7 make sure that there is one of this name."""
-    if call.version < _PUT_CREATES:
+    if call.version < microversion.IDEMPOTENT_CLASSES:
         return _rename(call, name)
     base.load(_CLASS, {"name": name})
     is_new = call.service.database.write(lambda tx: store.create(tx, name))
@@ -71,7 +81,7 @@ def _rename(call: Call, name: str) -> Response:
     return call.answer(_shown(new), time.time())
 
 
-@operation(blueprint, "DELETE", "/resource_classes/<name>", rules.DELETE, since=_SINCE)
+@operation(blueprint, "DELETE", "/resource_classes/<name>", rules.DELETE, since=microversion.CUSTOM_CLASSES)
 def delete(call: Call, name: str) -> Response:
     """Remove a custom class that nothing uses."""
     if not base.storable(name):

@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 from flask import Blueprint, Response
 
+from placement import microversion
 from placement.api.call import Call, operation, prefix
 from placement.candidates.filters import filter_providers
 from placement.candidates.request import check_names
@@ -27,11 +28,12 @@ from placement.store import providers
 blueprint = Blueprint("resource_providers", __name__)
 
 # microversion that introduced each link, and its relation
-_LINKS = (((1, 0), "inventories"), ((1, 0), "usages"), ((1, 1), "aggregates"), ((1, 6), "traits"))
-_ALLOCATIONS_LINK = (1, 11)
-_NESTED = (1, 14)
-_BODY_IN_ANSWER = (1, 20)
-_FREE_MOVES = (1, 37)
+_LINKS = (
+    (microversion.INITIAL, "inventories"),
+    (microversion.INITIAL, "usages"),
+    (microversion.AGGREGATES, "aggregates"),
+    (microversion.TRAITS, "traits"),
+)
 
 #: stands for the uuid of the provider in templates
 _UUID: Final = b"{uuid}"
@@ -75,10 +77,14 @@ def _template(prefix: str, version: Microversion) -> _Template:
     path = f"{prefix}/resource_providers/{_UUID.decode()}"
     links = [{"rel": "self", "href": path}]
     links += [{"rel": rel, "href": f"{path}/{rel}"} for since, rel in _LINKS if version >= since]
-    if version >= _ALLOCATIONS_LINK:
+    if version >= microversion.ALLOCATIONS_LINK:
         links.append({"rel": "allocations", "href": f"{path}/allocations"})
     shown_links = orjson.dumps(links).replace(b"%", b"%%")
-    nested = b',"parent_provider_uuid":%b,"root_provider_uuid":"%b"' if version >= _NESTED else b""
+    nested = (
+        b',"parent_provider_uuid":%b,"root_provider_uuid":"%b"'
+        if version >= microversion.NESTED_PROVIDERS
+        else b""
+    )
     text = b'{"uuid":"%b","name":%%b,"generation":%%d,"links":%b%b}' % (_UUID, shown_links, nested)
     return _Template(text, bool(nested))
 
@@ -139,7 +145,7 @@ def create(call: Call) -> Response:
     name, parent = body["name"], body.get("parent_provider_uuid")
     root = call.service.database.write(lambda tx: providers.create(tx, uuid, name, parent))
     location = f"/resource_providers/{uuid}"
-    if call.version < _BODY_IN_ANSWER:
+    if call.version < microversion.PROVIDER_ANSWERED:
         return call.nothing(201, location)
     document = _template(prefix(), call.version).filled(uuid, name, 0, parent, root)
     return call.located(call.answer(document, time.time()), location)
@@ -170,7 +176,7 @@ def update(call: Call, uuid: str) -> Response:
             body["name"],
             body.get("parent_provider_uuid"),
             sets_parent="parent_provider_uuid" in body,
-            may_move=call.version >= _FREE_MOVES,
+            may_move=call.version >= microversion.FREE_PARENTS,
         )
     )
     return _show(call, known)

@@ -4,6 +4,7 @@ import time
 
 from flask import Blueprint, Response
 
+from placement import microversion
 from placement.api.call import Call, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
@@ -16,12 +17,11 @@ from placement.store import traits as store
 
 blueprint = Blueprint("traits", __name__)
 
-_SINCE = (1, 6)
 _TRAITS, _CUSTOM_TRAIT = schemas.Traits(), schemas.CustomTrait()
 _OF_PROVIDER = "/resource_providers/<uuid>/traits"
 
 
-@operation(blueprint, "GET", "/traits", rules.LIST, since=_SINCE, writes_json=True)
+@operation(blueprint, "GET", "/traits", rules.LIST, since=microversion.TRAITS, writes_json=True)
 def list_all(call: Call) -> Response:
     """All traits, or those with certain names, or those that providers have."""
     wanted = parse_traits(call.parameters, call.version)
@@ -34,7 +34,7 @@ def list_all(call: Call) -> Response:
     return call.answer({"traits": list(found)}, max(found.values(), default=time.time()))
 
 
-@operation(blueprint, "GET", "/traits/<name>", rules.SHOW, since=_SINCE)
+@operation(blueprint, "GET", "/traits/<name>", rules.SHOW, since=microversion.TRAITS)
 def show(call: Call, name: str) -> Response:
     """204 if there is such a trait."""
     with call.service.model.fresh() as view:
@@ -43,7 +43,7 @@ def show(call: Call, name: str) -> Response:
         return call.dated(call.nothing(), view.names.traits[name])
 
 
-@operation(blueprint, "PUT", "/traits/<name>", rules.UPDATE, since=_SINCE)
+@operation(blueprint, "PUT", "/traits/<name>", rules.UPDATE, since=microversion.TRAITS)
 def create(call: Call, name: str) -> Response:
     """Make a custom trait; 201 if it is new, 204 if it was there."""
     try:
@@ -57,7 +57,7 @@ def create(call: Call, name: str) -> Response:
     return call.dated(call.nothing(201 if is_new else 204, f"/traits/{name}"), time.time())
 
 
-@operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE, since=_SINCE)
+@operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE, since=microversion.TRAITS)
 def delete(call: Call, name: str) -> Response:
     """Remove a custom trait that no provider has."""
     if not base.storable(name):
@@ -70,7 +70,7 @@ def _answer(call: Call, traits: list[str], generation: int, last_modified: float
     return call.answer({"traits": traits, "resource_provider_generation": generation}, last_modified)
 
 
-@operation(blueprint, "GET", _OF_PROVIDER, rules.PROVIDER_LIST, since=_SINCE, writes_json=True)
+@operation(blueprint, "GET", _OF_PROVIDER, rules.PROVIDER_LIST, since=microversion.TRAITS, writes_json=True)
 def list_of_provider(call: Call, uuid: str) -> Response:
     """The traits of a provider."""
     with call.service.model.fresh() as view:
@@ -78,7 +78,7 @@ def list_of_provider(call: Call, uuid: str) -> Response:
         return _answer(call, in_order(provider.traits), provider.generation, provider.updated_at)
 
 
-@operation(blueprint, "PUT", _OF_PROVIDER, rules.PROVIDER_UPDATE, since=_SINCE, reads_json=True)
+@operation(blueprint, "PUT", _OF_PROVIDER, rules.PROVIDER_UPDATE, since=microversion.TRAITS, reads_json=True)
 def replace_of_provider(call: Call, uuid: str) -> Response:
     """Make these the traits of a provider."""
     known = path_uuid(uuid)
@@ -90,7 +90,7 @@ def replace_of_provider(call: Call, uuid: str) -> Response:
     return _answer(call, body["traits"], generation, time.time())
 
 
-@operation(blueprint, "DELETE", _OF_PROVIDER, rules.PROVIDER_DELETE, since=_SINCE)
+@operation(blueprint, "DELETE", _OF_PROVIDER, rules.PROVIDER_DELETE, since=microversion.TRAITS)
 def delete_of_provider(call: Call, uuid: str) -> Response:
     """Take all traits from a provider."""
     known = path_uuid(uuid)

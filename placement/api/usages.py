@@ -6,6 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response
 
+from placement import microversion
 from placement.api.allocations import UNKNOWN_TYPE
 from placement.api.call import Call, operation
 from placement.api.resource_providers import existing
@@ -16,7 +17,6 @@ from placement.store.usages import Usage
 
 blueprint = Blueprint("usages", __name__)
 
-_BY_TYPE = (1, 38)
 _ALL_TYPES = "all"
 
 
@@ -30,7 +30,7 @@ def of_provider(call: Call, uuid: str) -> Response:
         return call.answer(document, provider.updated_at)
 
 
-@operation(blueprint, "GET", "/usages", None, since=(1, 9), writes_json=True)
+@operation(blueprint, "GET", "/usages", None, since=microversion.PROJECT_USAGES, writes_json=True)
 def of_project(call: Call) -> Response:
     """How much the consumers of a project hold; from 1.38 by consumer type."""
     wanted = parse_usages(call.parameters, call.version)
@@ -38,7 +38,7 @@ def of_project(call: Call) -> Response:
     with call.service.database.read() as conn:
         usages = store.of_project(conn, wanted.project_id, wanted.user_id)
         counts = store.consumer_counts(conn, wanted.project_id, wanted.user_id)
-    if call.version < _BY_TYPE:
+    if call.version < microversion.CONSUMER_TYPES:
         document: dict[str, Any] = _summed(usages)
     elif wanted.consumer_type == _ALL_TYPES:
         document = {_ALL_TYPES: {**_summed(usages), "consumer_count": sum(counts.values())}} if counts else {}

@@ -8,20 +8,15 @@ summaries of a tree change only when something in the tree does (from microversi
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
+from placement import microversion
 from placement.candidates.pattern import Offer, Pattern, candidates_of
 from placement.microversion import Microversion
 from placement.model.trees import Tree
 from placement.model.world import Provider, World, in_order
-
-ALLOCATIONS_BY_PROVIDER: Final[Microversion] = (1, 12)
-TRAITS: Final[Microversion] = (1, 17)
-ALL_CLASSES: Final[Microversion] = (1, 27)
-WHOLE_TREES: Final[Microversion] = (1, 29)
-MAPPINGS: Final[Microversion] = (1, 34)
 
 
 def render(world: World, offers: Sequence[Offer], version: Microversion) -> bytes:
@@ -60,9 +55,9 @@ def _template(patterns: Iterable[Pattern], version: Microversion) -> _Template:
     for pattern in patterns:
         gaps += pattern.resources
         allocations = ",".join([_allocation(amounts, version) for amounts in pattern.resources.values()])
-        if version < ALLOCATIONS_BY_PROVIDER:
+        if version < microversion.ALLOCATIONS_BY_PROVIDER:
             requests.append(f'{{"allocations":[{allocations}]}}')
-        elif version < MAPPINGS:
+        elif version < microversion.MAPPINGS:
             requests.append(f'{{"allocations":{{{allocations}}}}}')
         else:
             gaps += chain.from_iterable(pattern.mappings.values())
@@ -73,7 +68,7 @@ def _template(patterns: Iterable[Pattern], version: Microversion) -> _Template:
 
 def _allocation(amounts: Mapping[str, int], version: Microversion) -> str:
     resources = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
-    if version < ALLOCATIONS_BY_PROVIDER:
+    if version < microversion.ALLOCATIONS_BY_PROVIDER:
         return f'{{"resource_provider":{{"uuid":"%b"}},"resources":{{{resources}}}}}'
     return f'"%b":{{"resources":{{{resources}}}}}'
 
@@ -85,12 +80,12 @@ def _mapping(suffix: str, providers: int) -> str:
 
 def _summaries(world: World, offers: Sequence[Offer], version: Microversion) -> Iterable[bytes]:
     """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
-    if version >= WHOLE_TREES:
+    if version >= microversion.NESTED_CANDIDATES:
         return [tree.summaries or _summarise(world, tree, version) for tree in _trees(world, offers)]
     providers = world.providers
     candidates = list(candidates_of(offers))
     used = dict.fromkeys(number for candidate in candidates for number in candidate.resources)
-    if version >= ALL_CLASSES:
+    if version >= microversion.ALL_CLASSES_SUMMARISED:
         return [_summary(world, providers[number], version, providers[number].inventories) for number in used]
     # every candidate has all the classes of the request
     classes = set().union(*candidates[0].resources.values())
@@ -126,9 +121,9 @@ def _summary(
             if name in classes
         }
     }
-    if version >= TRAITS:
+    if version >= microversion.CANDIDATES_TRAITS:
         summary["traits"] = in_order(provider.traits)
-    if version >= WHOLE_TREES:
+    if version >= microversion.NESTED_CANDIDATES:
         parent = None if provider.parent_id is None else world.providers[provider.parent_id].uuid
         summary["parent_provider_uuid"] = parent
         summary["root_provider_uuid"] = world.providers[provider.root_id].uuid

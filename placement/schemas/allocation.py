@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from marshmallow import post_load
 
+from placement import microversion
 from placement.microversion import Microversion
 from placement.schemas.base import (
     Array,
@@ -52,9 +53,11 @@ def _by_provider(min_properties: int) -> Map:
 @cache
 def put(version: Microversion) -> Schema:
     """``PUT /allocations/{consumer_uuid}``; loaded as a mapping by provider in any version."""
-    if version < (1, 12):
+    if version < microversion.ALLOCATIONS_BY_PROVIDER:
         return _schema(_Listed, version)
-    fields: dict[str, Any] = {"allocations": _by_provider(0 if version >= (1, 28) else 1)}
+    fields: dict[str, Any] = {
+        "allocations": _by_provider(0 if version >= microversion.CONSUMER_GENERATIONS else 1)
+    }
     return _schema(Schema, version, **fields)
 
 
@@ -96,13 +99,13 @@ class _Listed(Schema):
 
 def _schema(base: type[Schema], version: Microversion, **fields: Any) -> Schema:
     """The schema of one consumer's allocations, with what each microversion added."""
-    if version >= (1, 8):
+    if version >= microversion.CONSUMER_OWNERS:
         fields |= {"project_id": _identity(), "user_id": _identity()}
-    if version >= (1, 28):
+    if version >= microversion.CONSUMER_GENERATIONS:
         fields["consumer_generation"] = Integer(required=True, allow_none=True)
-    if version >= (1, 34):
+    if version >= microversion.MAPPINGS:
         fields["mappings"] = Map(_SUFFIX, Array(Uuid(), min_items=1), min_properties=1)
-    if version >= (1, 38):
+    if version >= microversion.CONSUMER_TYPES:
         fields["consumer_type"] = String(required=True, min_length=1, max_length=255, pattern="^[A-Z0-9_]+$")
     return _made(base, fields)
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from placement import microversion
 from placement.candidates.request import ProviderFilter
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
@@ -25,29 +26,34 @@ __all__ = [
 class ProvidersQuery(Schema):
     """``GET /resource_providers``."""
 
-    name = String(metadata=since(1, 0))
-    uuid = Uuid(metadata=since(1, 0))
-    member_of = String(metadata=since(1, 3))
-    resources = String(metadata=since(1, 4))
-    in_tree = Uuid(metadata=since(1, 14))
-    required = String(metadata=since(1, 18))
+    name = String(metadata=since(microversion.INITIAL))
+    uuid = Uuid(metadata=since(microversion.INITIAL))
+    member_of = String(metadata=since(microversion.MEMBER_OF))
+    resources = String(metadata=since(microversion.RESOURCES))
+    in_tree = Uuid(metadata=since(microversion.NESTED_PROVIDERS))
+    required = String(metadata=since(microversion.REQUIRED_TRAITS))
 
 
 class UsagesQuery(Schema):
     """``GET /usages``."""
 
-    project_id = String(required=True, min_length=1, max_length=255, metadata=since(1, 9))
-    user_id = String(min_length=1, max_length=255, metadata=since(1, 9))
+    project_id = String(
+        required=True, min_length=1, max_length=255, metadata=since(microversion.PROJECT_USAGES)
+    )
+    user_id = String(min_length=1, max_length=255, metadata=since(microversion.PROJECT_USAGES))
     consumer_type = String(
-        pattern="^[A-Z0-9_]+$|^all$|^unknown$", min_length=1, max_length=255, metadata=since(1, 38)
+        pattern="^[A-Z0-9_]+$|^all$|^unknown$",
+        min_length=1,
+        max_length=255,
+        metadata=since(microversion.CONSUMER_TYPES),
     )
 
 
 class TraitsQuery(Schema):
     """``GET /traits``."""
 
-    name = String(metadata=since(1, 6))
-    associated = String(metadata=since(1, 6))
+    name = String(metadata=since(microversion.TRAITS))
+    associated = String(metadata=since(microversion.TRAITS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from placement.schemas.terms import PREFIX
 Params = Sequence[tuple[str, str]]
 
 
-def since(major: int, minor: int) -> dict[str, Any]:
+def since(version: Microversion) -> dict[str, Any]:
     """What marks a field of a query's schema with the microversion that it came with."""
-    return {"since": (major, minor)}
+    return {"since": version}
 
 
 def all_values(params: Params, name: str) -> list[str]:

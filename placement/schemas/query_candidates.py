@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
+from placement import microversion
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.exceptions import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, InvalidRequest
 from placement.microversion import Microversion
@@ -17,31 +18,25 @@ from placement.schemas.base import Schema, String
 from placement.schemas.query_base import Params, all_values, load_query, schema_at, since
 from placement.schemas.terms import PREFIX
 
-GRANULAR: Final[Microversion] = (1, 25)
-NESTED: Final[Microversion] = (1, 29)
-IN_TREE: Final[Microversion] = (1, 31)
-NAMED_GROUPS: Final[Microversion] = (1, 33)
-RESOURCELESS: Final[Microversion] = (1, 36)
-
-_LIMIT: Final = String(pattern="^[1-9][0-9]*$", metadata=since(1, 16))
+_LIMIT: Final = String(pattern="^[1-9][0-9]*$", metadata=since(microversion.CANDIDATES_LIMIT))
 
 
 class UnsuffixedQuery(Schema):
     """All parameters before 1.25."""
 
-    resources = String(required=True, metadata=since(1, 10))
+    resources = String(required=True, metadata=since(microversion.CANDIDATES))
     limit = _LIMIT
-    required = String(metadata=since(1, 17))
-    member_of = String(metadata=since(1, 21))
+    required = String(metadata=since(microversion.CANDIDATES_TRAITS))
+    member_of = String(metadata=since(microversion.CANDIDATES_MEMBER_OF))
 
 
 class GranularQuery(Schema):
     """The parameters that never have a suffix, from 1.25 on."""
 
     limit = _LIMIT
-    group_policy = String(choices=("none", "isolate"), metadata=since(1, 25))
-    root_required = String(metadata=since(1, 35))
-    same_subtree = String(metadata=since(1, 36))
+    group_policy = String(choices=("none", "isolate"), metadata=since(microversion.GRANULAR_GROUPS))
+    root_required = String(metadata=since(microversion.ROOT_REQUIRED))
+    same_subtree = String(metadata=since(microversion.SAME_SUBTREE))
 
 
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
@@ -58,15 +53,15 @@ def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest
 @lru_cache(maxsize=1024)
 def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     grouped, others = _split(params, version)
-    load_query(GranularQuery if version >= GRANULAR else UnsuffixedQuery, others, version)
-    if version >= RESOURCELESS and not any(kind == "resources" for kind, _ in grouped):
+    load_query(GranularQuery if version >= microversion.GRANULAR_GROUPS else UnsuffixedQuery, others, version)
+    if version >= microversion.SAME_SUBTREE and not any(kind == "resources" for kind, _ in grouped):
         raise InvalidRequest(
             "There must be at least one resources or resources[$S] parameter.", MISSING_VALUE
         )
     root_required, root_forbidden = _root_required(others, version)
     same_subtrees = tuple(_same_subtree(text) for text in all_values(others, "same_subtree"))
     groups = _groups(grouped, version)
-    if version >= RESOURCELESS:
+    if version >= microversion.SAME_SUBTREE:
         _check_subtrees(groups, same_subtrees)
     else:
         _check_orphans(grouped)
@@ -86,7 +81,7 @@ def _parse(params: Params, version: Microversion) -> CandidatesRequest:
         root_forbidden=root_forbidden,
         same_subtrees=same_subtrees,
         limit=_limit(limit),
-        nested=version >= NESTED,
+        nested=version >= microversion.NESTED_CANDIDATES,
     )
 
 
@@ -103,9 +98,9 @@ def _split(params: Params, version: Microversion) -> tuple[Grouped, Params]:
         match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
         if match is not None:
             grouped.setdefault((match[1], match[2] or ""), []).append(value)
-        if match is None or version < GRANULAR:
+        if match is None or version < microversion.GRANULAR_GROUPS:
             others.append((name, value))
-            if version >= GRANULAR and not _is_known(name, version):
+            if version >= microversion.GRANULAR_GROUPS and not _is_known(name, version):
                 unknown.add(name)
     if unknown:
         verb = "does" if len(unknown) == 1 else "do"
@@ -122,13 +117,13 @@ def _patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
     """The names of the parameters of groups; the first part is the kind, the second the suffix."""
     suffix = (
         "()"
-        if version < GRANULAR
+        if version < microversion.GRANULAR_GROUPS
         else "([1-9][0-9]*)?"
-        if version < NAMED_GROUPS
+        if version < microversion.NAMED_GROUPS
         else "([a-zA-Z0-9_-]{1,64})?"
     )
     kinds = ["member_of", "required", "resources"]
-    if version >= IN_TREE:
+    if version >= microversion.CANDIDATES_IN_TREE:
         kinds.insert(0, "in_tree")
     return tuple(re.compile(f"^({kind}){suffix}$") for kind in kinds)
 
@@ -178,7 +173,7 @@ def _groups(grouped: Grouped, version: Microversion) -> tuple[RequestGroup, ...]
     """The groups in order of appearance; before 1.36 only those that ask for resources."""
     suffixes = dict.fromkeys(suffix for kind, suffix in grouped if kind == "resources")
     resources = {suffix: terms.parse_resources(grouped["resources", suffix][-1]) for suffix in suffixes}
-    if version >= RESOURCELESS:
+    if version >= microversion.SAME_SUBTREE:
         suffixes = dict.fromkeys(suffix for _, suffix in grouped)
     required = {
         suffix: terms.parse_required(values, version)

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from placement import microversion
 from placement.microversion import Microversion
 from placement.schemas.base import Schema, String, Uuid
 
@@ -27,10 +28,10 @@ class _NestedCreate(_Create):
 @cache
 def create(version: Microversion) -> Schema:
     """``POST /resource_providers``; a parent can be given from 1.14."""
-    return _NestedCreate() if version >= (1, 14) else _Create()
+    return _NestedCreate() if version >= microversion.NESTED_PROVIDERS else _Create()
 
 
 @cache
 def update(version: Microversion) -> Schema:
     """``PUT /resource_providers/{uuid}``; a parent can be given from 1.14."""
-    return _NestedUpdate() if version >= (1, 14) else _Update()
+    return _NestedUpdate() if version >= microversion.NESTED_PROVIDERS else _Update()

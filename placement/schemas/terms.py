@@ -7,6 +7,7 @@ what is wrong with it.
 from collections.abc import Sequence
 from typing import Final
 
+from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas.base import canonical_uuid
@@ -18,11 +19,6 @@ _RESOURCES_FORM: Final = (
     "?resources=VCPU:2,MEMORY_MB:1024. Got: {got}."
 )
 _ANY_TRAIT_FORM: Final = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
-
-FORBIDDEN_TRAITS: Final[Microversion] = (1, 22)
-MANY_AGGREGATES: Final[Microversion] = (1, 24)
-FORBIDDEN_AGGREGATES: Final[Microversion] = (1, 32)
-ANY_TRAITS: Final[Microversion] = (1, 39)
 
 
 def parse_resources(text: str) -> dict[str, int]:
@@ -61,9 +57,9 @@ def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool
     """
     required: list[frozenset[str]] = []
     forbidden: set[str] = set()
-    for text in values if version >= ANY_TRAITS else values[-1:]:
+    for text in values if version >= microversion.ANY_TRAITS else values[-1:]:
         if text.startswith("in:"):
-            if not any_of or version < ANY_TRAITS:
+            if not any_of or version < microversion.ANY_TRAITS:
                 raise InvalidRequest(
                     f"{PREFIX}The format '{_ANY_TRAIT_FORM}' only supported since microversion 1.39. "
                     f"Got: {text}"
@@ -75,11 +71,15 @@ def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool
                 )
             required.append(frozenset(names))
             continue
-        form = "HW_CPU_X86_VMX,CUSTOM_MAGIC" if version < FORBIDDEN_TRAITS else "HW_CPU_X86_VMX,!CUSTOM_MAGIC"
+        form = (
+            "HW_CPU_X86_VMX,CUSTOM_MAGIC"
+            if version < microversion.FORBIDDEN_TRAITS
+            else "HW_CPU_X86_VMX,!CUSTOM_MAGIC"
+        )
         for name in _split_traits(text, text, form):
             if not name.startswith("!"):
                 required.append(frozenset((name,)))
-            elif version < FORBIDDEN_TRAITS:
+            elif version < microversion.FORBIDDEN_TRAITS:
                 raise InvalidRequest(
                     f"{PREFIX}Expected 'required' parameter value of the form: {form}. Got: {text}"
                 )
@@ -102,7 +102,7 @@ MemberOf = tuple[tuple[frozenset[str], ...], frozenset[str]]
 
 def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
     """What ``member_of`` asks for: sets with one aggregate each to be in, and forbidden aggregates."""
-    if len(values) > 1 and version < MANY_AGGREGATES:
+    if len(values) > 1 and version < microversion.REPEATED_MEMBER_OF:
         raise InvalidRequest("Multiple member_of parameters are not supported")
     member_of: list[frozenset[str]] = []
     forbidden: set[str] = set()
@@ -122,7 +122,7 @@ def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
         )
         if not text.startswith("!"):
             member_of.append(aggregates)
-        elif version < FORBIDDEN_AGGREGATES:
+        elif version < microversion.FORBIDDEN_AGGREGATES:
             raise InvalidRequest(
                 "Forbidden member_of parameters are not supported in the specified microversion"
             )

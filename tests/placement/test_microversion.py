@@ -1,0 +1,34 @@
+"""Every microversion has one name."""
+
+import re
+from pathlib import Path
+
+from placement import microversion
+
+
+def _named() -> dict[str, microversion.Microversion]:
+    return {
+        name: value
+        for name, value in vars(microversion).items()
+        if name.isupper() and name not in ("MIN", "MAX")
+    }
+
+
+def test_each_version_from_the_first_to_the_last_has_one_name() -> None:
+    named = _named()
+    assert sorted(named.values()) == [(1, minor) for minor in range(40)]
+    assert list(named.values()) == sorted(named.values())
+    assert (microversion.MIN, microversion.MAX) == ((1, 0), (1, 39))
+
+
+def test_each_name_says_what_its_version_brought() -> None:
+    source = Path(microversion.__file__).read_text()
+    for name, (major, minor) in _named().items():
+        assert re.search(rf"^# {major}\.{minor}: .+\n{name}: ", source, re.M), name
+
+
+def test_the_service_compares_with_names_only() -> None:
+    package = Path(microversion.__file__).parent
+    literal = re.compile(r"(version\s*(<|>=|>|<=|==)|since=|since\()\s*\(\d")
+    for path in package.rglob("*.py"):
+        assert not literal.search(path.read_text()), path
