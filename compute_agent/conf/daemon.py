@@ -10,7 +10,9 @@ OPTS = [
     cfg.StrOpt(
         "socket",
         help="UNIX socket on which the daemon answers the command line (mode 0660); agent.sock in"
-        " [DEFAULT] state_path by default. Whoever may write to it may start guests as the daemon's user.",
+        " [DEFAULT] state_path by default. Root and the user of the daemon may ask for everything, others of"
+        " the socket's group (that of its folder, if the folder has the bit for that) for what changes"
+        " nothing. To be in a folder in which nobody else may write.",
     ),
     cfg.StrOpt(
         "http_address",

@@ -42,6 +42,11 @@ from compute_agent.resctrl.wishes import BadWishError, parse_annotation
 
 ANSWER_SECONDS = 50.0
 
+OPEN_METHODS = frozenset(
+    {"status", "guest.list", "guest.show", "inventory", "resctrl.groups", "watermark.list"}
+)
+"""Those that change nothing, for everybody who may open the socket."""
+
 
 class AgentParts(Protocol):
     """What the methods need of the agent."""

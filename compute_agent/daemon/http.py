@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import socketserver
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
@@ -14,13 +13,17 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from compute_agent.daemon.connections import LimitedThreads
+
 LOG = logging.getLogger(__name__)
 
 Health = Callable[[], tuple[bool, dict[str, Any]]]
 
 
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class _Server(LimitedThreads, WSGIServer):
+    """Requests are small, and so are answers: the whole exchange is waited for, and no longer."""
+
+    most_connections = 32
 
 
 class _Handler(WSGIRequestHandler):

@@ -1,26 +1,41 @@
 """What the command line and the daemon say to each other on the UNIX socket: a line of JSON each.
 
 Request ``{"method": "guest.list", "params": {...}}``, answer ``{"result": ...}`` or ``{"error": "what went
-wrong"}``.
+wrong"}``. Methods that change something are for root and the user of the daemon; whoever else may open the
+socket may ask the others.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
 import socket
 import socketserver
-from collections.abc import Callable, Mapping
+import stat
+import struct
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from compute_agent.daemon.connections import LimitedThreads
+
 LOG = logging.getLogger(__name__)
 
-MAX_LINE = 4 << 20
-IDLE_SECONDS = 30.0
+MAX_LINE = 1 << 20
+MAX_ANSWER = 256 << 20
+"""Bytes."""
+
+ANSWER_SECONDS = 30.0
+"""How long somebody may take to read an answer."""
 
 Method = Callable[[Mapping[str, Any]], Any]
+
+
+_CREDENTIALS = "3i"
+"""struct ucred: pid, uid, gid."""
 
 
 class RequestError(Exception):
@@ -32,7 +47,7 @@ class DaemonUnreachableError(Exception):
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    timeout = IDLE_SECONDS
+    timeout = ANSWER_SECONDS
     server: SocketServer
 
     def handle(self) -> None:
@@ -42,27 +57,26 @@ class _Handler(socketserver.StreamRequestHandler):
             return  # said nothing, or went away in the middle
         if not line:
             return
+        self.server.received(self.connection)
         try:
-            self.wfile.write(json.dumps(self.server.answer(line)).encode() + b"\n")
+            self.wfile.write(self.server.answer(line, _user_of(self.connection)))
         except OSError:
             LOG.info("Somebody asked and did not wait for the answer")
 
 
-class SocketServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
     """Answers requests on a UNIX socket of mode 0660, each in a thread of its own."""
 
-    daemon_threads = True
-    request_queue_size = 64
+    def __init__(self, path: Path, methods: Mapping[str, Method], open_methods: Collection[str] = ()) -> None:
+        """Listen on ``path``. A socket that was left there is replaced.
 
-    def __init__(self, path: Path, methods: Mapping[str, Method]) -> None:
-        """Listen on ``path``. Call this only as the owner of the state folder: a socket left there is
-        replaced.
-
-        Raises OSError naming the path.
+        ``open_methods`` are those for everybody who may open the socket; the others are for root and the
+        daemon's own user. Raises OSError naming the path.
         """
         self._path = path
         self._methods = methods
-        path.unlink(missing_ok=True)
+        self._open_methods = frozenset(open_methods)
+        _remove_left(path)
         old = os.umask(0o117)
         try:
             super().__init__(str(path), _Handler)
@@ -76,25 +90,77 @@ class SocketServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         super().server_close()
         self._path.unlink(missing_ok=True)
 
-    def answer(self, line: bytes) -> dict[str, Any]:
-        """The answer to one request line."""
+    def refuse(self, connection: socket.socket) -> None:
+        """Say that there are too many connections."""
+        connection.send(
+            _line({"error": f"the agent has {self.most_connections} requests in hand: try again"})
+        )
+
+    def answer(self, line: bytes, user: int) -> bytes:
+        """The answer to one request line of a user."""
+        method = ""
+        try:
+            method, serve, params = self._understand(line, user)
+            return _line({"result": serve(params)})
+        except RequestError as error:
+            return _line({"error": str(error)})
+        except Exception as error:
+            LOG.exception("Method %s failed", method)
+            return _line({"error": f"internal error: {type(error).__name__}: {error}"})
+
+    def _understand(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:
+        """Method and parameters of a request. Raises RequestError, also if it is not for this user."""
         if len(line) > MAX_LINE:
-            return {"error": f"the request is longer than {MAX_LINE} bytes"}
+            raise RequestError(f"the request is longer than {MAX_LINE} bytes")
         try:
             request = json.loads(line)
             method, params = request["method"], request.get("params", {})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return {"error": f"the request is not a JSON object with a method: {error}"}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RequestError(f"the request is not a JSON object with a method: {error}") from error
         serve = self._methods.get(method) if isinstance(method, str) else None
         if serve is None or not isinstance(params, dict):
-            return {"error": f"there is no method {method!r} with such parameters"}
+            raise RequestError(f"there is no method {str(method)[:80]!r} with such parameters")
+        if method not in self._open_methods and user not in (0, os.geteuid()):
+            raise RequestError(
+                f"{method} is for root and the user of the agent ({os.geteuid()}) alone, not for user {user}"
+            )
+        return method, serve, params
+
+
+def _line(answer: Mapping[str, Any]) -> bytes:
+    return json.dumps(answer).encode() + b"\n"
+
+
+def _user_of(connection: socket.socket) -> int:
+    """Who opened the other end, as the kernel says (SO_PEERCRED, unix(7))."""
+    size = struct.calcsize(_CREDENTIALS)
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack(_CREDENTIALS, raw)[1])
+
+
+def _remove_left(path: Path) -> None:
+    """Remove a socket that an agent left behind, and nothing else. Raises OSError."""
+    try:
+        left = stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if not left:
+        raise OSError(errno.EEXIST, f"cannot listen on {path}: it is no socket; move it away")
+    if _is_listened_on(path):
+        raise OSError(errno.EADDRINUSE, f"cannot listen on {path}: somebody else does; set [daemon] socket")
+    path.unlink(missing_ok=True)
+
+
+def _is_listened_on(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
         try:
-            return {"result": serve(params)}
-        except RequestError as error:
-            return {"error": str(error)}
-        except Exception as error:
-            LOG.exception("Method %s failed", method)
-            return {"error": f"internal error: {type(error).__name__}: {error}"}
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except BlockingIOError:
+            return True  # with many who wait
+    return True
 
 
 def ask(path: Path, method: str, params: Mapping[str, Any] | None = None, timeout: float = 60.0) -> Any:
@@ -103,12 +169,13 @@ def ask(path: Path, method: str, params: Mapping[str, Any] | None = None, timeou
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout)
             connection.connect(str(path))
-            connection.sendall(json.dumps({"method": method, "params": params or {}}).encode() + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # refused, and the answer says why
+                connection.sendall(json.dumps({"method": method, "params": params or {}}).encode() + b"\n")
             with connection.makefile("rb") as file:
-                line = file.readline()
+                line = file.readline(MAX_ANSWER)
     except OSError as error:
         raise DaemonUnreachableError(f"no agent answers on {path}: {error}; is it running?") from error
-    if not line:
+    if not line.endswith(b"\n"):
         raise DaemonUnreachableError(f"the agent on {path} hung up without an answer")
     answer = json.loads(line)
     if "error" in answer:

@@ -17,7 +17,7 @@ from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
 from compute_agent.daemon import cache_control, logs
-from compute_agent.daemon.api import Methods
+from compute_agent.daemon.api import OPEN_METHODS, Methods
 from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.daemon.audit import Auditor, Orders, Outcome
 from compute_agent.daemon.cache_control import Resctrl, open_resctrl
@@ -135,7 +135,7 @@ class Agent:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
         self._monitoring.start()
         self._arrivals.start()
-        self._server = SocketServer(socket_path(self._conf), Methods(self).table())
+        self._server = SocketServer(socket_path(self._conf), Methods(self).table(), OPEN_METHODS)
         threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
         if self._conf.daemon.http_port:
             daemon = self._conf.daemon

@@ -1,7 +1,9 @@
 """/healthz and /metrics."""
 
+import contextlib
 import socket
 import struct
+import time
 
 import pytest
 import requests
@@ -81,6 +83,38 @@ def test_clients_that_idle_leave_no_traceback(monkeypatch, capfd, caplog, behave
             server.close()
     assert capfd.readouterr() == ("", "")
     assert [record for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /metrics HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "]
+)
+def test_however_many_clients_say_nothing_others_are_served(monkeypatch, server, said):
+    monkeypatch.setattr(http._Server, "most_connections", 3)
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(7)]
+    try:
+        for connection in silent:
+            connection.sendall(said)
+        assert get(server, "/healthz").status_code == 200
+        assert silent[0].recv(1) == b"", "the oldest is let go"
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_a_client_that_drips_is_let_go(monkeypatch, health):
+    monkeypatch.setattr(http._Server, "patience", 0.3)
+    server = HttpServer("127.0.0.1", 0, CollectorRegistry(), lambda: tuple(health))
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+            with contextlib.suppress(OSError):
+                for _ in range(400):
+                    connection.sendall(b"x")
+                    time.sleep(0.05)
+                pytest.fail("it may go on for ever")
+        assert get(server, "/healthz").status_code == 200
+    finally:
+        server.close()
 
 
 def test_a_failure_in_here_is_answered_and_logged(caplog):

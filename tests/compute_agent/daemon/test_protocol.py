@@ -2,14 +2,20 @@
 
 import json
 import logging
+import os
 import socket
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from compute_agent.daemon import protocol
+from compute_agent.daemon.api import OPEN_METHODS, Methods
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, SocketServer, ask
 
 
@@ -21,16 +27,36 @@ def crash(params):
     raise ZeroDivisionError("by zero")
 
 
+def leave_socket(path):
+    """What an agent leaves that was killed."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "s.sock"
-    path.touch()  # left by an agent that was killed
-    server = SocketServer(path, {"echo": lambda params: params, "fail": fail, "crash": crash})
+    leave_socket(path)
+    methods = {"echo": lambda params: params, "fail": fail, "crash": crash, "odd": lambda params: object()}
+    server = SocketServer(path, methods)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield path
     server.shutdown()
     server.server_close()
     assert not path.exists()
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """There may be three connections at once."""
+    monkeypatch.setattr(SocketServer, "most_connections", 3)
+
+
+def connect(path):
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(20)
+    connection.connect(str(path))
+    return connection
 
 
 def test_a_question_is_answered(path):
@@ -43,7 +69,12 @@ def test_only_owner_and_group_may_ask(path):
 
 @pytest.mark.parametrize(
     ("method", "words"),
-    [("fail", "no such guest"), ("crash", "internal error: ZeroDivisionError"), ("nothing", "'nothing'")],
+    [
+        ("fail", "no such guest"),
+        ("crash", "internal error: ZeroDivisionError"),
+        ("odd", "internal error: TypeError"),
+        ("nothing", "'nothing'"),
+    ],
 )
 def test_what_goes_wrong_is_said(path, method, words):
     with pytest.raises(RequestError, match=words):
@@ -51,7 +82,18 @@ def test_what_goes_wrong_is_said(path, method, words):
 
 
 @pytest.mark.parametrize(
-    "line", [b"\n", b"hello\n", b"[]\n", b"{}\n", b'{"method": 3}\n', b'{"method": "echo", "params": 1}\n']
+    "line",
+    [
+        b"\n",
+        b"hello\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"method": 3}\n',
+        b'{"method": "echo", "params": 1}\n',
+        b"[" * 100_000 + b"\n",
+        b'{"method": "echo", "params": {"a": ' + b"9" * 10_000 + b"}}\n",
+        b'{"method": "echo", "params": {"a": "' + b"a" * protocol.MAX_LINE + b'"}}\n',
+    ],
 )
 def test_nonsense_is_answered_and_does_no_harm(path, line):
     with socket.socket(socket.AF_UNIX) as connection:
@@ -67,10 +109,125 @@ def test_somebody_who_says_nothing_does_not_keep_others_waiting(path):
         assert ask(path, "echo", {"a": 1}) == {"a": 1}
 
 
+def test_however_many_say_nothing_others_are_served(path, few):
+    silent = [connect(path) for _ in range(7)]
+    try:
+        assert ask(path, "echo", {"a": 1}) == {"a": 1}
+        assert silent[0].recv(1) == b"", "the oldest is let go"
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_when_all_are_being_served_another_one_is_told_so(tmp_path, few):
+    going_on, entered = threading.Event(), threading.Semaphore(0)
+
+    def wait(params):
+        entered.release()
+        going_on.wait(20)
+
+    server = SocketServer(tmp_path / "s.sock", {"wait": wait})
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    busy = [connect(tmp_path / "s.sock") for _ in range(3)]
+    try:
+        for connection in busy:
+            connection.sendall(b'{"method": "wait"}\n')
+            assert entered.acquire(timeout=20)
+        with pytest.raises(RequestError, match="3 requests in hand"):
+            ask(tmp_path / "s.sock", "wait")
+        going_on.set()
+        assert [connection.makefile().readline() for connection in busy] == ['{"result": null}\n'] * 3
+        assert ask(tmp_path / "s.sock", "wait") is None
+    finally:
+        going_on.set()
+        for connection in busy:
+            connection.close()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("drops", [[], [b"{", b'"', b"m"]], ids=["silent", "slow"])
+def test_who_does_not_finish_in_time_is_let_go(path, monkeypatch, drops):
+    monkeypatch.setattr(SocketServer, "patience", 0.2)
+    with connect(path) as connection:
+        for drop in drops:
+            connection.sendall(drop)
+            time.sleep(0.05)
+        while connection.recv(1000):
+            pass
+    assert ask(path, "echo", {}) == {}
+
+
+def test_an_answer_may_take_longer_than_the_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(SocketServer, "patience", 0.1)
+    server = SocketServer(tmp_path / "s.sock", {"slow": lambda params: time.sleep(0.4)})
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        assert ask(tmp_path / "s.sock", "slow") is None
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+ASK = """
+import json, os, socket, sys
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(sys.argv[1])
+    connection.sendall(json.dumps({"method": sys.argv[2]}).encode() + b"\\n")
+    print(connection.makefile().readline())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
+def test_another_user_of_the_sockets_group_may_look_and_not_touch():
+    names = Methods(None).table()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where others get at it
+        os.chmod(folder, 0o755)
+        path = Path(folder) / "s.sock"
+        server = SocketServer(path, {name: lambda params: "done" for name in names}, OPEN_METHODS)
+        os.chown(path, -1, 65534)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            answers = {
+                name: json.loads(
+                    subprocess.run(
+                        [sys.executable, "-S", "-E", "-c", ASK, path, name],
+                        capture_output=True, text=True, timeout=60, check=True,
+                    ).stdout
+                )
+                for name in ("status", "guest.list", "guest.run", "guest.stop", "guest.adopt", "audit")
+            }  # fmt: skip
+            assert ask(path, "guest.run") == "done"
+        finally:
+            server.shutdown()
+            server.server_close()
+    assert answers["status"] == answers["guest.list"] == {"result": "done"}
+    for name in ("guest.run", "guest.stop", "guest.adopt", "audit"):
+        assert answers[name] == {
+            "error": f"{name} is for root and the user of the agent (0) alone, not for user 65534"
+        }
+    assert names.keys() >= OPEN_METHODS
+
+
+def test_what_is_no_socket_is_not_removed(tmp_path):
+    path = tmp_path / "precious"
+    path.write_text("content")
+    with pytest.raises(OSError, match=f"cannot listen on {path}: it is no socket"):
+        SocketServer(path, {})
+    assert path.read_text() == "content"
+
+
+def test_a_socket_on_which_somebody_listens_is_not_taken_away(path):
+    with pytest.raises(OSError, match=f"cannot listen on {path}: somebody else does"):
+        SocketServer(path, {})
+    assert ask(path, "echo", {}) == {}
+
+
 def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeypatch, caplog, capfd):
     monkeypatch.setattr(protocol._Handler, "timeout", 0.1)
     caplog.set_level(logging.INFO)
-    more_than_buffers_take = json.dumps({"method": "echo", "params": {"a": "a" * 3_000_000}}) + "\n"
+    more_than_buffers_take = json.dumps({"method": "echo", "params": {"a": "a" * 900_000}}) + "\n"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         connection.sendall(more_than_buffers_take.encode())
