@@ -67,19 +67,18 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
             raise _odd(path) from error
         raise
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise _odd(path)
-        if status.st_uid not in _trusted() or status.st_mode & stat.S_IWOTH:
-            raise UnsafeFileError(
-                f"{path} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o}), so that"
-                " others decide what is in it: move it away, or chown and chmod it"
-            )
+        _check(path, os.fstat(descriptor))
         os.set_blocking(descriptor, True)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def check_own(path: Path) -> None:
+    """As open_own(), for a file that a library opens; an absent one is right. Raises UnsafeFileError."""
+    with contextlib.suppress(FileNotFoundError):
+        _check(path, path.lstat())
 
 
 def read_own(path: Path) -> bytes:
@@ -144,6 +143,16 @@ def sync_folder(folder: Path) -> None:
 def _trusted() -> frozenset[int]:
     """The users whose files are believed: our own, and root, who could do anything anyway."""
     return frozenset({0, os.geteuid()})
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _odd(path)
+    if status.st_uid not in _trusted() or status.st_mode & stat.S_IWOTH:
+        raise UnsafeFileError(
+            f"{path} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o}), so that"
+            " others decide what is in it: move it away, or chown and chmod it"
+        )
 
 
 def _odd(path: Path) -> UnsafeFileError:

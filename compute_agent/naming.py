@@ -1,6 +1,9 @@
-"""What guests and providers are called in messages."""
+"""What guests and providers are called in messages, and how to show what somebody else wrote."""
 
 from __future__ import annotations
+
+_LONGEST = 1000
+"""Characters that are shown of a text."""
 
 
 def called(name: str, uuid: str) -> str:
@@ -11,3 +14,11 @@ def called(name: str, uuid: str) -> str:
     if name in ("", uuid):
         return uuid
     return f"{name if name.isprintable() else ascii(name)} ({uuid})"
+
+
+def printable(text: str) -> str:
+    """A text of somebody else's, fit for terminals, logs and labels: on one line, and no longer than one
+    reads.
+    """
+    text = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text[: _LONGEST + 1])
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

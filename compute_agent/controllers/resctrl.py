@@ -10,6 +10,7 @@ from compute_agent.controllers.base import Target
 from compute_agent.controllers.cache_demands import Demands, demands
 from compute_agent.drivers.base import Driver, DriverError, Guest, GuestGoneError
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.naming import printable
 from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.control import Control
@@ -175,8 +176,8 @@ class ResctrlController:
     def _tell(self, plan: Plan) -> None:
         """Log what is new of what the operator should know."""
         texts = {
-            f"resctrl group {one.foreign}, which is not ours, can fill ways of L3 cache {one.cache} that"
-            f" belong to {one.group} alone"
+            f"resctrl group {printable(one.foreign)}, which is not ours, can fill ways of L3 cache"
+            f" {one.cache} that belong to {one.group} alone"
             for one in plan.conflicts
         }
         texts |= {

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.naming import printable
 from compute_agent.pipeline.view import GuestView
 from compute_agent.resctrl.apply import read_tasks
 from compute_agent.resctrl.control import Control
@@ -28,7 +29,7 @@ def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -
     classes = {host.class_group(name): name for name in controller.classes}
     return [
         {
-            "group": group.name or "(default)",
+            "group": printable(group.name) or "(default)",
             "kind": _kind(host, group, classes),
             "qos_class": classes.get(group.name, ""),
             "guests": sorted(guests[group.name]),
@@ -37,7 +38,7 @@ def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -
             "ways": {cache: len(cache_mask(host.platform, group.schemata, cache)) for cache in _l3(host)},
             "llc_kib": _llc_kib(host, group),
             "bandwidth_percent": _percents(host, group),
-            "mode": group.mode,
+            "mode": printable(group.mode),
             "monitoring_groups": len(group.monitoring_groups),
             "refused": list(controller.refused.get(group.name, ())),
         }

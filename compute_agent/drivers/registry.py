@@ -30,7 +30,7 @@ from compute_agent.files import (
     secure_folder,
     write_durably,
 )
-from compute_agent.naming import called
+from compute_agent.naming import called, printable
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
 LOG = logging.getLogger(__name__)
@@ -41,8 +41,6 @@ DRIVER = "process"
 _FORMAT = 1
 
 _SUFFIX = ".json"
-
-_LONGEST_SHOWN = 1000
 
 T = TypeVar("T")
 
@@ -83,7 +81,7 @@ class ProcessRecord:
     def guest(self) -> Guest:
         """The guest as others know it."""
         details = {
-            "command": shown(" ".join(self.command)),
+            "command": printable(" ".join(self.command)),
             "log": self.log,
             "origin": "adopted" if self.adopted else "started",
             **({"cgroup": self.cgroup} if self.cgroup else {}),
@@ -244,9 +242,3 @@ def _typed(content: Mapping[str, Any], name: str, kind: type[T]) -> T:
     if type(value) is not kind:
         raise ValueError(f"{name} cannot be {value!r}")
     return value
-
-
-def shown(text: str) -> str:
-    """What somebody else wrote, fit for terminals and logs: in one line, and no longer than one reads."""
-    text = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -13,6 +13,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from compute_agent.files import check_own
 from compute_agent.monitoring.samples import StoredSample
 from compute_agent.monitoring.tables import (
     METADATA,
@@ -97,6 +98,7 @@ class SampleStore:
 
     def _write(self, time: float) -> None:
         if self._engine is None:
+            check_own(self.path)
             self._engine = engine_to_write(self.path, LOCK_SECONDS)
             _prepare(self._engine)
         with self._engine.begin() as connection:

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.drivers.base import Guest
-from compute_agent.naming import called
+from compute_agent.naming import called, printable
 
 UUID = "11111111-0000-4000-8000-000000000001"
 
@@ -21,3 +21,16 @@ UUID = "11111111-0000-4000-8000-000000000001"
 def test_a_name_stands_beside_the_uuid_on_one_line(name, words):
     assert called(name, UUID) == words
     assert str(Guest(UUID, "process", name, 1)) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("größe 1", "größe 1"),
+        ("a\nb\x1b[2Jc\udcff\u202e\x7f", "a\ufffdb\ufffd[2Jc\ufffd\ufffd\ufffd"),
+        ("x" * 1000, "x" * 1000),
+        ("x" * 1001, "x" * 1000 + "..."),
+    ],
+)
+def test_what_others_write_is_shown_on_one_line(text, shown):
+    assert printable(text) == shown

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +118,31 @@ def test_the_service_is_told_of_ways_bandwidth_and_groups(rig):
     traits, _ = rig.client.traits(root)
     assert {"CUSTOM_RESCTRL_L3_CAT", "CUSTOM_RESCTRL_MBA", "CUSTOM_RESCTRL_CMT"} <= traits
     assert "CUSTOM_LLC_WAY_1024KIB" in rig.client.traits(rig.l3(1))[0]
+
+
+def test_groups_of_others_are_shown_whatever_they_are_called_and_never_touched(rig):
+    root = os.fsencode(rig.files.root)
+    foreign = [b"\xff\x1b[2J\xc2\x85", b"x" * 255, b"compute-agent"]
+    before = {}
+    for name in foreign:
+        os.mkdir(root + b"/" + name)
+        for file, text in (("schemata", "L3:0=3;1=3\n"), ("tasks", ""), ("mode", "shareable\n")):
+            Path(os.fsdecode(root + b"/" + name), file).write_text(text)
+        before[name] = sorted(os.listdir(root + b"/" + name))
+    rig.claim_on(uid(1), {rig.l3(1): {"LLC": 4}})
+    rig.run(uid(1), name="db")
+    for form in ("table", "json"):
+        done = run_here(rig.ini, "resctrl", "group", "list", "-f", form)
+        assert done.returncode == 0, done.stderr
+    rows = {row["group"]: row["kind"] for row in json.loads(done.stdout)}
+    assert {name for name, kind in rows.items() if kind == "foreign"} == {
+        "\ufffd\ufffd[2J\ufffd",
+        "x" * 255,
+        "compute-agent",
+    }
+    assert {name: sorted(os.listdir(root + b"/" + name)) for name in foreign} == before
+    for name in foreign:
+        assert Path(os.fsdecode(root + b"/" + name), "schemata").read_text() == "L3:0=3;1=3\n"
 
 
 def test_the_commands_show_what_is_offered_and_who_has_it(rig):

@@ -121,6 +121,18 @@ def test_a_file_that_is_of_no_use_is_put_aside_once(store, path, content, caplog
     assert store.failures == 0
 
 
+def test_samples_are_not_written_through_a_symbolic_link(store, path, tmp_path, caplog):
+    target = tmp_path / "elsewhere"
+    path.symlink_to(target)
+    store.add([sample(1000.0)])
+    store.flush(1000.0)
+    assert not target.exists()
+    assert f"{path} is a symbolic link" in caplog.text
+    path.unlink()
+    store.flush(1001.0)
+    assert len(rows(path)) == 1
+
+
 def test_a_file_that_is_damaged_while_it_is_in_use_is_put_aside(store, path):
     store.add([sample(float(n), f"g{n % 50}") for n in range(20_000)])
     store.flush(0.0)
