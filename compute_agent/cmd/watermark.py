@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from cliff.columns import FormattableColumn
+
 from compute_agent.cmd.base import Lines, Lister
-from compute_agent.qos.metrics import Metric, load_registry
+from compute_agent.qos.metrics import Metric, Unit, load_registry
 
 _COLUMNS = (
     "section",
@@ -44,8 +46,46 @@ class WatermarkList(Lister):
         """Ask the daemon, or look what is installed."""
         if parsed_args.metrics:
             return _METRIC_COLUMNS, [_metric_row(metric) for metric in load_registry().values()]
-        rows = [{**row, "in_force": Lines(row["in_force"])} for row in self.ask("watermark.list")]
+        rows = map(_readable, self.ask("watermark.list"))
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
+
+
+class Amount(FormattableColumn[Any]):
+    """A number that is shown to people with its unit; a percentage of what there is is shown as it is."""
+
+    def __init__(self, value: Any, unit: str) -> None:
+        super().__init__(value)
+        self._unit = Unit(unit)
+
+    def human_readable(self) -> str:
+        if self._value is None:
+            return ""
+        if str(self._value).endswith("%"):
+            return str(self._value)
+        amount = float(self._value)
+        match self._unit:
+            case Unit.BYTES:
+                return _binary(amount)
+            case Unit.BYTES_PER_SECOND:
+                return f"{_binary(amount)}/s"
+            case Unit.PERCENT:
+                return f"{amount:.4g} %"
+            case _:
+                return f"{amount:.4g} {self._unit.value}".rstrip()
+
+
+def _binary(amount: float) -> str:
+    """Bytes: ``12 GiB``."""
+    prefixes = iter(("", "Ki", "Mi", "Gi", "Ti"))
+    prefix = next(prefixes)
+    while abs(amount) >= 1024 and (larger := next(prefixes, None)) is not None:
+        amount, prefix = amount / 1024, larger
+    return f"{amount:.4g} {prefix}B"
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    amounts = {name: Amount(row[name], row["unit"]) for name in ("line", "amount", "usage", "gap")}
+    return {**row, **amounts, "in_force": Lines(row["in_force"])}
 
 
 def _metric_row(metric: Metric) -> tuple[Any, ...]:

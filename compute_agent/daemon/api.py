@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +88,10 @@ class AgentParts(Protocol):
 
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""
+        ...
+
+    def qos_classes(self) -> Collection[str]:
+        """The names of the classes that guests may have."""
         ...
 
 
@@ -221,7 +225,7 @@ class Methods:
 
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Start a guest for a consumer, on what the consumer holds."""
-        body = _load(_RunSchema(), params)
+        body = self._load_settings(_RunSchema(), params)
         guest_uuid, as_of, allocation = self._allocation(body)
         event = StartGuest(
             uuid=guest_uuid,
@@ -237,7 +241,7 @@ class Methods:
 
     def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Take a running process, or all of a cgroup, as a consumer's guest."""
-        body = _load(_AdoptSchema(), params)
+        body = self._load_settings(_AdoptSchema(), params)
         guest_uuid, as_of, allocation = self._allocation(body)
         event = AdoptGuest(
             uuid=guest_uuid,
@@ -251,7 +255,7 @@ class Methods:
 
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Give a running guest other settings, in effect when this returns."""
-        body = dict(_load(_SetSchema(), params))
+        body = dict(self._load_settings(_SetSchema(), params))
         guest = self._find(body.pop("guest")).guest
         if not body:
             raise RequestError("nothing to change: qos_class, priority or resctrl has to be given")
@@ -340,6 +344,16 @@ class Methods:
         """All lines of the watermarks, and how usage stands to them."""
         _load(_EmptySchema(), params)
         return self._agent.watermarks()
+
+    def _load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Parameters with a class among them: one that is configured."""
+        body, known = _load(schema, params), self._agent.qos_classes()
+        if "qos_class" in body and body["qos_class"] not in known:
+            raise RequestError(
+                f"there is no class {body['qos_class']!r}; there are {', '.join(sorted(known))}, and a"
+                " section [qos_class:NAME] makes another one"
+            )
+        return body
 
     def _allocation(self, body: Mapping[str, Any]) -> tuple[str, float, Allocation]:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())

@@ -8,7 +8,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ class Agent:
         world = build_world(self._conf, control=self._resctrl.control)
         self._registry = load_registry()
         settings = read_settings(self._conf, self._registry)
+        self._classes = settings.classes.classes
         self._lock = lock_folder(folder)
         self.metrics = Metrics()
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
@@ -223,7 +224,7 @@ class Agent:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
             return str(error)
-        self._conf, self._controllers = conf, controllers
+        self._conf, self._controllers, self._classes = conf, controllers, settings.classes.classes
         logs.set_level(conf)
         for warning in self._warnings():
             LOG.warning("%s", warning)
@@ -334,6 +335,10 @@ class Agent:
 
     def _driver_status(self) -> str:
         return f"away: {absence}" if (absence := self.driver.absence) else "up"
+
+    def qos_classes(self) -> Collection[str]:
+        """The names of the classes that guests may have."""
+        return self._classes.keys()
 
     def _use_resctrl(self, resctrl: Resctrl) -> None:
         if resctrl.off != self._resctrl.off:

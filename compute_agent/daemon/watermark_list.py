@@ -8,8 +8,7 @@ from typing import Any
 from compute_agent.daemon.watermarks import Seen
 from compute_agent.qos.metrics import Metric
 from compute_agent.qos.snapshot import Series
-from compute_agent.qos.state import QosState
-from compute_agent.qos.streaks import Watch
+from compute_agent.qos.streaks import Watch, quiet
 from compute_agent.qos.waterlines import Action, Waterline
 
 
@@ -18,7 +17,8 @@ def watermark_rows(seen: Seen) -> list[dict[str, Any]]:
 
     ``usage``, ``amount`` (the line) and ``gap`` are in the metric's unit, None where they are not known;
     ``gap`` is also None where the line is not in breach. ``streak`` is the number of rounds in a row in
-    breach, of the ``for_samples`` that it takes to act. ``in_force`` is what is done for the metric now.
+    breach, of the ``for_samples`` that it takes to act. ``in_force`` is what is done for the metric now; of
+    the lines that keep new guests away only those in breach say so, or else those within their cool-down.
     """
     rows: list[dict[str, Any]] = []
     for line in sorted(seen.rules.lines, key=lambda one: one.name):
@@ -53,20 +53,35 @@ def _row(seen: Seen, line: Waterline, action: Action, domain: str) -> dict[str, 
         "gap": _rounded(gap) if gap is not None and gap > 0 else None,
         "streak": 0 if watched is None else watched.samples,
         "for_samples": line.for_samples,
-        "in_force": [] if line.preview else list(_in_force(seen.state, metric, action, domain)),
+        "in_force": [] if line.preview else list(_in_force(seen, line, metric, action, domain)),
     }
 
 
-def _in_force(state: QosState, metric: Metric, action: Action, domain: str) -> Iterator[str]:
+def _in_force(seen: Seen, line: Waterline, metric: Metric, action: Action, domain: str) -> Iterator[str]:
+    state = seen.state
     match action:
         case Action.DISABLE_SCHEDULING if state.scheduling_off:
-            yield "new guests are kept away"
+            yield from _kept_away(seen, line, domain)
         case Action.EVICT:
             yield from (f"{one.guest} leaves" for one in state.evictions if one.metric == metric.name)
         case Action.THROTTLE_DOWN if metric.lever is not None:
             for one in state.throttles:
                 if one.knob == (metric.lever.name, domain):
                     yield f"{one.guest} has {one.limit:g} {metric.lever.unit}"
+
+
+def _kept_away(seen: Seen, line: Waterline, domain: str) -> Iterator[str]:
+    """Whether it is this line for which new guests are kept away: it is in breach, or, if none is, it has
+    been within its cool-down. Before the first round it could be any.
+    """
+    switch = Action.DISABLE_SCHEDULING
+    streak = seen.streaks.get(Watch(line.name, switch, domain))
+    in_breach = any(one.samples for watch, one in seen.streaks.items() if watch.action is switch)
+    if seen.snapshot is None or streak is None or streak.samples:
+        yield "new guests are kept away"
+    elif not in_breach and not quiet(streak, line, seen.snapshot.time, line.cool_down):
+        left = line.cool_down - (seen.snapshot.time - streak.quiet_since)
+        yield f"new guests are kept away for {max(left, 0):.0f} s more"
 
 
 def _rounded(amount: float | None) -> float | None:

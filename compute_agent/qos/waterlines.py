@@ -48,7 +48,7 @@ class Level:
         return None if capacity is None else self.value / 100 * capacity
 
     def __str__(self) -> str:
-        return f"{self.value:g}{'%' if self.relative else ''}"
+        return f"{self.value:.15g}{'%' if self.relative else ''}"
 
 
 @dataclass(frozen=True, slots=True)

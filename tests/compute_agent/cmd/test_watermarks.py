@@ -37,7 +37,34 @@ def root_traits(agent, client):
 
 
 def kept_away(agent):
-    return [row["in_force"] for row in agent.ask("watermark", "list")] == [["new guests are kept away"]]
+    rows = agent.ask("watermark", "list")
+    return [row["in_force"] for row in rows if row["in_force"]] == [["new guests are kept away"]]
+
+
+def test_the_list_shows_amounts_with_their_units_and_the_line_that_keeps_guests_away(agent, write_ini):
+    write_ini(
+        qos=QOS,
+        **{
+            "watermark:cpu": "metric = cpu_usage\ndisable_scheduling = 1000\nfor_samples = 1",
+            "watermark:memory": FULL.replace("cool_down = 0", "cool_down = 1000")
+            + "disable_scheduling = 1.5M",
+            "watermark:waiting": "metric = io_pressure\ndisable_scheduling = 100%\nfor_samples = 1",
+        },
+    )
+    agent.start()
+    rows = agent.wait_for(
+        lambda: [row for row in agent.ask("watermark", "list") if row["section"] == "memory" and row["gap"]]
+    )
+    assert (rows[0]["line"], rows[0]["amount"], rows[0]["unit"]) == ("1572864", 1572864.0, "bytes")
+    agent.wait_for(lambda: kept_away(agent))
+    in_force = {row["section"]: row["in_force"] for row in agent.ask("watermark", "list")}
+    assert in_force == {"cpu": [], "memory": ["new guests are kept away"], "waiting": []}
+    table = agent.cli("watermark", "list", "--fit-width", "-c", "section", "-c", "line", "-c", "usage").stdout
+    shown = {words[1]: words[3:] for words in map(str.split, table.splitlines()) if len(words) > 4}
+    assert shown["cpu"][:2] == ["1000", "cores"]
+    assert shown["memory"][:2] == ["1.5", "MiB"]
+    assert shown["memory"][4] in ("MiB", "GiB", "TiB")
+    assert shown["waiting"][:2] == ["100", "%"]
 
 
 @pytest.mark.parametrize("later", [LET_IN, {}], ids=["below the line", "without a line"])

@@ -1,6 +1,7 @@
 """The loop of the watermarks through the real worker: throttled, given back, and never forgotten."""
 
 import logging
+import re
 import threading
 from dataclasses import replace
 
@@ -270,6 +271,24 @@ def test_rows_tell_line_usage_gap_streak_and_what_is_done(overloaded):
     overloaded.rounds(1)
     rows = {row["action"]: row for row in watermark_rows(overloaded.watermarks.seen)}
     assert (rows["throttle_up"]["gap"], rows["throttle_down"]["gap"]) == (2.0, None)
+
+
+def test_new_guests_are_kept_away_by_the_line_in_breach_and_no_other(overloaded):
+    overloaded.reload(
+        SWITCH.replace("cool_down = 0", "cool_down = 1000")
+        + "\n[watermark:far]\nmetric = cpu_usage\ndisable_scheduling = 7\nfor_samples = 1\ncool_down = 0\n"
+    )
+
+    def in_force():
+        rows = watermark_rows(overloaded.watermarks.seen)
+        return {row["section"]: row["in_force"] for row in rows if row["action"] == "disable_scheduling"}
+
+    overloaded.rounds(1)
+    assert in_force() == {"cpu": ["new guests are kept away"], "far": []}
+    calm_down(overloaded)
+    overloaded.rounds(2)
+    assert in_force()["far"] == []
+    assert re.fullmatch(r"new guests are kept away for (1000|9\d\d) s more", *in_force()["cpu"])
 
 
 def test_no_row_is_wrong_before_the_first_round(host):
