@@ -3,6 +3,7 @@
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
 # make doc-links    asks for every link that leaves the site (needs the internet)
+# make dist         a wheel and an sdist in dist/, to install elsewhere
 # make format       lets ruff put the sources in order
 # make samples      writes the sample configurations in etc/ anew, after options changed
 # make constraints  resolves the newest versions and writes etc/constraints.txt anew
@@ -21,7 +22,7 @@ EXTRAS := postgresql,mysql,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 
-.PHONY: demo test lint format samples doc doc-links constraints clean packages
+.PHONY: demo test lint format samples doc doc-links dist constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
@@ -50,6 +51,11 @@ doc: $(INSTALLED)
 
 doc-links: $(INSTALLED)
 	$(BIN)/sphinx-build --keep-going -n -q -b linkcheck doc doc/_build/linkcheck
+
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	@echo "Built:"; ls dist
 
 # Database servers and the like, which tests use where they find them; only root can install them.
 packages:

@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ["setup.cfg", "pyproject.toml", "README.md", "LICENSE", "placement", "compute_agent", "migrations"]
+SOURCES = [
+    *("setup.cfg", "pyproject.toml", "README.md", "LICENSE"),
+    *("placement", "compute_agent", "migrations", "etc"),
+]
+FILES = Path("share/placement-compute")
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,7 +60,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_wheel_contains_both_packages_and_nothing_else(installed: Path) -> None:
-    assert sorted(path.name for path in installed.iterdir() if path.suffix != ".dist-info") == [
+    assert sorted(
+        path.name for path in installed.iterdir() if path.suffix not in (".dist-info", ".data")
+    ) == [
         "compute_agent",
         "placement",
     ]
@@ -87,3 +93,20 @@ def test_the_schema_is_made_by_the_migrations_in_the_wheel(installed: Path, tmp_
     with sqlite3.connect(tmp_path / "made.db") as database:
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert {"resource_providers", "inventories", "allocations", "change_buckets"} <= tables
+
+
+def test_a_wheel_contains_units_and_samples(installed: Path) -> None:
+    data = next(installed.glob("*.data")) / "data" / FILES
+    for program in ("placement", "compute-agent"):
+        there = {path.name: path.read_bytes() for path in (data / program).iterdir()}
+        here = {
+            path.name: path.read_bytes()
+            for path in (ROOT / "etc" / program).iterdir()
+            if path.suffix in (".sample", ".service")
+        }
+        assert there == here
+
+
+def test_without_git_and_tags_there_is_a_version_nevertheless(installed: Path) -> None:
+    metadata = (next(installed.glob("*.dist-info")) / "METADATA").read_text()
+    assert "\nVersion: 0.1.0.dev0\n" in metadata

@@ -1,0 +1,15 @@
+"""The modules of the site's extensions, for tests: they lie in a folder that Sphinx alone has in its path."""
+
+import sys
+
+from tests.doc.pages import SITE
+
+sys.path.append(str(SITE / "_ext"))
+
+import generated
+import options
+import sources
+from commands import PROGRAMS
+from truth import UNKNOWN, command_target, option_target
+
+__all__ = ["PROGRAMS", "UNKNOWN", "command_target", "generated", "option_target", "options", "sources"]

@@ -1,0 +1,85 @@
+"""What the pages of tutorial, installation and how-to say is true: their blocks are run and loaded."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.doc.extensions import PROGRAMS, UNKNOWN, command_target
+from tests.doc.inis import load
+from tests.doc.pages import SITE, Block, agrees, blocks, commands, pages
+from tests.doc.world import HAS, Machine, Missing, machine
+from tests.doc.worlds import SETUPS
+
+RUN = ("tutorial", "install", "howto")
+"""Folders whose blocks are run; those of other pages are loaded and parsed only."""
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(SITE).with_suffix(""))
+
+
+def is_run(block: Block) -> bool:
+    """Whether its commands are run here."""
+    return block.mark not in ("elsewhere", "needs") or (block.mark == "needs" and HAS[block.reason])
+
+
+@pytest.mark.slow
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "page", [page for page in pages(*RUN) if any(b.language == "bash" for b in blocks(page))], ids=name_of
+)
+def test_the_blocks_of_a_page_do_what_it_says(page: Path) -> None:
+    try:
+        with machine(SETUPS.get(name_of(page), "")) as made:
+            _read(page, made)
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+def _read(page: Path, made: Machine) -> None:
+    printed: str | None = ""
+    for block in blocks(page):
+        if block.language == "bash":
+            printed = made.run(block) if is_run(block) else None
+        elif block.language == "output" and printed is not None:
+            assert agrees(block.text, printed), f"{block}: not what was printed:\n{printed}"
+        elif block.file is not None and is_run(block):
+            made.write(block)
+
+
+@pytest.mark.parametrize(
+    "block", [b for page in pages() for b in blocks(page) if b.language == "ini"], ids=str
+)
+def test_an_ini_block_is_loaded_without_an_unknown_option(block: Block, tmp_path: Path) -> None:
+    load(block, tmp_path)
+
+
+@pytest.mark.parametrize("page", pages(*RUN), ids=name_of)
+def test_every_block_of_shell_and_ini_is_marked_as_such(page: Path) -> None:
+    languages = {block.language for block in blocks(page)}
+    assert languages <= {"bash", "ini", "output", "text", "xml", "json", "yaml", "nginx", "haproxy", "sql"}
+    for block in blocks(page):
+        if block.mark == "elsewhere":
+            assert block.reason, f"{block} does not say why it is not run"
+        assert block.mark in ("", "fails", "needs", "elsewhere"), block
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_the_commands_of_a_page_and_their_options_exist(page: Path) -> None:
+    for block in blocks(page):
+        for line in commands(block.text) if block.language == "bash" else ():
+            for command in re.findall(rf"\\b(?:{'|'.join(PROGRAMS)}) [^|;&()<>]*", line):
+                assert command_target(command) != UNKNOWN, f"{block}: {command}"
+
+
+def test_output_agrees_with_ellipses_and_lines_between() -> None:
+    printed = "one 1\ntwo   22 words\nthree\n"
+    assert agrees("one ...\nthree", printed)
+    assert agrees("two 22", printed)
+    assert not agrees("three\none", printed)
+    assert not agrees("two 23", printed)
+
+
+def test_commands_are_one_line_each() -> None:
+    assert list(commands("a \\\n  b\n# c\n\nd\n")) == ["a    b", "d"]

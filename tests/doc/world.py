@@ -1,0 +1,186 @@
+"""A machine of a page's own, in which its blocks are run as a reader would type them, one after the other.
+
+It is this machine in namespaces of their own: mounts (empty folders in the place of those that pages write
+to), network (a loopback device, on which every port is free) and processes (all of which end with it). Paths,
+ports and commands of a page are therefore those that it says, and nothing of it is left. What a machine
+without network and systemd cannot do is done by the programs in `stand_ins`.
+"""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.doc.pages import ROOT, Block
+
+SECONDS: Final = 240
+"""How long a block may take: a guard against hanging."""
+
+
+def _program(name: str) -> bool:
+    return shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin") is not None
+
+
+HAS: Final = {
+    "resctrl": Path("/sys/fs/resctrl/schemata").exists(),
+    "postgresql": any(Path("/usr/lib/postgresql").glob("*/bin/initdb")),
+    "mariadb": _program("mariadbd"),
+    "nginx": _program("nginx"),
+    "haproxy": _program("haproxy"),
+    "libvirt": _program("libvirtd") and importlib.util.find_spec("libvirt") is not None,
+}
+"""What blocks may need that not every machine has."""
+
+EMPTY: Final = (
+    *map(Path, ("/home", "/opt/placement-compute", "/run")),
+    *map(Path, ("/var/backups", "/var/lib/compute-agent", "/var/lib/placement")),
+)
+"""Folders that are empty in the machine, and its own."""
+
+COPIED: Final = (Path("/etc"),)
+"""Folders of which the machine has a copy."""
+
+_NAMESPACES: Final = ("unshare", "-m", "-n", "-p", "--fork", "--kill-child", "--mount-proc")
+
+_SETUP: Final = """
+set -e
+mount --make-rprivate /
+ip link set lo up
+while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done
+shift
+mkdir -p /run/lock "$HOME"
+cd
+exec "$@"
+"""
+
+
+class Missing(Exception):
+    """No such machine can be made here; the text says why."""
+
+
+def require_namespaces() -> None:
+    """:raises Missing: namespaces cannot be made."""
+    if os.geteuid() != 0:
+        raise Missing("only root may make namespaces")
+    tried = subprocess.run([*_NAMESPACES, "true"], capture_output=True, check=False)
+    if tried.returncode:
+        raise Missing(f"namespaces cannot be made here: {tried.stderr.decode().strip()}")
+
+
+class Machine:
+    """One machine, with a shell that blocks are typed into."""
+
+    def __init__(self, folder: Path, shell: "subprocess.Popen[str]") -> None:
+        self._folder = folder
+        self._shell = shell
+        self._count = 0
+
+    def run(self, block: Block) -> str:
+        """What a block prints. Fails if one of its commands does, or does not where it is marked to.
+
+        :raises AssertionError: with what was printed.
+        """
+        self._count += 1
+        printed = self._folder / f"{self._count}.out"
+        status = self._type(block, printed)
+        text = printed.read_text() if printed.exists() else ""
+        problem = "did not fail" if block.mark == "fails" else f"failed ({status})"
+        assert (status != "0") == (block.mark == "fails"), f"{block} {problem}:\n{block.text}\n{text}"
+        return text
+
+    def write(self, block: Block) -> None:
+        """Write an ini block into the file that it names, relative to where the shell is."""
+        redirection = ">>" if block.is_addition else ">"
+        script = f"cat {redirection} {block.file} <<'END-OF-FILE'\n{block.text}END-OF-FILE\n"
+        self.run(Block(block.page, block.line, "bash", f'mkdir -p "$(dirname {block.file})"\n{script}'))
+
+    def _type(self, block: Block, printed: Path) -> str:
+        """The exit status of a block: it is sourced, so that variables, folder and jobs stay for the next
+        one.
+        """
+        script, done = printed.with_suffix(".sh"), printed.with_suffix(".done")
+        script.write_text(block.text)
+        os.mkfifo(done)
+        guard = "set +e" if block.mark == "fails" else "set -eE"
+        assert self._shell.stdin is not None
+        self._shell.stdin.write(
+            f"{guard}; trap 'echo failed > {done}' EXIT; . {script} > {printed} 2>&1; status=$?; "
+            f"set +e; trap - EXIT; echo $status > {done}\n"
+        )
+        self._shell.stdin.flush()
+        try:
+            told = subprocess.run(["cat", done], capture_output=True, text=True, timeout=SECONDS, check=True)
+        except subprocess.TimeoutExpired:
+            return f"no end within {SECONDS} s"
+        return told.stdout.strip()
+
+
+@contextlib.contextmanager
+def machine(setup: str = "") -> Iterator[Machine]:
+    """A machine in which `setup`, a shell script, has run.
+
+    :raises Missing: none can be made here.
+    """
+    require_namespaces()
+    absent = [place for place in EMPTY if not place.exists()]
+    folder = Path(tempfile.mkdtemp(prefix="doc-", dir="/tmp"))  # UNIX sockets have short names
+    shell = None
+    try:
+        command = [*_NAMESPACES, "bash", "-c", _SETUP, "setup", *_folders(folder), "--"]
+        with (folder / "shell.err").open("w") as errors:
+            shell = subprocess.Popen(
+                [*command, "bash", "--noprofile", "--norc"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                text=True,
+                env=_environment(),
+            )
+        made = Machine(folder, shell)
+        if setup:
+            made.run(Block("the machine", 0, "bash", setup))
+        yield made
+    finally:
+        if shell is not None:
+            shell.kill()
+            shell.wait()
+            assert shell.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                shell.stdin.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        for place in absent:
+            place.rmdir()
+
+
+def _folders(folder: Path) -> list[str]:
+    """Folders of the machine's own, made below `folder`, and where each is to be."""
+    mounts: list[str] = []
+    for place in EMPTY:
+        (folder / place.name).mkdir()
+        place.mkdir(exist_ok=True)
+    for place in COPIED:
+        shutil.copytree(place, folder / place.name, symlinks=True, ignore_dangling_symlinks=True)
+    for place in (*EMPTY, *COPIED):
+        mounts += [str(folder / place.name), str(place)]
+    return mounts
+
+
+def _environment() -> dict[str, str]:
+    """A plain one. The programs of this checkout are found last, and pip finds its libraries installed."""
+    stand_ins = Path(__file__).parent / "stand_ins"
+    system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {
+        "HOME": "/home/reader",
+        "LANG": "C.UTF-8",
+        "PATH": f"{stand_ins}:{system}:{sysconfig.get_path('scripts')}",
+        "PYTHONPATH": sysconfig.get_path("purelib"),
+        "PIP_NO_INDEX": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "CHECKOUT": str(ROOT),
+    }
