@@ -4,6 +4,8 @@ from typing import Any
 
 from oslo_config import cfg
 
+from compute_agent.conf.duration import Duration
+
 GUESTS_OPTS = [
     cfg.StrOpt(
         "driver",
@@ -33,6 +35,20 @@ GUESTS_OPTS = [
         default=10.0,
         min=0.1,
         help="Seconds between two comparisons of all guests with the kernel, in which drift is repaired.",
+    ),
+    cfg.Opt(
+        "log_retention",
+        type=Duration(),
+        default="7d",
+        help="How long the output of process guests is kept after their end: seconds, or a number with m, h,"
+        " d or w. It is in guests/UUID.log in [DEFAULT] state_path.",
+    ),
+    cfg.IntOpt(
+        "log_max_mb",
+        default=512,
+        min=0,
+        help="Size in MB that the output of process guests that have ended may take; the oldest goes when"
+        " there is more.",
     ),
 ]
 

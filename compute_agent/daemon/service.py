@@ -34,6 +34,7 @@ from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_st
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
+from compute_agent.drivers import guest_logs
 from compute_agent.drivers.base import Driver
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.host.reader import read_topology
@@ -61,6 +62,9 @@ ConfLoader = Callable[[], cfg.ConfigOpts]
 LOOK_SECONDS = 1.0
 """How often configuration files and hardware are looked at for changes."""
 
+PRUNE_SECONDS = 600.0
+"""How often it is looked for logs of ended guests that have been kept long enough."""
+
 
 def socket_path(conf: cfg.ConfigOpts) -> Path:
     """Where the daemon listens, and where the command line asks."""
@@ -82,7 +86,7 @@ class Agent:
         self._fixed = _fixed(self._conf)
         self._config_error = ""
         self._notices: list[str] = []
-        folder = make_state_folder(self._conf)
+        self._folder = folder = make_state_folder(self._conf)
         self._resctrl = open_resctrl(self._conf, acting=True)
         world = build_world(self._conf, control=self._resctrl.control)
         self._registry = load_registry()
@@ -169,6 +173,7 @@ class Agent:
     def serve(self) -> None:
         """Live until SIGTERM or SIGINT, then stop(). SIGHUP reloads. After start()."""
         due = time.monotonic() + self._conf.guests.reconcile_interval
+        prune_due = time.monotonic()
         try:
             while True:
                 now = time.monotonic()
@@ -182,8 +187,18 @@ class Agent:
                     if time.monotonic() >= due:
                         self.pipeline.submit(Reconcile())
                         due = time.monotonic() + self._conf.guests.reconcile_interval
+                if time.monotonic() >= prune_due:
+                    self._prune_guest_logs()
+                    prune_due = time.monotonic() + PRUNE_SECONDS
         finally:
             self.stop()
+
+    def _prune_guest_logs(self) -> None:
+        guests = self._conf.guests
+        try:
+            guest_logs.prune(self._folder / GUESTS_FOLDER, guests.log_retention, guests.log_max_mb * 10**6)
+        except OSError as error:
+            LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
 
     def _next_signal(self, timeout: float) -> int | None:
         try:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from compute_agent.drivers.base import Guest, GuestSettings
 from compute_agent.drivers.cgroup import Group, group_name
+from compute_agent.drivers.guest_logs import LOG_SUFFIX, RECORD_SUFFIX
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import (
     open_own,
@@ -39,8 +40,6 @@ DRIVER = "process"
 """The name of the driver whose guests these are."""
 
 _FORMAT = 1
-
-_SUFFIX = ".json"
 
 T = TypeVar("T")
 
@@ -99,7 +98,7 @@ class Unusable:
     @property
     def guest_uuid(self) -> str:
         """The guest that the file is named after."""
-        return self.path.name.removesuffix(_SUFFIX)
+        return self.path.name.removesuffix(RECORD_SUFFIX)
 
 
 class Registry:
@@ -124,7 +123,11 @@ class Registry:
         write_durably(self._path(record.uuid), json.dumps(content, indent=1).encode())
 
     def remove(self, record: ProcessRecord) -> None:
-        """Forget a guest that has ended; one that is not recorded is no error. Raises OSError."""
+        """Forget a guest that has ended; one that is not recorded is no error. Its log is kept, as of now.
+        Raises OSError.
+        """
+        with contextlib.suppress(OSError):
+            os.utime(self._log(record.uuid), follow_symlinks=False)
         if record.newer:
             with contextlib.suppress(FileNotFoundError):
                 self._put_aside(record.uuid)
@@ -134,7 +137,7 @@ class Registry:
     def load(self) -> tuple[list[ProcessRecord], list[Unusable]]:
         """All records, and what of the folder should be one and cannot be used; each for itself."""
         records, unusable = [], []
-        for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
+        for path in sorted(self.folder.glob(f"*{RECORD_SUFFIX}")):
             found = self._read(path)
             if isinstance(found, ProcessRecord):
                 records.append(found)
@@ -149,8 +152,14 @@ class Registry:
         return found if isinstance(found, Unusable) else None
 
     def open_log(self, guest_uuid: str) -> int:
-        """A descriptor that takes the output of a guest. Raises OSError."""
-        return open_own(self._log(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        """A descriptor that takes the output of a guest, from now on. Raises OSError."""
+        descriptor = open_own(self._log(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        try:
+            os.utime(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def log_of(self, guest_uuid: str) -> str:
         """Where the output of a guest goes that the agent starts."""
@@ -170,10 +179,10 @@ class Registry:
         LOG.warning("What was recorded of guest %s is %s now", guest_uuid, aside)
 
     def _path(self, guest_uuid: str) -> Path:
-        return self.folder / f"{guest_uuid}{_SUFFIX}"
+        return self.folder / f"{guest_uuid}{RECORD_SUFFIX}"
 
     def _log(self, guest_uuid: str) -> Path:
-        return self.folder / f"{guest_uuid}.log"
+        return self.folder / f"{guest_uuid}{LOG_SUFFIX}"
 
 
 def parse_record(content: Any) -> ProcessRecord:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -213,3 +214,21 @@ def test_an_agent_killed_while_it_starts_guests_leaves_none_unpinned(agent, numa
         agent.start()
         agent.wait_for(lambda: known() == running())
         assert {allowed_cpus(pid) for pid in known()} <= {"1"}
+
+
+def test_logs_of_ended_guests_are_removed_by_age(agent, numa_node, uid, write_ini):
+    guests = {name: agent.ask("guest", "run", "--name", name, "--", "sleep", "100") for name in ("a", "b")}
+    agent.ask("guest", "run", "--uuid", uid, "--", "echo", "the last words")
+    agent.wait_for(lambda: len(agent.ask("guest", "list")) == 2)
+    agent.kill()
+    logs = {name: Path(guest["log"]) for name, guest in guests.items()} | {
+        "ended": agent.folder / "guests" / f"{uid}.log"
+    }
+    for log in logs.values():
+        os.utime(log, (time.time() - 8 * 86400,) * 2)
+    os.kill(guests["b"]["pid"], signal.SIGKILL)
+    agent.start()
+    agent.wait_for(lambda: not logs["ended"].exists())
+    assert "Removed the logs of 1 guests that have ended (15 bytes)" in agent.log()
+    assert logs["a"].exists()  # it runs
+    assert logs["b"].exists()  # it had its last output long ago, but ended just now

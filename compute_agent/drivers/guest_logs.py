@@ -1,0 +1,77 @@
+"""The output of process guests that have ended: kept for a while, as far as there is room for it.
+
+The log of a guest is ``UUID.log`` beside its record ``UUID.json``; one without a record is of a guest that
+has ended. Its time of change is when the guest ended (see :meth:`Registry.remove`), or had its last output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LOG = logging.getLogger(__name__)
+
+LOG_SUFFIX = ".log"
+RECORD_SUFFIX = ".json"
+
+SETTLED_SECONDS = 60.0
+"""A log that changed later than so long ago may be of a guest that is just being started."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLog:
+    """The log of a guest that has ended: its size in bytes, and when (seconds since the epoch) that was."""
+
+    path: Path
+    size: int
+    ended: float
+
+
+def choose(logs: Iterable[EndedLog], now: float, retention: float, most: int) -> list[EndedLog]:
+    """The logs to remove: of guests that ended longer than ``retention`` seconds ago, and the oldest of the
+    others while they are more than ``most`` bytes altogether.
+    """
+    chosen, taken = [], 0
+    for log in sorted(logs, key=lambda one: one.ended, reverse=True):
+        taken += log.size
+        age = now - log.ended
+        if age > SETTLED_SECONDS and (age > retention or taken > most):
+            chosen.append(log)
+    return chosen
+
+
+def prune(folder: Path, retention: float, most: int) -> None:
+    """Remove what is to be removed in the folder of the records. Raises OSError."""
+    chosen = choose(_ended(folder), time.time(), retention, most)
+    for log in chosen:
+        log.path.unlink(missing_ok=True)
+    if chosen:
+        size = sum(log.size for log in chosen)
+        LOG.info("Removed the logs of %d guests that have ended (%d bytes)", len(chosen), size)
+
+
+def _ended(folder: Path) -> Iterator[EndedLog]:
+    names = set(os.listdir(folder)) if folder.is_dir() else set()
+    for name in names:
+        guest_uuid, suffix = os.path.splitext(name)
+        if suffix != LOG_SUFFIX or guest_uuid + RECORD_SUFFIX in names or not _is_uuid(guest_uuid):
+            continue
+        path = folder / name
+        with contextlib.suppress(FileNotFoundError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                yield EndedLog(path, status.st_size, status.st_mtime)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False

@@ -1,0 +1,97 @@
+"""Which logs of process guests are removed."""
+
+import os
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.drivers.guest_logs import SETTLED_SECONDS, EndedLog, choose, prune
+
+DAY = 86400.0
+NOW = 100 * DAY
+
+
+def log(name, size, days):
+    return EndedLog(Path(name), size, NOW - days * DAY)
+
+
+@pytest.mark.parametrize(
+    ("most", "removed"),
+    [
+        (1000, ["old"]),
+        (60, ["old"]),
+        (59, ["c", "old"]),
+        (30, ["c", "old"]),
+        (29, ["b", "c", "old"]),
+        (0, "abc old"),
+    ],
+)
+def test_what_is_too_old_goes_and_then_the_oldest_while_there_is_too_much(most, removed):
+    logs = [log("a", 10, 1), log("old", 50, 8), log("c", 30, 5), log("b", 20, 3)]
+    chosen = [one.path.name for one in choose(logs, NOW, 7 * DAY, most)]
+    assert chosen == (removed if isinstance(removed, list) else ["a", "b", "c", "old"])
+
+
+def test_one_that_just_changed_stays_however_large():
+    assert choose([EndedLog(Path("a"), 10**9, NOW - SETTLED_SECONDS)], NOW, 0.0, 0) == []
+
+
+LOGS = st.lists(st.builds(log, st.text(), st.integers(0, 100), st.floats(0, 20)), max_size=20)
+
+
+@given(LOGS, st.floats(0, 20), st.integers(0, 1000))
+def test_what_stays_is_young_enough_and_fits_and_nothing_in_excess_goes(logs, days, most):
+    removed = choose(logs, NOW, days * DAY, most)
+    stays = [one for one in logs if one not in removed]
+    settled = [one for one in stays if NOW - one.ended > SETTLED_SECONDS]
+    assert all(NOW - one.ended <= days * DAY for one in settled)
+    assert not settled or sum(one.size for one in stays) <= most
+    in_time = [one for one in removed if NOW - one.ended <= days * DAY]
+    if in_time:
+        youngest = max(in_time, key=lambda one: one.ended)
+        younger = [one for one in logs if one.ended >= youngest.ended]
+        assert sum(one.size for one in younger) > most
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of guests; a function that makes an old file in it."""
+
+    def make(name):
+        path = tmp_path / name
+        path.write_text("x")
+        os.utime(path, (time.time() - 30 * DAY,) * 2)
+        return path
+
+    make.path = tmp_path
+    return make
+
+
+def test_only_logs_of_guests_without_a_record_are_removed(folder):
+    ended, running = str(uuid.uuid4()), str(uuid.uuid4())
+    gone = folder(f"{ended}.log")
+    stay = [
+        folder(name)
+        for name in (
+            f"{running}.log",
+            f"{running}.json",
+            "notes.log",
+            f"{ended}.log.1",
+            f"{ended}.json.damaged-x",
+        )
+    ]
+    (folder.path / f"{uuid.uuid4()}.log").symlink_to(stay[2])
+    (folder.path / f"{uuid.uuid4()}.log").mkdir()
+    before = len(os.listdir(folder.path))
+    prune(folder.path, 7 * DAY, 1000)
+    assert not gone.exists()
+    assert all(path.exists() for path in stay)
+    assert len(os.listdir(folder.path)) == before - 1
+
+
+def test_there_need_be_no_folder(tmp_path):
+    prune(tmp_path / "none", 0.0, 0)
