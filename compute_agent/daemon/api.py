@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Collection, Mapping
@@ -11,34 +10,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from marshmallow import Schema, ValidationError, fields, validate, validates_schema
+from marshmallow import Schema
 
-from compute_agent.daemon.audit import DEFAULT_MIN_AGE, Orders, Outcome, audit_document
+from compute_agent.daemon.audit import Orders, Outcome, audit_document
 from compute_agent.daemon.documents import guest_document, provider_document, reshape_document
+from compute_agent.daemon.parameters import (
+    AdoptSchema,
+    AuditSchema,
+    EmptySchema,
+    GuestSchema,
+    ReshapeSchema,
+    RunSchema,
+    SetSchema,
+    load,
+)
 from compute_agent.daemon.protocol import Method, RequestError
 from compute_agent.drivers.base import (
-    HIGHEST_PRIORITY,
-    LONGEST_ANNOTATION,
-    MOST_VCPUS,
     Driver,
     DriverError,
     GuestSettings,
     StartingDriver,
 )
-from compute_agent.drivers.launch import GUEST_VARIABLE, VARIABLE_NAME
 from compute_agent.inventory.tree import Allocation
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, StartGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
-from compute_agent.qos.classes import CLASS_NAME
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
-from compute_agent.resctrl.wishes import BadWishError, parse_annotation
 
 ANSWER_SECONDS = 50.0
 
@@ -95,97 +97,6 @@ class AgentParts(Protocol):
         ...
 
 
-def _check_annotation(text: str) -> None:
-    if len(text) > LONGEST_ANNOTATION:
-        raise ValidationError(f"longer than {LONGEST_ANNOTATION} characters")
-    try:
-        parse_annotation(text)
-    except BadWishError as error:
-        raise ValidationError(str(error)) from error
-
-
-def _check_name(text: str) -> None:
-    """Names are shown in terminals, and are labels of metrics."""
-    if not text.isprintable():
-        raise ValidationError("only characters that can be printed")
-
-
-def _check_argument(text: str) -> None:
-    """What the kernel takes as an argument, a path or a value of the environment."""
-    try:
-        usable = b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        usable = False
-    if not usable:
-        raise ValidationError("a character that no argument can have")
-
-
-_PRIORITY = validate.Range(-HIGHEST_PRIORITY, HIGHEST_PRIORITY)
-
-
-class _SettingsSchema(Schema):
-    uuid = fields.UUID()
-    name = fields.String(validate=[validate.Length(1, 200), _check_name])
-    vcpus = fields.Integer(strict=True, validate=validate.Range(1, MOST_VCPUS))
-    thread_policy = fields.Enum(ThreadPolicy, by_value=True, load_default=ThreadPolicy.PREFER)
-    emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
-    qos_class = fields.String(load_default="LS", validate=validate.Regexp(CLASS_NAME))
-    priority = fields.Integer(strict=True, load_default=0, validate=_PRIORITY)
-    resctrl = fields.String(load_default="", validate=_check_annotation)
-
-
-class _RunSchema(_SettingsSchema):
-    command = fields.List(fields.String(validate=_check_argument), required=True, validate=validate.Length(1))
-    cwd = fields.String(load_default="/", validate=[validate.Length(1), _check_argument])
-    environment = fields.Dict(
-        fields.String(
-            validate=[
-                validate.Regexp(VARIABLE_NAME, error="that is no name of a variable"),
-                validate.NoneOf([GUEST_VARIABLE], error="the agent sets that one itself"),
-            ]
-        ),
-        fields.String(validate=_check_argument),
-        load_default=dict,
-    )
-
-
-class _AdoptSchema(_SettingsSchema):
-    pid = fields.Integer(strict=True, validate=validate.Range(2))
-    cgroup = fields.String(validate=[validate.Length(1), _check_argument])
-
-    @validates_schema
-    def _one_origin(self, data: Mapping[str, Any], **_: Any) -> None:
-        if ("pid" in data) == ("cgroup" in data):
-            raise ValidationError("either this or cgroup has to be given", "pid")
-
-
-class _GuestSchema(Schema):
-    guest = fields.String(required=True)
-
-
-class _SetSchema(_GuestSchema):
-    qos_class = fields.String(validate=validate.Regexp(CLASS_NAME))
-    priority = fields.Integer(strict=True, validate=_PRIORITY)
-    resctrl = fields.String(validate=_check_annotation)
-
-
-class _ReshapeSchema(Schema):
-    dry_run = fields.Boolean(load_default=False)
-
-
-class _AuditSchema(Schema):
-    heal = fields.Boolean(load_default=False)
-    delete = fields.Boolean(load_default=False)
-    confirmed = fields.List(fields.String(), load_default=None, allow_none=True)
-    dry_run = fields.Boolean(load_default=False)
-    min_age = fields.Float(load_default=DEFAULT_MIN_AGE, validate=validate.Range(min=0))
-    consumers = fields.List(fields.String(), load_default=list)
-
-
-class _EmptySchema(Schema):
-    pass
-
-
 class Methods:
     """The methods, bound to one agent."""
 
@@ -211,21 +122,21 @@ class Methods:
 
     def status(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The agent's state."""
-        _load(_EmptySchema(), params)
+        load(EmptySchema(), params)
         return self._agent.status()
 
     def guest_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All guests."""
-        _load(_EmptySchema(), params)
+        load(EmptySchema(), params)
         return [guest_document(view) for view in self._views()]
 
     def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """One guest, by uuid or name."""
-        return guest_document(self._find(_load(_GuestSchema(), params)["guest"]))
+        return guest_document(self._find(load(GuestSchema(), params)["guest"]))
 
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Start a guest for a consumer, on what the consumer holds."""
-        body = self._load_settings(_RunSchema(), params)
+        body = self._load_settings(RunSchema(), params)
         guest_uuid, as_of, allocation = self._allocation(body)
         event = StartGuest(
             uuid=guest_uuid,
@@ -241,7 +152,7 @@ class Methods:
 
     def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Take a running process, or all of a cgroup, as a consumer's guest."""
-        body = self._load_settings(_AdoptSchema(), params)
+        body = self._load_settings(AdoptSchema(), params)
         guest_uuid, as_of, allocation = self._allocation(body)
         event = AdoptGuest(
             uuid=guest_uuid,
@@ -255,7 +166,7 @@ class Methods:
 
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Give a running guest other settings, in effect when this returns."""
-        body = dict(self._load_settings(_SetSchema(), params))
+        body = dict(self._load_settings(SetSchema(), params))
         guest = self._find(body.pop("guest")).guest
         if not body:
             raise RequestError("nothing to change: qos_class, priority or resctrl has to be given")
@@ -271,7 +182,7 @@ class Methods:
 
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """End a guest; its allocation stays, as that is its owner's."""
-        guest = self._find(_load(_GuestSchema(), params)["guest"]).guest
+        guest = self._find(load(GuestSchema(), params)["guest"]).guest
         try:
             self._agent.driver.stop(guest, self._agent.stop_timeout())
         except DriverError as error:
@@ -283,7 +194,7 @@ class Methods:
 
     def inventory(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The provider tree as derived, with the names the server knows, and as Placement has it."""
-        _load(_EmptySchema(), params)
+        load(EmptySchema(), params)
         tree = self._agent.pipeline.world.tree
         reader = Reporter(self._agent.client, {}, lambda owned: None)
         try:
@@ -307,7 +218,7 @@ class Methods:
     def reshape(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move what guests hold to where the provider tree has it now, or just tell what would move."""
         try:
-            planned = self._agent.reshape(_load(_ReshapeSchema(), params)["dry_run"])
+            planned = self._agent.reshape(load(ReshapeSchema(), params)["dry_run"])
         except (PlacementError, DriverError) as error:
             raise RequestError(str(error)) from error
         if isinstance(planned, Infeasible):
@@ -316,7 +227,7 @@ class Methods:
 
     def resctrl_groups(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All resctrl groups, those of others included."""
-        _load(_EmptySchema(), params)
+        load(EmptySchema(), params)
         try:
             return self._agent.resctrl_groups()
         except (ResctrlError, BadSchemataError) as error:
@@ -324,7 +235,7 @@ class Methods:
 
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What is wrong between guests and allocations, and what was done about it."""
-        body = _load(_AuditSchema(), params)
+        body = load(AuditSchema(), params)
         confirmed = body["confirmed"]
         orders = Orders(
             heal=body["heal"],
@@ -342,12 +253,12 @@ class Methods:
 
     def watermark_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All lines of the watermarks, and how usage stands to them."""
-        _load(_EmptySchema(), params)
+        load(EmptySchema(), params)
         return self._agent.watermarks()
 
     def _load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Parameters with a class among them: one that is configured."""
-        body, known = _load(schema, params), self._agent.qos_classes()
+        body, known = load(schema, params), self._agent.qos_classes()
         if "qos_class" in body and body["qos_class"] not in known:
             raise RequestError(
                 f"there is no class {body['qos_class']!r}; there are {', '.join(sorted(known))}, and a"
@@ -402,12 +313,3 @@ def _settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
         priority=body["priority"],
         resctrl=body["resctrl"],
     )
-
-
-def _load(schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        loaded: Mapping[str, Any] = schema.load(params)
-    except ValidationError as error:
-        problems = "; ".join(f"{name}: {problem}" for name, problem in sorted(error.messages_dict.items()))
-        raise RequestError(f"bad parameters: {problems}") from error
-    return loaded

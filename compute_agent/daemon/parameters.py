@@ -1,0 +1,132 @@
+"""The parameters of the methods that the daemon serves on its UNIX socket: what each may be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from marshmallow import Schema, ValidationError, fields, validate, validates_schema
+
+from compute_agent.daemon.audit import DEFAULT_MIN_AGE
+from compute_agent.daemon.protocol import RequestError
+from compute_agent.drivers.base import HIGHEST_PRIORITY, LONGEST_ANNOTATION, MOST_VCPUS
+from compute_agent.drivers.launch import GUEST_VARIABLE, VARIABLE_NAME
+from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+from compute_agent.qos.classes import CLASS_NAME
+from compute_agent.resctrl.wishes import BadWishError, parse_annotation
+
+
+def _check_annotation(text: str) -> None:
+    if len(text) > LONGEST_ANNOTATION:
+        raise ValidationError(f"longer than {LONGEST_ANNOTATION} characters")
+    try:
+        parse_annotation(text)
+    except BadWishError as error:
+        raise ValidationError(str(error)) from error
+
+
+def _check_name(text: str) -> None:
+    """Names are shown in terminals, and are labels of metrics."""
+    if not text.isprintable():
+        raise ValidationError("only characters that can be printed")
+
+
+def _check_argument(text: str) -> None:
+    """What the kernel takes as an argument, a path or a value of the environment."""
+    try:
+        usable = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise ValidationError("a character that no argument can have")
+
+
+_PRIORITY = validate.Range(-HIGHEST_PRIORITY, HIGHEST_PRIORITY)
+
+
+class SettingsSchema(Schema):
+    """What a guest is to have from its start on."""
+
+    uuid = fields.UUID()
+    name = fields.String(validate=[validate.Length(1, 200), _check_name])
+    vcpus = fields.Integer(strict=True, validate=validate.Range(1, MOST_VCPUS))
+    thread_policy = fields.Enum(ThreadPolicy, by_value=True, load_default=ThreadPolicy.PREFER)
+    emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
+    qos_class = fields.String(load_default="LS", validate=validate.Regexp(CLASS_NAME))
+    priority = fields.Integer(strict=True, load_default=0, validate=_PRIORITY)
+    resctrl = fields.String(load_default="", validate=_check_annotation)
+
+
+class RunSchema(SettingsSchema):
+    """Parameters of ``guest.run``."""
+
+    command = fields.List(fields.String(validate=_check_argument), required=True, validate=validate.Length(1))
+    cwd = fields.String(load_default="/", validate=[validate.Length(1), _check_argument])
+    environment = fields.Dict(
+        fields.String(
+            validate=[
+                validate.Regexp(VARIABLE_NAME, error="that is no name of a variable"),
+                validate.NoneOf([GUEST_VARIABLE], error="the agent sets that one itself"),
+            ]
+        ),
+        fields.String(validate=_check_argument),
+        load_default=dict,
+    )
+
+
+class AdoptSchema(SettingsSchema):
+    """Parameters of ``guest.adopt``."""
+
+    pid = fields.Integer(strict=True, validate=validate.Range(2))
+    cgroup = fields.String(validate=[validate.Length(1), _check_argument])
+
+    @validates_schema
+    def _one_origin(self, data: Mapping[str, Any], **_: Any) -> None:
+        if ("pid" in data) == ("cgroup" in data):
+            raise ValidationError("either this or cgroup has to be given", "pid")
+
+
+class GuestSchema(Schema):
+    """A guest, by uuid or name."""
+
+    guest = fields.String(required=True)
+
+
+class SetSchema(GuestSchema):
+    """Parameters of ``guest.set``."""
+
+    qos_class = fields.String(validate=validate.Regexp(CLASS_NAME))
+    priority = fields.Integer(strict=True, validate=_PRIORITY)
+    resctrl = fields.String(validate=_check_annotation)
+
+
+class ReshapeSchema(Schema):
+    """Parameters of ``reshape``."""
+
+    dry_run = fields.Boolean(load_default=False)
+
+
+class AuditSchema(Schema):
+    """Parameters of ``audit``."""
+
+    heal = fields.Boolean(load_default=False)
+    delete = fields.Boolean(load_default=False)
+    confirmed = fields.List(fields.String(), load_default=None, allow_none=True)
+    dry_run = fields.Boolean(load_default=False)
+    min_age = fields.Float(load_default=DEFAULT_MIN_AGE, validate=validate.Range(min=0))
+    consumers = fields.List(fields.String(), load_default=list)
+
+
+class EmptySchema(Schema):
+    """No parameters."""
+
+
+def load(schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Parameters as a schema wants them. Raises RequestError naming those that are wrong."""
+    try:
+        loaded: Mapping[str, Any] = schema.load(params)
+    except ValidationError as error:
+        problems = "; ".join(f"{name}: {problem}" for name, problem in sorted(error.messages_dict.items()))
+        raise RequestError(f"bad parameters: {problems}") from error
+    return loaded
