@@ -17,23 +17,22 @@ class CpusetController(GuestController):
         self._driver = driver
 
     def drifted(self, target: Target) -> str | None:
-        """Which threads run elsewhere; None if all are where they should be."""
+        """Which threads run elsewhere, or would at the next start; None if all are where they should be."""
         if target.assignment is None:
             return None
-        misplaced = self._driver.cpu_affinity(target.guest, cpu_settings(target.assignment, target.online))
+        settings = cpu_settings(target.assignment, target.online)
+        misplaced = self._driver.cpu_affinity(target.guest, settings)
         if not misplaced:
-            return None
+            return self._driver.definition_drift(target.guest, settings) or None
         tid, cpus = min(misplaced.items())
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
     def apply(self, target: Target) -> bool:
-        """Pin what is elsewhere. True if any thread had to be changed."""
-        if target.assignment is None:
+        """Pin what is elsewhere. True if anything was."""
+        if self.drifted(target) is None or target.assignment is None:
             return False
-        settings = cpu_settings(target.assignment, target.online)
-        if not self._driver.cpu_affinity(target.guest, settings):
-            return False
-        return self._driver.apply_cpu_settings(target.guest, settings) > 0
+        self._driver.apply_cpu_settings(target.guest, cpu_settings(target.assignment, target.online))
+        return True
 
 
 def cpu_settings(assignment: Assignment, online: frozenset[int]) -> CpuSettings:

@@ -136,13 +136,21 @@ class Driver(Protocol):
         """
         ...
 
+    def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
+        """How the definition that the guest starts with next time has its CPUs otherwise than ``settings``,
+        in words for the log; empty if it does not, or if there is none.
+
+        Raises GuestGoneError.
+        """
+        ...
+
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the kernel lets the guest's threads use, all together. Raises GuestGoneError."""
         ...
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Make the kernel run the guest as ``settings`` say, read it back, and return how many threads
-        changed.
+        changed. What the guest starts with next time is made to say the same.
 
         Raises GuestGoneError, or DriverError if the kernel does not take it.
         """

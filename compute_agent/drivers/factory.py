@@ -83,7 +83,7 @@ def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path) -> Driver:
     """
     match name:
         case LibvirtDriver.name:
-            return LibvirtDriver(conf.libvirt.uri)
+            return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval)
         case ProcessDriver.name:
             groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root else None
             return ProcessDriver(folder, groups)

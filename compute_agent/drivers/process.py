@@ -200,6 +200,11 @@ class ProcessDriver:
             found[record.identity.pid] = has
         return found
 
+    def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
+        """Empty: a process is started once."""
+        self._roster.known(guest.uuid)
+        return ""
+
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs of the guest's main thread."""
         cpus = procfs.affinity(self._roster.running(guest.uuid).identity.pid)

@@ -19,6 +19,7 @@ class FakeDriver:
         self.vcpu_cpus = {}
         self.limits = {}
         self.nodes = {}
+        self.definitions = {}
         self.running = {}
         self.released = []
         self.broken = None
@@ -40,6 +41,10 @@ class FakeDriver:
         wanted = settings.cpus or settings.emulator_cpus
         return {tid: cpus for tid, cpus in self._threads(guest).items() if cpus != wanted}
 
+    def definition_drift(self, guest, settings):
+        self._threads(guest)
+        return self.definitions.get(guest.uuid, "")
+
     def observed_cpus(self, guest):
         return self._threads(guest)[guest.pid]
 
@@ -49,6 +54,7 @@ class FakeDriver:
         wanted = settings.cpus or settings.emulator_cpus
         if not wanted <= self.cpus:
             raise DriverError(f"guest {guest.uuid} cannot be pinned to {sorted(wanted)}")
+        self.definitions.pop(guest.uuid, None)
         misplaced = self.cpu_affinity(guest, settings)
         self.writes += len(misplaced)
         self._threads(guest).update(dict.fromkeys(misplaced, wanted))

@@ -73,7 +73,7 @@ class Connection:
         self._happened = happened
         self._session: _Session | None = None
         self._broken: list[_Session] = []
-        self._host_cpus = 0
+        self._host_cpus = frozenset[int]()
 
     @property
     def is_open(self) -> bool:
@@ -81,8 +81,8 @@ class Connection:
         return self._session is not None
 
     @property
-    def host_cpus(self) -> int:
-        """How many CPUs libvirt wants CPU maps to have; those which are offline count."""
+    def host_cpus(self) -> frozenset[int]:
+        """The CPUs of libvirt's CPU maps, those which are offline among them."""
         return self._host_cpus
 
     def open(self) -> None:
@@ -100,7 +100,7 @@ class Connection:
             handle.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
             for event in (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE):
                 session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
-            self._host_cpus = handle.getCPUMap()[0]
+            self._host_cpus = frozenset(range(handle.getCPUMap()[0]))
         except libvirt.libvirtError as error:
             self._let_go(session)
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error

@@ -1,5 +1,5 @@
-"""What the definition of a domain says of CPU limits and memory (https://libvirt.org/formatdomain.html), and
-which part of that is the agent's own.
+"""What the definition of a domain says of pins, CPU limits and memory
+(https://libvirt.org/formatdomain.html), and which part of that is the agent's own.
 
 Shares that the agent writes into a definition are noted in its metadata, in a namespace of their own:
 
@@ -7,23 +7,30 @@ Shares that the agent writes into a definition are noted in its metadata, in a n
 
 Other shares are somebody else's wish, which is respected. So is a quota of the whole domain: the agent's own
 are for the time being, and never in a definition. Memory that the agent binds has mode ``restrictive``, as
-memory of any other mode cannot be bound anew while the guest runs; other modes are somebody else's wish.
+memory of any other mode cannot be bound anew while the guest runs; other modes are somebody else's wish. Pins
+are the agent's, whoever wrote them: they follow from what the guest holds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from xml.etree import ElementTree
 
-from compute_agent.drivers.base import CpuLimits
+from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import PERIOD
 from compute_agent.drivers.libvirt.document import parse
+from compute_agent.drivers.libvirt.qemu import EMULATOR, Role, wanted_cpus
 from compute_agent.host import cpuset
 
 NAMESPACE = "urn:placement-compute:agent:1"
 PREFIX = "agent"
 
 RESTRICTIVE = "restrictive"
+
+Pins = Mapping[Role, frozenset[int] | None]
+"""The CPUs of what a domain's threads do; None: those of the whole host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class Binding:
 @dataclass(frozen=True, slots=True)
 class Definition:
     """What a domain starts with. ``shares`` None: nothing is said; ``noted`` are those of the agent.
+    ``pins`` has each guest CPU, each I/O thread and the emulator.
 
     ``quota`` is that of the whole domain, in cores; None: no limit. A domain that is not ``persistent`` has
     no definition, and this is how it is tuned now.
@@ -52,6 +60,7 @@ class Definition:
     noted: frozenset[int] = frozenset()
     quota: float | None = None
     binding: Binding = Binding()
+    pins: Pins = field(default_factory=dict)
 
     @property
     def has_foreign_shares(self) -> bool:
@@ -62,6 +71,19 @@ class Definition:
         """The limits that the domain should have when the agent wants these."""
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         return CpuLimits(None if self.has_foreign_shares else wanted.weight, min(quotas, default=None))
+
+    def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[Role, frozenset[int]]:
+        """Where the pins that ``settings`` want elsewhere should be, of the CPUs that the ``host`` has."""
+        return {
+            role: wanted
+            for role, cpus in self.pins.items()
+            if (wanted := wanted_cpus(role, settings) & host) != (host if cpus is None else cpus)
+        }
+
+    def changes(self, other: Definition) -> tuple[str, ...]:
+        """The names of what another definition has otherwise."""
+        names = (one.name for one in fields(self))
+        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
 
 
 def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
@@ -80,6 +102,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
         frozenset(int(number) for number in noted.split(",") if number.isdecimal()),
         quota / (period or PERIOD) if limited else None,
         _binding(root),
+        _pins(root) if persistent else {},
     )
 
 
@@ -98,3 +121,40 @@ def _binding(root: ElementTree.Element) -> Binding:
     if memory is None:
         return Binding()
     return Binding(memory.get("mode", "strict"), cpuset.parse(memory.get("nodeset", "")))
+
+
+def _pins(root: ElementTree.Element) -> Pins:
+    """What has no pin of its own runs where ``<vcpu cpuset>`` says."""
+    vcpu, tune = root.find("vcpu"), root.find("cputune")
+    if vcpu is None:
+        return {}
+    default = _cpus(vcpu)
+    roles = [Role(vcpu=number) for number in range(int(vcpu.text or 1))]
+    roles += [Role(iothread=number) for number in _iothreads(root)]
+    pins: dict[Role, frozenset[int] | None] = dict.fromkeys([*roles, EMULATOR], default)
+    for pin in () if tune is None else tune:
+        match pin.tag:
+            case "vcpupin":
+                role = Role(vcpu=int(pin.get("vcpu", -1)))
+            case "iothreadpin":
+                role = Role(iothread=int(pin.get("iothread", 0)))
+            case "emulatorpin":
+                role = EMULATOR
+            case _:
+                continue
+        if role in pins:
+            pins[role] = _cpus(pin)
+    return pins
+
+
+def _iothreads(root: ElementTree.Element) -> list[int]:
+    """The numbers of the I/O threads; those that nobody chose are the lowest that are free."""
+    numbers = [int(thread.get("id", 0)) for thread in root.iterfind("iothreadids/iothread")]
+    missing = int(root.findtext("iothreads") or 0) - len(numbers)
+    free = (number for number in itertools.count(1) if number not in numbers)
+    return [*numbers, *itertools.islice(free, max(missing, 0))]
+
+
+def _cpus(element: ElementTree.Element) -> frozenset[int] | None:
+    text = element.get("cpuset")
+    return cpuset.parse(text) if text else None

@@ -2,13 +2,16 @@
 
 One thread keeps the connection, and a table of the domains that run. It looks at a domain whenever libvirtd
 says that something happened with it, and at all of them after libvirtd was away: what the table and the
-domains have not in common is what happened. Guests run on without libvirtd, and so does the table.
+domains have not in common is what happened. Guests run on without libvirtd, and so does the table. Of changes
+of a definition (``virsh schedinfo --config``, ``vcpupin --config``) libvirtd does not tell: definitions are
+asked for in turn, and read when they are not as they were.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -18,7 +21,6 @@ from typing import Any
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
     Change,
-    ChangeKind,
     CpuLimits,
     CpuSettings,
     DriverError,
@@ -27,12 +29,15 @@ from compute_agent.drivers.base import (
     Listener,
 )
 from compute_agent.drivers.flavor import Flavor
-from compute_agent.drivers.libvirt import metadata, qemu
+from compute_agent.drivers.libvirt import qemu
 from compute_agent.drivers.libvirt.connection import Connection
-from compute_agent.drivers.libvirt.definition import RESTRICTIVE, Binding, parse_binding, parse_definition
+from compute_agent.drivers.libvirt.definition import (
+    RESTRICTIVE,
+    Binding,
+)
 from compute_agent.drivers.libvirt.flavor import read_flavor
-from compute_agent.drivers.libvirt.qemu import Process
 from compute_agent.drivers.libvirt.running import Running
+from compute_agent.drivers.libvirt.table import Table
 from compute_agent.drivers.libvirt.tuning import Tuning
 
 LOG = logging.getLogger(__name__)
@@ -41,8 +46,12 @@ LOG = logging.getLogger(__name__)
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 
-# Seconds between two looks for domains of which no event told, and that the first and the last look may take.
-_LOOK_INTERVAL = 60.0
+# So many definitions are asked for in a row, as each costs less then, and so few that events need not wait;
+# with so many seconds in between at the least.
+_LOOK_BATCH = 8
+_LOOK_PAUSE = 0.1
+
+# Seconds that the first and the last look may take.
 _FIRST_LOOK = 10.0
 _LAST_LOOK = 2.0
 
@@ -54,22 +63,22 @@ class LibvirtDriver:
 
     name = "libvirt"
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, look_interval: float = 10.0) -> None:
         """Connect, and look which domains run. A libvirtd that is away is waited for in the background.
 
-        Raises DriverError without libvirt-python.
+        All domains are looked for, and their definitions read, every ``look_interval`` seconds; less often
+        where there are many. Raises DriverError without libvirt-python.
         """
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = Connection(uri, self._messages.put)
-        self._lock = threading.Lock()
-        # Held while what is known of a domain is read or made to be another, so that neither is undone.
-        self._changing = threading.Lock()
-        self._running: dict[str, Running] = {}
-        self._untold: set[int] = set()
-        """Main processes whose threads are pinned and libvirt may not know it yet."""
+        self._table = Table(self.name, self._connection, self._tell)
         self._listener: Listener | None = None
         self._absence = ""
         self._listed = False
+        self._look_interval = look_interval
+        self._round: list[Any] = []
+        """The domains whose definitions have yet to be looked at in this round."""
+        self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(tried,), name="libvirt-guests", daemon=True)
@@ -92,13 +101,11 @@ class LibvirtDriver:
         """
         if not self._listed:
             raise DriverError(self.absence)
-        with self._lock:
-            running = list(self._running.values())
-        return [it.guest for it in running if it.is_alive]
+        return [it.guest for it in self._table.all() if it.is_alive]
 
     def flavor(self, guest: Guest) -> Flavor:
         """What Nova wrote into the domain about the order; empty if it was not Nova that made it."""
-        with self._on_domain(self._known(guest), "is not described") as domain:
+        with self._on_domain(self._table.living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
             return read_flavor(xml)
@@ -119,6 +126,7 @@ class LibvirtDriver:
         self._messages.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(_LAST_LOOK)  # longer only where libvirtd hangs while it is connected to
+        self._round = []
         self._connection.close()
 
     # CPUs and memory
@@ -129,11 +137,16 @@ class LibvirtDriver:
 
     def cpu_affinity(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads that run elsewhere than ``settings`` want what they do, with the CPUs they have."""
-        known = self._known(guest)
+        known = self._table.living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced(settings).items()}
-        if guest.pid in self._untold and (has := procfs.affinity(guest.pid)) is not None:
+        if known.untold and (has := procfs.affinity(guest.pid)) is not None:
             found.setdefault(guest.pid, has)
         return found
+
+    def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
+        """Which pins the persistent definition has otherwise, as far as it has been looked at."""
+        other = self._table.entry(guest).definition.other_pins(settings, self._connection.host_cpus)
+        return f"the definition has {len(other)} other pins, such as for {next(iter(other))}" if other else ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the threads of the QEMU process may use, all together."""
@@ -142,21 +155,22 @@ class LibvirtDriver:
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Pin what runs elsewhere, and write the pins into a persistent definition."""
-        known = self._known(guest)
+        known = self._table.living(guest)
         misplaced = known.process.misplaced(settings)
         roles = {role for role, _ in misplaced.values()}
-        if guest.pid in self._untold:
+        if known.untold:
             roles.update(known.process.threads().values())
         # First in the kernel: a busy libvirtd takes its time. Where its cgroups are in the way it pins alone.
-        self._untold.add(guest.pid)
+        known.untold = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
         with self._on_domain(known, "cannot be pinned") as domain:
             tuning = self._tuning(domain)
             tuning.pin(roles, settings)
             known.pin_rest(settings)
-            tuning.persist_pins(settings)
-        self._untold.discard(guest.pid)
+            with self._table.changing:
+                known.redefine(tuning.persist_pins(known.definition, settings))
+        known.untold = False
         if left := known.process.misplaced(settings):
             raise DriverError(f"guest {guest} has threads that cannot be pinned: {sorted(left)}")
         return len(misplaced)
@@ -175,12 +189,12 @@ class LibvirtDriver:
         Shares in the domain's definition are respected if they are not the agent's, and so is a lower quota
         there. Raises DriverError if a domain without a group is to have a quota.
         """
-        return self._entry(guest).other_limits(wanted)
+        return self._table.entry(guest).other_limits(wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
         """Set weight and quota where they differ, the weight in the persistent definition as well."""
-        with self._changing:
-            known = self._known(guest)
+        with self._table.changing:
+            known = self._table.living(guest)
             has, group, definition = known.other_limits(wanted), known.group, known.definition
             if group is None:
                 return False
@@ -191,7 +205,7 @@ class LibvirtDriver:
             with self._on_domain(known, "does not take CPU limits") as domain:
                 tuning = self._tuning(domain)
                 if shares is not None and shares != definition.shares:
-                    known.definition = tuning.persist_shares(definition, shares)
+                    known.redefine(tuning.persist_shares(definition, shares))
                 if has is not None:
                     tuning.limit(has, goal, group)
             if left := known.other_limits(wanted):
@@ -204,7 +218,7 @@ class LibvirtDriver:
         """The NUMA nodes that the domain is bound to, by the kernel and by libvirt, where they are not those
         wanted.
         """
-        return self._entry(guest).other_nodes(wanted)
+        return self._table.entry(guest).other_nodes(wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind memory to the NUMA nodes wanted, in the persistent definition as well.
@@ -212,8 +226,8 @@ class LibvirtDriver:
         Memory that libvirt does not let bind is left where it is, and the log says so: that depends on
         cgroups, on the nodes, and on the <numatune> that the domain was started with, if any.
         """
-        with self._changing:
-            known = self._known(guest)
+        with self._table.changing:
+            known = self._table.living(guest)
             if known.other_nodes(wanted) is None:
                 return False
             nodes = wanted or procfs.nodes_with_memory()
@@ -228,7 +242,7 @@ class LibvirtDriver:
                     LOG.warning("The memory of guest %s stays where it is: %s", guest, error)
                     return False
                 known.binding, known.refused = Binding(RESTRICTIVE, nodes), None
-                known.definition = tuning.persist_binding(known.definition, nodes)
+                known.redefine(tuning.persist_binding(known.definition, nodes))
             if (left := known.other_nodes(wanted)) is not None:
                 raise DriverError(f"the memory of guest {guest} is still bound to nodes {sorted(left)}")
         return True
@@ -239,7 +253,7 @@ class LibvirtDriver:
         """Shut the domain down by ACPI; destroy it when it still runs after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         with contextlib.suppress(GuestGoneError):
-            known = self._known(guest)
+            known = self._table.living(guest)
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
@@ -257,23 +271,8 @@ class LibvirtDriver:
 
     # Inner parts: one guest
 
-    def _entry(self, guest: Guest) -> Running:
-        """The guest in the table, as far as its end has been seen. Raises GuestGoneError."""
-        with self._lock:
-            known = self._running.get(guest.uuid)
-        if known is None or known.guest.pid != guest.pid:
-            raise GuestGoneError(f"guest {guest} has ended")
-        return known
-
-    def _known(self, guest: Guest) -> Running:
-        """The guest in the table. Raises GuestGoneError if it is not this one that runs."""
-        known = self._entry(guest)
-        if not known.is_alive:
-            raise GuestGoneError(f"guest {guest} has ended")
-        return known
-
     def _threads(self, guest: Guest) -> Mapping[int, qemu.Role]:
-        threads = self._known(guest).process.threads()
+        threads = self._table.living(guest).process.threads()
         if not threads:
             raise GuestGoneError(f"guest {guest} has ended")
         return threads
@@ -312,7 +311,8 @@ class LibvirtDriver:
             try:
                 if not self._connection.is_open:
                     self._connection.open()
-                    self._look_around(anew=True)
+                    self._table.look_around(anew=True)
+                    self._next_look = time.monotonic() + self._look_interval
                     self._listed, self._absence = True, ""
                     pause = _FIRST_PAUSE
                     LOG.info("libvirtd at %s is there", self._connection.uri)
@@ -322,6 +322,7 @@ class LibvirtDriver:
                 if str(error) != self._absence:
                     LOG.warning("%s; will be tried again", error)
                 self._absence = str(error)
+                self._round = []  # domains keep their connection open
                 self._connection.close()
                 tried.set()
                 self._stopped.wait(pause)
@@ -331,77 +332,28 @@ class LibvirtDriver:
                 self._stopped.wait(pause)
 
     def _handle_next(self) -> None:
-        try:
-            message = self._messages.get(timeout=_LOOK_INTERVAL)
-        except queue.Empty:
-            self._look_around(anew=False)
-            return
-        if message is not None:
-            self._look_at(message)
+        """What libvirtd says, and in between what it does not say by itself."""
+        if time.monotonic() >= self._next_look:
+            self._look_on()
+        pause = max(self._next_look - time.monotonic(), 0.0)
+        with contextlib.suppress(queue.Empty):
+            if (message := self._messages.get(timeout=pause)) is not None:
+                self._table.look_at(message)
 
-    def _look_around(self, anew: bool) -> None:
-        """Look at domains of which no event told; with ``anew`` at all of them. Raises DriverError."""
-        active = {domain.UUIDString() for domain in self._connection.running()}
-        known = self._running.keys()
-        for guest_uuid in sorted(known | active if anew else known ^ active):
-            self._look_at(guest_uuid)
-
-    def _look_at(self, guest_uuid: str) -> None:
-        """Bring the table in line with one domain, and tell what is new.
-
-        Raises DriverError if libvirtd went away.
+    def _look_on(self) -> None:
+        """The next step of a round: which domains there are, then the definitions of all. Raises DriverError
+        if libvirtd went away.
         """
-        with self._changing:
-            try:
-                found = self._describe(guest_uuid)
-            except DriverError as error:
-                if not self._connection.is_open:
-                    raise
-                LOG.error("%s", error)
-                return
-            except Exception:  # what nobody thought of is this domain's alone: the others are looked at
-                LOG.exception("Domain %s cannot be described", guest_uuid)
-                return
-            with self._lock:
-                known = self._running.pop(guest_uuid, None)
-                if found is not None:
-                    self._running[guest_uuid] = found
-        same = known is not None and found is not None and known.process is found.process
-        if known is not None and not same:
-            self._untold.discard(known.guest.pid)
-            self._tell(ChangeKind.STOPPED, known.guest)
-        if found is not None and (known is None or known.guest != found.guest):
-            self._tell(ChangeKind.CHANGED if same else ChangeKind.STARTED, found.guest)
+        if self._round:
+            for domain in self._round[:_LOOK_BATCH]:
+                self._table.look_at_definition(domain)
+            del self._round[:_LOOK_BATCH]
+        else:
+            self._round = self._table.look_around(anew=False)
+            steps = 1 + math.ceil(len(self._round) / _LOOK_BATCH)
+            self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
+        self._next_look = time.monotonic() + self._look_pause
 
-    def _describe(self, guest_uuid: str) -> Running | None:
-        """A domain as it runs now; None if it does not. Raises DriverError."""
-        domain = self._connection.domain(guest_uuid)
-        try:
-            if domain is None:
-                return None
-            xml = domain.XMLDesc(0)
-            if not metadata.is_active(xml):
-                return None
-            description, binding = metadata.describe(xml), parse_binding(xml)
-            inactive = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)
-            definition = parse_definition(inactive, bool(domain.isPersistent()))
-            known = self._running.get(guest_uuid)
-            if known is not None and known.is_alive:
-                process: Process | None = known.process
-            else:
-                process = qemu.find_process(guest_uuid, description.owner)
-        except (self._connection.libvirt.libvirtError, ValueError) as error:
-            raise DriverError(f"domain {guest_uuid} cannot be described: {error}") from error
-        if process is None:
-            return None  # it ends just now
-        guest = Guest(guest_uuid, self.name, description.name, process.identity.pid, description.settings)
-        if known is None or known.guest != guest:
-            for problem in description.problems:
-                LOG.warning("Metadata of guest %s: %s", guest, problem)
-        same = known is not None and known.process is process
-        return Running(guest, process, definition, binding, known.refused if known and same else None)
-
-    def _tell(self, kind: ChangeKind, guest: Guest) -> None:
-        LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
+    def _tell(self, change: Change) -> None:
         if self._listener is not None:
-            self._listener(Change(kind, guest))
+            self._listener(change)

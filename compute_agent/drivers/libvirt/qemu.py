@@ -38,6 +38,13 @@ class Role:
         """Whether the guest's own code runs in it."""
         return self.vcpu is not None or self.all_vcpus
 
+    def __str__(self) -> str:
+        if self.vcpu is not None:
+            return f"guest CPU {self.vcpu}"
+        if self.iothread is not None:
+            return f"I/O thread {self.iothread}"
+        return "all guest CPUs" if self.all_vcpus else "the emulator"
+
 
 EMULATOR = Role()
 

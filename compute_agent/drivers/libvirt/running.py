@@ -16,22 +16,38 @@ from compute_agent.drivers.libvirt.qemu import Process, wanted_cpus
 
 @dataclass(slots=True)
 class Running:
-    """The guest, its process, its definition, and how libvirt has its memory bound.
+    """The guest, its process, its definition (and the XML it is read from), and how libvirt has its memory
+    bound.
 
-    ``refused`` are NUMA nodes that libvirt refused to bind its memory to.
+    ``refused`` are NUMA nodes that libvirt refused to bind its memory to. ``untold``: its threads are pinned,
+    and libvirt may not know it yet.
     """
 
     guest: Guest
     process: Process
+    source: str
     definition: Definition
     binding: Binding
     refused: frozenset[int] | None = None
+    untold: bool = False
     _group: DomainGroup | None = None
 
     @property
     def is_alive(self) -> bool:
         """Whether the process still runs."""
         return procfs.is_alive(self.process.identity)
+
+    def describe_as(self, found: Running) -> None:
+        """Take over what is found to be new about the same process."""
+        self.guest, self.source, self.definition = found.guest, found.source, found.definition
+        self.binding = found.binding
+
+    def redefine(self, definition: Definition) -> None:
+        """Note that the agent made this the definition. Its text is another one now, which nobody has read:
+        somebody may make it what it was before.
+        """
+        if definition != self.definition:
+            self.definition, self.source = definition, ""
 
     @property
     def group(self) -> DomainGroup | None:

@@ -8,9 +8,8 @@ written there costs a log line.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from compute_agent.drivers.base import CpuLimits, CpuSettings
@@ -34,7 +33,7 @@ LOG = logging.getLogger(__name__)
 class Tuning:
     """The settings of one domain."""
 
-    def __init__(self, libvirt: Any, domain: Any, host_cpus: int) -> None:
+    def __init__(self, libvirt: Any, domain: Any, host_cpus: frozenset[int]) -> None:
         self._libvirt = libvirt
         self._domain = domain
         self._host_cpus = host_cpus
@@ -59,13 +58,25 @@ class Tuning:
         """Let the running domain have memory of these NUMA nodes only."""
         self._bind_memory(has, nodes, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
-    def persist_pins(self, settings: CpuSettings) -> None:
-        """Write pins into the persistent definition, if there is one and it has others."""
+    def persist_pins(self, has: Definition, settings: CpuSettings) -> Definition:
+        """Write the pins that differ into the persistent definition; the definition as it is then.
+
+        Every write makes libvirtd write a file.
+        """
+        domain, config = self._domain, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        pins = dict(has.pins)
         try:
-            if self._domain.isPersistent():
-                self._persist_pins(settings, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+            for role, cpus in has.other_pins(settings, self._host_cpus).items():
+                if role.vcpu is not None:
+                    domain.pinVcpuFlags(role.vcpu, self._map(cpus), config)
+                elif role.iothread is not None:
+                    domain.pinIOThread(role.iothread, self._map(cpus), config)
+                else:
+                    domain.pinEmulator(self._map(cpus), config)
+                pins[role] = cpus
         except self._libvirt.libvirtError as error:
             self._not_persisted("pins", error)
+        return replace(has, pins=pins)
 
     def persist_binding(self, has: Definition, nodes: frozenset[int]) -> Definition:
         """Write NUMA nodes into the persistent definition, unless somebody else bound memory there; the
@@ -115,26 +126,6 @@ class Tuning:
         guest = called(self._domain.name(), self._domain.UUIDString())
         LOG.warning("The definition of guest %s keeps its %s: %s", guest, what, error)
 
-    def _persist_pins(self, settings: CpuSettings, config: int) -> None:
-        """Every write makes libvirtd write a file: only what differs is written."""
-        domain = self._domain
-        for vcpu, has in enumerate(domain.vcpuPinInfo(config)):
-            wanted = settings.vcpu_cpus[vcpu] if vcpu < len(settings.vcpu_cpus) else settings.cpus
-            self._write_if_other(has, wanted, partial(domain.pinVcpuFlags, vcpu, flags=config))
-        emulator = settings.emulator_cpus
-        self._write_if_other(
-            domain.emulatorPinInfo(config), emulator, partial(domain.pinEmulator, flags=config)
-        )
-        for number, has, *_ in domain.ioThreadInfo(config):
-            self._write_if_other(has, emulator, partial(domain.pinIOThread, number, flags=config))
-
-    def _write_if_other(
-        self, has: tuple[bool, ...], wanted: frozenset[int], write: Callable[[tuple[bool, ...]], Any]
-    ) -> None:
-        cpus = self._map(wanted)
-        if tuple(has) != cpus:
-            write(cpus)
-
     def _bind_memory(self, has: Binding, nodes: frozenset[int], flag: int) -> None:
         change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
         if not has.mode:
@@ -143,7 +134,7 @@ class Tuning:
 
     def _map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
         """A CPU map of libvirt's. CPUs that the host does not have are left out, and libvirt refuses none."""
-        return tuple(cpu in cpus for cpu in range(self._host_cpus))
+        return tuple(cpu in cpus for cpu in sorted(self._host_cpus))
 
 
 def _quota(cores: float | None) -> dict[str, int]:

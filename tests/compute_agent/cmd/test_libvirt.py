@@ -1,17 +1,24 @@
 """The service, an agent and real QEMU guests together: from the claim to the release."""
 
 import os
+import urllib.request
 
 import pytest
 
 from tests.compute_agent.cmd.agents import Agent
 from tests.compute_agent.libvirtd import thread_cpus
+from tests.databases.process import free_port
 
 DEDICATED, SHARED = {"0"}, {"1"}
 
 
 @pytest.fixture
-def agent(write_ini, libvirtd):
+def port():
+    return free_port()
+
+
+@pytest.fixture
+def agent(write_ini, libvirtd, port):
     """An agent whose guests are domains; CPU 0 is dedicated, CPU 1 shared."""
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")
@@ -20,6 +27,7 @@ def agent(write_ini, libvirtd):
             "libvirt.ini",
             guests="driver = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2",
             libvirt=f"uri = {libvirtd.uri}",
+            daemon=f"http_port = {port}",
         )
     )
     yield agent
@@ -139,3 +147,32 @@ def test_a_guest_has_the_weight_of_what_it_holds_and_memory_of_its_node(agent, d
     domain.setSchedulerParametersFlags({"cpu_shares": 2}, live)
     agent.wait_for(lambda: domain.schedulerParametersFlags(live)["cpu_shares"] == 1024)
     assert agent.ask("guest", "show", uid)["pending"] == []
+
+
+def test_the_definition_is_looked_at_while_the_agent_runs(agent, domain, libvirtd, uid, port):
+    """Pins there are the agent's, shares and quota those of whoever defined them."""
+    live, config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+
+    def drifts():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        name = 'compute_agent_drift_repairs_total{controller="cpuset"} '
+        return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+    agent.wait_for(lambda: domain.vcpuPinInfo(config) == [(True, False)])
+    before = drifts()
+    domain.pinVcpuFlags(0, (True, True), config)
+    agent.wait_for(lambda: domain.vcpuPinInfo(config) == [(True, False)])
+    agent.wait_for(lambda: drifts() > before)
+    assert "drifted: the definition has 1 other pins, such as for guest CPU 0" in agent.log()
+    if not libvirtd.has_cgroups:
+        return
+
+    agent.wait_for(lambda: domain.schedulerParametersFlags(config)["cpu_shares"] == 1024)
+    limits = {"global_quota": 40_000, "global_period": 100_000, "cpu_shares": 300}
+    domain.setSchedulerParametersFlags(limits, config)
+    agent.wait_for(lambda: domain.schedulerParametersFlags(live)["global_quota"] == 40_000)
+    domain.setSchedulerParametersFlags({"cpu_shares": 300}, live)
+    domain.setSchedulerParametersFlags({"global_quota": -1}, config)
+    agent.wait_for(lambda: domain.schedulerParametersFlags(live)["global_quota"] == -1)
+    assert [domain.schedulerParametersFlags(flag)["cpu_shares"] for flag in (live, config)] == [300, 300]

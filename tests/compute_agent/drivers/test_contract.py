@@ -102,6 +102,11 @@ def test_settings_are_applied_once_and_read_back(driver, guest):
     assert driver.apply_cpu_settings(guest, PINNED) == 0
 
 
+def test_a_guest_is_defined_to_run_where_it_does(driver, guest):
+    driver.apply_cpu_settings(guest, PINNED)
+    assert driver.definition_drift(guest, PINNED) == ""
+
+
 def test_cpus_that_are_not_there_are_refused(driver, guest):
     with pytest.raises(DriverError, match=guest.uuid):
         driver.apply_cpu_settings(guest, NOWHERE)
@@ -162,6 +167,7 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
         driver.thread_ids,
         driver.vcpu_affinity,
         lambda it: driver.apply_cpu_settings(it, PINNED),
+        lambda it: driver.definition_drift(it, PINNED),
         lambda it: driver.cpu_limits(it, CpuLimits(1)),
         lambda it: driver.apply_cpu_limits(it, CpuLimits(1)),
         lambda it: driver.memory_nodes(it, frozenset()),

@@ -249,6 +249,15 @@ class TestReconcile:
         assert rig.driver.cpu_affinity(guest, _pinned(1)) == {}
         assert rig.metric("drift_repairs_total", controller="cpuset") == 1
 
+    def test_drift_of_a_definition_is_repaired_and_counted(self, rig):
+        guest = rig.run("a", (0, 1, 0)).guest
+        rig.driver.definitions[guest.uuid] = "the definition has other pins"
+        rig.handle(Reconcile())
+        assert rig.driver.definitions == {}
+        assert rig.metric("drift_repairs_total", controller="cpuset") == 1
+        rig.handle(Reconcile())
+        assert rig.metric("drift_repairs_total", controller="cpuset") == 1
+
     def test_without_drift_nothing_is_written(self, rig):
         rig.run("a", (0, 1, 0))
         writes = rig.driver.writes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.drivers.base import CpuLimits
+from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.libvirt.definition import (
     NAMESPACE,
     Binding,
@@ -11,6 +11,7 @@ from compute_agent.drivers.libvirt.definition import (
     parse_binding,
     parse_definition,
 )
+from compute_agent.drivers.libvirt.qemu import EMULATOR, Role
 
 EMPTY = "<domain/>"
 
@@ -92,3 +93,61 @@ def test_memory_is_somebody_elses_unless_it_is_restrictive(memory, binding, fore
     found = parse_binding(domain(numatune=memory))
     assert found == binding == parse_definition(domain(numatune=memory), persistent=True).binding
     assert found.is_foreign is foreign
+
+
+VCPUS = "<vcpu {}>2</vcpu><iothreads>1</iothreads><iothreadids><iothread id='3'/></iothreadids>"
+ZERO, ONE, HOST = frozenset({0}), frozenset({1}), frozenset({0, 1, 2, 3})
+FIRST, SECOND, IO = Role(vcpu=0), Role(vcpu=1), Role(iothread=3)
+APART = CpuSettings((ZERO, ONE), frozenset({2, 3}))
+
+
+def pinned(cputune, vcpu=""):
+    return domain(cputune).replace("<cputune>", f"{VCPUS.format(vcpu)}<cputune>")
+
+
+@pytest.mark.parametrize(
+    ("vcpu", "cputune", "pins"),
+    [
+        ("", "", {FIRST: None, SECOND: None, IO: None, EMULATOR: None}),
+        ("cpuset='0-1'", "", dict.fromkeys([FIRST, SECOND, IO, EMULATOR], frozenset({0, 1}))),
+        (
+            "cpuset='3'",
+            "<vcpupin vcpu='1' cpuset='1'/><emulatorpin cpuset='0,2-3'/>",
+            {FIRST: frozenset({3}), SECOND: ONE, IO: frozenset({3}), EMULATOR: frozenset({0, 2, 3})},
+        ),
+        (
+            "",
+            "<vcpupin vcpu='0' cpuset='0'/><vcpupin vcpu='7' cpuset='0'/><shares>10</shares>"
+            "<iothreadpin iothread='3' cpuset='1'/><iothreadpin iothread='9' cpuset='1'/>",
+            {FIRST: ZERO, SECOND: None, IO: ONE, EMULATOR: None},
+        ),
+    ],
+)
+def test_pins_of_what_a_domain_has_with_what_counts_without_one(vcpu, cputune, pins):
+    assert parse_definition(pinned(cputune, vcpu), persistent=True).pins == pins
+    assert parse_definition(pinned(cputune, vcpu), persistent=False).pins == {}
+
+
+def test_io_threads_have_the_numbers_that_libvirt_gives_them():
+    xml = "<domain><vcpu>1</vcpu><iothreads>4</iothreads>{}</domain>"
+    for ids, numbers in (("", [1, 2, 3, 4]), ("<iothread id='2'/><iothread id='7'/>", [2, 7, 1, 3])):
+        found = parse_definition(xml.format(f"<iothreadids>{ids}</iothreadids>"), persistent=True).pins
+        assert [role.iothread for role in found if role.iothread is not None] == numbers
+
+
+def test_pins_differ_where_the_cpus_that_the_host_has_do():
+    none = parse_definition(pinned(""), persistent=True)
+    assert none.other_pins(APART, HOST) == {FIRST: ZERO, SECOND: ONE, IO: {2, 3}, EMULATOR: {2, 3}}
+    everywhere = CpuSettings((HOST, HOST), HOST | {63})
+    assert none.other_pins(everywhere, HOST) == {}
+    cputune = "<vcpupin vcpu='0' cpuset='0'/><vcpupin vcpu='1' cpuset='0'/><emulatorpin cpuset='2-3'/>"
+    assert parse_definition(pinned(cputune), persistent=True).other_pins(APART, HOST) == {
+        SECOND: ONE,
+        IO: {2, 3},
+    }
+
+
+def test_what_changed_is_named():
+    before = Definition(persistent=True, shares=300)
+    assert before.changes(before) == ()
+    assert before.changes(Definition(persistent=True, quota=0.5)) == ("shares", "quota")

@@ -48,8 +48,8 @@ pytestmark = pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="n
 class Watched:
     """A driver, and what it tells."""
 
-    def __init__(self, uri):
-        self.driver = LibvirtDriver(uri)
+    def __init__(self, uri, **options):
+        self.driver = LibvirtDriver(uri, **options)
         self.changes = queue.SimpleQueue()
         self.driver.watch(self.changes.put)
 
@@ -239,7 +239,7 @@ def test_a_guest_cpu_that_is_plugged_in_runs_on_what_the_others_have(watched, li
 def test_a_domain_destroyed_in_the_middle_is_gone(driver, watched, libvirtd, monkeypatch):
     domain = libvirtd.run()
     guest = watched.started()
-    known = driver._known(guest)
+    known = driver._table.living(guest)
     monkeypatch.setattr(type(known.process), "misplaced", _destroying(domain, type(known.process).misplaced))
     with pytest.raises(GuestGoneError, match=guest.uuid):
         driver.apply_cpu_settings(guest, APART)
@@ -419,7 +419,9 @@ def test_memory_that_was_bound_can_be_bound_again(driver, watched, libvirtd, two
     guest = watched.started()
     two_nodes.setattr(procfs, "memory_nodes", lambda pid: ZERO)
     assert driver.bind_memory(guest, ZERO)
-    driver._known(guest).binding = Binding("restrictive", ONE)  # as if it had been elsewhere
+    two_nodes.setattr(driver._table, "look_at", lambda uid: None)  # a late event of the start, for one
+    with driver._table.changing:  # nor one that is being looked at
+        driver._table.living(guest).binding = Binding("restrictive", ONE)  # as if it had been elsewhere
     assert driver.memory_nodes(guest, ZERO) == ONE
     assert driver.bind_memory(guest, ZERO)
     assert driver.memory_nodes(guest, frozenset()) == ZERO
@@ -576,3 +578,116 @@ def test_each_guest_cpu_is_said_to_run_where_it_is_pinned(driver, watched, libvi
     guest = watched.started()
     driver.apply_cpu_settings(guest, APART)
     assert driver.vcpu_affinity(guest) == {0: ZERO, 1: ONE}
+
+
+class TestChangesOfTheDefinition:
+    """What somebody writes into the definition of a running domain, of which libvirtd tells nobody."""
+
+    @pytest.fixture
+    def watched(self, libvirtd):
+        watched = Watched(libvirtd.uri, look_interval=0.1)
+        yield watched
+        watched.driver.close()
+
+    @pytest.fixture
+    def driver(self, watched):
+        return watched.driver
+
+    @pytest.fixture
+    def domain(self, libvirtd):
+        return libvirtd.run(persistent=True)
+
+    @pytest.fixture
+    def guest(self, driver, watched, domain):
+        guest = watched.started()
+        driver.apply_cpu_settings(guest, APART)
+        assert driver.definition_drift(guest, APART) == ""
+        return guest
+
+    @staticmethod
+    def pins(domain, config):
+        io = domain.ioThreadInfo(config)[0][1]
+        return [*domain.vcpuPinInfo(config), domain.emulatorPinInfo(config), tuple(io)]
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda domain, flag: domain.pinVcpuFlags(1, (True, True), flag), "guest CPU 1"),
+            (lambda domain, flag: domain.pinEmulator((True, False), flag), "the emulator"),
+            (lambda domain, flag: domain.pinIOThread(1, (True, False), flag), "I/O thread 1"),
+        ],
+    )
+    def test_pins_that_drift_are_seen_and_repaired(self, driver, domain, guest, libvirtd, change, words):
+        config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        before = self.pins(domain, config)
+        change(domain, config)
+        wait_for(lambda: driver.definition_drift(guest, APART))
+        assert (
+            driver.definition_drift(guest, APART) == f"the definition has 1 other pins, such as for {words}"
+        )
+        assert driver.cpu_affinity(guest, APART) == {}
+        assert driver.apply_cpu_settings(guest, APART) == 0
+        assert self.pins(domain, config) == before == [(True, False), *[(False, True)] * 3]
+        assert driver.definition_drift(guest, APART) == ""
+
+    def test_a_definition_that_becomes_what_it_was_before_the_agent_wrote_is_seen(
+        self, driver, domain, guest, libvirtd
+    ):
+        """Nobody has read what the agent wrote."""
+        driver.apply_cpu_settings(guest, SWAPPED)
+        config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        for vcpu, cpus in enumerate(((True, False), (False, True))):
+            domain.pinVcpuFlags(vcpu, cpus, config)
+        wait_for(lambda: "2 other pins" in driver.definition_drift(guest, SWAPPED))
+
+    def test_a_domain_without_definition_has_none_to_differ(self, driver, watched, libvirtd):
+        domain = libvirtd.run()
+        guest = watched.started()
+        driver.apply_cpu_settings(guest, APART)
+        assert driver.definition_drift(guest, SWAPPED) == ""
+        libvirtd.connection.defineXML(domain.XMLDesc().replace("cpuset='0'", "cpuset='0-1'"))
+        wait_for(lambda: "guest CPU 0" in driver.definition_drift(guest, APART))
+        domain.undefine()
+        wait_for(lambda: driver.definition_drift(guest, SWAPPED) == "")
+
+    def test_pins_are_seen_again_after_libvirtd_was_away(self, driver, domain, guest, libvirtd):
+        libvirtd.kill()
+        libvirtd.start()
+        domain = libvirtd.connection.lookupByUUIDString(guest.uuid)
+        domain.pinEmulator((True, True), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+        wait_for(lambda: "the emulator" in driver.definition_drift(guest, APART))
+
+    def test_domains_come_into_their_turn_while_others_keep_libvirtd_talking(
+        self, driver, domain, guest, libvirtd
+    ):
+        for _ in range(5):
+            libvirtd.run()
+        domain.pinEmulator((True, False), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+        events = [it.guest.uuid for it in driver._table.all()]
+        deadline = time.monotonic() + SECONDS
+        while not driver.definition_drift(guest, APART):
+            assert time.monotonic() < deadline
+            for uid in events:
+                driver._messages.put(uid)  # more than are handled meanwhile
+            time.sleep(0.001)
+
+    def test_shares_of_an_operator_count_as_soon_as_they_are_seen(self, driver, domain, guest, libvirtd):
+        if not libvirtd.has_cgroups:
+            pytest.skip("needs cgroups for guests")
+        driver.apply_cpu_limits(guest, CpuLimits(200))
+        domain.setSchedulerParametersFlags({"cpu_shares": 300}, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+        wait_for(lambda: driver.cpu_limits(guest, CpuLimits(400)) is None)  # the weight is left alone
+        domain.setSchedulerParametersFlags({"cpu_shares": 300}, libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        assert not driver.apply_cpu_limits(guest, CpuLimits(400))
+        assert TestCpuLimits.shares(domain, libvirtd) == (300, 300)
+
+    def test_a_quota_of_an_operator_counts_as_soon_as_it_is_seen(self, driver, domain, guest, libvirtd):
+        if not libvirtd.has_cgroups:
+            pytest.skip("needs cgroups for guests")
+        config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        for quota, goes_to in ((40_000, 0.4), (-1, None)):
+            domain.setSchedulerParametersFlags({"global_quota": quota, "global_period": 100_000}, config)
+            wait_for(lambda: driver.cpu_limits(guest, CpuLimits()) is not None)
+            assert driver.apply_cpu_limits(guest, CpuLimits())
+            has, period, _ = TestCpuLimits.quota(domain)
+            assert (has / period if has > 0 else None) == goes_to

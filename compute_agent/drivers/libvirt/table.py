@@ -1,0 +1,166 @@
+"""The table of the domains that run, and how it is brought in line with what libvirtd says.
+
+One thread looks, of which the driver sees to; any thread may read what is known.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from compute_agent.drivers.base import Change, ChangeKind, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.libvirt import metadata, qemu
+from compute_agent.drivers.libvirt.connection import Connection
+from compute_agent.drivers.libvirt.definition import Definition, parse_binding, parse_definition
+from compute_agent.drivers.libvirt.qemu import Process
+from compute_agent.drivers.libvirt.running import Running
+
+LOG = logging.getLogger(__name__)
+
+
+class Table:
+    """The domains that run, by uuid."""
+
+    def __init__(self, driver: str, connection: Connection, tell: Callable[[Change], None]) -> None:
+        """``driver`` is the name that guests have as their driver's; ``tell`` hears what happens to them."""
+        self._driver = driver
+        self._connection = connection
+        self._tell = tell
+        self._lock = threading.Lock()
+        self.changing = threading.Lock()
+        """Held while what is known of a domain is read or made to be another, so that neither is undone."""
+        self._running: dict[str, Running] = {}
+
+    # For any thread
+
+    def all(self) -> list[Running]:
+        """The domains, as far as their ends have been seen."""
+        with self._lock:
+            return list(self._running.values())
+
+    def entry(self, guest: Guest) -> Running:
+        """The domain of a guest, as far as its end has been seen. Raises GuestGoneError."""
+        with self._lock:
+            known = self._running.get(guest.uuid)
+        if known is None or known.guest.pid != guest.pid:
+            raise GuestGoneError(f"guest {guest} has ended")
+        return known
+
+    def living(self, guest: Guest) -> Running:
+        """The domain of a guest. Raises GuestGoneError if it is not this one that runs."""
+        known = self.entry(guest)
+        if not known.is_alive:
+            raise GuestGoneError(f"guest {guest} has ended")
+        return known
+
+    # For the thread that looks
+
+    def look_around(self, anew: bool) -> list[Any]:
+        """Look at domains of which no event told; with ``anew`` at all of them. The domains that have a
+        definition, as libvirt's. Raises DriverError.
+        """
+        active = {domain.UUIDString(): domain for domain in self._connection.running()}
+        known = self._running.keys()
+        for guest_uuid in sorted(known | active.keys() if anew else known ^ active.keys()):
+            self.look_at(guest_uuid)
+        persistent = [uuid for uuid, it in self._running.items() if it.definition.persistent]
+        return [active[uuid] for uuid in persistent if uuid in active]
+
+    def look_at(self, guest_uuid: str) -> None:
+        """Bring the table in line with one domain, and tell what is new.
+
+        Raises DriverError if libvirtd went away.
+        """
+        with self.changing:
+            try:
+                found = self._describe(guest_uuid)
+            except DriverError as error:
+                if not self._connection.is_open:
+                    raise
+                LOG.error("%s", error)
+                return
+            except Exception:  # what nobody thought of is this domain's alone: the others are looked at
+                LOG.exception("Domain %s cannot be described", guest_uuid)
+                return
+            known = self._running.get(guest_uuid)
+            before = None if known is None else known.guest
+            same = known is not None and found is not None and known.process is found.process
+            with self._lock:
+                if known is not None and found is not None and same:
+                    known.describe_as(found)
+                elif found is not None:
+                    self._running[guest_uuid] = found
+                else:
+                    self._running.pop(guest_uuid, None)
+        if before is not None and not same:
+            self._say(ChangeKind.STOPPED, before)
+        if found is not None and before != found.guest:
+            self._say(ChangeKind.CHANGED if same else ChangeKind.STARTED, found.guest)
+
+    def look_at_definition(self, domain: Any) -> None:
+        """Take up the definition of libvirt's ``domain`` if it is another one. Raises DriverError if libvirtd
+        went away.
+        """
+        with self.changing:
+            known = self._running.get(domain.UUIDString())
+            if known is None:
+                return
+            try:
+                source = self._source(domain)
+                if source == known.source:
+                    return
+                definition = _definition(domain, source)
+            except (self._connection.libvirt.libvirtError, ValueError) as error:
+                if not self._connection.is_open:
+                    raise DriverError(f"guest {known.guest} cannot be described: {error}") from error
+                if known.is_alive:
+                    LOG.warning("The definition of guest %s cannot be read: %s", known.guest, error)
+                return
+            except Exception:
+                LOG.exception("The definition of guest %s cannot be read", known.guest)
+                return
+            if changes := definition.changes(known.definition):
+                LOG.info("The definition of guest %s was changed: %s", known.guest, ", ".join(changes))
+            known.source, known.definition = source, definition
+
+    def _describe(self, guest_uuid: str) -> Running | None:
+        """A domain as it runs now; None if it does not. Raises DriverError."""
+        domain = self._connection.domain(guest_uuid)
+        try:
+            if domain is None:
+                return None
+            xml = domain.XMLDesc(0)
+            if not metadata.is_active(xml):
+                return None
+            description, binding = metadata.describe(xml), parse_binding(xml)
+            source = self._source(domain)
+            definition = _definition(domain, source)
+            known = self._running.get(guest_uuid)
+            if known is not None and known.is_alive:
+                process: Process | None = known.process
+            else:
+                process = qemu.find_process(guest_uuid, description.owner)
+        except (self._connection.libvirt.libvirtError, ValueError) as error:
+            raise DriverError(f"domain {guest_uuid} cannot be described: {error}") from error
+        if process is None:
+            return None  # it ends just now
+        guest = Guest(guest_uuid, self._driver, description.name, process.identity.pid, description.settings)
+        if known is None or known.guest != guest:
+            for problem in description.problems:
+                LOG.warning("Metadata of guest %s: %s", guest, problem)
+        return Running(guest, process, source, definition, binding)
+
+    def _source(self, domain: Any) -> str:
+        source: str = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)
+        return source
+
+    def _say(self, kind: ChangeKind, guest: Guest) -> None:
+        LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
+        self._tell(Change(kind, guest))
+
+
+def _definition(domain: Any, source: str) -> Definition:
+    """The definition of a domain from its inactive XML. Raises libvirtError, ValueError."""
+    return parse_definition(source, bool(domain.isPersistent()))
