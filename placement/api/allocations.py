@@ -27,7 +27,7 @@ UNKNOWN_TYPE = "unknown"
 
 
 def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]) -> Claim:
-    """What the body says that this consumer shall hold."""
+    """What the body says that this consumer shall hold; before 1.8 it belongs to whom the options name."""
     owner = Owner(
         body.get("project_id", conf.placement.incomplete_consumer_project_id),
         body.get("user_id", conf.placement.incomplete_consumer_user_id),
@@ -40,7 +40,6 @@ def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: M
         if version >= microversion.CONSUMER_GENERATIONS
         else ANY_GENERATION,
         owner=owner,
-        keeps_owner=version < microversion.CONSUMER_OWNERS,
         keeps_type=version < microversion.CONSUMER_TYPES,
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from flask import Blueprint, Response, abort, current_app, g, request
@@ -43,9 +44,10 @@ class Call:
         :raises InvalidRequest: it holds bytes that are no text.
         """
         try:
-            return list(request.args.items(multi=True))
-        except UnicodeDecodeError:
-            raise InvalidRequest("Invalid query string parameters: the query string is not UTF-8") from None
+            unquote_to_bytes(request.query_string).decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"Invalid query string parameters: {error}") from None
+        return list(request.args.items(multi=True))
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
         """Refuse who may not do this.

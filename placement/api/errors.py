@@ -70,7 +70,11 @@ def _unexpected(error: Exception) -> Response:
 
 
 def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED, **extra: Any) -> Response:
-    """The answer to a request that failed, as JSON unless the client takes only HTML or text."""
+    """The answer to a request that failed, as JSON unless the client takes only HTML or text.
+
+    The detail is made one line: some clients show the last one only, whatever a user put into a name.
+    """
+    detail = " ".join(detail.splitlines())
     error: dict[str, Any] = {
         "status": status.value,
         "title": status.phrase,

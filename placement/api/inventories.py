@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 from placement import microversion
 from placement.api.call import Call, operation
 from placement.api.resource_providers import about, existing, path_uuid
-from placement.exceptions import InvalidRequest, NotFound
+from placement.exceptions import NotFound
 from placement.model.feed import View
 from placement.model.world import Inventory, Provider
 from placement.policies import inventory as rules
@@ -42,13 +42,6 @@ def _show_all(call: Call, view: View, provider: Provider) -> Response:
     return call.answer(document, newest)
 
 
-def _checked(call: Call, uuid: str, name: str, values: Values, verb: str) -> Values:
-    store.check_reserved(
-        uuid, name, values, may_reserve_all=call.version >= microversion.ALL_RESERVED, verb=verb
-    )
-    return values
-
-
 @operation(blueprint, "GET", _PATH, rules.LIST, writes_json=True)
 def list_all(call: Call, uuid: str) -> Response:
     """All inventories of a provider."""
@@ -62,9 +55,11 @@ def create(call: Call, uuid: str) -> Response:
     known = path_uuid(uuid)
     with about(call, known):
         body = call.body(_CREATE)
-    name = body["resource_class"]
-    values = _checked(call, known, name, body["values"], "create")
-    generation = call.service.database.write(lambda tx: store.add(tx, known, name, values))
+    name, values = body["resource_class"], body["values"]
+    may_have_none = call.version >= microversion.ALL_RESERVED
+    generation = call.service.database.write(
+        lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
+    )
     document = {"resource_provider_generation": generation, **_shown(values)}
     return call.located(
         call.answer(document, time.time(), 201), f"/resource_providers/{known}/inventories/{name}"
@@ -77,12 +72,11 @@ def replace_all(call: Call, uuid: str) -> Response:
     known = path_uuid(uuid)
     with about(call, known):
         body = call.body(_REPLACE_ALL)
-    wanted = {
-        name: _checked(call, known, name, each["values"], "update")
-        for name, each in body["inventories"].items()
-    }
+    wanted = {name: each["values"] for name, each in body["inventories"].items()}
+    seen = body["resource_provider_generation"]
+    may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.database.write(
-        lambda tx: store.replace_all(tx, known, body["resource_provider_generation"], wanted)
+        lambda tx: store.replace_all(tx, known, seen, wanted, may_have_none=may_have_none)
     )
     documents = {name: _shown(values) for name, values in wanted.items()}
     return call.answer({"resource_provider_generation": generation, "inventories": documents}, time.time())
@@ -122,10 +116,12 @@ def update(call: Call, uuid: str, resource_class: str) -> Response:
     with about(call, known):
         body = call.body(_UPDATE)
     if not storable(resource_class):
-        raise InvalidRequest(f"No inventory record with resource class {resource_class} for {known}.")
-    values = _checked(call, known, resource_class, body["values"], "update")
+        raise NotFound(f"No such resource class {resource_class}.")
+    values = body["values"]
+    seen = body["resource_provider_generation"]
+    may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.database.write(
-        lambda tx: store.change(tx, known, body["resource_provider_generation"], resource_class, values)
+        lambda tx: store.change(tx, known, seen, resource_class, values, may_have_none=may_have_none)
     )
     return call.answer({"resource_provider_generation": generation, **_shown(values)}, time.time())
 

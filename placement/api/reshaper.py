@@ -7,7 +7,6 @@ from placement.api.allocations import claim_of
 from placement.api.call import Call, operation
 from placement.policies import reshaper as rules
 from placement.schemas import allocation as schemas
-from placement.store import inventories as inventory_store
 from placement.store import reshaper as store
 from placement.store.reshaper import NewInventories
 
@@ -25,9 +24,6 @@ def reshape(call: Call) -> Response:
         )
         for uuid, each in body["inventories"].items()
     }
-    for uuid, new in wanted.items():
-        for name, values in new.inventories.items():
-            inventory_store.check_reserved(uuid, name, values, may_reserve_all=True, verb="update")
     claims = [
         claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body["allocations"].items()
     ]

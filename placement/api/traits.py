@@ -87,7 +87,7 @@ def replace_of_provider(call: Call, uuid: str) -> Response:
     generation = call.service.database.write(
         lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
     )
-    return _answer(call, body["traits"], generation, time.time())
+    return _answer(call, in_order(set(body["traits"])), generation, time.time())
 
 
 @operation(blueprint, "DELETE", _OF_PROVIDER, rules.PROVIDER_DELETE, since=microversion.TRAITS)

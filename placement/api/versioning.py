@@ -4,7 +4,6 @@ Source: "Microversions" in the API reference: the header is
 ``OpenStack-API-Version: placement 1.39``; without it the version is 1.0.
 """
 
-import re
 from typing import Final
 
 from flask import Flask, Response, g, request
@@ -16,7 +15,6 @@ from placement.microversion import Microversion
 
 _HEADER: Final = "OpenStack-API-Version"
 _SERVICE: Final = "placement"
-_NUMBER: Final = re.compile(r"([1-9]\d{0,5}|0)\.([1-9]\d{0,5}|0)")
 
 
 def install(app: Flask) -> None:
@@ -36,22 +34,24 @@ def parse(header: str | None) -> Microversion:
         return microversion.MIN
     if asked == "latest":
         return microversion.MAX
-    match = _NUMBER.fullmatch(asked)
-    if not match:
-        raise BadRequest(f"invalid version string: {asked}")
-    version = (int(match[1]), int(match[2]))
+    try:
+        major, minor = asked.split(".")
+        version = (int(major), int(minor))
+    except ValueError:
+        raise BadRequest(f"invalid version string: {asked}") from None
     if not microversion.MIN <= version <= microversion.MAX:
         raise UnacceptableVersion(f"Unacceptable version header: {asked}")
     return version
 
 
 def _of_placement(header: str) -> str | None:
-    """What a header like ``compute 2.1, placement 1.30`` says about this service."""
+    """What a header like ``compute 2.1, placement 1.30`` says about this service, the last time it does."""
+    asked = None
     for part in header.split(","):
-        service, _, version = part.strip().partition(" ")
-        if service.lower() == _SERVICE:
-            return version.strip().lower()
-    return None
+        service, *version = part.split(maxsplit=1)[:2] or [""]
+        if service.lower() == _SERVICE and version:
+            asked = version[0].strip()
+    return asked
 
 
 def _find() -> None:
@@ -59,6 +59,7 @@ def _find() -> None:
 
 
 def _tell(response: Response) -> Response:
-    response.headers[_HEADER] = f"{_SERVICE} {microversion.text(g.get('version', microversion.MIN))}"
+    if "version" in g:
+        response.headers[_HEADER] = f"{_SERVICE} {microversion.text(g.version)}"
     response.vary.add(_HEADER.lower())
     return response

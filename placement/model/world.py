@@ -18,6 +18,14 @@ _MAX_CAPACITY: Final = 2.0**53
 _ANEW_SHARE: Final = 0.1  # of all trees changed: sorting all by what they have free is cheaper
 
 
+def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
+    """What may be allocated in all: ``(total - reserved) * allocation_ratio`` without the fraction.
+
+    Ratios may be huge, and more than any reader of JSON takes for an integer is not shown.
+    """
+    return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
+
+
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """How much of one resource class a provider has, and in which portions it gives it.
@@ -32,14 +40,11 @@ class Inventory:
     step_size: int
     allocation_ratio: float
     updated_at: float
-    #: what may be allocated in all: ``(total - reserved) * allocation_ratio``, rounded down;
-    #: ratios may be huge, and more than any reader of JSON takes for an integer is not shown
+    #: what may be allocated in all
     capacity: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        capacity = (self.total - self.reserved) * self.allocation_ratio
-        bounded = int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, capacity)))
-        object.__setattr__(self, "capacity", bounded)
+        object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def portions(self, amount: int) -> bool:
         """Whether ``amount`` is one that is given in one go, however much is free."""

@@ -71,7 +71,9 @@ def post(version: Microversion) -> Schema:
 def reshaper(version: Microversion) -> Schema:
     """``POST /reshaper``."""
     fields: dict[str, Any] = {
-        "inventories": Map(_UUID, Object(ReplaceAll), canonical=canonical_uuid, required=True),
+        "inventories": Map(
+            _UUID, Object(ReplaceAll), min_properties=1, canonical=canonical_uuid, required=True
+        ),
         "allocations": _by_consumer(version, min_properties=0),
     }
     return _made(Schema, fields)
@@ -89,12 +91,12 @@ class _Listed(Schema):
 
     @post_load
     def _by_provider(self, data: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        merged: dict[str, dict[str, Any]] = {}
-        for item in data["allocations"]:
-            resources = merged.setdefault(item["resource_provider"]["uuid"], {"resources": {}})["resources"]
-            for name, amount in item["resources"].items():
-                resources[name] = resources.get(name, 0) + amount
-        return {**data, "allocations": merged}
+        """Of a provider that is listed twice, the last item counts."""
+        by_provider = {
+            item["resource_provider"]["uuid"]: {"resources": item["resources"]}
+            for item in data["allocations"]
+        }
+        return {**data, "allocations": by_provider}
 
 
 def _schema(base: type[Schema], version: Microversion, **fields: Any) -> Schema:

@@ -292,16 +292,17 @@ def unexpected(names: Sequence[str]) -> str:
 def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not validate: ") -> dict[str, Any]:
     """The data as the schema reads it.
 
-    :raises InvalidRequest: with ``prefix``, the first violation and where it is.
+    :raises InvalidRequest: with ``prefix``, the first violation and where it is, on one line.
     """
     try:
         return dict(schema.load(data))
     except ValidationError as error:
         path, violation = _first(error.messages)
         keyword = getattr(violation, "keyword", "type")
-        raise InvalidRequest(
-            f"{prefix}{violation}\n\nFailed validating {keyword!r} in schema{_schema_path(path)}"
-        ) from None
+        if keyword == "required":  # is said of the object that lacks it
+            path = path[:-1]
+        where = f"Failed validating {keyword!r} in schema{_schema_path(path)}"
+        raise InvalidRequest(f"{prefix}{violation} {where}") from None
 
 
 def _first(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:

@@ -4,7 +4,6 @@ from typing import Final
 
 from placement.schemas.base import Array, Integer, Schema, String, Uuid
 
-TRAIT: Final = "^[A-Z0-9_]+$"
 CUSTOM_NAME: Final = "^CUSTOM_[A-Z0-9_]+$"
 MAX_NAME: Final = 255
 
@@ -22,9 +21,9 @@ class Aggregates(AggregateList):
 
 
 class Traits(Schema):
-    """``PUT /resource_providers/{uuid}/traits``."""
+    """``PUT /resource_providers/{uuid}/traits``; a name that no trait can have is one that there is not."""
 
-    traits = Array(String(pattern=TRAIT, max_length=MAX_NAME), unique=True, required=True)
+    traits = Array(String(), required=True)
     resource_provider_generation = Integer(required=True)
 
 

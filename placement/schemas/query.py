@@ -91,7 +91,7 @@ def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilt
     member_of, forbidden_aggregates = terms.parse_member_of(all_values(params, "member_of"), version)
     required, forbidden = terms.parse_required(all_values(params, "required"), version)
     return ProviderFilter(
-        name=values.get("name"),
+        name=values.get("name") or None,
         uuid=values.get("uuid"),
         member_of=member_of,
         forbidden_aggregates=forbidden_aggregates,

@@ -106,8 +106,8 @@ def _split(params: Params, version: Microversion) -> tuple[Grouped, Params]:
         verb = "does" if len(unknown) == 1 else "do"
         regexes = ", ".join(repr(_as_documented(pattern)) for pattern in patterns)
         raise InvalidRequest(
-            f"{PREFIX}{', '.join(map(repr, sorted(unknown)))} {verb} not match any of the regexes: {regexes}"
-            "\n\nFailed validating 'additionalProperties' in schema"
+            f"{PREFIX}{', '.join(map(repr, sorted(unknown)))} {verb} not match any of the regexes: {regexes} "
+            "Failed validating 'additionalProperties' in schema"
         )
     return grouped, others
 

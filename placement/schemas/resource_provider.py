@@ -13,7 +13,8 @@ class _Update(Schema):
     name = String(required=True, max_length=_NAME_LENGTH)
 
 
-class _Create(_Update):
+class _Create(Schema):
+    name = String(required=True, min_length=1, max_length=_NAME_LENGTH)
     uuid = Uuid()
 
 

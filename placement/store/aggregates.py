@@ -18,7 +18,9 @@ def replace(tx: Transaction, uuid: str, generation: int | None, aggregates: Sequ
 
     :raises NotFound, ConcurrentUpdate: no such provider, stale generation.
     """
-    row = providers.lock(tx, uuid, generation)
+    row = providers.lock(tx, uuid)
+    if generation is not None:
+        providers.check_generation(row, generation)
     tx.queue(_removal, {"provider": row.id})
     tx.insert(
         provider_aggregates,

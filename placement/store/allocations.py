@@ -246,8 +246,6 @@ def _update_consumers(
 
 def _owner(claim: Claim, present: consumer_store.Row) -> Owner:
     """To whom a known consumer belongs from now on."""
-    if claim.keeps_owner:
-        return Owner(present.project_id, present.user_id, present.consumer_type)
     kept = present.consumer_type if claim.keeps_type else claim.owner.consumer_type
     return Owner(claim.owner.project_id, claim.owner.user_id, kept)
 

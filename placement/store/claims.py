@@ -18,15 +18,13 @@ class Claim:
 
     ``generation`` is the consumer's as the client knows it, None for a new
     consumer, :data:`~placement.store.consumers.ANY_GENERATION` before 1.28. With
-    ``keeps_owner`` (before 1.8) a known consumer stays whose it is, with
-    ``keeps_type`` (before 1.38) of which type it is.
+    ``keeps_type`` (before 1.38) a known consumer stays of its type.
     """
 
     consumer: str
     resources: ByProvider
     generation: Generation
     owner: Owner
-    keeps_owner: bool = False
     keeps_type: bool = False
 
     @property

@@ -85,12 +85,9 @@ def check_generation(uuid: str, present: Row | None, given: Generation) -> None:
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
         raise ConcurrentUpdate(
-            f"consumer generation conflict - expected {_shown(expected)} but got {_shown(given)}"
+            "consumer generation conflict - "
+            f"expected {'null' if expected is None else expected} but got {given}"
         )
-
-
-def _shown(generation: Generation) -> str:
-    return "null" if generation is None else str(generation)
 
 
 def create(tx: Transaction, owners: Mapping[str, Owner]) -> None:

@@ -10,7 +10,8 @@ from placement import exceptions
 from placement.db.batch import Answer, Prepared
 from placement.db.database import Transaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
-from placement.exceptions import Conflict, InvalidRequest, NotFound
+from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
+from placement.model.world import capacity
 from placement.store import names, providers
 
 
@@ -26,64 +27,86 @@ class Values:
     allocation_ratio: float
 
 
+#: what clients expect before "Inventory for ... in use" where all inventories are replaced
+UPDATE_CONFLICT: Final = "update conflict: "
 _COLUMNS: Final = tuple(field.name for field in fields(Values))
 
 
-def check_reserved(
-    uuid: str, resource_class: str, values: Values, *, may_reserve_all: bool, verb: str
+def _check_capacity(
+    uuid: str, wanted: Mapping[str, Values], *, may_have_none: bool, verb: str = "update"
 ) -> None:
-    """Refuse more reserved than there is; before microversion 1.26 also as much.
+    """Refuse inventories of which less than nothing may be allocated, or also of which nothing may.
 
+    :param may_have_none: from microversion 1.26.
     :raises InvalidRequest: saying so.
     """
-    if values.reserved > values.total or (values.reserved == values.total and not may_reserve_all):
-        relation = "greater than total" if may_reserve_all else "greater than or equal to total"
-        raise InvalidRequest(
-            f"Unable to {verb} inventory for resource provider {uuid}: "
-            f"Invalid inventory for '{resource_class}' on resource provider '{uuid}'. "
-            f"The reserved value is {relation}."
-        )
+    for resource_class, values in wanted.items():
+        available = capacity(values.total, values.reserved, values.allocation_ratio)
+        if available < 0 or (available == 0 and not may_have_none):
+            relation = "greater than total" if may_have_none else "greater than or equal to total"
+            raise InvalidRequest(
+                f"Unable to {verb} inventory for resource provider {uuid}: "
+                f"Invalid inventory for '{resource_class}' on resource provider '{uuid}'. "
+                f"The reserved value is {relation}."
+            )
 
 
-def add(tx: Transaction, uuid: str, resource_class: str, values: Values) -> int:
+def add(
+    tx: Transaction, uuid: str, resource_class: str, values: Values, *, may_have_none: bool = True
+) -> int:
     """Add an inventory of a class the provider has none of; return its new generation.
 
-    :raises NotFound, InvalidRequest, Conflict: no such provider, no such class, already there.
+    :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such class, already there.
     """
     row, present, ids = _lock(tx, uuid, [resource_class])
+    _check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none, verb="create")
     if resource_class not in ids:
         raise InvalidRequest(f"No such resource class {resource_class}.")
     class_id = ids[resource_class]
     if class_id in present:
-        raise Conflict(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
+        raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     _insert(tx, row.id, {class_id: values})
     tx.changed([row.id], generation=True)
     return row.generation + 1
 
 
-def change(tx: Transaction, uuid: str, generation: int, resource_class: str, values: Values) -> int:
+def change(
+    tx: Transaction,
+    uuid: str,
+    generation: int,
+    resource_class: str,
+    values: Values,
+    *,
+    may_have_none: bool = True,
+) -> int:
     """Change an inventory the provider has; return its new generation.
 
-    :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such inventory, stale.
+    :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider or class, no such inventory, stale.
     """
     row, present, ids = _lock(tx, uuid, [resource_class], generation)
+    _check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
     class_id = ids.get(resource_class)
-    if class_id is None or class_id not in present:
+    if class_id is None:
+        raise NotFound(f"No such resource class {resource_class}.")
+    if class_id not in present:
         raise InvalidRequest(f"No inventory record with resource class {resource_class} for {uuid}.")
     _update(tx, row.id, {class_id: values})
     tx.changed([row.id], generation=True)
     return row.generation + 1
 
 
-def replace_all(tx: Transaction, uuid: str, generation: int, wanted: Mapping[str, Values]) -> int:
+def replace_all(
+    tx: Transaction, uuid: str, generation: int, wanted: Mapping[str, Values], *, may_have_none: bool = True
+) -> int:
     """Make the provider's inventories exactly these; return its new generation.
 
     :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, unknown class, stale.
     :raises Conflict: when an inventory that is in use would go.
     """
     row, present, ids = _lock(tx, uuid, wanted, generation)
+    _check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
-    remove_some(tx, row, present - set(ids.values()))
+    remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
 
 
@@ -112,10 +135,17 @@ def write(
     tx.changed([row.id], generation=True)
 
 
-def remove_some(tx: Transaction, row: providers.Row, going: Set[int]) -> None:
+def remove_some(
+    tx: Transaction,
+    row: providers.Row,
+    going: Set[int],
+    *,
+    said_before: str = "",
+    code: str = exceptions.INVENTORY_IN_USE,
+) -> None:
     """Remove the inventories of a locked provider of the classes with these ids.
 
-    :raises Conflict: when one of them is in use.
+    :raises Conflict: when one of them is in use, in the words and with the code that clients look for.
     """
     if not going:
         return
@@ -133,8 +163,8 @@ def remove_some(tx: Transaction, row: providers.Row, going: Set[int]) -> None:
     in_use = tx.conn.execute(used).scalars().all()
     if in_use:
         raise Conflict(
-            f"Inventory for '{', '.join(in_use)}' on resource provider '{row.uuid}' in use.",
-            exceptions.INVENTORY_IN_USE,
+            f"{said_before}Inventory for '{', '.join(in_use)}' on resource provider '{row.uuid}' in use.",
+            code,
         )
     tx.conn.execute(
         sa.delete(inventories).where(
@@ -162,7 +192,8 @@ def remove(tx: Transaction, uuid: str, resource_class: str) -> None:
     class_id = ids.get(resource_class)
     if class_id is None or class_id not in present:
         raise NotFound(f"No inventory of class {resource_class} found for delete")
-    remove_some(tx, row, {class_id})
+    said_before = f"Unable to delete inventory of class {resource_class}: "
+    remove_some(tx, row, {class_id}, said_before=said_before, code=exceptions.CONCURRENT_UPDATE)
     tx.changed([row.id], generation=True)
 
 
@@ -176,7 +207,11 @@ def _lock(
     tx.lock([uuid])
     present = class_ids(tx, uuid)
     lookup = names.Lookup(tx, resource_classes, wanted)
-    row = providers.locked(tx, uuid, generation)
+    row = providers.locked(tx, uuid)
+    if generation is not None and row.generation != generation:
+        raise ConcurrentUpdate(
+            f"resource provider generation conflict: {uuid} is at {row.generation}, given was {generation}"
+        )
     return row, set(present.scalars), lookup.ids
 
 

@@ -59,28 +59,32 @@ def missing(uuid: str) -> NotFound:
     return NotFound(f"No resource provider with uuid {uuid} found")
 
 
-def lock(tx: Transaction, uuid: str, generation: int | None = None) -> Row:
+def lock(tx: Transaction, uuid: str) -> Row:
     """The provider, with no other transaction writing to it until this one ends.
 
-    :param generation: the one the client believes it has; None does not check.
     :raises NotFound: when there is none.
-    :raises ConcurrentUpdate: when its generation is another one.
     """
     tx.lock([uuid])
-    return locked(tx, uuid, generation)
+    return locked(tx, uuid)
 
 
-def locked(tx: Transaction, uuid: str, generation: int | None) -> Row:
+def locked(tx: Transaction, uuid: str) -> Row:
     """As :func:`lock`, for a provider that is locked already."""
     row = find(tx, [uuid]).get(uuid)
     if row is None:
         raise missing(uuid)
-    if generation is not None and row.generation != generation:
-        raise ConcurrentUpdate(
-            "resource provider generation conflict for resource provider "
-            f"{uuid}: actual: {row.generation}, given: {generation}"
-        )
     return row
+
+
+def check_generation(row: Row, given: int) -> None:
+    """Refuse to change the traits or aggregates of a provider by who does not know its generation.
+
+    :raises ConcurrentUpdate: in words that clients look for.
+    """
+    if row.generation != given:
+        raise ConcurrentUpdate(
+            "Resource provider's generation already changed. Please update the generation and try again."
+        )
 
 
 def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> str:
@@ -164,8 +168,6 @@ def update(
     :raises NotFound, InvalidRequest, Conflict: as for :func:`create`; also for a loop.
     """
     row = lock(tx, uuid)
-    if name != row.name:
-        _refuse_taken(tx, None, name)
     values: dict[str, Any] = {"name": name}
     if sets_parent:
         tx.lock_trees()
@@ -175,6 +177,8 @@ def update(
             _set_roots(tx, row, parent, subtree)
             values["parent_id"] = parent and parent.id
             tx.changed(subtree, generation=False)
+    if name != row.name:
+        _refuse_taken(tx, None, name)
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(**values))
     tx.changed([row.id], generation=False)
 

@@ -50,6 +50,7 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
     allocations.write_claims(tx, claims, locked)
     for uuid, new in wanted.items():
         kept = {lookup.ids[name] for name in new.inventories}
-        inventories.remove_some(tx, rows[uuid], set(present[uuid].scalars) - kept)
+        going = set(present[uuid].scalars) - kept
+        inventories.remove_some(tx, rows[uuid], going, said_before=inventories.UPDATE_CONFLICT)
         # Clients count on it: generations go up for each of the two changes, of which one needs inventories.
         tx.changed([rows[uuid].id], generation=bool(new.inventories))

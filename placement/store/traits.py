@@ -1,14 +1,14 @@
 """Traits: the names there are, and which provider has which."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Set
 from typing import Final
 
 import sqlalchemy as sa
 
 from placement.db.batch import Prepared
 from placement.db.database import Transaction
-from placement.db.tables import provider_traits, traits
-from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
+from placement.db.tables import provider_traits, resource_providers, traits
+from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.store import names, providers
 
 
@@ -33,23 +33,16 @@ def delete(tx: Transaction, name: str) -> None:
 
 
 def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
-    """Make the provider's traits exactly these; return its new generation.
+    """Make the provider's traits exactly these; return its generation, which goes up if they were others.
 
     :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such trait, stale.
     """
-    tx.lock([uuid])
-    lookup = names.Lookup(tx, traits, wanted)
-    row = providers.locked(tx, uuid, None)
-    if row.generation != generation:
-        raise ConcurrentUpdate(
-            "Resource provider's generation already changed. Please update the generation and try again."
-        )
-    ids = lookup.ids
+    row, present, ids = _lock(tx, uuid, set(wanted))
+    providers.check_generation(row, generation)
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(f"No such trait {', '.join(unknown)}")
-    _write(tx, row.id, ids.values())
-    return row.generation + 1
+    return row.generation + _write(tx, row.id, present, set(ids.values()))
 
 
 def remove_all(tx: Transaction, uuid: str) -> None:
@@ -57,13 +50,39 @@ def remove_all(tx: Transaction, uuid: str) -> None:
 
     :raises NotFound: no such provider.
     """
-    _write(tx, providers.lock(tx, uuid).id, ())
+    row, present, _ = _lock(tx, uuid, ())
+    _write(tx, row.id, present, set())
 
 
-def _write(tx: Transaction, provider_id: int, trait_ids: Iterable[int]) -> None:
+def _lock(
+    tx: Transaction, uuid: str, wanted: Collection[str]
+) -> tuple[providers.Row, Set[int], dict[str, int]]:
+    """A provider that no other transaction writes to, the ids of its traits, and of those of the wanted ones
+    that there are."""
+    tx.lock([uuid])
+    present = tx.queue(_present, {"provider": uuid})
+    lookup = names.Lookup(tx, traits, wanted)
+    row = providers.locked(tx, uuid)
+    return row, set(present.scalars), lookup.ids
+
+
+_present: Final = Prepared(
+    sa.select(provider_traits.c.trait_id)
+    .join(resource_providers, resource_providers.c.id == provider_traits.c.provider_id)
+    .where(resource_providers.c.uuid == sa.bindparam("provider"))
+)
+
+
+def _write(tx: Transaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
+    """Whether there was something to change; if not, the generation stays, too."""
+    if wanted == present:
+        return False
     tx.queue(_removal, {"provider": provider_id})
-    tx.insert(provider_traits, [{"provider_id": provider_id, "trait_id": number} for number in trait_ids])
+    tx.insert(
+        provider_traits, [{"provider_id": provider_id, "trait_id": number} for number in sorted(wanted)]
+    )
     tx.changed([provider_id], generation=True)
+    return True
 
 
 _removal: Final = Prepared(

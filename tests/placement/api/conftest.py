@@ -1,10 +1,22 @@
 """What the tests of the layers before the handlers share."""
 
+from collections.abc import Iterator
+
 import pytest
 from webtest import TestApp as Client
 
 from placement.api import context
 from placement.conf import new_config
+from tests.databases import DatabaseServer
+from tests.placement.running import Admin, application
+
+
+@pytest.fixture(scope="module")
+def admin(database_server: DatabaseServer, database_template: str) -> Iterator[Admin]:
+    """An administrator of the whole service, on a database that the tests of a module share."""
+    url = database_server.clone(database_template)
+    yield Admin(application(url))
+    database_server.drop_database(url)
 
 
 @pytest.fixture

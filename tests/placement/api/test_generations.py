@@ -1,23 +1,15 @@
 """By how much generations of providers go up: clients compare them, so they do as in OpenStack Placement."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from tests.databases import DatabaseServer
-from tests.placement.running import Admin, application
+from tests.placement.running import Admin
 
 OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
 Amounts = dict[str, dict[str, int]]
-
-
-@pytest.fixture(scope="module")
-def admin(database_server: DatabaseServer, database_template: str) -> Iterator[Admin]:
-    url = database_server.clone(database_template)
-    yield Admin(application(url))
-    database_server.drop_database(url)
 
 
 class Pair:
@@ -105,6 +97,17 @@ STEPS: list[tuple[str, Callable[[Pair], Any], tuple[int, int]]] = [
 ]
 
 
+TRAITS: list[tuple[list[str], int]] = [
+    ([], 0),
+    (["COMPUTE_NODE"], 1),
+    (["COMPUTE_NODE"], 0),
+    (["COMPUTE_NODE", "COMPUTE_NODE"], 0),
+    (["COMPUTE_NODE", "HW_CPU_X86_AVX2"], 1),
+    (["HW_CPU_X86_AVX2", "COMPUTE_NODE"], 0),
+    ([], 1),
+]
+
+
 @pytest.mark.parametrize(("step", "raised"), [pytest.param(*row[1:], id=row[0]) for row in STEPS])
 def test_generations_of_providers_go_up_as_clients_expect(
     admin: Admin, step: Callable[[Pair], Any], raised: tuple[int, int]
@@ -116,3 +119,16 @@ def test_generations_of_providers_go_up_as_clients_expect(
     step(pair)
     after = pair.generations()
     assert (after[0] - before[0], after[1] - before[1]) == raised
+
+
+def test_generations_stay_where_traits_do(admin: Admin) -> None:
+    pair = Pair(admin)
+    path = f"/resource_providers/{pair.one}/traits"
+    for traits, raised in TRAITS:
+        before = pair.generation(pair.one)
+        body = {"traits": traits, "resource_provider_generation": before}
+        answer = pair.expect(200, "PUT", path, body).json
+        assert answer == {"traits": sorted(set(traits)), "resource_provider_generation": before + raised}
+        assert pair.generation(pair.one) == before + raised
+    pair.expect(204, "DELETE", path)
+    assert pair.generation(pair.one) == before + raised

@@ -4,28 +4,18 @@ The rule: a request that replaces allocations is refused if of some class that i
 would be used afterwards than its capacity, and more than was used before.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.databases import DatabaseServer
-from tests.placement.running import Admin, application
+from tests.placement.running import Admin
 
 OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
 EXCEEDED = "The requested amount would exceed the capacity."
 Amounts = dict[str, dict[str, int]]
-
-
-@pytest.fixture(scope="module")
-def admin(database_server: DatabaseServer, database_template: str) -> Iterator[Admin]:
-    url = database_server.clone(database_template)
-    yield Admin(application(url))
-    database_server.drop_database(url)
 
 
 @dataclass

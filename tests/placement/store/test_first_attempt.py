@@ -34,7 +34,7 @@ def test_a_consumer_that_is_not_new_is_a_generation_conflict(
     database: Database, host: str, amount: int
 ) -> None:
     claim(database, host, CONSUMER)
-    with pytest.raises(ConcurrentUpdate, match="expected 1 but got null"):
+    with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):
         claim(database, host, OTHER, CONSUMER, amount=amount)
     assert held(database, host) == {CONSUMER: 1}
 
@@ -43,7 +43,7 @@ def test_so_it_is_where_nothing_is_tried_again(database: Database, host: str) ->
     claim(database, host, CONSUMER)
     impatient = Database(database.url, PoolOptions(retries=0))
     try:
-        with pytest.raises(ConcurrentUpdate, match="expected 1 but got null"):
+        with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):
             claim(impatient, host, CONSUMER)
         with pytest.raises(Conflict, match="name: host already exists"):
             impatient.write(lambda tx: providers.create(tx, NEW_HOST, "host", None))
@@ -74,7 +74,7 @@ def test_of_those_who_make_one_consumer_at_once_one_succeeds(database: Database,
         thread.start()
     for thread in threads:
         thread.join()
-    refusal = "consumer generation conflict - expected 1 but got null"
+    refusal = "consumer generation conflict - expected 1 but got None"
     assert sorted(outcomes) == ["claimed", *[refusal] * 3]
     assert held(database, host) == {CONSUMER: 1}
 

@@ -1,0 +1,71 @@
+"""To whom a consumer belongs after requests of old microversions."""
+
+from typing import Any
+
+import pytest
+
+from placement.api.pipeline import build_application
+from placement.conf import new_config
+from tests.placement.running import Admin
+
+HOST = "00000001-0000-4000-8000-000000000000"
+GUEST = "00000001-0000-4000-8000-00000000c0de"
+OLD = {"OpenStack-API-Version": "placement 1.7"}
+
+
+@pytest.fixture
+def admin(database_url: str) -> Admin:
+    conf = new_config(config_files=())
+    conf.set_override("connection", database_url, "placement_database")
+    conf.set_override("auth_strategy", "noauth2", "api")
+    conf.set_override("incomplete_consumer_project_id", "a project", "placement")
+    conf.set_override("incomplete_consumer_user_id", "a user", "placement")
+    admin = Admin(build_application(conf))
+    assert admin("POST", "/resource_providers", json={"name": "host", "uuid": HOST}).status_code == 200
+    inventories = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
+    path = f"/resource_providers/{HOST}/inventories"
+    assert admin("PUT", path, json=inventories).status_code == 200
+    return admin
+
+
+def listed(amount: int) -> dict[str, Any]:
+    """A claim as it was before 1.12, and before 1.8 without an owner."""
+    return {"allocations": [{"resource_provider": {"uuid": HOST}, "resources": {"VCPU": amount}}]}
+
+
+def shown(admin: Admin) -> dict[str, object]:
+    document = admin("GET", f"/allocations/{GUEST}").json
+    return {name: document[name] for name in ("project_id", "user_id", "consumer_type")}
+
+
+def test_a_claim_without_an_owner_makes_the_consumer_that_of_the_options(admin: Admin) -> None:
+    """As in OpenStack Placement, on which `nova-manage placement heal_allocations --force` relies."""
+    claim = {
+        "allocations": {HOST: {"resources": {"VCPU": 1}}},
+        "consumer_generation": None,
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_type": "INSTANCE",
+    }
+    assert admin("PUT", f"/allocations/{GUEST}", json=claim).status_code == 204
+    assert shown(admin) == {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+    assert admin("PUT", f"/allocations/{GUEST}", json=listed(9), headers=OLD).status_code == 409
+    assert shown(admin) == {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+    assert admin("PUT", f"/allocations/{GUEST}", json=listed(2), headers=OLD).status_code == 204
+    assert shown(admin) == {"project_id": "a project", "user_id": "a user", "consumer_type": "INSTANCE"}
+    named = {**listed(2), "project_id": "p", "user_id": "u"}
+    headers = {"OpenStack-API-Version": "placement 1.8"}
+    assert admin("PUT", f"/allocations/{GUEST}", json=named, headers=headers).status_code == 204
+    assert shown(admin) == {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+
+
+def test_a_new_consumer_without_an_owner_is_that_of_the_options(admin: Admin) -> None:
+    assert admin("PUT", f"/allocations/{GUEST}", json=listed(2), headers=OLD).status_code == 204
+    assert shown(admin) == {"project_id": "a project", "user_id": "a user", "consumer_type": "unknown"}
+
+
+def test_of_a_provider_that_is_listed_twice_the_last_counts(admin: Admin) -> None:
+    twice = {"allocations": [*listed(7)["allocations"], *listed(3)["allocations"]]}
+    assert admin("PUT", f"/allocations/{GUEST}", json=twice, headers=OLD).status_code == 204
+    held = admin("GET", f"/allocations/{GUEST}").json["allocations"]
+    assert held[HOST]["resources"] == {"VCPU": 3}

@@ -1,0 +1,209 @@
+"""What is refused, and in which words: those that clients of OpenStack Placement look for are kept."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.placement.running import Admin
+
+IN_USE = "Inventory for 'VCPU' on resource provider '{host}' in use."
+CHANGED = "Resource provider's generation already changed. Please update the generation and try again."
+CONCURRENT = "placement.concurrent_update"
+UNDEFINED = "placement.undefined_code"
+
+
+@pytest.fixture
+def host(admin: Admin) -> str:
+    """A provider at generation 2 with eight VCPU, one of which is held."""
+    host, guest = str(uuid4()), str(uuid4())
+    inventories = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
+    claim = {
+        "allocations": {host: {"resources": {"VCPU": 1}}},
+        "consumer_generation": None,
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_type": "INSTANCE",
+    }
+    for method, path, body in (
+        ("POST", "/resource_providers", {"name": host, "uuid": host}),
+        ("PUT", f"/resource_providers/{host}/inventories", inventories),
+        ("PUT", f"/allocations/{guest}", claim),
+    ):
+        assert admin(method, path, json=body).status_code < 300
+    return host
+
+
+def refusal(
+    admin: Admin, method: str, path: str, body: Any = None, version: str = "1.39"
+) -> tuple[int, str, str]:
+    """Status, code and detail of the answer."""
+    headers = {"OpenStack-API-Version": f"placement {version}"}
+    answer = admin(method, path, headers=headers, **({} if body is None else {"json": body}))
+    (error,) = answer.json["errors"]
+    return answer.status_code, error.get("code", ""), error["detail"]
+
+
+def test_who_takes_away_what_is_in_use_is_told_so_in_the_words_of_each_request(
+    admin: Admin, host: str
+) -> None:
+    path = f"/resource_providers/{host}/inventories"
+    none = {"resource_provider_generation": 2, "inventories": {}}
+    in_use = IN_USE.format(host=host)
+    inuse = "placement.inventory.inuse"
+    assert refusal(admin, "DELETE", path) == (409, inuse, in_use)
+    assert refusal(admin, "PUT", path, none) == (409, inuse, f"update conflict: {in_use}")
+    reshape = {"inventories": {host: none}, "allocations": {}}
+    assert refusal(admin, "POST", "/reshaper", reshape) == (409, inuse, f"update conflict: {in_use}")
+    one = (409, CONCURRENT, f"Unable to delete inventory of class VCPU: {in_use}")
+    assert refusal(admin, "DELETE", f"{path}/VCPU") == one
+
+
+def test_a_second_inventory_of_a_class_is_a_concurrent_update(admin: Admin, host: str) -> None:
+    body = {"resource_class": "VCPU", "total": 1}
+    status, code, detail = refusal(admin, "POST", f"/resource_providers/{host}/inventories", body)
+    assert (status, code) == (409, CONCURRENT)
+    assert detail == f"Update conflict: Inventory for 'VCPU' already exists on {host}."
+
+
+def test_a_stale_generation_is_told_before_anything_else(admin: Admin, host: str) -> None:
+    path = f"/resource_providers/{host}"
+    too_much = {"total": 8, "reserved": 9}
+    for where, body, words in (
+        ("aggregates", {"aggregates": []}, CHANGED),
+        ("traits", {"traits": ["CUSTOM_UNKNOWN"]}, CHANGED),
+        ("inventories", {"inventories": {"VCPU": too_much}}, "resource provider generation conflict"),
+        (
+            "inventories",
+            {"inventories": {"CUSTOM_UNKNOWN": too_much}},
+            "resource provider generation conflict",
+        ),
+        ("inventories/VCPU", too_much, "resource provider generation conflict"),
+    ):
+        stale = {**body, "resource_provider_generation": 1}
+        status, code, detail = refusal(admin, "PUT", f"{path}/{where}", stale)
+        assert (status, code) == (409, CONCURRENT)
+        assert words in detail
+
+
+def test_an_empty_reshape_is_refused(admin: Admin) -> None:
+    status, _, detail = refusal(admin, "POST", "/reshaper", {"inventories": {}, "allocations": {}})
+    assert (status, "{} should be non-empty" in detail) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("values", "capacity"),
+    [
+        ({"total": 8, "allocation_ratio": -1.0}, -8),
+        ({"total": 8, "reserved": 9}, -1),
+        ({"total": 16, "reserved": 18, "allocation_ratio": 0.5}, -1),
+        ({"total": 16, "reserved": 17, "allocation_ratio": 0.5}, 0),
+        ({"total": 16, "reserved": 15, "allocation_ratio": 0.5}, 0),
+        ({"total": 1, "allocation_ratio": 0.5}, 0),
+        ({"total": 8, "allocation_ratio": 0}, 0),
+        ({"total": 8, "reserved": 8}, 0),
+        ({"total": 8, "reserved": 7}, 1),
+    ],
+)
+@pytest.mark.parametrize("version", ["1.25", "1.39"])
+def test_a_capacity_is_not_negative_and_before_1_26_not_zero(
+    admin: Admin, host: str, values: dict[str, Any], capacity: int, version: str
+) -> None:
+    path = f"/resource_providers/{host}/inventories"
+    least = 0 if version == "1.39" else 1
+    headers = {"OpenStack-API-Version": f"placement {version}"}
+    for method, where, body in (
+        ("POST", path, {"resource_class": "DISK_GB", **values}),
+        ("PUT", f"{path}/VCPU", values),
+        ("PUT", path, {"inventories": {"VCPU": values}}),
+    ):
+        generation = admin("GET", f"/resource_providers/{host}").json["generation"]
+        sent = body if method == "POST" else {**body, "resource_provider_generation": generation}
+        answer = admin(method, where, json=sent, headers=headers)
+        if capacity < least:
+            assert answer.status_code == 400
+            assert "The reserved value is greater than" in answer.json["errors"][0]["detail"]
+        else:
+            assert answer.status_code < 300
+            assert admin("DELETE", f"{path}/DISK_GB").status_code in (204, 404)
+
+
+def test_a_class_that_there_is_not_is_not_found(admin: Admin, host: str) -> None:
+    path = f"/resource_providers/{host}/inventories"
+    body = {"resource_provider_generation": 2, "total": 8}
+    for name in ("CUSTOM_UNKNOWN", "no_class"):
+        answer = refusal(admin, "PUT", f"{path}/{name}", body)
+        assert answer == (404, UNDEFINED, f"No such resource class {name}.")
+    status, _, detail = refusal(admin, "PUT", f"{path}/DISK_GB", body)
+    assert (status, "No inventory record with resource class" in detail) == (400, True)
+
+
+def test_a_loop_is_told_before_a_taken_name(admin: Admin, host: str) -> None:
+    child, other = str(uuid4()), str(uuid4())
+    for body in (
+        {"name": child, "uuid": child, "parent_provider_uuid": host},
+        {"name": other, "uuid": other},
+    ):
+        assert admin("POST", "/resource_providers", json=body).status_code == 200
+    body = {"name": other, "parent_provider_uuid": child}
+    status, _, detail = refusal(admin, "PUT", f"/resource_providers/{host}", body)
+    assert (status, "creating loop in the provider tree is not allowed." in detail) == (400, True)
+    status, code, detail = refusal(admin, "PUT", f"/resource_providers/{host}", {"name": other})
+    assert (status, code) == (409, "placement.duplicate_name")
+
+
+def test_a_provider_needs_a_name(admin: Admin) -> None:
+    assert refusal(admin, "POST", "/resource_providers", {"name": ""})[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "text"),
+    [
+        (
+            "POST",
+            "/resource_providers",
+            {"name": "a", "uuid": "x"},
+            "JSON does not validate: 'x' is not a 'uuid'",
+        ),
+        ("GET", "/resource_providers?uuid=x", None, "'x' is not a 'uuid'"),
+        ("GET", "/allocation_candidates?foo=1", None, "'foo' does not match any of the regexes"),
+        (
+            "POST",
+            "/resource_providers",
+            {"name": "a", "parent_provider_uuid": "x\ny"},
+            "uuid",
+        ),
+        ("GET", "/traits?name=a%0Ab%0D%0Ac", None, "a b c"),
+        ("GET", "/resource_classes/a%E2%80%A8b", None, "No such resource class a b."),
+    ],
+)
+def test_the_detail_is_one_line(admin: Admin, method: str, path: str, body: Any, text: str) -> None:
+    """Some clients show the last line only, which has to be the message."""
+    _, _, detail = refusal(admin, method, path, body)
+    assert text in detail
+    assert detail.splitlines() == [detail]
+
+
+def test_a_required_property_is_missing_in_the_object(admin: Admin) -> None:
+    detail = refusal(admin, "POST", "/resource_providers", {})[2]
+    assert (
+        detail
+        == "JSON does not validate: 'name' is a required property Failed validating 'required' in schema"
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "version"),
+    [
+        ("placement 1.10, placement 1.20", "1.20"),
+        ("placement 1.99, compute 2.1, placement 1.10", "1.10"),
+        ("placement 1.10, placement", "1.10"),
+        ("placement", "1.0"),
+        ("placement\t1.10 ,", "1.10"),
+        ("Placement latest", "1.39"),
+    ],
+)
+def test_of_several_versions_in_the_header_the_last_counts(admin: Admin, header: str, version: str) -> None:
+    answer = admin("GET", "/resource_providers", headers={"OpenStack-API-Version": header})
+    assert answer.status_code == 200
+    assert answer.headers["OpenStack-API-Version"] == f"placement {version}"
