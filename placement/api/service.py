@@ -25,7 +25,8 @@ class Service:
     database: Database
     model: Model
     enforcer: Enforcer
-    _ready: bool = False
+    #: how often the model had been read anew when this was prepared last; None when it never was
+    _prepared: int | None = None
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
@@ -44,17 +45,20 @@ class Service:
         return cls(conf, database, Model(database), Enforcer(conf))
 
     def prepare(self) -> None:
-        """Migrate the database if so configured, and make the standard names; once per worker.
+        """Migrate the database if so configured, and make the standard names.
+
+        Once per worker, and again when the database turned out to be another than it was before.
 
         :raises Unavailable: the database does not answer or lacks our schema. Every
             request tries again, so a worker that started before its database recovers.
         """
-        if not self._ready:
+        if self._prepared != self.model.reread:
             with self._lock:
                 self._prepare()
 
     def _prepare(self) -> None:
-        if not self._ready:
+        reread = self.model.reread
+        if self._prepared != reread:
             url = self.conf.placement_database.connection
             if self.conf.placement_database.sync_on_startup:
                 migration.upgrade(url)
@@ -64,7 +68,7 @@ class Service:
                 )
             additional = self.conf.placement.additional_resource_classes
             self.database.write(lambda tx: classes.make_standard_names(tx, additional))
-            self._ready = True
+            self._prepared = reread
 
     def try_to_prepare(self) -> None:
         """As :meth:`prepare`, with a log line in place of an error: requests will tell."""

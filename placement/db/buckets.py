@@ -1,19 +1,29 @@
 """Change counters: what serialises writers and what tells readers that something changed.
 
 Every provider belongs to one of :data:`PROVIDERS` buckets for good, chosen by its
-uuid; one more bucket stands for the names of resource classes and traits, and one
-for the shape of trees. A transaction that writes to a provider first increments the counter of its bucket
-and so holds that row's lock until it ends. Two things follow:
+uuid; one more bucket stands for the names of resource classes and traits, one for
+the shape of trees, and one, the :data:`EPOCH`, for all there is. A transaction that
+writes to a provider first increments the counter of its bucket and so holds that
+row's lock until it ends. Two things follow:
 
 - transactions that touch the same provider come one after the other, and what
   one reads after it has the lock stays true until it commits;
 - within a bucket, counters become visible in their order, so that "everything
   stamped with more than I have seen" misses nothing. (A sequence shared by
   concurrent transactions would: they commit out of order.)
+
+Each increment is a random number, so that a counter also tells one history from
+another: a database that was restored from a backup, or whose standby took over before
+it had everything, does not come to the same counters again by other changes. (By chance
+it does, once in some million restores, and then only until the next change.)
+
+The counter of the epoch is incremented by what changes data behind the back of the
+others, so that every worker reads everything anew.
 """
 
 from collections.abc import Iterable
 from functools import lru_cache
+from secrets import randbelow
 from typing import Final
 from zlib import crc32
 
@@ -25,7 +35,10 @@ from placement.db.tables import change_buckets
 PROVIDERS: Final = 256
 NAMES: Final = 256
 TREES: Final = 257
-ALL: Final = (*range(PROVIDERS), NAMES, TREES)
+EPOCH: Final = 258
+ALL: Final = (*range(PROVIDERS), NAMES, TREES, EPOCH)
+
+_LARGEST_STEP: Final = 1 << 24  # a trillion of them, on average half as large, is what 64 bits hold
 
 
 def bucket_of(uuid: str) -> int:
@@ -36,6 +49,11 @@ def bucket_of(uuid: str) -> int:
 def counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
     """The present counter of the bucket, as part of a statement."""
     return sa.select(change_buckets.c.counter).where(change_buckets.c.id == bucket).scalar_subquery()
+
+
+def step() -> int:
+    """By how much a counter goes up: a number that nobody can guess."""
+    return 1 + randbelow(_LARGEST_STEP)
 
 
 def lock(batch: Batch, buckets: Iterable[int], *, in_order: bool) -> None:
@@ -49,7 +67,7 @@ def lock(batch: Batch, buckets: Iterable[int], *, in_order: bool) -> None:
     values = placed("bucket", chosen)
     if len(chosen) > 1 and in_order:
         batch.add(_in_order(len(chosen)), values)
-    batch.add(_increment(len(chosen)), values)
+    batch.add(_increment(len(chosen)), {**values, "step": step()})
 
 
 def _chosen(count: int) -> sa.ColumnElement[bool]:
@@ -64,9 +82,8 @@ def _in_order(count: int) -> Prepared:
 
 @lru_cache(KEPT_SIZES)
 def _increment(count: int) -> Prepared:
-    return Prepared(
-        sa.update(change_buckets).where(_chosen(count)).values(counter=change_buckets.c.counter + 1)
-    )
+    new = change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger)
+    return Prepared(sa.update(change_buckets).where(_chosen(count)).values(counter=new))
 
 
 def count_deletion(batch: Batch, bucket: int) -> None:

@@ -69,6 +69,10 @@ class Transaction:
         """As :meth:`lock`, for moving providers between parents."""
         self.lock_buckets((buckets.TREES,))
 
+    def renew_epoch(self) -> None:
+        """Have every worker read everything anew, as after changes that no counter tells of."""
+        self.lock_buckets((buckets.EPOCH,))
+
     def lock_buckets(self, numbers: Iterable[int]) -> None:
         """As :meth:`lock`, for all that is in these buckets."""
         buckets.lock(self._batch, numbers, in_order=self._conn.dialect.name != "sqlite")

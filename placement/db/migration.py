@@ -15,6 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import exc
 
 from placement.db import buckets, engine
+from placement.db.batch import Batch
 from placement.db.engine import PoolOptions
 from placement.db.tables import change_buckets
 from placement.exceptions import Unavailable
@@ -64,6 +65,7 @@ def upgrade(url: str, revision: str = "head") -> None:
     :raises Unavailable: when the database does not answer.
     """
     with _exclusive(url) as conn:
+        before = MigrationContext.configure(conn).get_current_revision()
         command.upgrade(_config(conn), revision)
         present = set(conn.execute(sa.select(change_buckets.c.id)).scalars())
         missing = [number for number in buckets.ALL if number not in present]
@@ -72,6 +74,10 @@ def upgrade(url: str, revision: str = "head") -> None:
                 sa.insert(change_buckets),
                 [{"id": number, "counter": 0, "deletions": 0} for number in missing],
             )
+        if MigrationContext.configure(conn).get_current_revision() != before:
+            batch = Batch(conn)
+            buckets.lock(batch, (buckets.EPOCH,), in_order=False)
+            batch.send()
 
 
 def stamp(url: str, revision: str) -> None:

@@ -4,6 +4,13 @@ Before it answers, a worker asks for the sum of all change counters. Counters on
 grow, so an equal sum means that nothing changed. Otherwise it finds the buckets
 whose counters moved and reads the providers that were stamped since, all in one
 snapshot of the database.
+
+That misses nothing as long as the database goes on from where it was. One that was
+restored from a backup, or whose standby took over before it had everything, does not:
+counters may be below those seen, and by the time of the next question other changes
+may have brought them above. Counters grow by random numbers
+(:mod:`placement.db.buckets`), so stamps and sums of another history differ; where
+something does not fit, everything is read anew.
 """
 
 import gc
@@ -15,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy import exc
 
 from placement.db import buckets
 from placement.db.batch import Batch, Prepared
@@ -26,6 +34,15 @@ from placement.model.world import Provider, World
 LOG = logging.getLogger(__name__)
 
 _counters: Final = Prepared(sa.select(change_buckets))
+
+_Stamps = tuple[int, int]
+
+_NEVER: Final = (-1, -1)
+_EMPTY: Final = rows.Fingerprint(0, 0)
+_ANOTHER_HISTORY: Final = (
+    "the database does not go on from where it was (restored from a backup, or failed over to "
+    "a server that lacked the last changes), so all of it is read anew"
+)
 
 _FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is cheaper
 
@@ -40,16 +57,38 @@ class View:
 
 @dataclass
 class _State:
-    """A world and the point in the history of the database that it shows."""
+    """A world and the point in the history of the database that it shows.
+
+    ``stamps`` has, by bucket and id, when each provider changed last: in any way, and in
+    another way than that more or less of it is used.
+    """
 
     names: rows.Names
     world: World = field(default_factory=World)
     counters: dict[int, int] = field(default_factory=dict)
     deletions: dict[int, int] = field(default_factory=dict)
-    members: dict[int, set[int]] = field(default_factory=dict)
+    stamps: dict[int, dict[int, _Stamps]] = field(default_factory=dict)
 
     def counters_sum(self) -> int:
         return sum(self.counters.values())
+
+    def put(self, row: rows.Row, provider: Provider) -> None:
+        """Take up a provider as the row shows it."""
+        self.world.put(provider)
+        # most changed in both ways at once: one number is kept twice
+        described = row.change_seq if row.described_seq == row.change_seq else row.described_seq
+        self.stamps.setdefault(row.bucket, {})[row.id] = (row.change_seq, described)
+
+    def keep_only(self, bucket: int, ids: set[int]) -> None:
+        """Forget the other providers of the bucket."""
+        stamps = self.stamps.setdefault(bucket, {})
+        for number in stamps.keys() - ids:
+            del stamps[number]
+            self.world.remove(number)
+
+    def fingerprint(self, bucket: int) -> rows.Fingerprint:
+        """That of the providers of the bucket."""
+        return rows.Fingerprint.of([changed for changed, _ in self.stamps.get(bucket, {}).values()])
 
 
 class Model:
@@ -64,6 +103,8 @@ class Model:
         self._lock = threading.RLock()
         self._state: _State | None = None
         self._sum = -1
+        #: how often all that had been read was read anew, as after a restore
+        self.reread = 0
         self._shared = rows.Shared()
 
     @contextmanager
@@ -81,13 +122,26 @@ class Model:
         if self._state is not None and self._database.counters_sum() == self._sum:
             return
         with self._database.read() as conn:
-            try:
-                state = self._follow(conn, self._state) if self._state is not None else None
-            except Exception:  # whatever is wrong with the model, the database knows better
-                LOG.exception("the read model could not follow the database and is read anew")
-                state = None
-            self._state = state or self._read_all(conn)
+            if self._state is not None and not self._followed(conn, self._state):
+                self._state = None
+                self.reread += 1
+            if self._state is None:
+                self._state = self._read_all(conn)
         self._sum = self._state.counters_sum()
+
+    def _followed(self, conn: sa.Connection, state: _State) -> bool:
+        """Whether the state shows what the database does now; else only reading everything anew can help.
+
+        :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer; the next request goes on
+            from the state, in which each change may be applied again.
+        """
+        try:
+            return self._follow(conn, state)
+        except exc.SQLAlchemyError:
+            raise
+        except Exception:  # whatever is wrong with the model, the database knows better
+            LOG.exception("the read model could not follow the database and is read anew")
+            return False
 
     def _read_all(self, conn: sa.Connection) -> _State:
         self._shared = rows.Shared()
@@ -95,9 +149,8 @@ class Model:
         for bucket, counter, deletions in conn.execute(sa.select(change_buckets)):
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
-        for bucket, provider in rows.read_all(conn, state.names, self._shared):
-            state.world.put(provider)
-            state.members.setdefault(bucket, set()).add(provider.id)
+        for row, provider in rows.read_all(conn, state.names, self._shared):
+            state.put(row, provider)
         state.world.whole_trees()
         # What was read stays for as long as the worker lives: garbage collections need not walk through it.
         gc.collect()
@@ -105,22 +158,27 @@ class Model:
         LOG.info("read model loaded: %d resource providers", len(state.world))
         return state
 
-    def _follow(self, conn: sa.Connection, state: _State) -> _State | None:
-        """Apply what changed; None when only reading everything anew can help."""
+    def _follow(self, conn: sa.Connection, state: _State) -> bool:
+        """Apply what changed; False as for :meth:`_followed`."""
         batch = Batch(conn)
         rows_of_buckets = batch.add(_counters, {}).rows
         now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
         moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
-        if any(new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()):
-            LOG.warning("change counters went back: was the database restored from a copy?")
-            return None
+        if moved.pop(buckets.EPOCH, None) is not None:
+            LOG.warning("the database has a new epoch: all of it is read anew")
+            return False
+        if state.counters.keys() - now.keys() or any(
+            new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
+        ):
+            LOG.warning("%s: change counters went back", _ANOTHER_HISTORY)
+            return False
         if moved.pop(buckets.NAMES, None) is not None:
             names = rows.read_names(conn)
             if any(
                 name in state.world.by_class for name in state.names.classes.keys() - names.classes.keys()
             ):
                 LOG.info("a resource class that is in use was renamed")
-                return None
+                return False
             state.names = names
             state.counters[buckets.NAMES] = now[buckets.NAMES][0]
         for bucket, (_, deletions) in moved.items():
@@ -128,44 +186,41 @@ class Model:
                 self._forget_deleted(conn, state, bucket)
         if moved:
             seen = {bucket: state.counters[bucket] for bucket in moved}
-            changed, used = rows.read_changed(batch, seen)
-            if len(changed) > 100 and len(changed) > _FULL_READ_SHARE * len(state.world):
-                return None
-            self._apply(conn, state, changed, rows.sum_up(used, state.names))
+            changed = rows.read_changed(batch, seen)
+            count = len(changed.providers)
+            if count > 100 and count > _FULL_READ_SHARE * len(state.world):
+                return False
+            self._apply(conn, state, changed)
+            for bucket in moved:
+                if state.fingerprint(bucket) != changed.fingerprints.get(bucket, _EMPTY):
+                    LOG.warning("%s: what did not change is not what was read before", _ANOTHER_HISTORY)
+                    return False
         for bucket, (counter, deletions) in moved.items():
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
         state.world.whole_trees()  # now, so that trees which do not fit together are found out here
-        return state
+        return True
 
-    def _apply(
-        self,
-        conn: sa.Connection,
-        state: _State,
-        changed: list[rows.Row],
-        used: dict[int, dict[str, int]],
-    ) -> None:
+    def _apply(self, conn: sa.Connection, state: _State, changed: rows.Changed) -> None:
         """Take up the changed providers; those of which only the usage changed with less reading."""
+        used = rows.sum_up(changed.used, state.names)
         described, usage = [], []
-        for row in changed:
+        for row in changed.providers:
+            _, described_seq = state.stamps.get(row.bucket, {}).get(row.id, _NEVER)
             known = state.world.providers.get(row.id)
-            if known is None or row.described_seq > state.counters[row.bucket] or not _same(row, known):
+            if known is None or row.described_seq != described_seq or not _same(row, known):
                 described.append(row)
             else:
                 usage.append((row, known))
-        for bucket, provider in rows.read_some(conn, described, state.names, self._shared):
-            state.world.put(provider)
-            state.members.setdefault(bucket, set()).add(provider.id)
+        for row, provider in rows.read_some(conn, described, state.names, self._shared):
+            state.put(row, provider)
         for row, known in usage:
             new = used.get(row.id, rows.NOTHING)
-            state.world.put(replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
+            state.put(row, replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
 
     def _forget_deleted(self, conn: sa.Connection, state: _State, bucket: int) -> None:
         query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
-        remaining = set(conn.execute(query).scalars())
-        for number in state.members.get(bucket, set()) - remaining:
-            state.world.remove(number)
-        state.members[bucket] = state.members.get(bucket, set()) & remaining
+        state.keep_only(bucket, set(conn.execute(query).scalars()))
 
 
 def _same(row: rows.Row, known: Provider) -> bool:

@@ -1,6 +1,7 @@
 """Reading providers, and all that belongs to them, out of the database."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from placement.model.world import Inventory, Provider
 
 _CHUNK: Final = 500
 _MOST_PAIRS: Final = 64  # of bucket and counter, in one statement
+_SUMMED_BITS: Final = (1 << 32) - 1  # of numbers of 64 bits, the sum of which SQLite could not hold
 
 _rp = resource_providers.c
 _own: sa.BindParameter[list[int]] = sa.bindparam("ids", expanding=True)
@@ -94,6 +96,21 @@ class Shared:
         return self._kept.setdefault(value, value)
 
 
+class Fingerprint(NamedTuple):
+    """Of the providers of a bucket, as of their last changes: how many, and the sum of their ``change_seq``.
+
+    As counters are random numbers, two states of a bucket with the same fingerprint are the same state.
+    """
+
+    providers: int
+    total: int
+
+    @classmethod
+    def of(cls, change_seqs: Collection[int]) -> "Fingerprint":
+        """What the database says of a bucket whose providers last changed so."""
+        return cls(len(change_seqs), sum([seq & _SUMMED_BITS for seq in change_seqs]))
+
+
 class Row(NamedTuple):
     """A provider's own row: what it is, and when it last changed (see :mod:`placement.db.buckets`)."""
 
@@ -109,11 +126,23 @@ class Row(NamedTuple):
     described_seq: int
 
 
-def read_changed(batch: Batch, seen: Mapping[int, int]) -> tuple[list[Row], Rows]:
+@dataclass(frozen=True)
+class Changed:
+    """What happened in some buckets.
+
+    ``used`` has provider id, number of a resource class, and sum of its usage;
+    ``fingerprints`` are of all that is in the buckets now.
+    """
+
+    providers: list[Row]
+    used: Rows
+    fingerprints: dict[int, Fingerprint]
+
+
+def read_changed(batch: Batch, seen: Mapping[int, int]) -> Changed:
     """The providers stamped with more than the counters seen in their buckets, and what is used of them.
 
     :param seen: counters by bucket, of the buckets of interest.
-    :return: rows of providers; and provider id, number of a resource class, and sum of its usage.
     """
     answers = []
     pairs = list(seen.items())
@@ -123,30 +152,43 @@ def read_changed(batch: Batch, seen: Mapping[int, int]) -> tuple[list[Row], Rows
         buckets, counters = zip(*chunk, strict=True)
         values = {**placed("bucket", buckets), **placed("seen", counters)}
         answers.append([batch.add(statement, values) for statement in _stamped(len(chunk))])
-    return (
-        [Row._make(row) for providers, _ in answers for row in providers.rows],
-        [row for _, used in answers for row in used.rows],
+    return Changed(
+        [Row._make(row) for providers, _, _ in answers for row in providers.rows],
+        [row for _, used, _ in answers for row in used.rows],
+        {
+            bucket: Fingerprint(count, int(total))
+            for _, _, fingerprints in answers
+            for bucket, count, total in fingerprints.rows
+        },
     )
 
 
 @lru_cache
-def _stamped(count: int) -> tuple[Prepared, Prepared]:
-    """What reads providers that were stamped since the counters seen in so many buckets, and their usage."""
-    pairs = zip(places("bucket", count, sa.Integer), places("seen", count, sa.BigInteger), strict=True)
+def _stamped(count: int) -> tuple[Prepared, Prepared, Prepared]:
+    """What reads of so many buckets: providers stamped since the counters seen, their usage, fingerprints."""
+    chosen = places("bucket", count, sa.Integer)
+    pairs = zip(chosen, places("seen", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > seen) for bucket, seen in pairs))
-    return Prepared(_providers.where(stamped)), Prepared(_used.join(resource_providers).where(stamped))
+    total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
+    return (
+        Prepared(_providers.where(stamped)),
+        Prepared(_used.join(resource_providers).where(stamped)),
+        Prepared(
+            sa.select(_rp.bucket, sa.func.count(), total).where(_rp.bucket.in_(chosen)).group_by(_rp.bucket)
+        ),
+    )
 
 
-def read_all(conn: sa.Connection, names: Names, shared: Shared) -> Iterator[tuple[int, Provider]]:
-    """Every provider, with the number of its change bucket."""
+def read_all(conn: sa.Connection, names: Names, shared: Shared) -> Iterator[tuple[Row, Provider]]:
+    """Every provider, with its own row."""
     rows = [Row._make(row) for row in conn.execute(_providers)]
     return _assemble(rows, {kind: conn.execute(query).all() for kind, query in _all.items()}, names, shared)
 
 
 def read_some(
     conn: sa.Connection, rows: Sequence[Row], names: Names, shared: Shared
-) -> Iterator[tuple[int, Provider]]:
-    """The providers of these rows, with the numbers of their change buckets."""
+) -> Iterator[tuple[Row, Provider]]:
+    """The providers of these rows, with the rows."""
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
         chosen = {"ids": [row.id for row in chunk]}
@@ -164,7 +206,7 @@ def sum_up(rows: Iterable[Any], names: Names) -> dict[int, dict[str, int]]:
 
 def _assemble(
     rows: Iterable[Row], parts: Mapping[str, Sequence[Any]], names: Names, shared: Shared
-) -> Iterator[tuple[int, Provider]]:
+) -> Iterator[tuple[Row, Provider]]:
     owned_inventories: dict[int, dict[str, Inventory]] = {}
     for provider_id, class_id, *values in parts["inventories"]:
         owned_inventories.setdefault(provider_id, {})[names.class_of[class_id]] = shared(Inventory(*values))
@@ -178,7 +220,7 @@ def _assemble(
     for row in rows:
         number = row.id
         yield (
-            row.bucket,
+            row,
             Provider(
                 id=number,
                 uuid=row.uuid,

@@ -76,6 +76,14 @@ class DatabaseServer(ABC):
         """The URL of a new copy of this server's database ``url``, to which nobody may be connected."""
 
     @abstractmethod
+    def backup(self, url: str) -> Path:
+        """A file with all that is in a database now."""
+
+    @abstractmethod
+    def restore(self, url: str, backup: Path) -> None:
+        """Make a database what it was when the backup was made, while others are connected to it."""
+
+    @abstractmethod
     def drop_database(self, url: str) -> None:
         """Remove a database, and whoever is connected to it."""
 

@@ -86,6 +86,26 @@ class MariaDB(ProcessServer):
                 cursor.execute(f"INSERT INTO `{table}` SELECT * FROM `{source}`.`{table}`")
         return copy
 
+    def backup(self, url: str) -> Path:
+        path = self.folder / f"{self._new_name()}.backup"
+        self._run(*self._client("mariadb-dump", url), "--single-transaction", f"--result-file={path}")
+        return path
+
+    def restore(self, url: str, backup: Path) -> None:
+        self._run(*self._client("mariadb", url), f"--execute=source {backup}")
+
+    def _client(self, name: str, url: str) -> Sequence[str | Path]:
+        """A program that is connected to the database."""
+        return [
+            program(name, "mariadb-client"),
+            "--no-defaults",
+            "--host=127.0.0.1",
+            f"--port={self.port}",
+            "--user=root",
+            "--skip-ssl",
+            str(make_url(url).database),
+        ]
+
     def drop_database(self, url: str) -> None:
         name = make_url(url).database
         with self._connect() as connection, connection.cursor() as cursor:

@@ -23,13 +23,13 @@ class PostgreSQL(ProcessServer):
 
     def __init__(self, *, durable: bool) -> None:
         super().__init__(durable=durable)
-        newest_first = sorted(
+        self._folders = sorted(
             Path("/usr/lib/postgresql").glob("*/bin"),
             key=lambda path: path.parent.name.zfill(4),
             reverse=True,
         )
-        self._initdb = program("initdb", "postgresql", folders=newest_first)
-        self._postgres = program("postgres", "postgresql", folders=newest_first)
+        self._initdb = program("initdb", "postgresql", folders=self._folders)
+        self._postgres = program("postgres", "postgresql", folders=self._folders)
 
     def _initialise(self) -> None:
         self._run(
@@ -68,6 +68,20 @@ class PostgreSQL(ProcessServer):
 
     def clone(self, url: str) -> str:
         return self._create(str(make_url(url).database))
+
+    def backup(self, url: str) -> Path:
+        path = self.folder / f"{self._new_name()}.backup"
+        self._run(*self._client("pg_dump", url), "--format=custom", f"--file={path}")
+        return path
+
+    def restore(self, url: str, backup: Path) -> None:
+        self._run(*self._client("pg_restore", url), "--clean", "--single-transaction", backup)
+
+    def _client(self, name: str, url: str) -> Sequence[str | Path]:
+        """A program of the same version, connected to the database."""
+        database = make_url(url).database
+        connection = f"host=127.0.0.1 port={self.port} user={_OWNER} dbname={database}"
+        return [program(name, "postgresql-client", folders=self._folders), f"--dbname={connection}"]
 
     def drop_database(self, url: str) -> None:
         name = sql.Identifier(str(make_url(url).database))

@@ -30,13 +30,25 @@ class SQLite(DatabaseServer):
 
     def clone(self, url: str) -> str:
         copy = self.fresh_database()
-        with closing(sqlite3.connect(_path(url))) as source, closing(sqlite3.connect(_path(copy))) as target:
-            source.backup(target)
+        _copy(_path(url), _path(copy))
         return copy
+
+    def backup(self, url: str) -> Path:
+        path = self.folder / f"{self._new_name()}.backup"
+        _copy(_path(url), str(path))
+        return path
+
+    def restore(self, url: str, backup: Path) -> None:
+        _copy(str(backup), _path(url))
 
     def drop_database(self, url: str) -> None:
         for suffix in ("", "-wal", "-shm", "-journal"):
             Path(f"{_path(url)}{suffix}").unlink(missing_ok=True)
+
+
+def _copy(path: str, to: str) -> None:
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
 
 
 def _path(url: str) -> str:

@@ -56,6 +56,19 @@ def test_a_clone_changes_apart_from_its_source(database_server: DatabaseServer, 
     database_server.drop_database(clone)
 
 
+def test_a_restored_database_is_what_it_was_and_whoever_was_connected_sees_it(
+    database_server: DatabaseServer, url: str
+) -> None:
+    backup = database_server.backup(url)
+    _run(url, "INSERT INTO parents VALUES (2)")
+    user = sa.create_engine(url, isolation_level="AUTOCOMMIT").connect()
+    query = "SELECT id FROM parents ORDER BY id"
+    assert [tuple(row) for row in user.exec_driver_sql(query)] == [(1,), (2,)]
+    database_server.restore(url, backup)
+    assert [tuple(row) for row in user.exec_driver_sql(query)] == [(1,)]
+    user.close()
+
+
 def test_a_database_in_use_can_be_dropped(database_server: DatabaseServer, url: str) -> None:
     clone = database_server.clone(url)
     user = sa.create_engine(clone, poolclass=sa.NullPool).connect()

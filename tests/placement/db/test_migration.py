@@ -64,6 +64,34 @@ def test_an_upgrade_keeps_allocations_and_makes_room_for_more_consumers(blank_da
     engine.dispose()
 
 
+def test_an_upgrade_from_0002_makes_the_epoch_and_keeps_the_counters(blank_database_url: str) -> None:
+    migration.upgrade(blank_database_url, "0002")
+    engine = sa.create_engine(blank_database_url)
+    counters = sa.select(change_buckets.c.id, change_buckets.c.counter)
+    with engine.begin() as conn:
+        conn.execute(sa.delete(change_buckets).where(change_buckets.c.id == buckets.EPOCH))  # as 0002 was
+        conn.execute(sa.update(change_buckets).values(counter=10 * change_buckets.c.id, deletions=3))
+        before = {row.id: row.counter for row in conn.execute(counters)}
+    migration.upgrade(blank_database_url)
+    with engine.connect() as conn:
+        after = {row.id: row.counter for row in conn.execute(counters)}
+    assert after.pop(buckets.EPOCH) > 0
+    assert after == before
+    engine.dispose()
+
+
+def test_an_upgrade_renews_the_epoch_and_one_that_changes_nothing_does_not(blank_database_url: str) -> None:
+    engine = sa.create_engine(blank_database_url)
+    query = sa.select(change_buckets.c.counter).where(change_buckets.c.id == buckets.EPOCH)
+    epochs = []
+    for revision in ("0001", "0002", "head", "head"):
+        migration.upgrade(blank_database_url, revision)
+        with engine.connect() as conn:
+            epochs.append(conn.execute(query).scalar_one())
+    engine.dispose()
+    assert 0 < epochs[0] < epochs[1] < epochs[2] == epochs[3]
+
+
 def test_processes_that_upgrade_an_empty_database_at_once_all_succeed(blank_database_url: str) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=migration.upgrade, args=(blank_database_url,)) for _ in range(4)]

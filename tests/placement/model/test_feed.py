@@ -1,18 +1,24 @@
 """The read model follows the database: every change, made by whomever, and nothing but changes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from placement.db import buckets
+from placement.db.buckets import bucket_of
 from placement.db.database import Database, Transaction
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import feed
 from placement.model.feed import Model
-from placement.store import aggregates, classes, inventories, providers, traits
+from placement.store import aggregates, allocations, classes, inventories, providers, traits
+from placement.store.claims import Claim
+from placement.store.consumers import Owner
 from placement.store.inventories import Values
+from tests.databases import DatabaseServer
 
 HOST = "00000001-0000-4000-8000-000000000000"
 CHILD = "00000002-0000-4000-8000-000000000000"
@@ -160,6 +166,58 @@ def test_a_model_whose_trees_do_not_fit_together_is_read_anew(writer: Database, 
     assert names(model) == {HOST: "host", CHILD: "child"}
     with model.fresh() as view:
         assert [len(tree.members) for tree in view.world.whole_trees().values()] == [2]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """By how much the counters go up at the next changes."""
+    steps: list[int] = []
+    monkeypatch.setattr(buckets, "step", lambda: steps.pop(0))
+    return steps
+
+
+def in_bucket_of(uuid: str, count: int) -> list[str]:
+    """Uuids of other providers of the same bucket."""
+    others = (f"{number:08d}-0000-4000-8000-0000000000aa" for number in range(100_000))
+    return list(islice((each for each in others if bucket_of(each) == bucket_of(uuid)), count))
+
+
+@pytest.mark.parametrize("lost", ["a change", "a creation", "a description under a later usage"])
+def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
+    writer: Database,
+    model: Model,
+    database_server: DatabaseServer,
+    database_url: str,
+    lost: str,
+    steps: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The one bucket comes to more than was seen, and what was lost was not stamped again."""
+    other, new = in_bucket_of(HOST, 2)
+    steps += [5] * 4
+    create(writer)
+    create(writer, other, "other")
+    for uuid in (HOST, other):
+        writer.write(lambda tx, uuid=uuid: inventories.add(tx, uuid, "VCPU", FOUR))  # type: ignore[misc]
+    backup = database_server.backup(database_url)
+    steps += [5]
+    if lost == "a creation":
+        create(writer, new, "new")
+    else:
+        eight = replace(FOUR, total=8)
+        writer.write(lambda tx: inventories.change(tx, HOST, 1, "VCPU", eight))
+    with model.fresh() as view:
+        before = {each.uuid: dict(each.inventories) for each in view.world}
+    database_server.restore(database_url, backup)
+    steps += [20]
+    claimed = HOST if lost == "a description under a later usage" else other
+    claim = Claim(CHILD, {claimed: {"VCPU": 1}}, None, Owner("project", "user", None))
+    writer.write(lambda tx: allocations.replace(tx, [claim]))
+    with model.fresh() as view:
+        shown = {each.uuid: (each.inventories["VCPU"].total, each.used.get("VCPU")) for each in view.world}
+    assert shown == {HOST: (4, None), other: (4, None)} | {claimed: (4, 1)}
+    assert before.keys() == {HOST, other} | ({new} if lost == "a creation" else set())
+    assert "does not go on from where it was" in caplog.text or lost == "a description under a later usage"
 
 
 def test_a_database_restored_from_an_older_copy_is_read_anew(writer: Database, model: Model) -> None:

@@ -1,0 +1,19 @@
+"""One more change counter: that of the epoch, by which all workers read everything anew."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+_BUCKETS = sa.table("change_buckets", sa.column("id"), sa.column("counter"), sa.column("deletions"))
+_EPOCH = 258
+
+
+def upgrade() -> None:
+    bind = op.get_bind()
+    # It is there already where a program of this version went to an older revision first.
+    if bind.execute(sa.select(_BUCKETS.c.id).where(_BUCKETS.c.id == _EPOCH)).first() is None:
+        bind.execute(sa.insert(_BUCKETS).values(id=_EPOCH, counter=0, deletions=0))

@@ -1,0 +1,150 @@
+"""A database that went back in time under running workers: none of them tells or writes what is gone."""
+
+import pytest
+
+from placement.db import buckets
+from placement.db.database import Database
+from tests.databases import DatabaseServer
+from tests.placement.running import Admin, application
+
+HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)]
+
+
+@pytest.fixture
+def workers(database_url: str) -> list[Admin]:
+    """Two workers, which know three hosts of 60 VCPU; the first also knows what is used of them."""
+    workers = [Admin(application(database_url)) for _ in range(2)]
+    for uuid in HOSTS:
+        assert workers[0]("POST", "/resource_providers", json={"name": uuid, "uuid": uuid}).status_code == 200
+        put_inventories(workers[0], uuid, 0, VCPU=60)
+    for worker in workers:
+        assert used(worker) == [0, 0, 0]
+    return workers
+
+
+def put_inventories(worker: Admin, uuid: str, generation: int, **totals: int) -> int:
+    inventories = {name: {"total": total} for name, total in totals.items()}
+    body = {"resource_provider_generation": generation, "inventories": inventories}
+    return worker("PUT", f"/resource_providers/{uuid}/inventories", json=body).status_code
+
+
+def claim(worker: Admin, number: int, host: str, amount: int = 30) -> None:
+    body = {
+        "allocations": {host: {"resources": {"VCPU": amount}}},
+        "consumer_generation": None,
+        "project_id": "project",
+        "user_id": "user",
+        "consumer_type": "INSTANCE",
+    }
+    answer = worker("PUT", f"/allocations/{number:08d}-0000-4000-8000-00000000c0de", json=body)
+    assert answer.status_code == 204, answer.text
+
+
+def used(worker: Admin) -> list[int]:
+    """How much VCPU is used of each host."""
+    answers = [worker("GET", f"/resource_providers/{uuid}/usages").json for uuid in HOSTS]
+    return [answer["usages"]["VCPU"] for answer in answers if answer]
+
+
+def inventories(worker: Admin, uuid: str) -> dict[str, int]:
+    answer = worker("GET", f"/resource_providers/{uuid}/inventories").json
+    return {name: each["total"] for name, each in (answer or {})["inventories"].items()}
+
+
+def test_usage_that_others_have_brought_to_as_many_changes_is_not_mistaken(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str
+) -> None:
+    first, second = workers
+    backup = database_server.backup(database_url)
+    claim(first, 1, HOSTS[0])
+    assert used(first) == [30, 0, 0]
+    database_server.restore(database_url, backup)
+    claim(second, 2, HOSTS[1])
+    assert used(second) == [0, 30, 0]
+    assert used(first) == [0, 30, 0]
+    claim(second, 3, HOSTS[1])
+    assert used(first) == [0, 60, 0]
+
+
+@pytest.mark.parametrize("changes", [1, 2, 3])
+def test_a_bucket_that_others_have_brought_beyond_what_was_seen_is_read_anew(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str, changes: int
+) -> None:
+    first, second = workers
+    twin = next(
+        uuid
+        for uuid in (f"{number:08d}-0000-4000-8000-0000000000aa" for number in range(10_000))
+        if buckets.bucket_of(uuid) == buckets.bucket_of(HOSTS[0])
+    )
+    first("POST", "/resource_providers", json={"name": "twin", "uuid": twin})
+    put_inventories(first, twin, 0, VCPU=60)
+    backup = database_server.backup(database_url)
+    claim(first, 1, HOSTS[0])
+    put_inventories(first, twin, 1, VCPU=40, DISK_GB=1)
+    assert used(first) == [30, 0, 0]
+    assert inventories(first, twin) == {"VCPU": 40, "DISK_GB": 1}
+    database_server.restore(database_url, backup)
+    for number in range(changes):
+        claim(second, 10 + number, twin, amount=1)
+    assert used(first) == [0, 0, 0]
+    assert inventories(first, twin) == {"VCPU": 60}
+
+
+def test_a_name_is_not_stored_under_the_number_that_it_had(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str
+) -> None:
+    first, second = workers
+    backup = database_server.backup(database_url)
+    assert first("PUT", "/resource_classes/CUSTOM_GOLD").status_code == 201
+    assert put_inventories(first, HOSTS[0], 1, CUSTOM_GOLD=7) == 200
+    assert inventories(first, HOSTS[0]) == {"CUSTOM_GOLD": 7}
+    database_server.restore(database_url, backup)
+    assert second("PUT", "/resource_classes/CUSTOM_LEAD").status_code == 201
+    assert put_inventories(first, HOSTS[0], 1, CUSTOM_GOLD=7) == 400
+    assert second("PUT", "/resource_classes/CUSTOM_GOLD").status_code == 201
+    assert put_inventories(first, HOSTS[0], 1, CUSTOM_GOLD=7) == 200
+    assert put_inventories(first, HOSTS[1], 1, CUSTOM_LEAD=8) == 200
+    for worker in workers:
+        assert inventories(worker, HOSTS[0]) == {"CUSTOM_GOLD": 7}
+        assert inventories(worker, HOSTS[1]) == {"CUSTOM_LEAD": 8}
+
+
+def test_names_that_are_gone_are_not_listed(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str
+) -> None:
+    first, second = workers
+    backup = database_server.backup(database_url)
+    assert first("PUT", "/traits/CUSTOM_GONE").status_code == 201
+    assert first("GET", "/traits/CUSTOM_GONE").status_code == 204
+    database_server.restore(database_url, backup)
+    assert second("PUT", "/traits/CUSTOM_NEW").status_code == 201
+    assert first("GET", "/traits/CUSTOM_GONE").status_code == 404
+    assert first("GET", "/traits/CUSTOM_NEW").status_code == 204
+
+
+def test_names_of_this_version_that_a_backup_lacks_are_made_again(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str
+) -> None:
+    first, _ = workers
+    assert first("DELETE", f"/resource_providers/{HOSTS[0]}/inventories").status_code == 204
+    old = Database(database_url)
+    old.write(lambda tx: tx.conn.exec_driver_sql("DELETE FROM resource_classes WHERE name = 'LLC'").close())
+    old.close()
+    backup = database_server.backup(database_url)
+    assert put_inventories(first, HOSTS[0], 2, VCPU=1) == 200
+    assert inventories(first, HOSTS[0]) == {"VCPU": 1}
+    database_server.restore(database_url, backup)
+    assert inventories(first, HOSTS[0]) == {}  # by which it notices
+    assert put_inventories(first, HOSTS[0], 2, LLC=11) == 200
+
+
+def test_a_new_epoch_makes_every_worker_read_what_was_changed_behind_its_back(
+    workers: list[Admin], database_url: str
+) -> None:
+    behind = Database(database_url)
+    behind.write(lambda tx: tx.conn.exec_driver_sql("UPDATE inventories SET total = 99").close())
+    assert inventories(workers[0], HOSTS[0]) == {"VCPU": 60}  # nobody told
+    behind.write(lambda tx: tx.renew_epoch())
+    for worker in workers:
+        assert inventories(worker, HOSTS[0]) == {"VCPU": 99}
+    behind.close()
