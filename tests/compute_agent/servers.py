@@ -8,7 +8,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.benchmark.reference import install
+from benchmarks.reference import install
 from tests.databases.process import free_port
 
 CHECKOUT = Path(__file__).parents[2]

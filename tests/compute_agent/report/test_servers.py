@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.reference import ReferenceMissing
 from compute_agent import conf as agent_conf
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
@@ -16,7 +17,6 @@ from compute_agent.report.errors import ConflictError
 from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
 from compute_agent.report.reshape import Infeasible
 from compute_agent.report.rooms import Place
-from tests.benchmark.reference import ReferenceMissing
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.servers import running
 

@@ -1,0 +1,235 @@
+"""What an agent costs: CPU time and memory beside many guests, a reconcile without changes, a start.
+
+    python -m benchmarks.agent_cost                      # 100 guests for a minute, each kind of sampling
+    python -m benchmarks.agent_cost --guests 10 --seconds 5
+    python -m benchmarks.agent_cost --config more.ini    # with these sections in place of those below
+
+Guests are processes that sleep, started by the agent, each on what it claimed. The agent is the installed
+one, with a service beside it; its CPU time is that of all its threads in user and kernel mode
+(/proc/PID/stat), and so it hardly depends on what else the machine does, as times on the clock do. Reconciles
+and starts are measured with an agent in this process, which asks nobody else meanwhile: CPU time of the whole
+process, and time on the clock.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from compute_agent import conf as agent_conf
+from compute_agent.daemon.protocol import ask
+from compute_agent.daemon.service import Agent
+from compute_agent.drivers.base import GuestSettings
+from compute_agent.pipeline.events import Reconcile, StartGuest
+from tests.demo.system import System
+
+TICKS = os.sysconf("SC_CLK_TCK")
+AGENT = "compute-agent"
+
+SAMPLINGS = {
+    "no watermarks": "",
+    "watermarks for CPU and memory": """
+[watermark:cpu]
+metric = cpu_usage
+throttle_up = 90%
+throttle_down = 95%
+evict = 99%
+mode = preview
+
+[watermark:memory]
+metric = memory_usage
+evict = 99%
+mode = preview
+""",
+}
+"""Sections of the agent's ini file. A round of the watermarks is made each second."""
+
+GOALS = (
+    "goals: 1 % of a core, 100 MB (100 guests); 20 ms a reconcile (200 guests); 50 ms from start to pinned"
+)
+
+
+@dataclass
+class Cost:
+    """Of a running agent, over ``seconds``."""
+
+    sampling: str
+    guests: int
+    seconds: float
+    cpu_percent: float
+    resident_mb: float
+    threads: int
+
+
+@dataclass
+class Times:
+    """Milliseconds: CPU time and time on the clock, medians and the worst."""
+
+    guests: int
+    cpu: float
+    cpu_worst: float
+    clock: float
+    clock_worst: float
+
+    def text(self) -> str:
+        """The times in words."""
+        return (
+            f"{self.guests} guests: {self.cpu} ms of CPU time (worst {self.cpu_worst}),"
+            f" {self.clock} ms on the clock (worst {self.clock_worst})"
+        )
+
+
+def cpu_seconds(pid):
+    """Of all threads of a process, those that ended too."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def status(pid, name):
+    """A number of /proc/PID/status."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise ValueError(f"/proc/{pid}/status has no {name}")
+
+
+def compute_options():
+    """Two CPUs of this machine, one to own and one to share; room for all guests."""
+    dedicated, shared = sorted(os.sched_getaffinity(0))[:2]
+    sets = f"cpu_dedicated_set = {dedicated}\ncpu_shared_set = {shared}"
+    return f"{sets}\n\n[DEFAULT]\ncpu_allocation_ratio = 1000"
+
+
+def running(sampling, sections, guests, seconds):
+    """The cost of an agent with so many guests."""
+    with System() as system:
+        system.configure_service()
+        system.manage("db", "sync")
+        system.start_service(workers=1)
+        system.configure_agent(compute_options())
+        with system.agent_ini.open("a") as ini:
+            ini.write(sections)
+        system.start_agent()
+        zone = _zone_with(system, "VCPU")
+        for _ in range(guests):
+            consumer = str(uuid.uuid4())
+            body = {
+                "allocations": {zone: {"resources": {"VCPU": 1}}},
+                "project_id": "p",
+                "user_id": "u",
+                "consumer_generation": None,
+                "consumer_type": "INSTANCE",
+            }
+            system.call("PUT", f"/allocations/{consumer}", body=body)
+            ask(
+                system.folder / "agent" / "agent.sock",
+                "guest.run",
+                {"uuid": consumer, "command": ["sleep", "1000000"]},
+            )
+        pid = system.processes[AGENT].pid
+        time.sleep(min(seconds, 5))  # what the starts left to do is done
+        used, since = cpu_seconds(pid), time.monotonic()
+        time.sleep(seconds)
+        elapsed = time.monotonic() - since
+        percent = (cpu_seconds(pid) - used) / elapsed * 100
+        return Cost(
+            sampling,
+            guests,
+            round(elapsed, 1),
+            round(percent, 2),
+            round(status(pid, "VmRSS") / 1024, 1),
+            status(pid, "Threads"),
+        )
+
+
+def _zone_with(system, resource_class):
+    for provider in system.providers():
+        path = f"/resource_providers/{provider['uuid']}/inventories"
+        if resource_class in system.call("GET", path)["inventories"]:
+            return provider["uuid"]
+    raise LookupError(f"nobody offers {resource_class}")
+
+
+def here(guests, rounds):
+    """Starts of so many guests, and reconciles of all of them, by an agent in this process."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        ini = Path(folder) / "agent.ini"
+        ini.write_text(
+            f"[compute]\n{compute_options()}\nstate_path = {folder}/state\n"
+            "[placement]\nauth_type = none\nendpoint = http://127.0.0.1:9\n[guests]\ndriver = process\n"
+        )
+        agent = Agent(lambda: agent_conf.load([], [str(ini)]))
+        pipeline = agent.pipeline
+        pipeline.start({})
+        stack.callback(pipeline.stop)
+        zone = next(node.uuid for node in pipeline.world.tree.nodes if "VCPU" in node.inventories)
+        starts = []
+        for _ in range(guests):
+            consumer = str(uuid.uuid4())
+            event = StartGuest(
+                consumer, consumer, GuestSettings(), ("sleep", "1000000"), {zone: {"VCPU": 1}}, 0.0
+            )
+            starts.append(_timed(lambda event=event: pipeline.submit(event).result()))
+        for guest in agent.driver.guests():
+            stack.callback(agent.driver.stop, guest, 1)
+        reconciles = [_timed(lambda: pipeline.submit(Reconcile()).result()) for _ in range(rounds)]
+        return _times(guests, starts), _times(guests, reconciles)
+
+
+def _timed(action):
+    clock, cpu = time.monotonic(), time.process_time()
+    action()
+    return (time.process_time() - cpu) * 1000, (time.monotonic() - clock) * 1000
+
+
+def _times(guests, pairs):
+    cpu, clock = zip(*pairs, strict=True)
+    values = (statistics.median(cpu), max(cpu), statistics.median(clock), max(clock))
+    return Times(guests, *(round(value, 2) for value in values))
+
+
+def main() -> int:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--guests", type=int, default=100)
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long each kind of sampling is watched"
+    )
+    parser.add_argument("--rounds", type=int, default=30, help="reconciles of twice as many guests")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="sections for the agent's ini file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers there")
+    args = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        parser.error("two CPUs are needed")
+    samplings = SAMPLINGS if args.config is None else {args.config.name: args.config.read_text()}
+    starts, reconciles = here(2 * args.guests, args.rounds)
+    print(f"start until pinned and saved: {starts.text()}\nreconcile without changes: {reconciles.text()}")
+    costs = []
+    for sampling, sections in samplings.items():
+        cost = running(sampling, sections, args.guests, args.seconds)
+        costs.append(cost)
+        print(
+            f"{sampling}: {cost.guests} guests for {cost.seconds} s: {cost.cpu_percent} % of a core,"
+            f" {cost.resident_mb} MB, {cost.threads} threads",
+            flush=True,
+        )
+    print(GOALS)
+    if args.json:
+        report = {
+            "starts": asdict(starts),
+            "reconciles": asdict(reconciles),
+            "running": list(map(asdict, costs)),
+        }
+        args.json.write_text(json.dumps(report, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

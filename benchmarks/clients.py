@@ -1,0 +1,269 @@
+"""Clients that are processes of their own, each with one persistent connection.
+
+A client does as little as a client can: requests are made up before the clock
+starts, and answers are parsed only where the next request depends on them. Its
+CPU time is measured, so that what the clients take from the machine is known.
+"""
+
+import json
+import multiprocessing
+import random
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from benchmarks.http import Connection, NoAnswer, Refused
+from benchmarks.worlds import Provider
+
+_OWNER: Final = {
+    "project_id": "project",
+    "user_id": "user",
+    "consumer_generation": None,
+    "consumer_type": "INSTANCE",
+}
+FLAT_GUEST: Final = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 1}
+_MADE_UP: Final = 4000  # claims a client prepares before it starts
+_ATTEMPTS: Final = 20
+_DATABASE_ERROR: Final = re.compile(r"\(\w+\.\w+\) [^\n\[]{1,80}")
+_QUOTED: Final = re.compile(r"'[^']*'")
+
+
+@dataclass
+class Work:
+    """What one client did: answers by their status, seconds (by the clock, of its CPU), consumers it made."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    consumers: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        """How many answers were successes."""
+        return sum(count for status, count in self.answers.items() if status.startswith("2"))
+
+    @property
+    def rate(self) -> float:
+        """Successes per second."""
+        return self.done / self.seconds if self.seconds else 0.0
+
+
+@dataclass
+class Tally:
+    """What all clients of one side did in all repeats."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def add(self, work: Sequence[Work]) -> None:
+        """Count what the clients did at the same time."""
+        self.answers += sum((each.answers for each in work), Counter())
+        self.seconds += max(each.seconds for each in work)
+        self.cpu_seconds += sum(each.cpu_seconds for each in work)
+
+    @property
+    def done(self) -> int:
+        """How many answers were successes."""
+        return sum(count for status, count in self.answers.items() if status.startswith("2"))
+
+    def shown(self) -> dict[str, Any]:
+        """For the notes of a result."""
+        done = self.done
+        return {
+            "answers": {status: count for status, count in self.answers.items() if count},
+            "client CPU ms for each": round(1000 * self.cpu_seconds / done, 2) if done else None,
+            "clients' share of one CPU": round(self.cpu_seconds / self.seconds, 2) if self.seconds else None,
+        }
+
+
+class Clients:
+    """A number of client processes; use as a context manager."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork"))
+
+    def __enter__(self) -> "Clients":
+        list(self._pool.map(time.sleep, [0.02] * self.count))  # all processes are there
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown()
+
+    def warm_up(self, port: int) -> None:
+        """Let every client ask for something small, so that all workers are likely to have answered."""
+        self._all(_warm_up, [(port,)] * self.count)
+
+    def claim(
+        self, port: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int] = FLAT_GUEST
+    ) -> list[Work]:
+        """Let every client claim on random ones of the hosts for so many seconds."""
+        return [future.result() for future in self.begin_claims(port, hosts, seconds, resources)]
+
+    def begin_claims(
+        self, port: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int]
+    ) -> "list[Future[Work]]":
+        """As :meth:`claim`, without waiting for the end."""
+        return [self._pool.submit(_claim, port, seed, hosts, seconds, resources) for seed in self._seeds()]
+
+    def schedule(self, port: int, queries: Sequence[str], seconds: float) -> list[Work]:
+        """Let every client put a random query and claim a random one of the candidates, again and again."""
+        return self._all(_schedule, [(port, seed, queries, seconds) for seed in self._seeds()])
+
+    def release(self, port: int, consumers: Sequence[str]) -> list[Work]:
+        """Share out the consumers among the clients, who give back what these hold."""
+        return self._all(_release, [(port, consumers[n :: self.count]) for n in range(self.count)])
+
+    def load(self, port: int, trees: Sequence[Sequence[Provider]]) -> list[Work]:
+        """Share out the trees among the clients, who make them as compute hosts do."""
+        return self._all(_load, [(port, trees[n :: self.count]) for n in range(self.count)])
+
+    def _seeds(self) -> list[int]:
+        return [random.getrandbits(32) for _ in range(self.count)]
+
+    def _all(self, call: Callable[..., Work], arguments: Sequence[tuple[Any, ...]]) -> list[Work]:
+        return [future.result() for future in [self._pool.submit(call, *each) for each in arguments]]
+
+
+class _Timed:
+    """Counts the answers of one client and stops its clocks."""
+
+    def __init__(self, port: int, seconds: float) -> None:
+        self.work = Work()
+        self.connection = Connection(port)
+        self.connection.expect("GET", "/")  # connected
+        self._began, self._cpu = time.perf_counter(), time.process_time()
+        self._until = self._began + seconds
+
+    def running(self) -> Iterator[None]:
+        """Once for every round that begins before the time is over."""
+        while time.perf_counter() < self._until:
+            yield
+
+    def send(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
+        """The body of a success; anything else is counted only."""
+        try:
+            status, answer = self.connection.send(method, path, body)
+        except NoAnswer as error:
+            self.work.answers[str(error).rpartition(": ")[2]] += 1
+            return None
+        self.work.answers[_kind(status, answer)] += 1
+        return answer if status < 300 else None
+
+    def insist(self, method: str, path: str, body: bytes) -> bytes:
+        """The body of a success, after as many attempts as it takes.
+
+        :raises Refused: when it takes too many.
+        """
+        for _ in range(_ATTEMPTS):
+            answer = self.send(method, path, body)
+            if answer is not None:
+                return answer
+            time.sleep(random.uniform(0, 0.05))  # not again at the same time as the others
+        raise Refused(f"{method} {path}: no success in {_ATTEMPTS} attempts: {dict(self.work.answers)}")
+
+    def end(self) -> Work:
+        """Stop the clocks."""
+        self.work.seconds = time.perf_counter() - self._began
+        self.work.cpu_seconds = time.process_time() - self._cpu
+        self.connection.close()
+        return self.work
+
+
+def _kind(status: int, answer: bytes) -> str:
+    """The status, and of errors the database error they quote, or the last sentence of their first line."""
+    if status < 400:
+        return str(status)
+    try:
+        detail = json.loads(answer)["errors"][0]["detail"].strip()
+        if cause := _DATABASE_ERROR.search(detail):
+            return f"{status} {cause[0].strip()}"
+        return f"{status} {_QUOTED.sub('...', detail.splitlines()[0]).rpartition('. ')[2]}"
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return str(status)
+
+
+def _warm_up(port: int) -> Work:
+    timed = _Timed(port, 0.3)
+    for _ in timed.running():
+        timed.send("GET", "/allocation_candidates?resources=VCPU:1&limit=1")
+    return timed.end()
+
+
+def _claim(port: int, seed: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int]) -> Work:
+    rng = random.Random(seed)
+    bodies = {
+        host: orjson.dumps({"allocations": {host: {"resources": resources}}, **_OWNER}) for host in hosts
+    }
+    made_up = [
+        (str(uuid.UUID(int=rng.getrandbits(128), version=4)), bodies[rng.choice(hosts)])
+        for _ in range(_MADE_UP)
+    ]
+    timed = _Timed(port, seconds)
+    for _, (consumer, body) in zip(timed.running(), made_up, strict=False):
+        if timed.send("PUT", f"/allocations/{consumer}", body) is not None:
+            timed.work.consumers.append(consumer)
+    return timed.end()
+
+
+def _schedule(port: int, seed: int, queries: Sequence[str], seconds: float) -> Work:
+    rng = random.Random(seed)
+    timed = _Timed(port, seconds)
+    asked = 0
+    for _ in timed.running():
+        answer = timed.send("GET", rng.choice(queries))
+        if answer is None:
+            continue
+        asked += 1
+        requests = orjson.loads(answer)["allocation_requests"]
+        if not requests:
+            timed.work.answers["no candidates"] += 1
+            continue
+        consumer = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+        body = orjson.dumps({**rng.choice(requests), **_OWNER})
+        if timed.send("PUT", f"/allocations/{consumer}", body) is not None:
+            timed.work.consumers.append(consumer)
+    work = timed.end()
+    work.answers["200"] -= asked  # a scheduling is done when its claim is
+    return work
+
+
+def _release(port: int, consumers: Sequence[str]) -> Work:
+    timed = _Timed(port, 0)
+    for consumer in consumers:
+        timed.send("DELETE", f"/allocations/{consumer}")
+    return timed.end()
+
+
+def _load(port: int, trees: Sequence[Sequence[Provider]]) -> Work:
+    timed = _Timed(port, 0)
+    for tree in trees:
+        for provider in tree:
+            _make(timed, provider)
+    return timed.end()
+
+
+def _make(timed: _Timed, provider: Provider) -> None:
+    """One resource provider with all that belongs to it; each step answers with the next generation."""
+    place = f"/resource_providers/{provider.uuid}"
+    made = {"name": provider.name, "uuid": provider.uuid, "parent_provider_uuid": provider.parent}
+    answer = timed.insist("POST", "/resource_providers", orjson.dumps(made))
+    generation = orjson.loads(answer)["generation"]
+    steps = (
+        ("inventories", provider.inventories),
+        ("traits", provider.traits),
+        ("aggregates", provider.aggregates),
+    )
+    for what, content in steps:
+        if content:
+            body = orjson.dumps({"resource_provider_generation": generation, what: content})
+            answer = timed.insist("PUT", f"{place}/{what}", body)
+            generation = orjson.loads(answer)["resource_provider_generation"]

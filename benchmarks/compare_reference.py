@@ -1,0 +1,167 @@
+"""Measures this service beside OpenStack Placement, and how it grows."""
+
+import argparse
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import growth, loading, reading, table, writing
+from benchmarks.http import NoAnswer, Refused
+from benchmarks.measure import LEAST_REPEATS, Result
+from benchmarks.queries import SCHEDULING
+from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
+from benchmarks.servers import OpenStack, Ours, Service, ServiceFailed
+from benchmarks.worlds import WORLDS
+from tests import databases
+from tests.databases import DatabaseServer, ServerMissing
+
+PARTS: Final = ("queries", "claims", "schedulings", "growth")
+_QUICK_SCALE: Final = 0.02
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.compare_reference", description=__doc__)
+    top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
+    top.add_argument("--worlds", type=_names(WORLDS), default=tuple(WORLDS), help=f"of {','.join(WORLDS)}")
+    top.add_argument("--parts", type=_names(PARTS), default=PARTS, help=f"of {','.join(PARTS)}")
+    top.add_argument("--scale", type=float, default=1.0, help="size of the worlds; 1 is 1,000 hosts")
+    top.add_argument(
+        "--growth", type=_numbers, default=growth.HOSTS, help="numbers of hosts; default: %(default)s"
+    )
+    top.add_argument("--workers", type=int, default=2, help="of each service; default: %(default)s")
+    top.add_argument("--threads", type=int, default=4, help="of each worker; default: %(default)s")
+    top.add_argument("--repeats", type=int, default=LEAST_REPEATS, help="default: %(default)s")
+    top.add_argument("--seconds", type=float, default=2.0, help="length of each repeat of writing")
+    top.add_argument("--patience", type=float, default=60.0, help="seconds to wait for an answer")
+    top.add_argument("--quick", action="store_true", help="20 hosts and short repeats: does it work at all?")
+    top.add_argument("--no-reference", action="store_true", help="measure this service only")
+    top.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
+    return top
+
+
+def _names(known: Iterable[str]) -> Any:
+    def parse(text: str) -> tuple[str, ...]:
+        for name in (names := tuple(text.split(","))):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; 0 unless something that is ours did not work."""
+    options = parser().parse_args(arguments)
+    if options.quick:
+        options.scale, options.seconds, options.growth = _QUICK_SCALE, 0.3, (20,)
+        options.patience = min(options.patience, 5.0)
+    try:
+        reference = None if options.no_reference else install()
+        server = databases.create(options.database, durable=True)
+    except (ReferenceMissing, ServerMissing) as error:
+        print(error, file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers are stopped, then
+    machine = _machine(options)
+    began = time.monotonic()
+    results: list[Result] = []
+    try:
+        with server, tempfile.TemporaryDirectory(prefix="placement-benchmark-") as folder:
+            for result in run(server, Path(folder), reference, options):
+                seconds = time.monotonic() - began
+                print(f"{seconds:6.0f} s  {result.section}: {result.name}", file=sys.stderr, flush=True)
+                results.append(result if options.scale == 1 else replace(result, goal=None, bound=None))
+    except (NoAnswer, Refused, ServiceFailed) as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        if options.json is not None:
+            options.json.write_text(table.as_json(results, machine))
+        print("\n".join(f"{name}: {value}" for name, value in machine.items()), end="\n\n")
+        print(table.text(results))
+    return 1 if any(result.ours.failure for result in results) else 0
+
+
+def run(
+    server: DatabaseServer, folder: Path, reference: Reference | None, options: argparse.Namespace
+) -> Iterator[Result]:
+    """Every result as soon as it is there."""
+    if set(options.parts) != {"growth"}:
+        for name in options.worlds:
+            with ExitStack() as stack:
+                services: dict[str, Service] = {
+                    "ours": stack.enter_context(
+                        Ours(server.fresh_database(), folder, options.workers, options.threads)
+                    )
+                }
+                if reference is not None:
+                    theirs = OpenStack(
+                        server.fresh_database(), folder, options.workers, options.threads, reference
+                    )
+                    services["reference"] = stack.enter_context(theirs)
+                yield from _world(services, name, options)
+    if "growth" in options.parts:
+        yield from growth.measure(server, folder, options.growth, options.repeats)
+
+
+def _world(services: Mapping[str, Service], name: str, options: argparse.Namespace) -> Iterator[Result]:
+    loaded = loading.load(services, WORLDS[name], options.scale, options.repeats)
+    failed = loaded.reference is not None and loaded.reference.failure is not None
+    if failed:  # nothing can be compared
+        services = {"ours": services["ours"]}
+    if failed or WORLDS[name].size(options.scale) >= options.repeats:  # few trees tell nothing about speed
+        yield loaded
+    if "queries" in options.parts:
+        yield from reading.measure(services, name, options.repeats, options.patience)
+    if "claims" in options.parts and name == "flat":
+        yield from writing.claims(services, options.scale, options.repeats, options.seconds)
+    if "schedulings" in options.parts and name in SCHEDULING:
+        yield from writing.schedulings(services, name, options.repeats, options.seconds)
+
+
+def _machine(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "database": options.database,
+        "workers": options.workers,
+        "threads of each": options.threads,
+        "repeats": options.repeats,
+        "scale": options.scale,
+        "reference": "none" if options.no_reference else f"openstack-placement {VERSION}",
+        "CPUs": len(os.sched_getaffinity(0)),
+        "processor": _processor(),
+        "Python": platform.python_version(),
+        "commit": _commit(),
+        "load before": round(os.getloadavg()[0], 1),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return described.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

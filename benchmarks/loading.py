@@ -1,0 +1,167 @@
+"""Making worlds: over REST, slice by slice in turn on all services, or in one go with SQL."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from benchmarks.clients import Clients, Tally
+from benchmarks.http import Connection
+from benchmarks.measure import Result, interleave
+from benchmarks.servers import Service
+from benchmarks.worlds import Provider, Tree, World
+from placement.db import buckets, tables
+from placement.db.database import Database, Transaction
+from placement.maintenance.sequences import advance_sequence
+from placement.store import classes
+
+CLIENTS: Final = 4
+_BATCH: Final = 5_000
+_DEFAULTS: Final = {"reserved": 0, "min_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
+
+
+def load(services: Mapping[str, Service], world: World, scale: float, repeats: int) -> Result:
+    """Make the world on each service over REST; the result is in providers per second.
+
+    Every repeat is a slice of the world, by :data:`CLIENTS` clients at a time. They
+    try again what was refused. A side that failed does not have all of the world.
+    """
+    for service in services.values():
+        with Connection(service.port) as connection:
+            for name in world.classes:
+                connection.expect("PUT", f"/resource_classes/{name}")
+            for name in world.traits:
+                connection.expect("PUT", f"/traits/{name}")
+    trees = [world.tree(number) for number in range(world.size(scale))]
+    slices = [trees[n::repeats] for n in range(repeats)]
+    slices = [part for part in slices if part]
+    providers = sum(map(len, trees))
+    tallies = {name: Tally() for name in services}
+    cpu = dict.fromkeys(services, 0.0)
+    with Clients(min(CLIENTS, len(trees))) as clients:
+        for service in services.values():
+            clients.warm_up(service.port)
+
+        def side(name: str, service: Service) -> Callable[[], float]:
+            remaining = iter(slices)
+
+            def measure() -> float:
+                part = next(remaining)
+                cpu[name] -= service.cpu_seconds()
+                work = clients.load(service.port, part)
+                tallies[name].add(work)
+                cpu[name] += service.cpu_seconds()
+                return sum(map(len, part)) / max(each.seconds for each in work)
+
+            return measure
+
+        samples = interleave({name: side(name, service) for name, service in services.items()}, len(slices))
+    return Result(
+        "loading",
+        f"{world.name}, {CLIENTS} clients",
+        "providers/s",
+        samples["ours"],
+        samples.get("reference"),
+        goal=4,
+        cpu={name: 1000 * seconds / providers for name, seconds in cpu.items()},
+        notes={name: tally.shown() for name, tally in tallies.items()},
+    )
+
+
+def load_directly(url: str, world: World, trees: int) -> int:
+    """Write the world into a (migrated, empty) database of this service; the number of providers."""
+    database = Database(url)
+    try:
+        return database.write(lambda tx: _write(tx, world, trees))
+    finally:
+        database.close()
+
+
+def _write(tx: Transaction, world: World, trees: int) -> int:
+    tx.lock_buckets(buckets.ALL)
+    classes.make_standard_names(tx, ("LLC", "MBA"))
+    for table, names in ((tables.resource_classes, world.classes), (tables.traits, world.traits)):
+        for name in names:
+            tx.conn.execute(sa.insert(table).values(name=name, updated_at=tx.now))
+    numbers: dict[str, int] = {}
+    known = {
+        table.name: {row.name: row.id for row in tx.conn.execute(sa.select(table.c.id, table.c.name))}
+        for table in (tables.resource_classes, tables.traits)
+    }
+    counters = {row.id: row.counter for row in tx.conn.execute(sa.select(tables.change_buckets))}
+    for some in _batches(map(world.tree, range(trees)), _BATCH // len(world.tree(0))):
+        providers = [(provider, tree[0]) for tree in some for provider in tree]
+        for provider, _ in providers:
+            numbers[provider.uuid] = len(numbers) + 1
+        rows = [_provider_row(provider, root, numbers, counters, tx.now) for provider, root in providers]
+        tx.conn.execute(sa.insert(tables.resource_providers), rows)
+        for table, owned in _owned([provider for provider, _ in providers], numbers, known, tx.now):
+            if owned:
+                tx.conn.execute(sa.insert(table), owned)
+    advance_sequence(tx.conn, tables.resource_providers)
+    return len(numbers)
+
+
+def _batches(trees: Iterable[Tree], size: int) -> Iterator[list[Tree]]:
+    remaining = iter(trees)
+    while batch := list(islice(remaining, max(1, size))):
+        yield batch
+
+
+def _provider_row(
+    provider: Provider, root: Provider, numbers: Mapping[str, int], counters: Mapping[int, int], now: float
+) -> dict[str, Any]:
+    bucket = buckets.bucket_of(provider.uuid)
+    return {
+        "id": numbers[provider.uuid],
+        "uuid": provider.uuid,
+        "name": provider.name,
+        "generation": 1,
+        "parent_id": None if provider.parent is None else numbers[provider.parent],
+        "root_id": None if provider is root else numbers[root.uuid],
+        "bucket": bucket,
+        "change_seq": counters[bucket],
+        "described_seq": counters[bucket],
+        "updated_at": now,
+    }
+
+
+def _owned(
+    providers: Iterable[Provider],
+    numbers: Mapping[str, int],
+    known: Mapping[str, Mapping[str, int]],
+    now: float,
+) -> Iterator[tuple[sa.Table, list[dict[str, Any]]]]:
+    """The rows of everything that belongs to the providers, by table."""
+    owners = [(numbers[provider.uuid], provider) for provider in providers]
+    yield (
+        tables.inventories,
+        [
+            {
+                "provider_id": number,
+                "resource_class_id": known["resource_classes"][name],
+                **_DEFAULTS,
+                **values,
+                "updated_at": now,
+            }
+            for number, provider in owners
+            for name, values in provider.inventories.items()
+        ],
+    )
+    yield (
+        tables.provider_traits,
+        [
+            {"provider_id": number, "trait_id": known["traits"][name]}
+            for number, provider in owners
+            for name in provider.traits
+        ],
+    )
+    yield (
+        tables.provider_aggregates,
+        [
+            {"provider_id": number, "aggregate": aggregate}
+            for number, provider in owners
+            for aggregate in provider.aggregates
+        ],
+    )

@@ -1,0 +1,142 @@
+"""Medians of interleaved repeats: what disturbs the machine for a while disturbs all sides alike."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from benchmarks.http import Connection, NoAnswer, Refused
+
+LEAST_REPEATS: Final = 7
+_SECONDS_PER_REPEAT: Final = 0.1
+_MOST_REQUESTS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The repeats of one measurement on one side, or why there are none."""
+
+    values: Sequence[float] = ()
+    failure: str | None = None
+
+    @property
+    def median(self) -> float | None:
+        """The median; None where the measurement failed."""
+        return statistics.median(self.values) if self.values else None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the table.
+
+    ``unit`` is "ms" or "MB" (less is better), or something per second (more is).
+    ``again`` is ours when the same question was asked before and nothing has
+    changed since. ``cpu`` has, by side, the milliseconds of CPU that the workers used for one
+    answer; ``goal`` is the ratio to reach, ``bound`` the value of ours to stay within.
+    """
+
+    section: str
+    name: str
+    unit: str
+    ours: Sample
+    reference: Sample | None = None
+    again: Sample | None = None
+    goal: float | None = None
+    bound: float | None = None
+    cpu: Mapping[str, float | None] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times better ours is; None where one side has no number."""
+        if self.reference is None or not self.ours.median or not self.reference.median:
+            return None
+        if self.unit.endswith("/s"):
+            return self.ours.median / self.reference.median
+        return self.reference.median / self.ours.median
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether what was to be reached is reached; None where there is nothing to say."""
+        if self.bound is not None:
+            return self.ours.median is not None and self.ours.median <= self.bound
+        return None if self.goal is None or self.ratio is None else self.ratio >= self.goal
+
+
+def interleave(
+    sides: Mapping[str, Callable[[], float]], repeats: int, failed: Callable[[str], None] = lambda side: None
+) -> dict[str, Sample]:
+    """Call the sides in turn, ``repeats`` times over; a side that fails is not called again.
+
+    :param failed: is told which side failed, to bring it into order again.
+    """
+    values: dict[str, list[float]] = {side: [] for side in sides}
+    failures: dict[str, str] = {}
+    for _ in range(repeats):
+        for side, call in sides.items():
+            if side not in failures:
+                try:
+                    values[side].append(call())
+                except (NoAnswer, Refused) as error:
+                    failures[side] = str(error)
+                    failed(side)
+    return {
+        side: Sample((), failures[side]) if side in failures else Sample(tuple(values[side]))
+        for side in sides
+    }
+
+
+class Latency:
+    """A measurement of GETs: milliseconds from request to the end of the answer, the mean of several.
+
+    :param paths: what to ask for, one after the other.
+    :param cpu_seconds: what the service has used so far; ``cpu`` has what one request
+        uses, in milliseconds, which says more than the clock where others use the machine.
+    """
+
+    def __init__(
+        self, connection: Connection, paths: Iterator[str], cpu_seconds: Callable[[], float]
+    ) -> None:
+        self._connection = connection
+        self._paths = paths
+        self._cpu_seconds = cpu_seconds
+        self._count = 0
+        self._cpu: list[float] = []
+
+    def __call__(self) -> float:
+        """The milliseconds of one repeat."""
+        if not self._count:
+            self._warm_up()
+        cpu, began = self._cpu_seconds(), time.perf_counter()
+        for _ in range(self._count):
+            self._connection.expect("GET", next(self._paths))
+        seconds = time.perf_counter() - began
+        self._cpu.append((self._cpu_seconds() - cpu) / self._count * 1000)
+        return seconds / self._count * 1000
+
+    def _warm_up(self) -> None:
+        """Also tells how many requests make a repeat."""
+        self._connection.expect("GET", next(self._paths))
+        began = time.perf_counter()
+        self._connection.expect("GET", next(self._paths))
+        once = time.perf_counter() - began
+        self._count = max(1, min(_MOST_REQUESTS, round(_SECONDS_PER_REPEAT / once)))
+
+    @property
+    def cpu(self) -> float | None:
+        """The median over the repeats."""
+        return statistics.median(self._cpu) if self._cpu else None
+
+
+def serialisation(answer: bytes, repeats: int) -> float:
+    """The median of the milliseconds that orjson needs to serialise the content of an answer."""
+    content = orjson.loads(answer)
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        orjson.dumps(content)
+        times.append((time.perf_counter() - began) * 1000)
+    return statistics.median(times)

@@ -1,0 +1,316 @@
+"""Our policies and Nova on the same streams of guests: who takes more, splits less, decides faster.
+
+    python -m benchmarks.policies                      # all machines: some ten minutes
+    python -m benchmarks.policies --quick --no-nova    # does it work at all?
+    python -m benchmarks.policies --machines 32intel64-2p8co2t+8ve --json report.json
+
+Machines are the larger ones of those captured (archives of hwloc's tests), and a made-up one, since none of
+them has many L3 domains in a NUMA node. On each all CPUs are dedicated ones.
+"""
+
+import argparse
+import json
+import logging
+import math
+import os
+import statistics
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from prettytable import PrettyTable, TableStyle
+
+from benchmarks.policy_judge import Judge
+from benchmarks.policy_sides import Nova, Ours, Side
+from benchmarks.policy_streams import Arrival, Departure, Guest, amount, stream
+from benchmarks.reference import ReferenceMissing, environment
+from compute_agent.host.reader import read_topology
+from compute_agent.host.topology import Topology
+from compute_agent.policy import POLICIES
+from compute_agent.policy.base import ThreadPolicy
+from tests.compute_agent.inventory.machines import machine
+
+SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[2] / "shared"))
+NOVA: Final = "nova-34.0.0"
+NOVA_REQUIREMENTS: Final = Path(__file__).with_name("nova-requirements.txt")
+MADE_UP: Final = "made up: 2 nodes of 8 L3s"
+MACHINES: Final = (
+    "32intel64-2p8co2t+8ve",
+    "40intel64-4n10c+pci-conflicts",
+    "64amd64-4s2n4ca2co",
+    "128ia64-17n4s2c",
+    "256ia64-64n2s2c",
+    "fakecpuid1f-64intel64-2p4d2n2c2t",
+    "memorysidecaches",
+    "nvidiagpunumanodes",
+    MADE_UP,
+)
+
+NOVA_SIDE: Final = "nova"
+SIDES: Final = (NOVA_SIDE, "topology-aware", "static")
+FULLEST, EMPTIEST, HOST = ZONES = ("fullest node first", "emptiest node first", "host")
+"""Where an allocation is: on a NUMA node, of which the fullest or emptiest is tried first, or on the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How a side did on a machine. Times are microseconds of CPU time for one decision."""
+
+    machine: str
+    zones: str
+    side: str
+    asked: int
+    accepted: int
+    split_nodes: int
+    split_l3s: int
+    whole_cores: float
+    load: float
+    median: float
+    p99: float
+
+    @property
+    def needless(self) -> int:
+        """Guests that cross more NUMA nodes or more L3 domains than need be, each counted for both."""
+        return self.split_nodes + self.split_l3s
+
+
+@dataclass(slots=True)
+class Record:
+    """What happened; cores and loads after each step since the first departure, nanoseconds of decisions."""
+
+    accepted: int = 0
+    split_nodes: int = 0
+    split_l3s: int = 0
+    whole_cores: list[int] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+
+    def score(self, machine: str, zones: str, side: str) -> Score:
+        """The sums, means, median and percentile."""
+        return Score(
+            machine,
+            zones,
+            side,
+            len(self.times),
+            self.accepted,
+            self.split_nodes,
+            self.split_l3s,
+            _mean(self.whole_cores),
+            _mean(self.loads),
+            statistics.median(self.times) / 1000,
+            statistics.quantiles(self.times, n=100)[98] / 1000,
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Not a number where nobody left: short streams do not fill large hosts."""
+    return statistics.fmean(values) if values else math.nan
+
+
+class WrongPlacement(Exception):
+    """Somebody gave CPUs away that were not free, or not as many as were asked for."""
+
+
+def machines(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, Topology]]:
+    """Names and topologies.
+
+    :raises FileNotFoundError: where there is no such archive.
+    """
+    for name in wanted:
+        if name == MADE_UP:
+            yield name, machine(packages=2, l3=8, cores=8, threads=2)
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            with tarfile.open(folder / f"{name}.tar.bz2") as tar:
+                tar.extractall(scratch, filter="tar")
+            (root,) = Path(scratch).iterdir()
+            yield name, read_topology(root)
+
+
+def run(topology: Topology, steps: Iterable[Arrival | Departure], side: Side, record: Record) -> None:
+    """Put a stream to a side.
+
+    :raises WrongPlacement: when it gives away what is not free.
+    """
+    judge = Judge(topology)
+    held: dict[str, frozenset[int]] = {}
+    free = topology.online
+    is_full = False
+    for step in steps:
+        match step:
+            case Departure(name):
+                is_full = True
+                if name in held:
+                    side.depart(name)
+                    free |= held.pop(name)
+            case Arrival(guest):
+                decision = side.arrive(guest)
+                record.times.append(decision.nanoseconds)
+                if decision.cpus is not None:
+                    taken = _taken(topology, guest, decision.cpus)
+                    if not taken <= free or len(decision.cpus) != guest.vcpus:
+                        raise WrongPlacement(f"{guest} on {sorted(decision.cpus)} of {sorted(free)}")
+                    split = judge.split(free, guest, decision.cpus)
+                    record.accepted += 1
+                    record.split_nodes += split.nodes > 0
+                    record.split_l3s += split.l3s > 0
+                    held[guest.name] = taken
+                    free -= taken
+        if is_full:
+            record.whole_cores.append(judge.whole_cores(free))
+            record.loads.append(1 - len(free) / len(topology.online))
+
+
+def _taken(topology: Topology, guest: Guest, cpus: frozenset[int]) -> frozenset[int]:
+    if guest.thread_policy is not ThreadPolicy.ISOLATE:
+        return cpus
+    return cpus.union(*(topology.threads_of(cpu) for cpu in cpus))
+
+
+def without_thread_policies(
+    topology: Topology, steps: Iterable[Arrival | Departure]
+) -> Iterator[Arrival | Departure]:
+    """The same amounts, for a policy that knows no thread policies."""
+    for step in steps:
+        if isinstance(step, Arrival):
+            guest = step.guest
+            step = Arrival(replace(guest, vcpus=amount(topology, guest), thread_policy=ThreadPolicy.PREFER))
+        yield step
+
+
+def compare(name: str, topology: Topology, arrivals: int, seeds: int, nova: Nova | None) -> Iterator[Score]:
+    """All sides on one machine, by turns on each stream. Nova has no guests that may be on several nodes."""
+    nodes = [node.cpus for node in topology.numa_nodes if node.cpus]
+    for zones in ZONES:
+        is_host, pack = zones == HOST, zones != EMPTIEST
+        records = {side: Record() for side in SIDES if side != NOVA_SIDE or (nova and not is_host)}
+        for seed in range(seeds):
+            for side, record in records.items():
+                steps = stream(topology, arrivals, seed)
+                if side == NOVA_SIDE:
+                    assert nova is not None
+                    nova.begin(topology, pack)
+                    run(topology, steps, nova, record)
+                    continue
+                if side == "static":
+                    steps = without_thread_policies(topology, steps)
+                cpus = [topology.online] if is_host else nodes
+                run(topology, steps, Ours(topology, POLICIES[side], cpus, pack), record)
+        yield from (record.score(name, zones, side) for side, record in records.items())
+
+
+def table(scores: Iterable[Score]) -> str:
+    """A Markdown table: a line for a machine and an order of zones, in each cell the sides in their order."""
+    lines: dict[tuple[str, str], list[Score]] = {}
+    for score in scores:
+        lines.setdefault((score.machine, score.zones), []).append(score)
+    found = PrettyTable(_HEAD, align="r")
+    found.align["machine"] = found.align["zones"] = "l"
+    found.set_style(TableStyle.MARKDOWN)
+    for (name, zones), sides in lines.items():
+        cells = [
+            " : ".join(shown(side) for side in sides)
+            for shown in (
+                lambda side: f"{side.accepted:,}",
+                lambda side: f"{side.split_nodes}+{side.split_l3s}",
+                lambda side: f"{side.whole_cores:.1f}",
+                lambda side: f"{100 * side.load:.0f}",
+                lambda side: f"{side.median:.0f}",
+                lambda side: f"{side.p99:.0f}",
+            )
+        ]
+        faster = f"{sides[0].median / sides[1].median:.1f}x" if sides[0].side == NOVA_SIDE else ""
+        found.add_row([name, zones, *cells, faster])
+    return str(found)
+
+
+_HEAD = [
+    "machine",
+    "zones",
+    "accepted",
+    "split needlessly: nodes+L3s",
+    "whole cores free",
+    "load %",
+    "µs median",
+    "µs p99",
+    "faster",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Goals:
+    """In how many lines of the table topology-aware is as good as it should be beside Nova."""
+
+    lines: int
+    never_fewer_accepted: int
+    half_the_needless_splits: int
+    twenty_times_faster: int
+
+
+def goals(scores: Iterable[Score]) -> Goals:
+    """Count what is reached."""
+    by_line = {(score.machine, score.zones, score.side): score for score in scores}
+    pairs = [
+        (nova, by_line[nova.machine, nova.zones, "topology-aware"])
+        for nova in by_line.values()
+        if nova.side == NOVA_SIDE
+    ]
+    return Goals(
+        len(pairs),
+        sum(ours.accepted >= nova.accepted for nova, ours in pairs),
+        sum(2 * ours.needless <= nova.needless for nova, ours in pairs),
+        sum(20 * ours.median <= nova.median for nova, ours in pairs),
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    top = argparse.ArgumentParser(
+        prog="python -m benchmarks.policies", description=__doc__.partition("\n")[0]
+    )
+    top.add_argument("--machines", nargs="+", default=MACHINES, metavar="NAME")
+    top.add_argument("--arrivals", type=int, default=500, help="of guests in a stream (500)")
+    top.add_argument("--streams", type=int, default=5, help="for each machine, from as many seeds (5)")
+    top.add_argument("--no-nova", action="store_true", help="our policies alone")
+    top.add_argument("--quick", action="store_true", help="one short stream: does it work at all?")
+    top.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
+    top.add_argument("--topologies", type=Path, default=SHARED / "topologies", metavar="FOLDER")
+    arguments = top.parse_args()
+    arrivals, streams = (60, 1) if arguments.quick else (arguments.arrivals, arguments.streams)
+    scores: list[Score] = []
+    with ExitStack() as stack:
+        nova = None
+        if not arguments.no_nova:
+            try:
+                programs = environment(NOVA, NOVA_REQUIREMENTS)
+            except ReferenceMissing as missing:
+                top.error(f"{missing}\nWithout Nova: --no-nova")
+            nova = stack.enter_context(Nova(programs / "python"))
+        try:
+            for name, topology in machines(arguments.topologies, arguments.machines):
+                print(name, file=sys.stderr, flush=True)
+                scores += compare(name, topology, arrivals, streams, nova)
+        except FileNotFoundError as missing:
+            top.error(str(missing))
+    sides = [side for side in SIDES if any(score.side == side for score in scores)]
+    print(f"In each cell: {' : '.join(sides)}. Asked: {scores[0].asked:,} guests.\n\n{table(scores)}")
+    reached = goals(scores)
+    if reached.lines:
+        print(
+            f"\nOf {reached.lines} lines: {reached.never_fewer_accepted} with no fewer accepted than by Nova,"
+            f" {reached.half_the_needless_splits} with at most half the needless splits,"
+            f" {reached.twenty_times_faster} at least 20 times faster."
+        )
+    if arguments.json:
+        found = {"scores": [*map(asdict, scores)], "goals": asdict(reached)}
+        arguments.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    logging.disable()  # machines of old kernels have many files missing
+    main()

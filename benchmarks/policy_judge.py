@@ -1,0 +1,75 @@
+"""What a placement is worth: which splits had to be, and what is left for others."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.policy_streams import Guest
+from compute_agent.host.topology import Topology
+from compute_agent.policy.base import ThreadPolicy
+
+CpuSet = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """In how many NUMA nodes and L3 domains a guest is more than there need be."""
+
+    nodes: int
+    l3s: int
+
+    @property
+    def is_needless(self) -> bool:
+        """Whether it could have been in fewer of either."""
+        return self.nodes > 0 or self.l3s > 0
+
+
+class Judge:
+    """Looks at the placements on one host."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._cores = [core.cpus for core in topology.cores]
+        self._nodes = self._domains(node.cpus for node in topology.numa_nodes if node.cpus)
+        self._l3s = self._domains(cache.cpus for cache in topology.l3_domains)
+
+    def split(self, free: CpuSet, guest: Guest, cpus: CpuSet) -> Split:
+        """Of a guest that was given ``cpus`` (those it uses) when ``free`` CPUs were free on the host."""
+        return Split(
+            _touched(self._nodes, cpus) - self._fewest(self._nodes, free, guest),
+            _touched(self._l3s, cpus) - self._fewest(self._l3s, free, guest),
+        )
+
+    def whole_cores(self, free: CpuSet) -> int:
+        """Cores with all their threads free."""
+        return sum(core <= free for core in self._cores)
+
+    def _domains(self, parts: Iterable[CpuSet]) -> Mapping[CpuSet, Sequence[CpuSet]]:
+        """The cores of each part of the host."""
+        return {cpus: [core for core in self._cores if not core.isdisjoint(cpus)] for cpus in parts}
+
+    def _fewest(self, domains: Mapping[CpuSet, Sequence[CpuSet]], free: CpuSet, guest: Guest) -> int:
+        """The fewest domains that hold the guest: those with most room, as rooms just add up."""
+        rooms = sorted(
+            (_capacity(cores, free & cpus, guest.thread_policy) for cpus, cores in domains.items()),
+            reverse=True,
+        )
+        missing, used = guest.vcpus, 0
+        for room in rooms:
+            if missing <= 0:
+                break
+            missing, used = missing - room, used + 1
+        return used
+
+
+def _capacity(cores: Iterable[CpuSet], free: CpuSet, policy: ThreadPolicy) -> int:
+    """How many guest CPUs of a thread policy fit on free CPUs."""
+    match policy:
+        case ThreadPolicy.ISOLATE:
+            return sum(core <= free for core in cores)
+        case ThreadPolicy.REQUIRE:
+            return sum(len(inside) for core in cores if len(inside := core & free) > 1)
+        case _:
+            return len(free)
+
+
+def _touched(domains: Iterable[CpuSet], cpus: CpuSet) -> int:
+    return sum(not domain.isdisjoint(cpus) for domain in domains)

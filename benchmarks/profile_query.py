@@ -1,0 +1,131 @@
+"""Where the time of one request goes: ``python -m benchmarks.profile_query --world numa``.
+
+The service runs in this process, without a web server, on a database of its own.
+"""
+
+import argparse
+import cProfile
+import pstats
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+from wsgiref.types import WSGIApplication
+
+import orjson
+from werkzeug.datastructures import Headers
+from werkzeug.test import EnvironBuilder, run_wsgi_app
+
+from benchmarks.loading import load_directly
+from benchmarks.queries import QUERIES, Query
+from benchmarks.worlds import WORLDS, uuid_of
+from placement.api.pipeline import build_application
+from placement.conf import new_config
+from placement.db import migration
+from tests import databases
+
+Environ = dict[str, Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.profile_query", description=__doc__)
+    top.add_argument("--database", choices=databases.KINDS, default="sqlite", help="default: %(default)s")
+    top.add_argument("--world", choices=tuple(WORLDS), default="numa", help="default: %(default)s")
+    top.add_argument("--trees", type=int, help="size of the world; default: its full size")
+    what = top.add_mutually_exclusive_group()
+    what.add_argument("--query", help="name of one of the benchmark's queries; default: the first")
+    what.add_argument(
+        "--path", help="any other GET; a number after an @ grows by one from request to request"
+    )
+    what.add_argument("--claims", action="store_true", help="claims on the flat world instead of a query")
+    top.add_argument("--count", type=int, default=50, help="how many requests; default: %(default)s")
+    top.add_argument("--sort", default="tottime", help="order of the listing; default: %(default)s")
+    top.add_argument("--lines", type=int, default=30, help="length of the listing; default: %(default)s")
+    return top
+
+
+def main() -> None:
+    """Profile and print."""
+    options = parser().parse_args()
+    world = WORLDS["flat" if options.claims else options.world]
+    with databases.create(options.database, durable=True) as server:
+        url = server.fresh_database()
+        migration.upgrade(url)
+        load_directly(url, world, options.trees or world.trees)
+        environs = _claims(options.trees or world.trees) if options.claims else _gets(_query(options))
+        profile(_application(url), environs, options)
+
+
+def profile(app: WSGIApplication, environs: Iterator[Environ], options: argparse.Namespace) -> None:
+    """Print the time of a request, and where it goes."""
+    for _ in range(3):
+        _answer(app, next(environs))
+    prepared = [next(environs) for _ in range(options.count)]
+    began = time.perf_counter()
+    _answer_all(app, prepared)
+    seconds = time.perf_counter() - began
+    print(f"{1000 * seconds / options.count:.3f} ms for each of {options.count} requests")
+    prepared = [next(environs) for _ in range(options.count)]
+    profiler = cProfile.Profile()
+    profiler.runcall(_answer_all, app, prepared)
+    pstats.Stats(profiler).strip_dirs().sort_stats(options.sort).print_stats(options.lines)
+
+
+def _application(url: str) -> WSGIApplication:
+    conf = new_config(config_files=())
+    conf.set_override("connection", url, "placement_database")
+    conf.set_override("auth_strategy", "noauth2", "api")
+    return build_application(conf)
+
+
+def _query(options: argparse.Namespace) -> Query:
+    if options.path is not None:
+        return Query("", options.path)
+    by_name = {query.name: query for query in QUERIES[options.world]}
+    if options.query is None:
+        return QUERIES[options.world][0]
+    if options.query not in by_name:
+        raise SystemExit(f"--query: {options.query!r} is not one of {', '.join(map(repr, by_name))}")
+    return by_name[options.query]
+
+
+def _gets(query: Query) -> Iterator[Environ]:
+    return (_environ("GET", path) for path in query.paths())
+
+
+def _claims(hosts: int) -> Iterator[Environ]:
+    number = 0
+    while True:
+        body = {
+            "allocations": {uuid_of(f"flat-{number % hosts}"): {"resources": {"VCPU": 1, "MEMORY_MB": 32}}},
+            "project_id": "project",
+            "user_id": "user",
+            "consumer_generation": None,
+            "consumer_type": "INSTANCE",
+        }
+        yield _environ("PUT", f"/allocations/{uuid.uuid4()}", orjson.dumps(body))
+        number += 1
+
+
+def _environ(method: str, path: str, body: bytes | None = None) -> Environ:
+    headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
+    builder = EnvironBuilder(path, method=method, headers=Headers(headers), data=body)
+    if body is not None:
+        builder.content_type = "application/json"
+    return builder.get_environ()
+
+
+def _answer_all(app: WSGIApplication, environs: Iterable[Environ]) -> None:
+    for environ in environs:
+        _answer(app, environ)
+
+
+def _answer(app: WSGIApplication, environ: Environ) -> None:
+    chunks, status, _ = run_wsgi_app(app, environ, buffered=True)
+    if not status.startswith("2"):
+        raise SystemExit(f"{status}: {b''.join(chunks).decode()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Starts and stops real QEMU guests under an agent that is killed again and again, and looks at every pin.
+
+    python -m benchmarks.qemu_starts                          # 200 starts, 50 kills: some ten minutes
+    python -m benchmarks.qemu_starts --starts 10 --kills 4
+
+Each guest claims a dedicated CPU, starts, is looked at in /proc, stops and releases its claim; another one on
+a shared CPU runs all the time. Half of the kills (SIGKILL) hit the agent while it learns of a start, others
+while the guest runs; the next agent must find it where it is. Times are from libvirt's event of the start, as
+another client of libvirtd hears it, until the last thread of the guest is where it should be, as /proc shows
+it. Two CPUs and the installed distribution are needed.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from compute_agent.drivers.libvirt.connection import Connection
+from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing, thread_cpus
+from tests.demo.system import System
+
+SECONDS = 60
+POLL_SECONDS = 0.0005
+AGENT = "compute-agent"
+
+
+@dataclass
+class Report:
+    """What was seen. Times are milliseconds from start event to pinned, of starts whose agent lived."""
+
+    starts: int = 0
+    kills_while_starting: int = 0
+    kills_while_running: int = 0
+    moved: int = 0
+    times: list[float] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The report in words."""
+        return (
+            f"{self.starts} guests started and stopped, {self.moved} moved;"
+            f" the agent was killed {self.kills_while_starting} times in a start and"
+            f" {self.kills_while_running} times beside a running guest\n"
+            f"from start event to pinned ({len(self.times)} starts): median"
+            f" {statistics.median(self.times):.1f} ms, worst {max(self.times):.1f} ms"
+        )
+
+
+class Starts:
+    """Hears of starts as another client of libvirtd."""
+
+    def __init__(self, uri):
+        self._heard = {}
+        self._changed = threading.Condition()
+        self._connection = Connection(uri, self._happened)
+        self._connection.open()
+
+    def _happened(self, guest_uuid):
+        with self._changed:
+            self._heard.setdefault(guest_uuid, time.monotonic())
+            self._changed.notify_all()
+
+    def wait(self, guest_uuid):
+        """When the guest started (monotonic seconds)."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: guest_uuid in self._heard, SECONDS):
+                raise TimeoutError(f"libvirtd did not tell of the start of {guest_uuid}")
+            return self._heard[guest_uuid]
+
+    def close(self):
+        self._connection.close()
+
+
+class Run:
+    """One run on a libvirtd, a service and an agent."""
+
+    def __init__(self, libvirtd, system):
+        self.report = Report()
+        self._libvirtd = libvirtd
+        self._system = system
+        self._starts = Starts(libvirtd.uri)
+        self._watcher = ThreadPoolExecutor(1)
+        self._dedicated, self._shared = (str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:2])
+
+    def begin(self):
+        """Start service and agent, and the guest that stays."""
+        system = self._system
+        system.configure_service()
+        system.manage("db", "sync")
+        system.start_service()
+        system.configure_agent(
+            f"cpu_dedicated_set = {self._dedicated}\ncpu_shared_set = {self._shared}\n\n"
+            f"[guests]\ndriver = libvirt\n\n[libvirt]\nuri = {self._libvirtd.uri}"
+        )
+        system.start_agent()
+        inventories = (
+            (it["uuid"], f"/resource_providers/{it['uuid']}/inventories") for it in system.providers()
+        )
+        (self._zone,) = [
+            zone for zone, path in inventories if "PCPU" in system.call("GET", path)["inventories"]
+        ]
+        self._resident = self._start(str(uuid.uuid4()), "VCPU")
+        self._wait_until(self._resident, self._shared)
+
+    def one(self, kill):
+        """One guest from claim to release; ``kill`` is None, "starting" or "running"."""
+        guest_uuid = str(uuid.uuid4())
+        watching = self._watcher.submit(self._watch, guest_uuid, kill)
+        domain = self._start(guest_uuid, "PCPU")
+        watching.result()
+        pid = self._libvirtd.process(domain)
+        if kill == "starting":
+            self._system.start_agent()
+            self._wait_until(domain, self._dedicated)
+        elif kill == "running":
+            self._system.kill(AGENT)
+            self._look(domain, self._dedicated)
+            self._system.start_agent()
+        self._look(domain, self._dedicated)
+        self._look(self._resident, self._shared)
+        if self._libvirtd.process(domain) != pid:
+            raise RuntimeError(f"guest {guest_uuid} was started twice")
+        domain.destroy()
+        self._system.call("DELETE", f"/allocations/{guest_uuid}")
+        self.report.starts += 1
+        self.report.kills_while_starting += kill == "starting"
+        self.report.kills_while_running += kill == "running"
+
+    def close(self):
+        """Hear no more."""
+        self._starts.close()
+        self._watcher.shutdown()
+
+    def _start(self, guest_uuid, resource_class):
+        body = {
+            "allocations": {self._zone: {"resources": {resource_class: 1}}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": None,
+            "consumer_type": "INSTANCE",
+        }
+        self._system.call("PUT", f"/allocations/{guest_uuid}", body=body)
+        return self._libvirtd.run(guest_uuid, vcpus=1)
+
+    def _watch(self, guest_uuid, kill):
+        """Take the time of a start, or kill the agent a moment after it heard of it."""
+        started = self._starts.wait(guest_uuid)
+        if kill == "starting":
+            time.sleep(random.uniform(0, 0.03))
+            self._system.kill(AGENT)
+            return
+        domain = self._libvirtd.connection.lookupByUUIDString(guest_uuid)
+        pinned = self._wait_until(domain, self._dedicated)
+        self.report.times.append((pinned - started) * 1000)
+
+    def _wait_until(self, domain, cpu):
+        """When all threads were where they should be."""
+        pid, deadline = self._libvirtd.process(domain), time.monotonic() + SECONDS
+        while not self._is_placed(pid, cpu):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"guest {domain.UUIDString()} is not pinned: {thread_cpus(pid)}")
+            time.sleep(POLL_SECONDS)
+        return time.monotonic()
+
+    def _look(self, domain, cpu):
+        if not self._is_placed(self._libvirtd.process(domain), cpu):
+            self.report.moved += 1
+
+    def _is_placed(self, pid, cpu):
+        """Whether the guest CPU is on ``cpu`` alone, and everything else on the shared one."""
+        names = thread_cpus(pid)
+        return names.pop("CPU 0/TCG", None) == {cpu} and set().union(*names.values()) == {self._shared}
+
+
+def kills_of(starts, kills):
+    """What is killed in each start: spread evenly, and of both kinds by turns."""
+    kinds = ("running", "starting")
+    done = 0
+    for number in range(1, starts + 1):
+        due = number * kills // starts > done
+        yield kinds[done % 2] if due else None
+        done += due
+
+
+def main() -> int:
+    """0 if no guest was ever elsewhere than it should be."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--starts", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers there")
+    args = parser.parse_args()
+    if not 0 <= args.kills < args.starts:
+        parser.error("there have to be more starts than kills")
+    try:
+        libvirtd = Libvirtd()
+    except LibvirtMissing as missing:
+        parser.error(str(missing))
+    with System() as system:
+        try:
+            libvirtd.start()
+            run = Run(libvirtd, system)
+            run.begin()
+            for number, kill in enumerate(kills_of(args.starts, args.kills), 1):
+                run.one(kill)
+                if number % 10 == 0:
+                    print(f"{number} of {args.starts}", file=sys.stderr, flush=True)
+            run.close()
+        finally:
+            libvirtd.stop()
+    print(run.report.text())
+    if args.json:
+        args.json.write_text(json.dumps(asdict(run.report), indent=1))
+    return int(run.report.moved > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""A reshape of 200 guests from flat VCPU to PCPU of their NUMA nodes: how many requests, how long.
+
+python -m benchmarks.reshape [ours] [stock]
+"""
+
+import logging
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prettytable import PrettyTable, TableStyle
+
+from compute_agent import conf as agent_conf
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve
+from compute_agent.inventory.derive import Settings, derive
+from compute_agent.inventory.tree import ProviderTree
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.reporter import Reporter
+from compute_agent.report.reshape import Infeasible
+from compute_agent.report.rooms import Place
+from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.servers import running
+
+GUESTS, VCPUS, MEMORY_MB = 200, 2, 1024
+ROOT = "11111111-0000-4000-8000-000000000000"
+TOPOLOGY = machine(packages=2, nodes=4, cores=32, threads=2, memory_kib=64 << 20)  # 512 CPUs on 8 nodes
+
+
+class CountingClient(PlacementClient):
+    """Counts requests by method."""
+
+    requests: Counter[str]
+
+    def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
+        self.requests[method] += 1
+        return super()._send(method, url, body, headers)
+
+
+def tree(shape: str, dedicated: str | None) -> ProviderTree:
+    """The providers of the host."""
+    shared = None if dedicated is None else "400-511"
+    sets = resolve(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set=shared), TOPOLOGY)
+    return derive(TOPOLOGY, sets, Settings(provider_tree=shape, disk_gb=1000), ROOT, "host")
+
+
+def guest(number: int) -> str:
+    """Consumer uuid of a guest."""
+    return f"22222222-0000-4000-8000-{number:012d}"
+
+
+def measure(kind: str, folder: Path) -> list[list[object]]:
+    """Rows for one server: a step, requests of each kind, seconds."""
+    with running(kind, folder) as url:
+        ini = folder / "agent.ini"
+        ini.write_text(f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\n")
+        client = CountingClient.from_conf(agent_conf.load([], [str(ini)]))
+        client.requests = Counter()
+        reporter = Reporter(client, {}, lambda owned: None)
+        reporter.report(tree("flat", None))
+        for number in range(GUESTS):
+            body = {
+                "allocations": {ROOT: {"resources": {"VCPU": VCPUS, "MEMORY_MB": MEMORY_MB}}},
+                "project_id": "p",
+                "user_id": "u",
+                "consumer_generation": None,
+                "consumer_type": "INSTANCE",
+            }
+            client._request("PUT", f"/allocations/{guest(number)}", body)
+
+        numa = tree("numa", "0-399")
+        zones = {node.uuid: node.cpus for node in numa.nodes}
+        places = {
+            guest(number): Place(
+                own=frozenset(range(VCPUS * number, VCPUS * (number + 1))), pinned_vcpus=VCPUS
+            )
+            for number in range(GUESTS)
+        }
+        rows = []
+        for name, step in (
+            ("plan", lambda: reporter.plan_reshape(numa, places, zones)),
+            ("reshape", lambda: reporter.reshape(numa, places, zones)),
+            ("report after it", lambda: reporter.report(numa)),
+            ("again", lambda: reporter.report(numa)),
+        ):
+            client.requests.clear()
+            start = time.perf_counter()
+            outcome = step()
+            seconds = time.perf_counter() - start
+            assert not isinstance(outcome, Infeasible), outcome
+            methods = ", ".join(f"{count} {method}" for method, count in sorted(client.requests.items()))
+            rows.append([kind, name, client.requests.total(), methods, f"{seconds:.2f}"])
+        held = [client.allocations(guest(number)).resources for number in range(GUESTS)]
+        assert all("PCPU" in amounts for of_guest in held for amounts in of_guest.values())
+        assert all(ROOT not in of_guest for of_guest in held)
+        return rows
+
+
+def main() -> None:
+    """Print the table."""
+    logging.disable()
+    table = PrettyTable(["server", "step", "requests", "of which", "seconds"], align="l")
+    table.set_style(TableStyle.MARKDOWN)
+    for kind in sys.argv[1:] or ["ours", "stock"]:
+        with tempfile.TemporaryDirectory() as folder:
+            table.add_rows(measure(kind, Path(folder)))
+    print(table)
+
+
+if __name__ == "__main__":
+    main()

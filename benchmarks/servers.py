@@ -1,0 +1,234 @@
+"""The two services, each under gunicorn with the same number of workers on a database of its own."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import psutil
+from sqlalchemy.engine import make_url
+
+from benchmarks.http import Connection, NoAnswer
+from benchmarks.reference import Reference
+from tests.databases.process import free_port
+
+_SECONDS_TO_START: Final = 60.0
+_SECONDS_TO_STOP: Final = 10.0
+_GIB: Final = 1 << 30
+_CHECKOUT: Final = Path(__file__).parents[1]
+
+
+class ServiceFailed(Exception):
+    """A service did not start; the message ends with its log."""
+
+
+class Service(ABC):
+    """A running service; :meth:`restart` starts it on the same database and port again."""
+
+    name: str
+    most_memory: int | None = None
+
+    def __init__(self, url: str, folder: Path, workers: int, threads: int) -> None:
+        self._workers = workers
+        self._threads = threads
+        self.port = free_port()
+        self._url = url
+        self._folder = folder / f"{self.name}-{self.port}"
+        self._folder.mkdir()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._configure()
+        self._run(self._manage())
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers.
+
+        :raises ServiceFailed: with the end of its log.
+        """
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._serve(),
+                cwd=self._home(),
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=self._bound_memory,  # we have no threads
+            )
+        deadline = time.monotonic() + _SECONDS_TO_START
+        while not self._answers():
+            if not self._runs() or time.monotonic() > deadline:
+                self.stop()
+                raise ServiceFailed(f"{self.name} does not answer:\n{self._end_of_log()}")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End the server and its workers, also those that still compute."""
+        if self._process is None:
+            return
+        family = psutil.Process(self._process.pid).children(recursive=True) if self._runs() else []
+        self._process.terminate()
+        try:
+            self._process.wait(_SECONDS_TO_STOP)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            for worker in family:
+                with suppress(psutil.NoSuchProcess):
+                    worker.kill()
+        self._process = None
+
+    def _runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+
+    def worker_processes(self) -> list[psutil.Process]:
+        """The processes that answer."""
+        assert self._process is not None
+        found: list[psutil.Process] = psutil.Process(self._process.pid).children()
+        return found
+
+    def cpu_seconds(self) -> float:
+        """How much CPU time the present workers have used, to the nanosecond."""
+        return sum(
+            int(thread.read_text().split()[0]) / 1e9
+            for worker in self.worker_processes()
+            for thread in Path(f"/proc/{worker.pid}/task").glob("*/schedstat")
+        )
+
+    @property
+    def _config(self) -> Path:
+        return self._folder / "placement.conf"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "log"
+
+    def _configure(self) -> None:
+        self._config.write_text(
+            "[api]\nauth_strategy = noauth2\n"
+            f"[placement_database]\nconnection = {self._connection().replace('$', '$$')}\n"
+        )
+
+    def _run(self, command: Sequence[str]) -> None:
+        done = subprocess.run(
+            command,
+            cwd=self._home(),
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise ServiceFailed(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+
+    def _answers(self) -> bool:
+        try:
+            with Connection(self.port, 5.0) as connection:
+                return connection.send("GET", "/")[0] == 200
+        except NoAnswer:
+            return False
+
+    def _end_of_log(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+
+    def _bound_memory(self) -> None:
+        if self.most_memory is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (self.most_memory, self.most_memory))
+
+    def _environment(self) -> Mapping[str, str]:
+        return os.environ
+
+    def _connection(self) -> str:
+        return self._url
+
+    def _home(self) -> Path:
+        return _CHECKOUT
+
+    @abstractmethod
+    def _manage(self) -> list[str]:
+        """The command that makes the tables."""
+
+    @abstractmethod
+    def _serve(self) -> list[str]:
+        """The command that serves."""
+
+
+class Ours(Service):
+    """The service of this checkout."""
+
+    name = "ours"
+
+    def _manage(self) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "placement.cmd.manage",
+            "--config-file",
+            str(self._config),
+            "db",
+            "sync",
+        ]
+
+    def _serve(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "placement.cmd.api", "--config-file", str(self._config)),
+            *("--bind", f"127.0.0.1:{self.port}", "--workers", str(self._workers)),
+            *("--threads", str(self._threads)),
+        ]
+
+
+class OpenStack(Service):
+    """OpenStack Placement, with the worker class and keep-alive of ours; a process may not eat all memory."""
+
+    name = "reference"
+    most_memory = 4 * _GIB
+
+    def __init__(self, url: str, folder: Path, workers: int, threads: int, reference: Reference) -> None:
+        super().__init__(url, folder, workers, threads)
+        self._reference = reference
+
+    def _home(self) -> Path:
+        return self._folder  # not the checkout, or it would import our package of its own name
+
+    def _connection(self) -> str:
+        url = make_url(self._url)
+        if url.get_backend_name() == "postgresql":
+            url = url.set(drivername="postgresql+psycopg2")
+        if url.get_backend_name() == "mysql":
+            url = url.set(query={"charset": "utf8mb4"})
+        return url.render_as_string(hide_password=False)
+
+    def _environment(self) -> Mapping[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        return {**kept, "OS_PLACEMENT_CONFIG_DIR": str(self._folder)}
+
+    def _manage(self) -> list[str]:
+        return [self._reference.program("placement-manage"), "--config-file", str(self._config), "db", "sync"]
+
+    def _serve(self) -> list[str]:
+        return [
+            *(self._reference.program("gunicorn"), "--no-control-socket"),
+            *("--worker-class", "gthread", "--threads", str(self._threads), "--workers", str(self._workers)),
+            *("--keep-alive", "75", "--limit-request-line", "8190"),
+            *("--bind", f"127.0.0.1:{self.port}", "placement.wsgi.api:application"),
+        ]

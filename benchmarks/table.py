@@ -1,0 +1,112 @@
+"""What was measured, as text for people and as JSON for programs."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.measure import Result, Sample
+
+_HEAD = ("", "unit", "ours", "reference", "ratio", "ours again", "CPU ms", "goal", "")
+
+
+def text(results: Sequence[Result]) -> str:
+    """A Markdown table, a section after the other; medians, with the range of the repeats of ours."""
+    rows: list[Sequence[str]] = [_HEAD]
+    sections: dict[str, list[Result]] = {}
+    for result in results:
+        sections.setdefault(result.section, []).append(result)
+    for section, members in sections.items():
+        rows += [(f"**{section}**", *[""] * (len(_HEAD) - 1)), *map(_row, members)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _row(result: Result) -> Sequence[str]:
+    reached = {True: "reached", False: "missed", None: ""}[result.reached]
+    if result.bound is not None:
+        goal = f"≤ {_number(result.bound)}"
+    else:
+        goal = "" if result.goal is None else f"≥ {_number(result.goal)}x"
+    ratio = "" if result.ratio is None else f"{_number(result.ratio)}x"
+    remarks = [reached, *_remarks(result)]
+    return (
+        result.name,
+        result.unit,
+        _shown(result.ours, spread=True),
+        "" if result.reference is None else _shown(result.reference),
+        ratio,
+        "" if result.again is None else _shown(result.again),
+        _cpu(result),
+        goal,
+        "; ".join(remark for remark in remarks if remark),
+    )
+
+
+def _cpu(result: Result) -> str:
+    """Of our workers, of those of the reference, and how many times less ours is."""
+    ours, reference = result.cpu.get("ours"), result.cpu.get("reference")
+    if not ours:
+        return ""
+    if not reference:
+        return _number(ours)
+    return f"{_number(ours)} : {_number(reference)} = {_number(reference / ours)}x"
+
+
+def _remarks(result: Result) -> Iterable[str]:
+    if result.notes.get("same answer") is False:
+        yield "ANSWERS DIFFER"
+    for side in ("ours", "reference"):
+        notes = result.notes.get(side)
+        if isinstance(notes, Mapping):
+            failed = {
+                status: count for status, count in notes["answers"].items() if not status.startswith("2")
+            }
+            if failed:
+                yield f"{side} failed: " + ", ".join(
+                    f"{count} x {status}" for status, count in failed.items()
+                )
+
+
+def _shown(sample: Sample, *, spread: bool = False) -> str:
+    if sample.median is None:
+        return sample.failure.rpartition(": ")[2] if sample.failure else "-"
+    text = _number(sample.median)
+    if spread and len(sample.values) > 1:
+        text += f" ({_number(min(sample.values))} to {_number(max(sample.values))})"
+    return text
+
+
+def _number(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def as_json(results: Iterable[Result], machine: Mapping[str, Any]) -> str:
+    """Everything: all repeats, all notes."""
+    return json.dumps({"machine": machine, "results": [_plain(result) for result in results]}, indent=1)
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    sides = {"ours": result.ours, "again": result.again, "reference": result.reference}
+    return {
+        "section": result.section,
+        "name": result.name,
+        "unit": result.unit,
+        **{
+            name: {"median": sample.median, "repeats": list(sample.values), "failure": sample.failure}
+            for name, sample in sides.items()
+            if sample is not None
+        },
+        "ratio": result.ratio,
+        "worker CPU ms": result.cpu,
+        "goal": result.goal,
+        "bound": result.bound,
+        "reached": result.reached,
+        "notes": result.notes,
+    }

@@ -1,0 +1,344 @@
+"""Watermarks: guests touched against the fewest possible, rounds to recover and to restore, and the cost.
+
+For 1 to 50 best-effort guests that bring a simulated host over its line. The fewest possible are those of the
+guests that can give most, whatever their order; the order of acting is by use, as it is told in the manual.
+
+The cost is that of the library alone, and that of the daemon's loop: with the guests of a pipeline, its
+worker and the state file. What a whole daemon costs is measured by `watermark_guests`.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from compute_agent.qos.actions import Throttle
+from compute_agent.qos.executor import Executor
+from compute_agent.qos.levers import Steps, floor
+from compute_agent.qos.metrics import Registry
+from compute_agent.qos.plan import make_plan
+from compute_agent.qos.rounds import Subject
+from compute_agent.qos.rules import Rules
+from compute_agent.qos.sampler import Sampler
+from compute_agent.qos.snapshot import Entitlement, GuestUsage, Knob
+from compute_agent.qos.state import QosState, Throttled
+from compute_agent.qos.streaks import observe
+from compute_agent.qos.telemetry import Telemetry
+from tests.compute_agent.daemon.overload import TOPOLOGY, Overload, StubbornDriver
+from tests.compute_agent.qos.builders import line, rules
+from tests.compute_agent.qos.simulate import Host, Loop, SimulatedGuest
+from tests.compute_agent.qos.worlds import cpu_rules, host, picture
+
+_SAMPLES, _COOL_DOWN, _CALM = 3, 30, 200
+_MARGIN = 0.1
+_LINE = 0.75
+"""Of the host's CPUs."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One host: how many guests it took, and how long. Rounds are seconds."""
+
+    guests: int
+    over_percent: float
+    touched: int
+    fewest: int
+    fewest_with_margin: int
+    rounds_to_recover: int
+    rounds_to_restore: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds of CPU time for one round of so many guests; medians."""
+
+    guests: int
+    sampling: float
+    calm: float
+    planning: float
+    core_percent: float
+    memory_mib: float
+
+
+@dataclass(frozen=True)
+class LoopCost:
+    """Milliseconds of CPU time for one round of the daemon's loop: nobody throttled, and everybody; medians.
+
+    ``core_percent`` is that of the dearer one, at a round a second.
+    """
+
+    guests: int
+    calm: float
+    throttled: float
+    core_percent: float
+
+
+def recovery(guests: int, over: float) -> Recovery:
+    """A host that calms down after some time. Its best-effort guests want between 1 and 4 cores; with all
+    it is ``over`` (a share) above its line.
+    """
+    wants = {f"guest-{number:02}": 1.0 + 3.0 * ((number * 37) % 50) / 49 for number in range(guests)}
+    total = sum(wants.values())
+    gap = total * over
+    cpus = (total * 2 - gap) / _LINE  # as much again is used by dedicated guests
+    loop = Loop(
+        Host(
+            cpus,
+            1.0,
+            {uuid: SimulatedGuest(uuid, 4.0, _until(_CALM, cores)) for uuid, cores in wants.items()},
+            own_use=total,
+        ),
+        _rules(cpus),
+    )
+    history = loop.run(_CALM)
+    touched = {action.guest for seen in history for action in seen.actions if isinstance(action, Throttle)}
+    recovered = next(number for number, seen in enumerate(history) if seen.usage <= cpus * _LINE)
+    loop.host.own_use = total / 2
+    later = loop.run(500)
+    restored = next(number for number, seen in enumerate(later) if seen.throttled == 0)
+    lowest = floor(Entitlement(4.0), Steps())
+    gains = [cores - lowest for cores in wants.values()]
+    fewest = [_fewest(gains, widened) for widened in (gap, gap * (1 + _MARGIN))]
+    return Recovery(guests, 100 * over, len(touched), *fewest, recovered, restored)
+
+
+def cost(guests: int, rounds: int, folder: Path) -> Cost:
+    """Rounds over folders like cgroups and the real /proc, then plans for a host far above its line."""
+    subjects = _subjects(guests, folder)
+    by = rules(
+        line("cpu", throttle_down=1e6, throttle_up=1e5),
+        line("psi", "cpu_pressure", throttle_down=101, throttle_up=50),
+        line("memory", "memory_usage", evict=1e18),
+        margin=0.1,
+    )
+    sampler = Sampler()
+    hands = Host(1.0, 1.0, {})
+    executor = Executor(by, QosState(scheduling_off=False), hands, hands, lambda state: None, _telemetry())
+    sampling, calm = [], []
+    begun, began = time.process_time(), time.monotonic()
+    for number in range(rounds):
+        started = time.process_time()
+        snapshot = sampler.sample(by, subjects, began + number)
+        sampling.append(time.process_time() - started)
+        started = time.process_time()
+        executor.round(snapshot)
+        calm.append(time.process_time() - started)
+        time.sleep(0.02)  # two clock ticks, so that /proc/stat moves
+    spent = time.process_time() - begun
+    planning = _measured(lambda: _plan_far_above(guests), 5)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    medians = [1000 * statistics.median(times) for times in (sampling, calm, planning)]
+    return Cost(guests, *medians, core_percent=100 * spent / rounds, memory_mib=peak)
+
+
+class _GroupDriver(StubbornDriver):
+    """Its guests have the folders of `_group` for groups."""
+
+    def __init__(self, cpus, folder: Path) -> None:
+        super().__init__(cpus)
+        self._folder = folder
+
+    def create(self, guest_uuid, name, settings, command, cwd="/", environment=None):
+        guest = super().create(guest_uuid, name, settings, command, cwd, environment)
+        self.running[guest_uuid] = replace(guest, details={"cgroup": str(_group(self._folder, guest_uuid))})
+        return self.running[guest_uuid]
+
+
+_LOOP_LINES = """
+[watermark:cpu]
+metric = cpu_usage
+throttle_down = {line}
+throttle_up = {up}
+for_samples = 1
+
+[watermark:pressure]
+metric = cpu_pressure
+throttle_down = 100%
+throttle_up = 50%
+
+[watermark:memory]
+metric = memory_usage
+evict = 100%
+"""
+
+
+def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
+    """Rounds of the daemon's loop over idle guests, first below the line, then above it with everybody at
+    the floor, so that nobody is left to be throttled.
+    """
+    host = Overload(folder)
+    host.registry, host.driver = Registry(), _GroupDriver(TOPOLOGY.online, folder)
+    host.lines = _LOOP_LINES.format(line="100%", up="50%")
+    host.boot()
+    names = [f"guest-{number}" for number in range(guests)]
+    for name in names:
+        host.run(name, 0.0)
+    calm = _rounds(host, rounds)
+    host.crash()
+    lowest = floor(Entitlement(4.0), Steps())
+    host.state.keep_qos(QosState(tuple(Throttled(name, Knob("cpu_quota"), lowest) for name in names)))
+    host.lines = _LOOP_LINES.format(line="0.01%", up="0.001%")
+    host.boot()
+    throttled = _rounds(host, rounds)
+    assert len(host.limits()) == guests
+    host.crash()
+    return LoopCost(guests, calm, throttled, max(calm, throttled) / 10)
+
+
+def _rounds(host: Overload, rounds: int) -> float:
+    """Milliseconds of CPU time of all threads for one round."""
+    host.rounds(2)
+    spent = []
+    for _ in range(rounds):
+        spent += _measured(host.watermarks.round, 1)
+        time.sleep(0.02)
+    return 1000 * statistics.median(spent)
+
+
+def _plan_far_above(guests: int) -> None:
+    """A plan in which every guest goes to its floor and the host is still above its line."""
+    everybody = {
+        f"g{number}": SimulatedGuest(f"g{number}", 4.0, lambda second: 3.9) for number in range(guests)
+    }
+    by = rules(line(throttle_down=1, throttle_up=0.5), margin=0.1)
+    snapshot = Host(4.0 * guests, 1.0, everybody).snapshot()
+    make_plan(by, snapshot, observe({}, by.lines, snapshot), QosState(scheduling_off=False))
+
+
+def _fewest(gains: Sequence[float], gap: float) -> int:
+    total = 0.0
+    for count, gain in enumerate(sorted(gains, reverse=True), 1):
+        total += gain
+        if total >= gap:
+            return count
+    return len(gains)
+
+
+def _until(last: int, cores: float) -> Callable[[int], float]:
+    return lambda number: cores if number < last else cores / 2
+
+
+def _rules(cpus: float) -> Rules:
+    return rules(
+        line(
+            throttle_down=cpus * _LINE,
+            throttle_up=cpus * (_LINE - 0.05),
+            for_samples=_SAMPLES,
+            cool_down=_COOL_DOWN,
+        ),
+        margin=_MARGIN,
+    )
+
+
+def _subjects(guests: int, folder: Path) -> list[Subject]:
+    """Guests in groups of their own."""
+    subjects = []
+    for number in range(guests):
+        facts = GuestUsage(f"guest-{number}", "BE", 0, entitlements={Knob("cpu_quota"): Entitlement(4.0)})
+        subjects.append(Subject(facts, cgroup=str(_group(folder, facts.uuid))))
+    return subjects
+
+
+def _group(folder: Path, guest: str) -> Path:
+    """A folder with the files that a guest's group has, and of their length."""
+    group = folder / guest
+    group.mkdir()
+    (group / "cpu.stat").write_text(
+        "".join(f"{name} 123456789\n" for name in ("usage_usec", "user_usec", "system_usec", "nr_periods"))
+    )
+    (group / "memory.current").write_text("1234567890\n")
+    (group / "memory.stat").write_text(
+        "".join(f"{name} 12345678\n" for name in ("anon", "file", "kernel", "shmem"))
+        + "".join(f"counter_{index} 123456\n" for index in range(40))
+    )
+    return group
+
+
+def _measured(work: Callable[[], None], times: int) -> list[float]:
+    spent = []
+    for _ in range(times):
+        started = time.process_time()
+        work()
+        spent.append(time.process_time() - started)
+    return spent
+
+
+def _telemetry() -> Telemetry:
+    return Telemetry(CollectorRegistry())
+
+
+def text(recoveries: Sequence[Recovery], costs: Sequence[Cost], loops: Sequence[LoopCost]) -> str:
+    """Markdown tables."""
+    lines = [
+        "| best-effort guests | above what they may use, % | touched | fewest possible | with the margin |"
+        " rounds to recover | to restore |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {one.guests} | {one.over_percent:.0f} | {one.touched} | {one.fewest} | {one.fewest_with_margin} |"
+        f" {one.rounds_to_recover} | {one.rounds_to_restore} |"
+        for one in recoveries
+    ]
+    lines += [
+        "",
+        "| guests | sampling, ms | round without breach, ms | plan for all, ms | of a core, % | peak MiB |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {one.guests} | {one.sampling:.2f} | {one.calm:.2f} | {one.planning:.1f} |"
+        f" {one.core_percent:.2f} | {one.memory_mib:.0f} |"
+        for one in costs
+    ]
+    lines += [
+        "",
+        "| guests | round of the daemon, ms | with all throttled, ms | of a core, % |",
+        "| ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {one.guests} | {one.calm:.2f} | {one.throttled:.2f} | {one.core_percent:.2f} |" for one in loops
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.watermarks", description=__doc__)
+    top.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
+    top.add_argument("--svg", type=Path, metavar="FILE", help="draw 10,000 rounds of a simulated host there")
+    top.add_argument("--quick", action="store_true", help="few guests: does it work at all?")
+    arguments = top.parse_args()
+    counts = (1, 5) if arguments.quick else (1, 2, 5, 10, 20, 30, 40, 50)
+    recoveries = [recovery(count, over) for over in (0.1, 0.3, 0.6) for count in counts]
+    folder = Path(tempfile.mkdtemp(prefix="watermarks-"))
+    try:
+        costs, loops = [], []
+        rounds = 5 if arguments.quick else 60
+        for count in (10,) if arguments.quick else (100, 200):
+            (home := folder / str(count)).mkdir()
+            costs.append(cost(count, rounds, home))
+            (home := folder / f"loop-{count}").mkdir()
+            loops.append(loop_cost(count, rounds, home))
+    finally:
+        shutil.rmtree(folder)
+    print(text(recoveries, costs, loops))
+    if arguments.json:
+        found = {"recoveries": recoveries, "costs": costs, "loops": loops}
+        document = {name: [*map(asdict, rows)] for name, rows in found.items()}
+        arguments.json.write_text(json.dumps(document | {"cpus": os.cpu_count()}, indent=1))
+    if arguments.svg:
+        loop = Loop(host(day=2500, until=9000), cpu_rules())
+        loop.run(10_000)
+        arguments.svg.write_text(picture(loop, "10,000 rounds of a simulated host"))
+
+
+if __name__ == "__main__":
+    main()

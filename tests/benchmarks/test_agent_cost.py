@@ -1,0 +1,27 @@
+"""That the measurement of the agent's cost still runs; what it measures is for nobody to assert."""
+
+import os
+
+import pytest
+
+from benchmarks.agent_cost import here, running
+from tests.demo.system import SCRIPTS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs"),
+]
+
+
+def test_starts_and_reconciles():
+    starts, reconciles = here(guests=3, rounds=2)
+    assert (starts.guests, reconciles.guests) == (3, 3)
+    assert 0 < reconciles.cpu <= reconciles.cpu_worst
+
+
+def test_a_running_agent():
+    if not (SCRIPTS / "compute-agent").exists():
+        pytest.skip("the distribution is not installed")
+    cost = running("as it comes", "", guests=2, seconds=0.5)
+    assert (cost.guests, cost.sampling) == (2, "as it comes")
+    assert cost.resident_mb > 1

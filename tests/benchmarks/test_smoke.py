@@ -1,0 +1,85 @@
+"""The benchmark still runs, on few hosts and without the reference, and counts as it says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.http import NoAnswer
+from benchmarks.measure import Result, Sample, interleave
+from benchmarks.worlds import WORLDS
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_every_part_of_this_service(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "benchmarks.compare_reference", "--quick", "--no-reference"]
+    command += ["--database", "sqlite", "--repeats", "1", "--json", str(report)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads(report.read_text())["results"]
+    assert {result["section"] for result in results} == {
+        "loading",
+        *(f"queries: {world}" for world in WORLDS),
+        "claims",
+        "releases",
+        "end to end",
+        "growth: 20 numa hosts, 100 providers",
+    }
+    for result in results:
+        assert result["ours"]["median"] > 0, result
+        assert result["ours"]["failure"] is None, result
+        assert result["name"] in done.stdout
+        # Several schedulers may choose the same candidate, and 20 hosts may be full before the time is up.
+        expected = ("2", "409", "no candidates") if result["section"] == "end to end" else ("2",)
+        for side in result["notes"].values():
+            if isinstance(side, dict):  # what clients counted
+                assert all(status.startswith(expected) for status in side["answers"]), result
+    (full,) = (
+        each for each in results if (each["section"], each["name"]) == ("queries: nested", "all candidates")
+    )
+    assert (full["notes"]["candidates"], full["notes"]["summaries"]) == (40, 140)
+
+
+@pytest.mark.parametrize(("world", "providers"), [("nested", 7), ("flat", 1), ("numa", 5), ("wide", 17)])
+def test_trees_are_as_large_as_they_should_be_and_parents_come_first(world: str, providers: int) -> None:
+    tree = WORLDS[world].tree(3)
+    assert len(tree) == providers
+    uuids = [provider.uuid for provider in tree]
+    assert len(set(uuids)) == providers
+    assert tree[0].parent is None
+    for place, provider in enumerate(tree[1:], start=1):
+        assert provider.parent in uuids[:place]
+    assert not {provider.uuid for provider in WORLDS[world].tree(4)} & set(uuids)
+
+
+@pytest.mark.parametrize(("unit", "ratio"), [("ms", 0.5), ("claims/s", 2.0)])
+def test_a_ratio_above_one_means_better_than_the_reference(unit: str, ratio: float) -> None:
+    result = Result("section", "name", unit, Sample((10.0, 20.0, 90.0)), Sample((10.0,)), goal=1.5)
+    assert result.ratio == ratio
+    assert result.reached is (ratio >= 1.5)
+
+
+def test_sides_take_turns_and_one_that_fails_is_left_out_and_reported() -> None:
+    calls: list[str] = []
+    failed: list[str] = []
+
+    def good() -> float:
+        calls.append("ours")
+        return float(len(calls))
+
+    def bad() -> float:
+        calls.append("reference")
+        if len(calls) > 3:
+            raise NoAnswer("GET /: no answer in time")
+        return 1.0
+
+    samples = interleave({"ours": good, "reference": bad}, 3, failed.append)
+    assert calls == ["ours", "reference", "ours", "reference", "ours"]
+    assert samples["ours"] == Sample((1.0, 3.0, 5.0))
+    assert samples["reference"] == Sample((), "GET /: no answer in time")
+    assert failed == ["reference"]
