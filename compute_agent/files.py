@@ -35,10 +35,13 @@ def secure_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UnsafeFileError as secure_folder() does; OSError if there is no such folder."""
-    real = folder.resolve(strict=True)
+    """Raises UnsafeFileError as secure_folder() does; what is not there yet is right."""
+    real = folder.resolve()
     for part in (real, *real.parents):
-        status = part.stat()
+        try:
+            status = part.stat()
+        except FileNotFoundError:
+            continue
         if status.st_uid not in _trusted():
             raise UnsafeFileError(
                 f"{part} belongs to user {status.st_uid}, who could replace what the agent keeps in {folder}:"

@@ -14,8 +14,11 @@ from cliff.formatters.base import SingleFormatter
 from compute_agent.cmd.base import Lister, ShowOne, columns
 from compute_agent.cmd.svg import offer_svg
 from compute_agent.daemon.cache_control import offered, open_resctrl
+from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
+from compute_agent.daemon.state_folder import check_state_folder
 from compute_agent.daemon.world import build_world
+from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host import cpuset, svg
 from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
@@ -28,6 +31,8 @@ from compute_agent.inventory.tree import ProviderTree
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import PlacementError
 from compute_agent.report.plan import to_api
 
 
@@ -119,18 +124,30 @@ class ConfigCheck(ShowOne):
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
         sets = CpuSets(frozenset(), frozenset(), frozenset())
-        tree, classes, lines = None, frozenset[str](), list[str]()
+        tree, classes, rules = None, frozenset[str](), None
+        warnings = []
+        try:
+            warnings = list(filter(None, [check_state_folder(conf)]))
+        except ConfigError as error:
+            self._refusals.append(str(error))
+        try:
+            PlacementClient.from_conf(conf)
+        except PlacementError as error:
+            self._refusals.append(str(error))
         try:
             qos = read_settings(conf, load_registry())
-            classes, lines = frozenset(qos.classes.classes), [line.name for line in qos.rules.lines]
+            classes, rules = frozenset(qos.classes.classes), qos.rules
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
             sets = resolve(options.cpu_options(conf), topology)
         except ConfigError as error:
             self._refusals.append(str(error))
+        resctrl = open_resctrl(conf)
+        driver = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
+        warnings += config_warnings(conf, rules, resctrl, driver)
         try:
-            platform = offered(open_resctrl(conf).control, classes)
+            platform = offered(resctrl.control, classes)
             settings, name = options.settings(conf), options.root_name(conf)
             tree = derive(topology, sets, settings, PLACEHOLDER, name, platform)
         except ConfigError as error:
@@ -144,9 +161,9 @@ class ConfigCheck(ShowOne):
                 "host_cpus": cpuset.format(topology.online - sets.dedicated - sets.shared),
                 "provider_tree": conf.compute.provider_tree,
                 "policy": conf.policy.name,
-                "watermarks": lines,
+                "watermarks": [line.name for line in rules.lines] if rules else [],
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
-                "warnings": [*sets.warnings, *overlaps(topology.numa_nodes)],
+                "warnings": [*sets.warnings, *overlaps(topology.numa_nodes), *warnings],
                 "refusals": list(self._refusals),
             }
         )

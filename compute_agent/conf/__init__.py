@@ -4,19 +4,28 @@ An option module has `register_opts(conf)`, which makes its options known, and `
 `(group, options)` pairs for `oslo-config-generator`. A new one is added to `MODULES`.
 """
 
+import contextlib
+import io
+import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log
 
-from compute_agent.conf import compute, daemon, guests, host, monitoring, placement, qos, resctrl
+from compute_agent.conf import compute, daemon, guests, host, monitoring, placement, qos, resctrl, written
 
 MODULES: tuple[ModuleType, ...] = (host, compute, placement, guests, qos, resctrl, monitoring, daemon)
 
 PROJECT = "compute-agent"
+
+_OPTIONS = "oslo.config.opts"
+"""The entry points under which packages name their options."""
+
+_OWN_OPTIONS = ("config_file", "config_dir", "config_source")
+"""What oslo.config itself knows."""
 
 
 def load(args: Sequence[str] = (), config_files: Sequence[str] | None = None) -> cfg.ConfigOpts:
@@ -30,12 +39,20 @@ def load(args: Sequence[str] = (), config_files: Sequence[str] | None = None) ->
     log.register_options(conf)
     for module in MODULES:
         module.register_opts(conf)
-    conf(
-        list(args),
-        project=PROJECT,
-        default_config_files=None if config_files is None else list(config_files),
-        default_config_dirs=None if config_files is None else [],
-    )
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            conf(
+                list(args),
+                project=PROJECT,
+                default_config_files=None if config_files is None else list(config_files),
+                default_config_dirs=None if config_files is None else [],
+            )
+    except SystemExit as error:
+        # As values of options are refused that could be on a command line as well, such as debug.
+        option, _, reason = said.getvalue().strip().removeprefix("argument --").partition(": ")
+        raise written.value_error("DEFAULT", option.replace("-", "_"), ValueError(reason)) from error
+    sys.stderr.write(said.getvalue())
     qos.register_sections(conf)
     _check_values(conf)
     return conf
@@ -48,8 +65,28 @@ def _check_values(conf: cfg.ConfigOpts) -> None:
             continue  # stands for sections that have been looked at as they became known
         section = conf if group == "DEFAULT" else conf[group]
         for option in options:
-            with suppress(cfg.NoSuchOptError):  # listed for the sample only, such as those of an auth plugin
+            try:
                 getattr(section, option.dest)
+            except cfg.NoSuchOptError:
+                continue  # listed for the sample only, such as those of an auth plugin
+            except cfg.ConfigSourceValueError as error:
+                raise written.value_error(group, option.dest, error) from error
+
+
+def find_strays(conf: cfg.ConfigOpts) -> list[str]:
+    """What the files of ``conf`` say to no effect, or to another one than it looks like: a sentence each.
+
+    In the sections of watermarks and classes, and in [qos], load() refuses what it does not know.
+    """
+    known: dict[str, set[str]] = {"DEFAULT": set(_OWN_OPTIONS)}
+    libraries = [pair for entry in entry_points(group=_OPTIONS, name="oslo.log") for pair in entry.load()()]
+    of_plugin = placement.auth_opts(conf)
+    for group, options in (*list_opts(), *libraries, (placement.GROUP, of_plugin or [])):
+        known.setdefault(group or "DEFAULT", set()).update(written.names_of(options))
+    free = [qos.WATERMARK, qos.QOS_CLASS]
+    if of_plugin is None:
+        free.append(conf.placement.auth_section or placement.GROUP)
+    return written.strays(written.read(written.files_of(conf)), known, free)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

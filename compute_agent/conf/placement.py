@@ -2,6 +2,7 @@
 section.
 """
 
+from importlib.metadata import entry_points
 from typing import Any
 
 from keystoneauth1 import loading
@@ -35,6 +36,21 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.set_default("status_code_retries", 2, group=GROUP)
     conf.set_default("status_code_retry_delay", 0.2, group=GROUP)
     conf.set_default("timeout", 10, group=GROUP)
+
+
+def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
+    """The options of the authentication plugin that `conf` names; None where that cannot be told: it names
+    none or one that is not there, or another section has them.
+    """
+    options = conf[GROUP]
+    if options.auth_section or options.auth_type not in plugin_names():
+        return None
+    return list(loading.get_auth_plugin_conf_options(options.auth_type))
+
+
+def plugin_names() -> frozenset[str]:
+    """The authentication plugins that are installed."""
+    return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

@@ -6,11 +6,12 @@ these sections and in [qos] an option that does not exist is refused, as one tha
 guests.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from oslo_config import cfg
+
+from compute_agent.conf.written import files_of, read, value_error
 
 GROUP = "qos"
 WATERMARK = "watermark:"
@@ -144,7 +145,7 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
     Raises cfg.Error naming section and option where a section or an option is misspelt, or a value is not of
     its kind.
     """
-    written = _written(conf)
+    written = read(files_of(conf))
     folded: dict[str, str] = {}
     for section, names in written.items():
         options = _options_of(section)
@@ -166,7 +167,7 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
             try:
                 conf[section][option.dest]
             except cfg.ConfigSourceValueError as error:
-                raise cfg.ConfigFileValueError(f"[{section}] {option.name}: {error}") from error
+                raise value_error(section, option.name, error) from error
 
 
 def watermark_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
@@ -204,20 +205,3 @@ def _options_of(section: str) -> list[Any] | None:
             f" [{QOS_CLASS}NAME]"
         )
     return None
-
-
-def _written(conf: cfg.ConfigOpts) -> Mapping[str, Iterable[str]]:
-    """The names of the options that each section of the files has; oslo.config forgets the unknown ones."""
-    found: dict[str, dict[str, None]] = {}
-    for path in _files(conf):
-        sections: dict[str, dict[str, Any]] = {}
-        cfg.ConfigParser(str(path), sections).parse()
-        for section, values in sections.items():
-            found.setdefault(section, {}).update(dict.fromkeys(values))
-    return found
-
-
-def _files(conf: cfg.ConfigOpts) -> Iterator[Path]:
-    yield from map(Path, conf.config_file or ())
-    for folder in conf.config_dir or ():
-        yield from sorted(Path(folder).glob("*.conf"))

@@ -22,6 +22,7 @@ from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.daemon.audit import Auditor, Orders, Outcome
 from compute_agent.daemon.cache_control import Resctrl, open_resctrl
 from compute_agent.daemon.cache_entitlements import open_entitlements
+from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.controllers import build_controllers, resctrl_of
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.http import HttpServer
@@ -48,7 +49,7 @@ from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_folder
 from compute_agent.pipeline.worker import Pipeline, lost_guests
 from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.settings import read_settings
+from compute_agent.qos.settings import Settings, read_settings
 from compute_agent.qos.telemetry import Telemetry
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
@@ -98,6 +99,9 @@ class Agent:
         self._state = StateFile(folder / STATE_FILE)
         self.driver = self._open_driver(folder)
         self.metrics.driver_up.set_function(lambda: not self.driver.absence)
+        self._config_warnings = self._find_warnings(self._conf, settings, self._resctrl)
+        for warning in self._config_warnings:
+            LOG.warning("%s", warning)
         self._controllers = build_controllers(self._conf, self.driver, self._resctrl)
         self.pipeline = Pipeline(world, self.driver, self._controllers, self._state.keep_guests, self.metrics)
         self.client = PlacementClient.from_conf(self._conf)
@@ -235,11 +239,13 @@ class Agent:
             world = build_world(conf, topology, control=resctrl.control)
             settings = read_settings(conf, self._registry)
             controllers = build_controllers(conf, self.driver, resctrl)
-        except (ConfigError, IdentityError, OSError) as error:
+            warnings = self._find_warnings(conf, settings, resctrl)
+        except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
             return str(error)
         self._conf, self._controllers, self._classes = conf, controllers, settings.classes.classes
+        self._config_warnings = warnings
         logs.set_level(conf)
         for warning in self._warnings():
             LOG.warning("%s", warning)
@@ -340,13 +346,18 @@ class Agent:
         return driver
 
     def _warnings(self) -> list[str]:
-        """What an operator should know beside errors: how the driver was chosen, what waits for a restart."""
+        """What an operator should know beside errors: how the driver was chosen, what waits for a restart,
+        what of the configuration has no effect.
+        """
         waiting = [
             f"{name} was changed, and takes effect when the agent is restarted"
             for name, value in _fixed(self._conf).items()
             if value != self._fixed[name]
         ]
-        return [*self._notices, *waiting]
+        return [*self._notices, *waiting, *self._config_warnings]
+
+    def _find_warnings(self, conf: cfg.ConfigOpts, settings: Settings, resctrl: Resctrl) -> list[str]:
+        return config_warnings(conf, settings.rules, resctrl, self.driver.name)
 
     def _driver_status(self) -> str:
         return f"away: {absence}" if (absence := self.driver.absence) else "up"

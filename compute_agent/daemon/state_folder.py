@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from oslo_config import cfg
 
-from compute_agent.files import UnsafeFileError, secure_folder
+from compute_agent.files import UnsafeFileError, check_folder, secure_folder
 from compute_agent.inventory.cpu_sets import ConfigError
 
 STATE_FILE = "state.json"
 GUESTS_FOLDER = "guests"
+
+_OPTION = "[DEFAULT] state_path"
+_NEEDED = "the agent needs a folder there that it can write to"
+
+
+def check_state_folder(conf: cfg.ConfigOpts) -> str:
+    """Why this user cannot keep anything there; empty if that can be. Nothing is made.
+
+    Raises ConfigError if others may write there, so that the agent of any user would refuse it.
+    """
+    folder = Path(conf.state_path)
+    try:
+        for part in (folder, folder / GUESTS_FOLDER):
+            check_folder(part)
+    except UnsafeFileError as error:
+        raise ConfigError(f"{_OPTION} = {folder}: {error}") from error
+    except OSError as error:
+        return f"{_OPTION} = {folder}: {error}; {_NEEDED}"
+    there = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return ""
+    return f"{_OPTION} = {folder}: user {os.geteuid()} cannot write to {there}; {_NEEDED}"
 
 
 def make_state_folder(conf: cfg.ConfigOpts) -> Path:
@@ -20,9 +43,7 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
         for part in (folder, folder / GUESTS_FOLDER):
             secure_folder(part)
     except UnsafeFileError as error:
-        raise ConfigError(f"[DEFAULT] state_path = {folder}: {error}") from error
+        raise ConfigError(f"{_OPTION} = {folder}: {error}") from error
     except OSError as error:
-        raise ConfigError(
-            f"[DEFAULT] state_path = {folder}: {error}; the agent needs a folder there that it can write to"
-        ) from error
+        raise ConfigError(f"{_OPTION} = {folder}: {error}; {_NEEDED}") from error
     return folder

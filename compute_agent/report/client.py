@@ -19,6 +19,7 @@ from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1 import loading
 from oslo_config import cfg
 
+from compute_agent.conf.placement import plugin_names
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
     ConflictError,
@@ -83,6 +84,10 @@ class PlacementClient:
 
         Raises OptionsError if the authentication options cannot be used.
         """
+        wanted, present = conf.placement.auth_type, plugin_names()
+        if wanted and wanted not in present and not conf.placement.auth_section:
+            names = ", ".join(sorted(present))
+            raise OptionsError(f"auth_type = {wanted}: there is no such plugin; there are {names}")
         try:
             auth = loading.load_auth_from_conf_options(conf, "placement")
             session = loading.load_session_from_conf_options(conf, "placement", auth=auth)

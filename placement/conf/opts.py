@@ -1,5 +1,6 @@
 """Every option of the service, by group; the entry point of the sample generator."""
 
+import re
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
@@ -44,4 +45,20 @@ def check(conf: cfg.ConfigOpts) -> None:
     """
     for group, options in list_opts():
         for option in options:
-            conf[group.name][option.dest]
+            try:
+                conf[group.name][option.dest]
+            except cfg.ConfigSourceValueError as error:
+                raise _refused(group.name, option.dest, str(error)) from error
+
+
+def _refused(group: str, option: str, text: str) -> cfg.ConfigFileValueError:
+    """What oslo.config says of a value, with the section, and with what to do if that is a comment."""
+    where, _, reason = text.rpartition(" is not valid: ")
+    if file := re.search(r"detail='(.*)'\)", where):
+        reason += f" (in {file[1]})"
+    if re.search(r"\s[#;]", reason):
+        reason += (
+            "; ini files know no comments behind values, and everything behind the equals sign is the value:"
+            " put what begins with # or ; on a line of its own"
+        )
+    return cfg.ConfigFileValueError(f"[{group}] {option}: {reason}")

@@ -3,6 +3,7 @@
 import pytest
 from oslo_config import cfg
 
+from placement.cmd.api import main
 from placement.conf import files_from_environment, new_config
 
 ALL = {
@@ -35,6 +36,22 @@ def _no_environment(monkeypatch):
 def test_an_option_that_nobody_sets_has_the_default_operators_know(group, name):
     conf = new_config(config_files=[])
     assert conf[group][name] == ALL[group, name]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("auth_strategy = noauth2   # comment", "found 'noauth2   # comment' (in "),
+        ("auth_strategy = nauth", "found 'nauth'"),
+    ],
+)
+def test_a_value_that_is_refused_is_told_with_section_option_and_remedy(tmp_path, capsys, line, reason):
+    (tmp_path / "placement.conf").write_text(f"[api]\n{line}\n")
+    assert main(["--config-file", str(tmp_path / "placement.conf")]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("placement-api: [api] auth_strategy: Valid values are [keystone, noauth2], but ")
+    assert reason in told
+    assert ("ini files know no comments behind values" in told) == ("#" in line)
 
 
 def test_every_configuration_is_a_fresh_one():

@@ -1,0 +1,111 @@
+"""What ini files say, word for word: oslo.config passes over sections and options that it does not know, and
+takes everything behind an equals sign for the value.
+"""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+
+NO_COMMENTS = (
+    "ini files know no comments behind values, and everything behind the equals sign is the value: put what"
+    " begins with # or ; on a line of its own"
+)
+
+_DEFAULT = "DEFAULT"
+_FILE = re.compile(r"detail='(.*)'\)")
+_COMMENT = re.compile(r"\s[#;]")
+
+Written = Mapping[str, Mapping[str, str]]
+"""Values by section and option, those of later files in place of earlier ones."""
+
+
+def files_of(conf: cfg.ConfigOpts) -> Iterator[Path]:
+    """The files that a configuration was read from, in their order."""
+    yield from map(Path, conf.config_file or ())
+    for folder in conf.config_dir or ():
+        yield from sorted(Path(folder).glob("*.conf"))
+
+
+def read(files: Iterable[Path]) -> Written:
+    """The content of files. Raises cfg.ConfigFileParseError, OSError."""
+    found: dict[str, dict[str, str]] = {}
+    for path in files:
+        sections: dict[str, dict[str, list[str]]] = {}
+        cfg.ConfigParser(str(path), sections).parse()
+        for section, options in sections.items():
+            found.setdefault(section, {}).update(
+                {name: "\n".join(values) for name, values in options.items()}
+            )
+    return found
+
+
+def strays(written: Written, known: Mapping[str, Collection[str]], free: Collection[str] = ()) -> list[str]:
+    """What of the files has no effect, or another one than it looks like: a sentence each.
+
+    ``known`` are the names of options by section. In sections that are called like one of ``free``, or begin
+    with one that ends in a colon, any option may be.
+    """
+    found = []
+    for section, options in written.items():
+        if section in free or section.startswith(tuple(name for name in free if name.endswith(":"))):
+            continue
+        names = known.get(section if section == _DEFAULT else section.lower())
+        if names is None:
+            found.append(f"[{section}]: there is no such section{_rather(section, known, '[{}]')}")
+            continue
+        for name in options:
+            if name not in names:
+                found.append(f"[{section}] {name}: there is no such option{_place(section, name, known)}")
+    for section, options in written.items():
+        found += [f"[{section}] {name}: {NO_COMMENTS}" for name, text in options.items() if has_comment(text)]
+    return found
+
+
+def has_comment(value: str) -> bool:
+    """Whether somebody may have meant a part of a value as a comment."""
+    return _COMMENT.search(value) is not None
+
+
+def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileValueError:
+    """What oslo.config says of a value, with section and file, and with what to do if that is a comment."""
+    where, _, reason = str(error).rpartition(" is not valid: ")
+    file = _FILE.search(where)
+    told = f" (in {file[1]})" if file else ""
+    hint = f"; {NO_COMMENTS}" if has_comment(reason) else ""
+    return cfg.ConfigFileValueError(f"[{section}] {option}: {reason}{told}{hint}")
+
+
+def names_of(options: Iterable[Any]) -> Iterator[str]:
+    """The names by which options can be in a file."""
+    for option in options:
+        yield option.dest
+        for old in option.deprecated_opts:
+            yield old.name
+
+
+def _place(section: str, name: str, known: Mapping[str, Collection[str]]) -> str:
+    elsewhere = sorted(other for other, names in known.items() if name in names)
+    if elsewhere:
+        return f"; it is one of [{elsewhere[0]}]"
+    here = known[section if section == _DEFAULT else section.lower()]
+    if close := _closest(name, here):
+        return f"; did you mean {close}?"
+    by_name = {option: other for other, names in sorted(known.items()) for option in names}
+    if close := _closest(name, by_name):
+        return f"; did you mean {close} in [{by_name[close]}]?"
+    return ", and nothing comes of it"
+
+
+def _rather(name: str, known: Collection[str], form: str) -> str:
+    close = _closest(name, known)
+    return f"; did you mean {form.format(close)}?" if close else ", and nothing comes of it"
+
+
+def _closest(name: str, known: Collection[str]) -> str:
+    folded = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.75)
+    return folded[close[0]] if close else ""

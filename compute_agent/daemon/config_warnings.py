@@ -1,0 +1,29 @@
+"""What in the configuration does not stop the agent, and still is not as whoever wrote it will have meant."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from compute_agent.conf import find_strays
+from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.means import powerless, unmeasured
+from compute_agent.qos.reach import out_of_reach
+from compute_agent.qos.rules import Rules
+
+
+def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl, driver: str) -> list[str]:
+    """A sentence each, that names section, option and remedy.
+
+    ``rules`` are those of the watermarks (None: refused), ``resctrl`` is the mount of this host, ``driver``
+    the name of that of the guests. Raises cfg.Error, OSError if a file went away meanwhile.
+    """
+    found = find_strays(conf)
+    if not conf.placement.auth_type and not conf.placement.auth_section:
+        found.append(
+            "[placement] auth_type is not set: the agent has no way to Placement, reports nothing and starts"
+            " no guest; the section has the options of Nova's own [placement]"
+        )
+    if rules is not None:
+        measures = unmeasured(conf, resctrl.control), powerless(conf, resctrl, driver)
+        found += out_of_reach(rules.lines, rules.registry, *measures)
+    return found

@@ -1,0 +1,67 @@
+"""What watermarks have to work with on this host: what can be measured, and who can be throttled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oslo_config import cfg
+
+from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.drivers.process import ProcessDriver
+from compute_agent.qos.levers import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
+from compute_agent.resctrl.control import Control
+from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
+
+_EVENTS = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
+"""By metric the counters of which it needs one."""
+
+_PRESSURES = ("cpu", "memory", "io")
+
+
+def unmeasured(conf: cfg.ConfigOpts, control: Control | None) -> dict[str, str]:
+    """By metric of watermarks that cannot be measured here the reason, and what to do. ``control`` is the
+    mount of resctrl, if there is one.
+    """
+    found = {}
+    monitoring = control.platform.monitoring if control is not None and control.writable else None
+    for metric, events in _EVENTS.items():
+        if monitoring is None or not events & monitoring.features:
+            found[metric] = "no resctrl is mounted here that counts it (see [resctrl] mount)"
+        elif conf.monitoring.interval == 0:
+            found[metric] = "[monitoring] interval is 0, so that it is not measured"
+    for resource in _PRESSURES:
+        path = Path(conf.host.root) / "proc/pressure" / resource
+        try:
+            path.read_bytes()
+        except OSError as error:
+            found[f"{resource}_pressure"] = (
+                f"the kernel tells no pressures ({path}: {error.strerror}): it needs CONFIG_PSI, and psi=1"
+            )
+    return found
+
+
+def powerless(conf: cfg.ConfigOpts, resctrl: Resctrl, driver: str) -> dict[str, str]:
+    """By lever that throttles nobody here the reason, and what to do. ``driver`` is the name of that of the
+    guests.
+    """
+    found = {}
+    platform = None if resctrl.control is None or resctrl.off else resctrl.control.platform
+    why = f" ({resctrl.off})" if resctrl.off else ""
+    if platform is None or platform.l3 is None:
+        found[CACHE_WAYS.name] = f"cache ways cannot be limited here{why}"
+    if platform is None or platform.mb is None:
+        found[MEMORY_BANDWIDTH.name] = f"memory bandwidth cannot be limited here{why}"
+    if driver == ProcessDriver.name and (reason := _without_groups(conf.cgroup.root)):
+        found[CPU_QUOTA.name] = f"process guests without groups of their own cannot be limited: {reason}"
+    return found
+
+
+def _without_groups(root: str | None) -> str:
+    """Why process guests have no groups with a quota; empty if they have."""
+    if not root:
+        return "[cgroup] root is not set"
+    try:
+        controllers = (Path(root) / "cgroup.controllers").read_text().split()
+    except OSError as error:
+        return f"[cgroup] root = {root} is no group of cgroup v2 ({error.strerror})"
+    return "" if "cpu" in controllers else f"[cgroup] root = {root} has not the controller cpu"

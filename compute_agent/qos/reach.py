@@ -1,0 +1,28 @@
+"""Which watermarks nobody can keep on a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from compute_agent.conf.qos import WATERMARK
+from compute_agent.qos.metrics import Registry
+from compute_agent.qos.waterlines import Waterline
+
+
+def out_of_reach(
+    lines: Iterable[Waterline],
+    registry: Registry,
+    unmeasured: Mapping[str, str],
+    powerless: Mapping[str, str],
+) -> Iterator[str]:
+    """What will not come of the lines, a sentence each.
+
+    ``unmeasured`` has the reason by metric that cannot be measured here, ``powerless`` by lever that moves
+    nothing.
+    """
+    for line in lines:
+        lever = registry[line.metric].lever
+        if reason := unmeasured.get(line.metric):
+            yield f"[{WATERMARK}{line.name}] metric = {line.metric}: nothing is ever done, as {reason}"
+        elif line.throttle_down and lever and (reason := powerless.get(lever.name)):
+            yield f"[{WATERMARK}{line.name}] throttle_down: nobody is throttled, as {reason}"

@@ -1,0 +1,173 @@
+"""What `config check` and the start of the agent tell of a configuration, beside what its CPU sets are."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tests.compute_agent.cmd.agents import MAIN, run_here
+from tests.compute_agent.resctrl import fake
+
+WATERMARKS = {
+    "watermark:bandwidth": "metric = memory_bandwidth\nthrottle_down = 10G\nthrottle_up = 9G",
+    "watermark:cache": "metric = llc_occupancy\nthrottle_down = 10M\nthrottle_up = 9M",
+    "watermark:waiting": "metric = io_pressure\nthrottle_down = 50%\nthrottle_up = 40%",
+    "watermark:cpu": "metric = cpu_usage\nthrottle_down = 80%\nthrottle_up = 70%\nevict = 90%",
+    "watermark:memory": "metric = memory_usage\nevict = 90%",
+}
+
+
+def check(ini):
+    """Exit status and findings."""
+    done = run_here(ini, "config", "check", "-f", "json")
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def about(texts, section):
+    """What is said of a section."""
+    return [text for text in texts if text.startswith(f"[{section}]")]
+
+
+@pytest.fixture
+def captured(two_nodes):
+    """The files of a host with a pressure file for each resource and no resctrl."""
+    (two_nodes / "proc/pressure").mkdir()
+    for resource in ("cpu", "memory", "io"):
+        (two_nodes / "proc/pressure" / resource).write_text(
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+        )
+    return two_nodes
+
+
+def test_an_option_that_does_not_exist_is_a_warning(configure):
+    status, found = check(configure("cpu_dedicate_set = 0\ncpu_shared_set = 1"))
+    assert (status, found["dedicated_cpus"]) == (0, "")
+    assert found["warnings"] == [
+        "[compute] cpu_dedicate_set: there is no such option; did you mean cpu_dedicated_set?"
+    ]
+
+
+def test_the_agent_tells_the_same_at_its_start_in_status_and_when_the_file_changes(agent, write_ini):
+    told = "[compute] cpu_dedicate_set: there is no such option; did you mean cpu_dedicated_set?"
+    lines = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
+    write_ini(compute=f"{lines}\ncpu_dedicate_set = 0")
+    agent.start()
+    assert agent.log().count(told) == 1
+    assert told in agent.status()["warnings"]
+    write_ini(compute=f"{lines}\ncpu_shared_sets = 1")
+    agent.wait_for(lambda: "[compute] cpu_shared_sets" in str(agent.status()["warnings"]))
+    assert told not in agent.status()["warnings"]
+    assert "[compute] cpu_shared_sets: there is no such option; did you mean cpu_shared_set?" in agent.log()
+
+
+def test_without_a_section_for_placement_there_is_no_way_to_it(configure):
+    status, found = check(configure("cpu_shared_set = 1", placement=""))
+    assert status == 0
+    (warning,) = found["warnings"]
+    assert warning.startswith("[placement] auth_type is not set: the agent has no way to Placement")
+
+
+def test_an_authentication_plugin_that_does_not_exist_is_refused(configure):
+    ini = configure("cpu_shared_set = 1", placement="auth_type = passwort\nauth_url = http://127.0.0.1:1")
+    status, found = check(ini)
+    assert status == 1
+    (refusal,) = found["refusals"]
+    assert refusal.startswith("[placement] auth_type = passwort: there is no such plugin; there are ")
+    assert ", password, " in refusal
+
+
+def test_options_that_the_plugin_misses_are_named(configure):
+    status, found = check(configure("cpu_shared_set = 1", placement="auth_type = password"))
+    assert status == 1
+    assert "auth_url" in found["refusals"][0]
+
+
+class TestWatermarks:
+    """Lines that cannot be kept on this host."""
+
+    def test_are_told_with_the_reason(self, configure, captured):
+        ini = configure("cpu_shared_set = 1", guests="driver = process", **WATERMARKS)
+        status, found = check(ini)
+        assert (status, len(found["watermarks"])) == (0, 5)
+        without_resctrl = "nothing is ever done, as no resctrl is mounted here that counts it"
+        without_groups = (
+            "throttle_down: nobody is throttled, as process guests without groups of their own cannot be"
+            " limited: [cgroup] root is not set"
+        )
+        assert found["warnings"] == [
+            f"[watermark:bandwidth] metric = memory_bandwidth: {without_resctrl} (see [resctrl] mount)",
+            f"[watermark:cache] metric = llc_occupancy: {without_resctrl} (see [resctrl] mount)",
+            f"[watermark:cpu] {without_groups}",
+            f"[watermark:waiting] {without_groups}",
+        ]
+
+    def test_for_want_of_pressures(self, configure, two_nodes):
+        found = check(configure("cpu_shared_set = 1", **WATERMARKS))[1]
+        (warning,) = about(found["warnings"], "watermark:waiting")
+        assert warning.startswith(
+            "[watermark:waiting] metric = io_pressure: nothing is ever done, as the kernel tells no pressures"
+            f" ({two_nodes}/proc/pressure/io: No such file or directory)"
+        )
+
+    def test_not_where_there_is_what_they_need(self, configure, captured, tmp_path, monkeypatch):
+        fake.FakeResctrl.of(fake.INTEL, captured / "sys/fs/resctrl")
+        (captured / "proc/mounts").write_text("resctrl /sys/fs/resctrl resctrl rw 0 0\n")
+        (tmp_path / "group").mkdir()
+        (tmp_path / "group/cgroup.controllers").write_text("cpuset cpu\n")
+        sections = WATERMARKS | {"guests": "driver = process"}
+        ini = configure("cpu_shared_set = 1", cgroup=f"root = {tmp_path}/group", **sections)
+        assert check(ini)[1]["warnings"] == []
+        ini = configure(
+            "cpu_shared_set = 1",
+            cgroup=f"root = {tmp_path}/none",
+            monitoring="interval = 0",
+            **sections,
+        )
+        warnings = check(ini)[1]["warnings"]
+        assert "[monitoring] interval is 0" in about(warnings, "watermark:cache")[0]
+        assert f"[cgroup] root = {tmp_path}/none is no group" in about(warnings, "watermark:cpu")[0]
+
+    def test_guests_of_libvirt_have_groups(self, configure, captured):
+        ini = configure("cpu_shared_set = 1", guests="driver = libvirt", **WATERMARKS)
+        assert about(check(ini)[1]["warnings"], "watermark:cpu") == []
+
+
+class TestStateFolder:
+    """Where the agent keeps what must outlive it."""
+
+    @pytest.fixture
+    def ini(self, configure):
+        return lambda path: configure("cpu_shared_set = 1", DEFAULT=f"state_path = {path}")
+
+    def test_a_folder_that_cannot_be_is_told(self, ini, tmp_path):
+        (tmp_path / "file").touch()
+        status, found = check(ini(tmp_path / "file" / "state"))
+        assert status == 0
+        (warning,) = found["warnings"]
+        assert warning.startswith(f"[DEFAULT] state_path = {tmp_path}/file/state: ")
+        assert "the agent needs a folder there that it can write to" in warning
+
+    def test_a_folder_that_the_agent_would_refuse_is_refused(self, ini, tmp_path):
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state").chmod(0o777)
+        status, found = check(ini(tmp_path / "state"))
+        assert status == 1
+        (refusal,) = found["refusals"]
+        assert refusal.startswith(f"[DEFAULT] state_path = {tmp_path}/state: {tmp_path}/state (mode 0777)")
+
+    @pytest.mark.skipif(
+        os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can do away with its own rights"
+    )
+    def test_one_that_this_user_cannot_write_to_is_told(self, ini, tmp_path):
+        above = tmp_path / "above"
+        above.mkdir(mode=0o555)
+        unable = ["setpriv", "--bounding-set=-dac_override"]
+        command = [*unable, *MAIN, "--config-file", ini(above / "state"), "config", "check", "-f", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert json.loads(done.stdout)["warnings"] == [
+            f"[DEFAULT] state_path = {above}/state: user 0 cannot write to {above}; the agent needs a folder"
+            " there that it can write to"
+        ]
