@@ -11,12 +11,14 @@ from cliff.app import App
 from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
-from compute_agent.cmd import audit, guest, host, metrics, resctrl, reshape, run, watermark
+from compute_agent.cmd import audit, guest, host, maintenance, metrics, resctrl, reshape, run, watermark
 
 COMMANDS: dict[str, type[Command]] = {
     "run": run.Run,
     "status": run.Status,
     "host show": host.HostShow,
+    "host disable": maintenance.HostDisable,
+    "host enable": maintenance.HostEnable,
     "topology show": host.TopologyShow,
     "inventory show": host.InventoryShow,
     "config check": host.ConfigCheck,

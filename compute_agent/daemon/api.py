@@ -14,9 +14,11 @@ from marshmallow import Schema
 
 from compute_agent.daemon.audit import Orders, Outcome, audit_document
 from compute_agent.daemon.documents import guest_document, provider_document, reshape_document
+from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.daemon.parameters import (
     AdoptSchema,
     AuditSchema,
+    DisableSchema,
     EmptySchema,
     GuestSchema,
     ReshapeSchema,
@@ -66,6 +68,11 @@ class AgentParts(Protocol):
     @property
     def client(self) -> PlacementClient:
         """The way to Placement."""
+        ...
+
+    @property
+    def maintenance(self) -> MaintenanceMode:
+        """The operator's switch for new guests."""
         ...
 
     def status(self) -> dict[str, Any]:
@@ -118,6 +125,8 @@ class Methods:
             "resctrl.groups": self.resctrl_groups,
             "audit": self.audit,
             "watermark.list": self.watermark_list,
+            "host.disable": self.host_disable,
+            "host.enable": self.host_enable,
         }
 
     def status(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,6 +264,15 @@ class Methods:
         """All lines of the watermarks, and how usage stands to them."""
         load(EmptySchema(), params)
         return self._agent.watermarks()
+
+    def host_disable(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep new guests away from this host, for a reason."""
+        return self._agent.maintenance.switch(True, load(DisableSchema(), params)["reason"])
+
+    def host_enable(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Let new guests in again."""
+        load(EmptySchema(), params)
+        return self._agent.maintenance.switch(False)
 
     def _load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Parameters with a class among them: one that is configured."""

@@ -26,8 +26,8 @@ def _check_annotation(text: str) -> None:
         raise ValidationError(str(error)) from error
 
 
-def _check_name(text: str) -> None:
-    """Names are shown in terminals, and are labels of metrics."""
+def _check_printable(text: str) -> None:
+    """Names and reasons are shown in terminals and in the log, and names are labels of metrics."""
     if not text.isprintable():
         raise ValidationError("only characters that can be printed")
 
@@ -49,7 +49,7 @@ class SettingsSchema(Schema):
     """What a guest is to have from its start on."""
 
     uuid = fields.UUID()
-    name = fields.String(validate=[validate.Length(1, 200), _check_name])
+    name = fields.String(validate=[validate.Length(1, 200), _check_printable])
     vcpus = fields.Integer(strict=True, validate=validate.Range(1, MOST_VCPUS))
     thread_policy = fields.Enum(ThreadPolicy, by_value=True, load_default=ThreadPolicy.PREFER)
     emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
@@ -116,6 +116,12 @@ class AuditSchema(Schema):
     dry_run = fields.Boolean(load_default=False)
     min_age = fields.Float(load_default=DEFAULT_MIN_AGE, validate=validate.Range(min=0))
     consumers = fields.List(fields.String(), load_default=list)
+
+
+class DisableSchema(Schema):
+    """Parameters of ``host.disable``."""
+
+    reason = fields.String(required=True, validate=[validate.Length(1, 255), _check_printable])
 
 
 class EmptySchema(Schema):

@@ -22,6 +22,7 @@ from compute_agent.report.errors import NotFoundError, PlacementError, Unavailab
 from compute_agent.report.reporter import Refusal, Report, Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.report.rooms import Place
+from compute_agent.report.scheduling import Cause, Wishes
 
 LOG = logging.getLogger(__name__)
 
@@ -51,10 +52,10 @@ class ReportLoop:
         interval: float,
         longest_pause: float,
         locate: Callable[[], Mapping[str, Place]] = dict,
-        scheduling_off: bool | None = None,
+        wishes: Wishes | None = None,
     ) -> None:
-        """``locate`` tells where the guests really are; it may raise DriverError. ``scheduling_off``: whether
-        new guests are to be kept away; None: as it is until switch_scheduling() says.
+        """``locate`` tells where the guests really are; it may raise DriverError. ``wishes`` are those of the
+        causes for which new guests are kept away, until switch_scheduling() says something else.
         """
         self._reporter = reporter
         self._client = client
@@ -67,7 +68,10 @@ class ReportLoop:
         self._wake = threading.Event()
         self._stopped = False
         self._locate = locate
-        self._scheduling_off = scheduling_off
+        self._wishes = dict(wishes or {})
+        self._granted: Wishes = {}
+        """The wishes that Placement was told of last."""
+        self._switch = threading.Condition()
         self._turn = threading.Lock()
         self._tree_at_start = pipeline.world.tree
         self._settled: ProviderTree | None = None
@@ -81,12 +85,23 @@ class ReportLoop:
         """Report now: something changed."""
         self._wake.set()
 
-    def switch_scheduling(self, off: bool) -> None:
-        """Have Placement keep new guests away from this host, or not: at once, or when it answers again; for
-        any thread.
+    def switch_scheduling(self, cause: Cause, off: bool) -> None:
+        """Have Placement keep new guests away from this host for a cause, or not any more: at once, or when
+        it answers again; for any thread.
         """
-        self._scheduling_off = off
+        with self._switch:
+            self._wishes = {**self._wishes, cause: off}
         self.wake()
+
+    def wait_for_switch(self, timeout: float) -> bool:
+        """Wait until Placement has been told of all wishes, so many seconds at most; whether it has."""
+        with self._switch:
+            return self._switch.wait_for(lambda: self._granted == self._wishes, timeout)
+
+    @property
+    def root_traits(self) -> frozenset[str] | None:
+        """The traits of the root provider as they were last seen; None as long as it has not been."""
+        return self._reporter.root_traits(self._pipeline.world.tree.root.uuid)
 
     def use(self, client: PlacementClient) -> None:
         """Talk through another client from the next report on; for any thread."""
@@ -174,8 +189,7 @@ class ReportLoop:
             try:
                 report = self._report()
             finally:  # a host that cannot be reported as it is may be overloaded nevertheless
-                if (off := self._scheduling_off) is not None:
-                    self._reporter.switch_scheduling(self._pipeline.world.tree.root.uuid, off)
+                self._grant()
             self._read_allocations()
         except PlacementError as error:
             reason = str(error)
@@ -199,6 +213,16 @@ class ReportLoop:
             LOG.info("Placement answers")
         self.status = ReportStatus(True, time.time(), "", report.refusals, self.status.sent + report.sent)
         return not report.refusals
+
+    def _grant(self) -> None:
+        """Tell Placement whether new guests are to be kept away. Raises PlacementError."""
+        wishes = self._wishes
+        if wishes:
+            self._reporter.switch_scheduling(self._pipeline.world.tree.root.uuid, wishes)
+        if self.root_traits is not None:
+            with self._switch:
+                self._granted = wishes
+                self._switch.notify_all()
 
     def _failed(self, reason: str) -> None:
         if self.status.up is not False or reason != self.status.last_error:

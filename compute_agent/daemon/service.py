@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.controllers import build_controllers, resctrl_of
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.http import HttpServer
+from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.daemon.monitored import monitor_targets
 from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import RequestError, SocketServer
@@ -46,7 +48,7 @@ from compute_agent.monitoring.factory import Monitoring
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.state import StateFile, lock_folder
+from compute_agent.pipeline.state import State, StateFile, lock_folder
 from compute_agent.pipeline.worker import Pipeline, lost_guests
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import Settings, read_settings
@@ -55,6 +57,7 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
+from compute_agent.report.scheduling import Cause, Wishes
 
 LOG = logging.getLogger(__name__)
 
@@ -113,9 +116,12 @@ class Agent:
             self._conf.compute.update_resources_interval,
             self._conf.placement.report_retry_maximum,
             lambda: locate(self.driver, self.pipeline.world),
-            # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
-            self._state.state.qos.scheduling_off if settings.rules.lines else False,
+            _wishes(self._state.state, bool(settings.rules.lines)),
         )
+        self.maintenance = MaintenanceMode(
+            self._state.state.maintenance, self._state.keep_maintenance, self._reports
+        )
+        self.metrics.host_disabled.set_function(lambda: self.maintenance.is_on)
         self._monitoring = Monitoring(
             self._conf, self._resctrl.control, self._monitored, self.metrics.registry
         )
@@ -124,7 +130,7 @@ class Agent:
             self._state.state.qos,
             self.pipeline,
             Evictions(settings, self.pipeline, self.driver, lambda: self.client),
-            self._reports.switch_scheduling,
+            partial(self._reports.switch_scheduling, Cause.WATERMARK),
             self._state.keep_qos,
             Telemetry(self.metrics.registry),
             root=self._conf.host.root,
@@ -267,6 +273,7 @@ class Agent:
             "provider": world.tree.root.name,
             "provider_uuid": world.tree.root.uuid,
             **status_document(self._reports.status),
+            **self.maintenance.document(),
             "config_error": self._config_error,
             "warnings": self._warnings(),
             "policy": self._conf.policy.name,
@@ -406,3 +413,12 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+def _wishes(state: State, has_watermarks: bool) -> Wishes:
+    """Why new guests were kept away when the agent ended, and still are until somebody says otherwise."""
+    # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
+    by_watermarks = state.qos.scheduling_off if has_watermarks else False
+    by_operator = None if state.maintenance is None else state.maintenance.off
+    wishes = {Cause.WATERMARK: by_watermarks, Cause.MAINTENANCE: by_operator}
+    return {cause: off for cause, off in wishes.items() if off is not None}

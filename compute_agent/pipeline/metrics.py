@@ -86,6 +86,11 @@ class Metrics:
             "Whether the configuration as it is now was refused (1), so that an older one is in force.",
             registry=self.registry,
         )
+        self.host_disabled = Gauge(
+            "compute_agent_host_disabled",
+            "Whether an operator keeps new guests away from this host (1): compute-agent host disable.",
+            registry=self.registry,
+        )
         self.placement_up = Gauge(
             "compute_agent_placement_up",
             "Whether Placement answered the last report (1) or not (0).",

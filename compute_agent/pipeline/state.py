@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from compute_agent.policy.base import Assignment
 from compute_agent.qos import state as qos
 from compute_agent.qos.state import QosState
 from compute_agent.report.plan import Owned, Ownership
+from compute_agent.report.scheduling import Maintenance
 
 LOG = logging.getLogger(__name__)
 
@@ -44,12 +45,15 @@ class SavedGuest:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that is kept. ``driver`` is the name of the one whose the guests are; empty: not known."""
+    """Everything that is kept. ``driver`` is the name of the one whose the guests are; empty: not known.
+    ``maintenance`` None: nobody has said anything, as far as is known.
+    """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
     owned: Ownership = field(default_factory=dict)
     qos: QosState = field(default_factory=QosState)
     driver: str = ""
+    maintenance: Maintenance | None = None
 
 
 class StateFile:
@@ -104,6 +108,14 @@ class StateFile:
             self._state = replace(self._state, qos=qos)
             self._write()
 
+    def keep_maintenance(self, maintenance: Maintenance) -> None:
+        """Replace what an operator said of the host; durable when this returns. Raises OSError, and the next
+        call tries again.
+        """
+        with self._lock:
+            self._state = replace(self._state, maintenance=maintenance)
+            self._write()
+
     def _write(self) -> None:
         if self._state == self._saved:
             return
@@ -141,6 +153,7 @@ def dump(state: State) -> bytes:
         },
         "qos": qos.to_json(state.qos),
         "driver": state.driver,
+        "maintenance": None if state.maintenance is None else asdict(state.maintenance),
     }
     # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
     return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}).encode()
@@ -166,6 +179,7 @@ def parse(content: bytes) -> State:
             },
             qos=qos.from_json(data["qos"]) if "qos" in data else QosState(),
             driver=str(data.get("driver", "")),
+            maintenance=_maintenance(data.get("maintenance")),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
@@ -188,6 +202,12 @@ def _load(path: Path) -> State:
 
 def _checksum(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _maintenance(content: Any) -> Maintenance | None:
+    if content is None:
+        return None
+    return Maintenance(bool(content["off"]), str(content["reason"]), float(content["since"]))
 
 
 def _guest_to_json(guest: SavedGuest) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from compute_agent.report.plan import (
 )
 from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
 from compute_agent.report.rooms import CpuSet, Place
-from compute_agent.report.scheduling import DISABLED, MARK, switched
+from compute_agent.report.scheduling import DISABLED, MARKS, Wishes, switched, told
 
 LOG = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class Reporter:
             len(planned.allocations),
         )
 
-    def switch_scheduling(self, root_uuid: str, off: bool) -> bool:
+    def switch_scheduling(self, root_uuid: str, wishes: Wishes) -> bool:
         """Keep new guests away from the host, or let them in again (see `scheduling`). True if anything had
         to be changed; a provider that is not there yet is left to the next time.
 
@@ -191,7 +191,7 @@ class Reporter:
         try:
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:
-                    return self._switch_scheduling(root_uuid, off)
+                    return self._switch_scheduling(root_uuid, wishes)
                 except ConcurrentUpdateError:
                     self._reported.clear()
                     if attempt == MAX_ATTEMPTS:
@@ -201,13 +201,13 @@ class Reporter:
             raise
         raise AssertionError("unreachable")
 
-    def _switch_scheduling(self, root_uuid: str, off: bool) -> bool:
+    def _switch_scheduling(self, root_uuid: str, wishes: Wishes) -> bool:
         root = (self._reported or self.reported(root_uuid)).get(root_uuid)
-        if root is None or (wanted := switched(root.traits, off)) == root.traits:
+        if root is None or (wanted := switched(root.traits, wishes)) == root.traits:
             return False
         new = wanted - root.traits
-        if MARK in new - self._names().traits:
-            self._client.create_trait(MARK)
+        for mark in sorted(MARKS & (new - self._names().traits)):
+            self._client.create_trait(mark)
             self._known = None
         if DISABLED in new - self._names().traits:
             LOG.error("Placement does not know the trait %s: new guests cannot be kept away", DISABLED)
@@ -216,8 +216,13 @@ class Reporter:
                 return False
         generation = self._client.set_traits(root_uuid, wanted, root.generation)
         self._reported[root_uuid] = replace(root, generation=generation, traits=wanted)
-        LOG.info("Placement %s this host", "keeps new guests away from" if off else "sends new guests to")
+        LOG.info("For Placement, new guests of this host are %s", told(wanted))
         return True
+
+    def root_traits(self, root_uuid: str) -> frozenset[str] | None:
+        """The traits of the root provider as they were last seen; None as long as it has not been."""
+        root = (self._reported or self._seen).get(root_uuid)
+        return None if root is None else root.traits
 
     def use(self, client: PlacementClient) -> None:
         """Report by another client from now on."""

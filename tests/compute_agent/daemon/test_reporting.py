@@ -18,6 +18,7 @@ from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
 from compute_agent.report.errors import ConflictError, CredentialsError, UnavailableError
 from compute_agent.report.reporter import Reporter
+from compute_agent.report.scheduling import Cause
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -263,12 +264,12 @@ class TestReshape:
 def test_the_scheduling_switch_waits_for_placement(rig, client, live_placement):
     rig.loop.once()
     live_placement.stop()
-    rig.loop.switch_scheduling(True)
+    rig.loop.switch_scheduling(Cause.WATERMARK, True)
     assert not rig.loop.once()
     live_placement.start()
     assert rig.loop.once()
     assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]
-    rig.loop.switch_scheduling(False)
+    rig.loop.switch_scheduling(Cause.WATERMARK, False)
     assert rig.loop.once()
     assert client.traits(ROOT)[0] == set()
 
@@ -278,6 +279,6 @@ def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
     client.create_provider("33333333-0000-4000-8000-000000000001", "other", None)
     nodes = tuple(replace(node, name="other" if node.uuid == ROOT else node.name) for node in TREE.nodes)
     rig.pipeline._placer.world = replace(rig.pipeline.world, tree=ProviderTree(nodes))
-    rig.loop.switch_scheduling(True)
+    rig.loop.switch_scheduling(Cause.WATERMARK, True)
     assert not rig.loop.once()
     assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]

@@ -1,12 +1,16 @@
 """The scheduling switch: traits of the root provider on the real service."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compute_agent.report.errors import UnavailableError
-from compute_agent.report.scheduling import DISABLED, MARK, switched
+from compute_agent.report.scheduling import DISABLED, MARKS, Cause, switched, told
 from tests.compute_agent.report.test_reporter import ROOT, Memory, numa_tree
 
 COMPUTE = "COMPUTE_NODE"
+MARK, OTHER = Cause.WATERMARK.value, Cause.MAINTENANCE.value
+KEEP_AWAY, LET_IN = {Cause.WATERMARK: True}, {Cause.WATERMARK: False}
 
 
 @pytest.mark.parametrize(
@@ -23,7 +27,62 @@ COMPUTE = "COMPUTE_NODE"
     ],
 )
 def test_only_what_carries_our_mark_is_taken_away(before, off, after):
-    assert switched(frozenset(before), off) == after
+    assert switched(frozenset(before), {Cause.WATERMARK: off}) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "watermark", "maintenance", "after"),
+    [
+        (set(), True, True, {DISABLED, MARK, OTHER}),
+        ({DISABLED, MARK, OTHER}, False, True, {DISABLED, OTHER}),
+        ({DISABLED, MARK, OTHER}, True, False, {DISABLED, MARK}),
+        ({DISABLED, MARK, OTHER}, False, False, set()),
+        ({DISABLED, MARK}, False, True, {DISABLED, OTHER}),
+        # What is not known stays as it is.
+        ({DISABLED, OTHER}, True, None, {DISABLED, MARK, OTHER}),
+        ({DISABLED, OTHER}, False, None, {DISABLED, OTHER}),
+        ({DISABLED, OTHER}, None, None, {DISABLED, OTHER}),
+        (set(), None, None, set()),
+        # Nova's stays Nova's; and when Nova takes it away, ours comes.
+        ({DISABLED}, True, True, {DISABLED}),
+        ({DISABLED}, False, False, {DISABLED}),
+        ({OTHER}, False, None, {DISABLED, OTHER}),
+    ],
+)
+def test_several_causes_share_one_switch(before, watermark, maintenance, after):
+    wishes = {Cause.WATERMARK: watermark, Cause.MAINTENANCE: maintenance}
+    known = {cause: off for cause, off in wishes.items() if off is not None}
+    assert switched(frozenset(before) | {COMPUTE}, known) == after | {COMPUTE}
+
+
+TRAITS = st.frozensets(st.sampled_from(["HW_A", DISABLED, *MARKS]))
+WISHES = st.dictionaries(st.sampled_from(Cause), st.booleans())
+
+
+@given(TRAITS, WISHES)
+def test_whatever_there_was_others_keep_theirs_and_it_is_done_once(before, wishes):
+    after = switched(before, wishes)
+    assert after - MARKS - {DISABLED} == before - MARKS - {DISABLED}
+    assert switched(after, wishes) == after
+    if any(wishes.values()):
+        assert DISABLED in after
+    if DISABLED in before and not before & MARKS:
+        assert after == before
+    elif all(wishes.get(cause) is False for cause in Cause):
+        assert not after & {DISABLED, *MARKS}
+
+
+@pytest.mark.parametrize(
+    ("traits", "words"),
+    [
+        ({COMPUTE}, "let in"),
+        ({DISABLED, MARK}, "kept away by watermark"),
+        ({DISABLED, MARK, OTHER}, "kept away by watermark and maintenance"),
+        ({DISABLED}, "kept away by somebody else's COMPUTE_STATUS_DISABLED"),
+    ],
+)
+def test_who_keeps_new_guests_away_is_told(traits, words):
+    assert told(frozenset(traits)) == words
 
 
 @pytest.fixture
@@ -34,38 +93,40 @@ def reporter(client):
 
 
 def test_the_switch_is_turned_and_reports_leave_it_alone(reporter, client, live_placement):
-    assert reporter.switch_scheduling(ROOT, True)
+    assert reporter.switch_scheduling(ROOT, KEEP_AWAY)
     assert client.traits(ROOT)[0] == {COMPUTE, DISABLED, MARK}
     live_placement.writes()
     reporter.report(numa_tree())
-    assert not reporter.switch_scheduling(ROOT, True)
+    assert not reporter.switch_scheduling(ROOT, KEEP_AWAY)
     assert live_placement.writes() == []
-    assert reporter.switch_scheduling(ROOT, False)
+    assert reporter.switch_scheduling(ROOT, LET_IN)
     assert client.traits(ROOT)[0] == {COMPUTE}
 
 
 def test_an_agent_without_a_memory_turns_it_back(reporter, client):
-    reporter.switch_scheduling(ROOT, True)
+    reporter.switch_scheduling(ROOT, KEEP_AWAY)
     other = Memory().reporter(client)
     other.report(numa_tree())
-    assert other.switch_scheduling(ROOT, False)
+    assert other.switch_scheduling(ROOT, LET_IN)
     assert client.traits(ROOT)[0] == {COMPUTE}
 
 
 def test_a_service_that_was_disabled_in_nova_stays_disabled(reporter, client):
     traits, generation = client.traits(ROOT)
     client.set_traits(ROOT, traits | {DISABLED}, generation)
-    assert not reporter.switch_scheduling(ROOT, True)  # what is there meanwhile is found out by reading again
+    assert not reporter.switch_scheduling(
+        ROOT, KEEP_AWAY
+    )  # what is there meanwhile is found out by reading again
     reporter.report(numa_tree())
-    assert not reporter.switch_scheduling(ROOT, False)
+    assert not reporter.switch_scheduling(ROOT, LET_IN)
     assert client.traits(ROOT)[0] == {COMPUTE, DISABLED}
 
 
 def test_a_host_that_is_not_reported_yet_waits(client):
-    assert not Memory().reporter(client).switch_scheduling(ROOT, True)
+    assert not Memory().reporter(client).switch_scheduling(ROOT, KEEP_AWAY)
 
 
 def test_an_absent_placement_is_told(reporter, live_placement):
     live_placement.stop()
     with pytest.raises(UnavailableError):
-        reporter.switch_scheduling(ROOT, True)
+        reporter.switch_scheduling(ROOT, KEEP_AWAY)

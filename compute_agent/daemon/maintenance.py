@@ -1,0 +1,75 @@
+"""Maintenance mode: an operator keeps new guests away from this host, for a reason, until told otherwise."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from compute_agent.daemon.protocol import RequestError
+from compute_agent.daemon.reporting import ReportLoop
+from compute_agent.report.scheduling import Cause, Maintenance, told
+
+LOG = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 20.0
+"""How long it is waited for Placement; it is told later otherwise."""
+
+
+class MaintenanceMode:
+    """The operator's switch. What was said is kept before it is done, and outlives the agent."""
+
+    def __init__(
+        self, said: Maintenance | None, keep: Callable[[Maintenance], None], reports: ReportLoop
+    ) -> None:
+        """``said`` is what ``keep`` was last called with, which has to keep it durably or raise OSError."""
+        self._said = said
+        self._keep = keep
+        self._reports = reports
+        self._lock = threading.Lock()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether new guests are kept away for maintenance; as Placement has it, if nobody remembers."""
+        if self._said is not None:
+            return self._said.off
+        return Cause.MAINTENANCE in (self._reports.root_traits or ())
+
+    def switch(self, off: bool, reason: str = "") -> dict[str, Any]:
+        """Keep new guests away, or let them in again; the state that follows. Raises RequestError if that
+        cannot be remembered.
+        """
+        with self._lock:
+            again = off and self._said is not None and self._said.off
+            since = self._said.since if again and self._said is not None else time.time()
+            said = Maintenance(off, reason, since)
+            try:
+                self._keep(said)
+            except OSError as error:
+                raise RequestError(f"nothing is changed, as it cannot be remembered: {error}") from error
+            self._said = said
+            LOG.info("The host was %s by an operator%s", _verb(off), f": {reason}" if reason else "")
+            self._reports.switch_scheduling(Cause.MAINTENANCE, off)
+        if not self._reports.wait_for_switch(ANSWER_SECONDS):
+            LOG.warning("Placement has not been told yet that the host was %s", _verb(off))
+        return self.document()
+
+    def document(self) -> dict[str, Any]:
+        """For ``status``: whether the host is disabled, why and since when; and what Placement knows."""
+        said, traits = self._said, self._reports.root_traits
+        since = None if said is None or not said.off else said.since
+        return {
+            "disabled": self.is_on,
+            "disabled_reason": "" if said is None or not said.off else said.reason,
+            "disabled_since": None
+            if since is None
+            else datetime.fromtimestamp(since, UTC).isoformat("T", "seconds"),
+            "new_guests": "not known yet" if traits is None else told(traits),
+        }
+
+
+def _verb(off: bool) -> str:
+    return "disabled" if off else "enabled"
