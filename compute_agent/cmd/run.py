@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 from typing import Any
 
 from oslo_config import cfg
 
-from compute_agent.cmd.base import Command, ShowOne, columns
+from compute_agent.cmd.base import Lister, ShowOne, columns
 from compute_agent.daemon import logs
+from compute_agent.daemon.rehearsal import rehearse
 from compute_agent.daemon.service import Agent
 from compute_agent.drivers.base import DriverError
 from compute_agent.inventory.cpu_sets import ConfigError
@@ -30,13 +32,29 @@ REASONS_NOT_TO_START = (
 )
 
 
-class Run(Command):
-    """Run the agent in the foreground until SIGTERM."""
+_COLUMNS = ("where", "subject", "change")
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serve until told to end; 1 if the agent refuses to start."""
-        logs.set_up(self.load_conf())
+
+class Run(Lister):
+    """Run the agent in the foreground until SIGTERM; or list what that would change, and change nothing."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="list what would be changed in Placement, and for each guest in the kernel and in libvirt;"
+            " nothing is changed. The other options are for this list.",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Serve until told to end, or list; 1 if the agent refuses to start."""
         try:
+            if parsed_args.dry_run:
+                return super().run(parsed_args)
+            logs.set_up(self.load_conf())
             agent = Agent(self.load_conf)
             agent.catch_signals()
             agent.start()
@@ -45,6 +63,12 @@ class Run(Command):
             return 1
         agent.serve()
         return 0
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Find out what would be changed."""
+        rows = [dataclasses.astuple(each) for each in rehearse(self.load_conf())]
+        self.app.stderr.write("Nothing was changed.\n" if rows else "Nothing would be changed.\n")
+        return _COLUMNS, rows
 
 
 class Status(ShowOne):

@@ -15,7 +15,7 @@ from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.plan import Plan, Remove, make_plan
+from compute_agent.resctrl.plan import Plan, Remove, Step, make_plan
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Present, read_groups
 from compute_agent.resctrl.rules import Demand, Resolution, resolve
 from compute_agent.resctrl.schemata import BadSchemataError
@@ -82,6 +82,13 @@ class ResctrlController:
         self._move_all(targets)
         if complete:
             self._settled = (wanted, self._read() if plan.steps else present)
+
+    def plan(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> tuple[Step, ...]:
+        """What settle() would do to groups; nothing is done. Raises OSError, DriverError."""
+        present = self._read()
+        host = self.control.host(present)
+        wanted = demands(targets, zones, host, present)
+        return make_plan(host, present, resolve(host, self.classes, wanted.demands, present, None)).steps
 
     def drifted(self, target: Target) -> str | None:
         """Whether somebody changed the guest's group, or has moved its threads."""

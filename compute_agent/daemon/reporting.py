@@ -233,21 +233,31 @@ class ReportLoop:
 
     def _read_allocations(self) -> None:
         """Tell the worker whose allocation is another than it thinks."""
-        as_of = time.monotonic()
-        ours = {zone.uuid for zone in self._pipeline.world.zones}
-        held = allocations_by_consumer(self._client, sorted(self._reporter.offering & ours))
-        changed: dict[str, Allocation] = {}
-        for view in self._pipeline.views():
-            uuid = view.guest.uuid
-            if held.get(uuid, {}) != view.allocation:
-                # The listing is a request per provider: an allocation that just moves between two of them
-                # may be seen on none. The consumer's own record is read at once.
-                changed[uuid] = self._client.allocations(uuid).resources
-        guests = {view.guest.uuid for view in self._pipeline.views()}
-        unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}
-        known = {consumer: one.allocation for consumer, one in self._pipeline.unclaimed.items()}
-        if changed or unclaimed != known:
-            self._pipeline.submit(AllocationsRead(changed, as_of, held))
+        event = allocations_read(self._client, self._pipeline, self._reporter.offering)
+        if event is not None:
+            self._pipeline.submit(event)
+
+
+def allocations_read(
+    client: PlacementClient, pipeline: Pipeline, offering: frozenset[str]
+) -> AllocationsRead | None:
+    """What the worker has to be told of allocations on these providers; None if it knows. Raises
+    PlacementError.
+    """
+    as_of = time.monotonic()
+    ours = {zone.uuid for zone in pipeline.world.zones}
+    held = allocations_by_consumer(client, sorted(offering & ours))
+    changed: dict[str, Allocation] = {}
+    for view in pipeline.views():
+        uuid = view.guest.uuid
+        if held.get(uuid, {}) != view.allocation:
+            # The listing is a request per provider: an allocation that just moves between two of them
+            # may be seen on none. The consumer's own record is read at once.
+            changed[uuid] = client.allocations(uuid).resources
+    guests = {view.guest.uuid for view in pipeline.views()}
+    unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}
+    known = {consumer: one.allocation for consumer, one in pipeline.unclaimed.items()}
+    return AllocationsRead(changed, as_of, held) if changed or unclaimed != known else None
 
 
 def allocations_by_consumer(

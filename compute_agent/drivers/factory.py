@@ -76,8 +76,9 @@ def libvirtd_is_usable(uri: str) -> bool:
     return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, address.sockets(uri)))
 
 
-def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path) -> Driver:
-    """The driver of that name. Process guests are recorded in ``folder``.
+def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, look_only: bool = False) -> Driver:
+    """The driver of that name. Process guests are recorded in ``folder``. With ``look_only`` it changes
+    nothing as long as it is not told to.
 
     Raises DriverError for one that cannot be had, OSError.
     """
@@ -85,6 +86,7 @@ def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path) -> Driver:
         case LibvirtDriver.name:
             return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval)
         case ProcessDriver.name:
-            groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root else None
-            return ProcessDriver(folder, groups)
+            acting = conf.cgroup.root and not look_only
+            groups = CgroupRoot.open(Path(conf.cgroup.root)) if acting else None
+            return ProcessDriver(folder, groups, look_only)
     raise DriverError(f"there is no driver {name!r}: set [guests] driver to {_LIBVIRT} or {_PROCESS}")

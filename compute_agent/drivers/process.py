@@ -42,16 +42,16 @@ class ProcessDriver:
 
     name = DRIVER
 
-    def __init__(self, folder: Path, groups: CgroupRoot | None = None) -> None:
+    def __init__(self, folder: Path, groups: CgroupRoot | None = None, look_only: bool = False) -> None:
         """Take over the guests recorded in ``folder`` (made if absent) that still run; forget the others.
 
-        New guests get a group below ``groups``, if there is one. Raises UnsafeFileError if others may write
-        to the folder, OSError.
+        New guests get a group below ``groups``, if there is one. With ``look_only`` nothing is made or
+        forgotten. Raises UnsafeFileError if others may write to the folder, OSError.
         """
         self._groups = groups
         self._told_of_memory = False
-        self._registry = Registry(folder)
-        self._roster = Roster(self._registry)
+        self._registry = Registry(folder, look_only)
+        self._roster = Roster(self._registry, look_only)
 
     # What runs
 

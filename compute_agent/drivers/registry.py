@@ -104,16 +104,22 @@ class Unusable:
 class Registry:
     """Records as files ``UUID.json`` in one folder, with the output of the guests in ``UUID.log``."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises OSError if the folder cannot be had, UnsafeFileError if others may write there."""
+    def __init__(self, folder: Path, look_only: bool = False) -> None:
+        """``look_only``: nothing is made, saved or removed. Raises OSError if the folder cannot be had,
+        UnsafeFileError if others may write there.
+        """
         self.folder = folder
-        secure_folder(folder)
+        self._look_only = look_only
+        if not look_only:
+            secure_folder(folder)
 
     def save(self, record: ProcessRecord) -> None:
         """Write a record; durable when this returns. Raises OSError.
 
         What cannot be used and is in its place is put aside; a record of a later release stays.
         """
+        if self._look_only:
+            return
         if record.newer:
             raise OSError(f"{self._path(record.uuid)} was written by a later release, and stays as it is")
         content = {"format": _FORMAT, **dataclasses.asdict(record)}
@@ -126,6 +132,8 @@ class Registry:
         """Forget a guest that has ended; one that is not recorded is no error. Its log is kept, as of now.
         Raises OSError.
         """
+        if self._look_only:
+            return
         with contextlib.suppress(OSError):
             os.utime(self._log(record.uuid), follow_symlinks=False)
         if record.newer:

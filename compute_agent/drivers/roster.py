@@ -28,8 +28,9 @@ LOG = logging.getLogger(__name__)
 class Roster:
     """The guests of one registry. Methods may be called from any thread."""
 
-    def __init__(self, registry: Registry) -> None:
-        """Take up the guests on disk that still run; forget the others, with their groups.
+    def __init__(self, registry: Registry, look_only: bool = False) -> None:
+        """Take up the guests on disk that still run; forget the others, with their groups, or with
+        ``look_only`` just pass them over.
 
         A record that cannot be used is left as it is, and so is whoever it is about.
         """
@@ -43,6 +44,9 @@ class Roster:
         for record in records:
             self._records[record.uuid] = record
             if self.current(record.uuid) is None:
+                if look_only:
+                    del self._records[record.uuid]
+                    continue
                 LOG.info("Guest %s (pid %d) ended while nobody looked", record, record.identity.pid)
                 self.forget(record)
             elif record.newer:

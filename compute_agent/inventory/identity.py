@@ -37,6 +37,16 @@ def load_or_create(state_path: Path) -> str:
         os.close(lock)
 
 
+def look_up(state_path: Path) -> str | None:
+    """The uuid kept in `state_path`; None where there is none. Nothing is made. Raises IdentityError,
+    OSError.
+    """
+    try:
+        return _read(state_path / FILE_NAME)
+    except FileNotFoundError:
+        return None
+
+
 def _read(path: Path) -> str:
     content = read_own(path)
     try:

@@ -123,6 +123,18 @@ class StateFile:
         self._saved = self._state
 
 
+def look_up(path: Path) -> State:
+    """The state in a file, for somebody who only looks: nothing is put aside, and what cannot be used is an
+    empty state. Raises UnsafeFileError if the file is not ours.
+    """
+    try:
+        return parse(read_own(path))
+    except UnsafeFileError:
+        raise
+    except (OSError, ValueError):
+        return State()
+
+
 def lock_folder(folder: Path) -> int:
     """Make sure that no other agent uses ``folder`` (made if absent) as long as this process lives.
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from keystoneauth1 import adapter as ks_adapter
@@ -79,7 +79,7 @@ class PlacementClient:
         self._lock = threading.Lock()
 
     @classmethod
-    def from_conf(cls, conf: cfg.ConfigOpts) -> PlacementClient:
+    def from_conf(cls, conf: cfg.ConfigOpts) -> Self:
         """A client as ``[placement]`` describes it.
 
         Raises OptionsError if the authentication options cannot be used.

@@ -280,6 +280,12 @@ class Reporter:
             self._known = Known(self._client.resource_classes(), self._client.known_traits())
         return self._known
 
+    def plan_report(self, tree: ProviderTree) -> tuple[Action, ...]:
+        """What report() would send. Raises PlacementError."""
+        reported = self.reported(tree.root.uuid)
+        wanted = self.server_tree(tree)
+        return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._names())
+
     def _attempt(self, tree: ProviderTree) -> Report:
         reported = self.reported(tree.root.uuid)
         wanted = self.server_tree(tree)

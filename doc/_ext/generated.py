@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import commands
+import notes
 import options
 import policies
 import rest
@@ -28,6 +29,7 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
         ROOT / package, ROOT / "doc" / "reference" / "messages.yaml"
     ),
     "rest": lambda: rest.page(ROOT / "api-ref"),
+    "notes": lambda: notes.page(ROOT),
 }
 
 _MARK: Final = re.compile(r"^<!-- generated: (\w+) *(.*?) *-->$", re.MULTILINE)

@@ -16,17 +16,27 @@ done
 SERVICE: Final = (
     INSTALLED
     + """
-mkdir -p /etc/placement cat > /etc/placement/placement.conf <<'END' [DEFAULT] use_stderr = true [api]
-auth_strategy = noauth2 [placement_database] connection = sqlite:////var/lib/placement/placement.sqlite END
-placement-manage --config-file /etc/placement/placement.conf db sync sed '/^User=/d; /^Group=/d'
-$CHECKOUT/etc/placement/placement-api.service > /etc/systemd/system/placement-api.service systemctl enable
---now placement-api export OS_AUTH_TYPE=admin_token OS_ENDPOINT=http://127.0.0.1:8778 OS_TOKEN=admin
-OS_PLACEMENT_API_VERSION=1.39
+mkdir -p /etc/placement
+cat > /etc/placement/placement.conf <<'END'
+[DEFAULT]
+use_stderr = true
+
+[api]
+auth_strategy = noauth2
+
+[placement_database]
+connection = sqlite:////var/lib/placement/placement.sqlite
+END
+placement-manage --config-file /etc/placement/placement.conf db sync
+sed '/^User=/d; /^Group=/d' $CHECKOUT/etc/placement/placement-api.service \
+    > /etc/systemd/system/placement-api.service
+systemctl enable --now placement-api
+export OS_AUTH_TYPE=admin_token OS_ENDPOINT=http://127.0.0.1:8778 OS_TOKEN=admin OS_PLACEMENT_API_VERSION=1.39
 """
 )
 """The service runs, without Keystone."""
 
-AGENT: Final = """
+CONFIGURED: Final = """
 mkdir -p /etc/compute-agent
 cat > /etc/compute-agent/compute-agent.conf <<'END'
 [placement]
@@ -42,16 +52,28 @@ cpu_dedicated_set = 1
 cpu_shared_set = 0
 provider_tree = numa
 
-END cp $CHECKOUT/etc/compute-agent/compute-agent.service /etc/systemd/system/ systemctl enable --now
-compute-agent until compute-agent status -c last_report_seconds_ago -f value 2>/dev/null | grep -q '[0-9]'; do
-sleep 0.5; done
+END
+cp $CHECKOUT/etc/compute-agent/compute-agent.service /etc/systemd/system/
 """
-"""The agent of this host runs, with a dedicated CPU and a shared one."""
+"""The agent of this host is configured, with a dedicated CPU and a shared one."""
+
+AGENT: Final = (
+    CONFIGURED
+    + """
+systemctl enable --now compute-agent
+until compute-agent status -c last_report_seconds_ago -f value 2>/dev/null | grep -q '[0-9]'; do
+    sleep 0.5
+done
+"""
+)
+"""It runs, and has reported."""
 
 POSTGRESQL: Final = """
-for folder in /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done install -d -o postgres /run/postgresql
-/run/data runuser -u postgres -- initdb --pgdata /run/data --auth-local peer --auth-host scram-sha-256
---no-sync > /dev/null runuser -u postgres -- pg_ctl --pgdata /run/data --silent --wait --log /run/data/log \
+for folder in /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done
+install -d -o postgres /run/postgresql /run/data
+runuser -u postgres -- initdb --pgdata /run/data --auth-local peer --auth-host scram-sha-256 --no-sync \
+    > /dev/null
+runuser -u postgres -- pg_ctl --pgdata /run/data --silent --wait --log /run/data/log \
     --options "-c fsync=off -c unix_socket_directories=/run/postgresql" start
 """
 """A PostgreSQL as Debian's package starts it."""
@@ -60,12 +82,13 @@ PLACEMENT_IN_POSTGRESQL: Final = """
 runuser -u postgres -- psql -qc "CREATE ROLE placement LOGIN PASSWORD 'secret'"
 runuser -u postgres -- createdb --owner placement --encoding UTF8 --template template0 placement
 """
+"""The database of the service is made."""
 
 MARIADB: Final = """
-install -d -o mysql /run/mysqld /run/mysql mariadb-install-db --no-defaults --user=mysql --datadir=/run/mysql
-> /dev/null mariadbd --no-defaults --user=mysql --datadir=/run/mysql --socket=/run/mysqld/mysqld.sock
---bind-address=127.0.0.1 \
-    > /run/mysql/log 2>&1 &
+install -d -o mysql /run/mysqld /run/mysql
+mariadb-install-db --no-defaults --user=mysql --datadir=/run/mysql > /dev/null
+mariadbd --no-defaults --user=mysql --datadir=/run/mysql --socket=/run/mysqld/mysqld.sock \
+    --bind-address=127.0.0.1 > /run/mysql/log 2>&1 &
 until mariadb -e 'SELECT 1' > /dev/null 2>&1; do sleep 0.5; done
 """
 """A MariaDB as Debian's package starts it."""
@@ -73,26 +96,25 @@ until mariadb -e 'SELECT 1' > /dev/null 2>&1; do sleep 0.5; done
 KEYSTONE: Final = "PATH=$CHECKOUT/tests/doc/stand_ins/keystone:$PATH"
 """The cloud is one whose client only reads commands."""
 
+IN_POSTGRESQL: Final = SERVICE.replace(
+    "sqlite:////var/lib/placement/placement.sqlite",
+    "postgresql+psycopg://placement:secret@127.0.0.1/placement",
+)
+"""The service runs on PostgreSQL."""
+
 SETUPS: Final = {
     "install/package": INSTALLED,
     "install/database": POSTGRESQL + MARIADB,
     "install/service": INSTALLED + POSTGRESQL + PLACEMENT_IN_POSTGRESQL,
     "install/keystone": KEYSTONE,
     "install/agent": INSTALLED,
+    "howto/careful-start": SERVICE + CONFIGURED,
     "howto/run-a-process": SERVICE + AGENT,
     "howto/change-cpu-sets": SERVICE + AGENT,
     "howto/protect-the-host": SERVICE + AGENT,
     "howto/find-what-does-not-match": SERVICE + AGENT,
     "howto/reclaim-a-provider": SERVICE + AGENT,
     "howto/leave-a-host": SERVICE + AGENT,
-    "howto/restore-the-database": (
-        POSTGRESQL
-        + PLACEMENT_IN_POSTGRESQL
-        + SERVICE.replace(
-            "sqlite:////var/lib/placement/placement.sqlite",
-            "postgresql+psycopg://placement:secret@127.0.0.1/placement",
-        )
-        + AGENT
-    ),
+    "howto/restore-the-database": POSTGRESQL + PLACEMENT_IN_POSTGRESQL + IN_POSTGRESQL + AGENT,
 }
 """What has been done, by page; on the others nothing."""

@@ -176,3 +176,28 @@ def test_the_definition_is_looked_at_while_the_agent_runs(agent, domain, libvirt
     domain.setSchedulerParametersFlags({"global_quota": -1}, config)
     agent.wait_for(lambda: domain.schedulerParametersFlags(live)["global_quota"] == -1)
     assert [domain.schedulerParametersFlags(flag)["cpu_shares"] for flag in (live, config)] == [300, 300]
+
+
+def test_a_dry_run_tells_what_a_start_would_do_to_a_domain_and_leaves_it(
+    agent, claim, libvirtd, uid, live_placement
+):
+    """A domain that runs before the first agent comes, on all CPUs."""
+    claim(uid, PCPU=1)
+    agent.kill()
+    domain = libvirtd.run(uid, vcpus=1, persistent=True)
+    pid = libvirtd.process(domain)
+    before = (domain.XMLDesc(0), domain.XMLDesc(libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE), places(pid))
+    live_placement.writes()
+
+    told = agent.ask("run", "--dry-run")
+    changes = {row["where"]: row["change"] for row in told if uid in row["subject"]}
+    assert changes["cpuset"] == "CPUs 0-1 -> dedicated CPUs 0, emulator CPUs 1"
+    assert [row for row in told if row["where"] == "placement"] == []
+
+    after = (domain.XMLDesc(0), domain.XMLDesc(libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE), places(pid))
+    assert after == before
+    assert live_placement.writes() == []
+    agent.start()
+    agent.wait_for(lambda: places(pid) == (DEDICATED, SHARED))
+    # Its memory stays where it is where libvirt cannot bind it; nobody but the running agent knows that.
+    assert {row["where"] for row in agent.ask("run", "--dry-run")} <= {"memory"}

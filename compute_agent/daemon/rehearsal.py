@@ -1,0 +1,207 @@
+"""What the agent would change if it were started now, found out without changing anything.
+
+Who decides is the real worker, with what the driver, the kernel and Placement say now. Only its hands are
+tied: in the place of each controller there is an onlooker that remembers what it was to bring about, nothing
+is saved, the driver can be asked and not told, and so can Placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+from oslo_config import cfg
+
+from compute_agent.controllers.base import Controller, Target
+from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.daemon.cache_control import open_resctrl
+from compute_agent.daemon.controllers import build_controllers
+from compute_agent.daemon.intentions import PLACEMENT, Intention, of_action, of_move
+from compute_agent.daemon.places import locate
+from compute_agent.daemon.reporting import allocations_read
+from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE
+from compute_agent.daemon.world import build_world
+from compute_agent.drivers.base import Driver, DriverError, GuestGoneError, Listener
+from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
+from compute_agent.host import cpuset
+from compute_agent.inventory import identity
+from compute_agent.inventory.tree import ProviderNode
+from compute_agent.pipeline import state
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.qos.metrics import load_registry
+from compute_agent.qos.settings import read_settings
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import PlacementError
+from compute_agent.report.reporter import Reporter
+from compute_agent.report.reshape import Infeasible
+
+NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
+"""Stands for the uuid of a root provider that is made at the first start."""
+
+_READS: Final = frozenset(
+    {
+        *("name", "absence", "guests", "lost", "thread_ids", "cpu_affinity", "observed_cpus"),
+        *("vcpu_affinity", "cpu_limits", "memory_nodes"),
+    }
+)
+"""What may be asked of a driver."""
+
+_SECONDS: Final = 60.0
+"""How long the worker may take; it waits for nobody but libvirtd."""
+
+
+def rehearse(conf: cfg.ConfigOpts) -> list[Intention]:
+    """Everything that a start with this configuration would change: in Placement, and for each guest in the
+    kernel and in libvirt.
+
+    Raises what the agent would refuse to start with: ConfigError, IdentityError, DriverError, PlacementError
+    (options that cannot be used), OSError.
+    """
+    folder = Path(conf.state_path)
+    resctrl = open_resctrl(conf)
+    uuid = identity.look_up(folder)
+    world = build_world(conf, root_uuid=uuid or NO_UUID, control=resctrl.control)
+    read_settings(conf, load_registry())
+    saved = state.look_up(folder / STATE_FILE)
+    usable = libvirtd_is_usable(conf.libvirt.uri)
+    choice = choose(conf.guests.driver, usable, saved.driver, len(saved.guests))
+    client = _Asking.from_conf(conf)
+    driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, look_only=True)
+    try:
+        if driver.absence:
+            raise DriverError(driver.absence)
+        onlookers = [Onlooker(each, driver) for each in build_controllers(conf, driver, resctrl)]
+        pipeline = Pipeline(world, cast(Driver, _Seen(driver)), onlookers, lambda guests: None, Metrics())
+        pipeline.start(saved.guests)
+        try:
+            reporter = Reporter(client, saved.owned, lambda owned: None)
+            found = list(_in_placement(client, reporter, driver, pipeline, folder if uuid is None else None))
+            return [*found, *(each for onlooker in onlookers for each in onlooker.intentions())]
+        finally:
+            pipeline.stop()
+    finally:
+        driver.close()
+
+
+def _in_placement(
+    client: _Asking, reporter: Reporter, driver: Driver, pipeline: Pipeline, nameless: Path | None
+) -> Iterator[Intention]:
+    """What would be sent, and the worker knows what guests hold. ``nameless`` is a folder without a uuid."""
+    world = pipeline.world
+    try:
+        if nameless is not None and (taken := client.provider_named(world.tree.root.name)) is not None:
+            reason = (
+                f"refused: it exists with the uuid {taken}. If it is this host's, write that into"
+                f" {nameless / identity.FILE_NAME} first"
+            )
+            yield Intention(PLACEMENT, world.tree.root.name, reason)
+        planned = reporter.plan_reshape(world.tree, locate(driver, world), _cpus_of(world))
+        names = {zone.uuid: zone.name for zone in world.zones}
+        reported = reporter.reported(world.tree.root.uuid)
+        names |= {each.uuid: each.name for each in reported.values()}
+        if isinstance(planned, Infeasible):
+            yield Intention(PLACEMENT, world.tree.root.name, f"refused: {planned.reason}")
+        else:
+            yield from (of_move(move, names) for move in planned.moves)
+        for action in reporter.plan_report(world.tree):
+            yield from of_action(action, reported, names)
+        event = allocations_read(client, pipeline, reporter.offering)
+        if event is not None:
+            pipeline.submit(event).result(_SECONDS)
+    except PlacementError as error:
+        reason = f"cannot be asked, so it is not known what guests hold: {error}"
+        yield Intention(PLACEMENT, world.tree.root.name, reason)
+
+
+def _cpus_of(world: World) -> dict[str, frozenset[int]]:
+    return {zone.uuid: zone.cpus for zone in world.zones}
+
+
+class Onlooker:
+    """Stands in for a controller: remembers what that was to bring about."""
+
+    refused: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+    def __init__(self, controller: Controller, driver: Driver) -> None:
+        self.name = controller.name
+        self._controller = controller
+        self._driver = driver
+        self._targets: dict[str, Target] = {}
+        self._together: tuple[Sequence[Target], Sequence[ProviderNode]] = ((), ())
+
+    def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+        """Remember what concerns all guests together."""
+        self._together = targets, zones
+
+    def drifted(self, target: Target) -> str | None:
+        """Nothing is repaired."""
+        return None
+
+    def apply(self, target: Target) -> bool:
+        """Remember what a guest should be."""
+        self._targets[target.guest.uuid] = target
+        return False
+
+    def intentions(self) -> Iterator[Intention]:
+        """What the controller would change, as far as kernel and targets differ."""
+        if isinstance(self._controller, ResctrlController):
+            for step in self._controller.plan(*self._together):
+                change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
+                yield Intention(self.name, step.group or "(default)", change)
+            return
+        for target in sorted(self._targets.values(), key=lambda target: target.guest.uuid):
+            try:
+                difference = self._controller.drifted(target)
+                if difference is not None:
+                    yield Intention(self.name, str(target.guest), self._words(target, difference))
+            except GuestGoneError:
+                continue
+            except (DriverError, OSError) as error:
+                yield Intention(self.name, str(target.guest), f"cannot be done: {error}")
+
+    def _words(self, target: Target, difference: str) -> str:
+        if self.name != "cpuset" or target.assignment is None:
+            return difference
+        goes = target.assignment
+        kind = "dedicated" if goes.dedicated else "shared"
+        has = cpuset.format(self._driver.observed_cpus(target.guest))
+        text = f"CPUs {has} -> {kind} CPUs {cpuset.format(goes.cpus)}"
+        if goes.emulator_cpus <= goes.cpus:
+            return text
+        return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
+
+
+class _Seen:
+    """A driver that can be asked and not told. Ends of guests are not heard of: who does forgets their
+    records.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _READS:
+            raise AttributeError(name)
+        return getattr(self._driver, name)
+
+    def watch(self, listener: Listener) -> None:
+        """Nobody is told."""
+
+
+class _Asking(PlacementClient):
+    """A client that sends nothing but questions."""
+
+    def provider_named(self, name: str) -> str | None:
+        """The uuid of the provider of that name, if there is one. Raises PlacementError."""
+        answer = self._request("GET", f"/resource_providers?name={quote(name, safe='')}")
+        return next((str(each["uuid"]) for each in answer["resource_providers"]), None)
+
+    def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
+        if method != "GET":
+            raise AssertionError(f"{method} {url}: only questions are asked here")
+        return super()._send(method, url, body, headers)

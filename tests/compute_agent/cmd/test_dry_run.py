@@ -1,0 +1,133 @@
+"""`compute-agent run --dry-run`: what a start would change is told, and nothing is changed."""
+
+import json
+import os
+import time
+
+from tests.compute_agent.cmd.agents import allowed_cpus
+
+
+def everything_in(folder):
+    """Names, contents and times of all that is below a folder."""
+    return {
+        str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def dry_run(agent, ini=None):
+    done = agent.cli("run", "--dry-run", "-f", "json", ini=ini)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def of(rows, where):
+    return {row["subject"]: row["change"] for row in rows if row["where"] == where}
+
+
+def test_a_first_start_is_told_and_leaves_no_trace(agent, live_placement):
+    assert not agent.folder.exists()
+    rows, words = dry_run(agent)
+    placement = [(row["subject"], row["change"]) for row in rows if row["where"] == "placement"]
+    assert any(change == "provider, new" for _, change in placement)
+    assert any(change.startswith("PCPU none -> 1") for _, change in placement)
+    assert any(change.startswith("traits +HW_NUMA_ROOT") for _, change in placement)
+    assert not agent.folder.exists()
+    assert live_placement.writes() == []
+    assert "Nothing was changed" in words
+
+
+def test_pins_of_a_guest_in_use_are_told_and_the_kernel_stays_as_it_is(agent, claim, uid, live_placement):
+    """A guest that somebody else has pinned: it would go to its dedicated CPU."""
+    claim(uid, PCPU=1)
+    agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "600")
+    pid = agent.ask("guest", "show", uid)["pid"]
+    agent.process.terminate()
+    agent.process.wait()
+    os.sched_setaffinity(pid, {1})
+    before = everything_in(agent.folder)
+    live_placement.writes()
+
+    rows, _ = dry_run(agent)
+    assert of(rows, "cpuset") == {uid: "CPUs 1 -> dedicated CPUs 0, emulator CPUs 1"}
+    assert of(rows, "placement") == {}
+
+    assert allowed_cpus(pid) == "1"
+    assert everything_in(agent.folder) == before
+    assert live_placement.writes() == []
+
+
+def test_a_start_after_it_does_what_was_told_and_then_there_is_nothing_left(agent, claim, uid):
+    claim(uid, PCPU=1)
+    agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "600")
+    pid = agent.ask("guest", "show", uid)["pid"]
+    agent.process.terminate()
+    agent.process.wait()
+    os.sched_setaffinity(pid, {1})
+    assert dry_run(agent)[0]
+    agent.start()
+    agent.wait_for(lambda: allowed_cpus(pid) == "0")
+    rows, words = dry_run(agent)
+    assert rows == []
+    assert "Nothing would be changed" in words
+
+
+def test_a_guest_that_ends_meanwhile_is_left_to_the_agent(agent, claim, uid):
+    claim(uid, PCPU=1)
+    agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "600")
+    pid = agent.ask("guest", "show", uid)["pid"]
+    agent.process.terminate()
+    agent.process.wait()
+    os.kill(pid, 9)
+    deadline = time.monotonic() + 10
+    while os.path.exists(f"/proc/{pid}/exe") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    before = everything_in(agent.folder)
+    assert dry_run(agent)[0] == []
+    assert everything_in(agent.folder) == before  # its record is there still
+
+
+def test_nobody_is_touched_by_policy_none(agent, claim, uid):
+    agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "600")
+    pid = agent.ask("guest", "show", uid)["pid"]
+    agent.process.terminate()
+    agent.process.wait()
+    os.sched_setaffinity(pid, {0, 1})
+    told, _ = dry_run(agent)
+    assert set(of(told, "cpuset")) == {uid}
+    careful = agent.ini.with_name("careful.ini")
+    careful.write_text(agent.ini.read_text() + "\n[policy]\nname = none\n")
+    told, _ = dry_run(agent, careful)
+    assert of(told, "cpuset") == {}
+
+
+def test_a_provider_of_this_name_with_another_uuid_is_told(agent, claim, uid, client):
+    root = agent.status()["provider_uuid"]
+    agent.process.terminate()
+    agent.process.wait()
+    (agent.folder / "compute_id").unlink()
+    rows, _ = dry_run(agent)
+    refused = [row["change"] for row in rows if row["change"].startswith("refused")]
+    assert refused
+    assert root in refused[0]
+    assert "compute_id" in refused[0]
+    assert not (agent.folder / "compute_id").exists()
+
+
+def test_placement_being_away_is_told(write_ini, agent):
+    away = agent.ini.with_name("away.ini")
+    lines = agent.ini.read_text().splitlines()
+    away.write_text(
+        "\n".join("endpoint = http://127.0.0.1:1" if line.startswith("endpoint") else line for line in lines)
+    )
+    rows, _ = dry_run(agent, away)
+    (told,) = [row["change"] for row in rows if row["where"] == "placement"]
+    assert "cannot be asked" in told
+
+
+def test_a_configuration_to_refuse_is_refused(agent):
+    wrong = agent.ini.with_name("wrong.ini")
+    wrong.write_text(agent.ini.read_text().replace("cpu_shared_set = 1", "cpu_shared_set = 0-1"))
+    done = agent.cli("run", "--dry-run", ini=wrong)
+    assert done.returncode == 1
+    assert "overlap" in done.stderr
