@@ -65,7 +65,11 @@ def test_the_unit_starts_what_is_installed(unit):
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_understands_the_unit(tmp_path):
-    text = (ETC / "compute-agent.service").read_text().replace("/usr/bin/compute-agent", sys.executable)
+    text = (
+        (ETC / "compute-agent.service")
+        .read_text()
+        .replace("/opt/placement-compute/bin/compute-agent", sys.executable)
+    )
     copy = tmp_path / "compute-agent.service"
     copy.write_text(text)
     done = subprocess.run(

@@ -1,0 +1,104 @@
+"""The unit for systemd: how much it takes away, and that the agent can do with what it leaves."""
+
+import configparser
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.compute_agent.cmd.agents import MAIN, Agent, allowed_cpus
+
+UNIT = Path(__file__).parents[3] / "etc/compute-agent/compute-agent.service"
+MOST_EXPOSED = 4.0
+NOBODY = pwd.getpwnam("nobody").pw_uid
+
+
+def setting(name):
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str
+    parser.read_string(UNIT.read_text())
+    return parser["Service"][name]
+
+
+def test_the_unit_exposes_little():
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (package systemd)")
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNIT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = re.search(r"exposure level for compute-agent\.service: ([0-9.]+)", done.stdout)
+    assert found, done.stderr
+    assert float(found[1]) < MOST_EXPOSED, done.stdout
+
+
+class ConfinedAgent(Agent):
+    """An agent with the capabilities that the unit leaves it, and no others."""
+
+    def launch(self):
+        capabilities = [
+            name.removeprefix("CAP_").lower() for name in setting("CapabilityBoundingSet").split()
+        ]
+        bounding = ",".join(["-all", *(f"+{name}" for name in capabilities)])
+        confined = ["setpriv", f"--bounding-set={bounding}", "--inh-caps=-all", "--no-new-privs", "--"]
+        with open(self.ini.parent / "agent.log", "ab") as log:
+            self.process = subprocess.Popen([*confined, *MAIN, "--config-file", self.ini, "run"], stderr=log)
+
+
+@pytest.fixture
+def agent(write_ini):
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root, and setpriv (package util-linux)")
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    agent = ConfinedAgent(write_ini())
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def foreign():
+    """A process of another user, who does not want to end."""
+    command = ["sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done"]
+    process = subprocess.Popen(command, user=NOBODY, cwd="/", stdout=subprocess.PIPE)
+    process.stdout.read(1)
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.root
+def test_the_agent_pins_and_ends_guests_with_the_capabilities_of_the_unit(agent, foreign, uid, write_ini):
+    status = Path(f"/proc/{agent.process.pid}/status").read_text()
+    kept = int(re.search(r"CapEff:\s+(\w+)", status)[1], 16)
+    assert kept.bit_count() == len(setting("CapabilityBoundingSet").split())
+
+    guest = agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "300")
+    assert allowed_cpus(guest["pid"]) == "1"
+    os.sched_setaffinity(guest["pid"], {0, 1})
+    agent.wait_for(lambda: allowed_cpus(guest["pid"]) == "1")
+    agent.ask("guest", "stop", uid)
+
+    adopted = agent.ask("guest", "adopt", "--name", "theirs", "--pid", foreign.pid)
+    agent.wait_for(lambda: allowed_cpus(foreign.pid) == "1")
+    assert adopted["pid"] == foreign.pid
+    write_ini(guests="driver = process\nreconcile_interval = 0.3\nstop_timeout = 0.2")
+    agent.reload()
+    agent.wait_for(lambda: "Configuration and host read anew" in agent.log())
+    agent.ask("guest", "stop", "theirs")
+    assert foreign.wait(20) == -9
+
+
+@pytest.mark.root
+def test_a_guest_can_give_up_root_there(agent, uid):
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", "sleep", "300"]
+    guest = agent.ask("guest", "run", "--uuid", uid, "--", *command)
+    agent.wait_for(lambda: os.stat(f"/proc/{guest['pid']}").st_uid == NOBODY)
+    assert allowed_cpus(guest["pid"]) == "1"
+    agent.ask("guest", "stop", uid)
+    assert agent.ask("guest", "list") == []
