@@ -30,8 +30,9 @@ def secure_folder(folder: Path) -> None:
 
     Raises UnsafeFileError if somebody else owns it or one of those above it, or may write there; OSError.
     """
-    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     check_folder(folder)
+    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    check_folder(folder)  # what is new has the modes that the umask lets it have
 
 
 def check_folder(folder: Path) -> None:

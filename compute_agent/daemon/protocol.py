@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from compute_agent.daemon.connections import LimitedThreads
+from compute_agent.files import check_folder
 
 LOG = logging.getLogger(__name__)
 
@@ -71,11 +72,13 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         """Listen on ``path``. A socket that was left there is replaced.
 
         ``open_methods`` are those for everybody who may open the socket; the others are for root and the
-        daemon's own user. Raises OSError naming the path.
+        daemon's own user. Raises OSError naming the path; UnsafeFileError if others could put a socket of
+        theirs in its place.
         """
         self._path = path
         self._methods = methods
         self._open_methods = frozenset(open_methods)
+        check_folder(path.parent)
         _remove_left(path)
         old = os.umask(0o117)
         try:

@@ -17,7 +17,7 @@ from typing import Any
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
-from compute_agent.daemon import cache_control, logs
+from compute_agent.daemon import logs
 from compute_agent.daemon.api import OPEN_METHODS, Methods
 from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.daemon.audit import Auditor, Orders, Outcome
@@ -33,6 +33,7 @@ from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import RequestError, SocketServer
 from compute_agent.daemon.reporting import ReportLoop, status_document
 from compute_agent.daemon.resctrl_groups import group_documents
+from compute_agent.daemon.signature import host_signature
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.watermarks import Watermarks, limits
@@ -139,7 +140,7 @@ class Agent:
         )
         self._arrivals = Arrivals(self.pipeline, lambda: self.client, self._reports.wake)
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._signature = self._host_signature()
+        self._signature = host_signature(self._conf)
         self._server: SocketServer | None = None
         self._http: HttpServer | None = None
 
@@ -218,7 +219,7 @@ class Agent:
 
     def look(self) -> None:
         """Look whether configuration or hardware changed since the last time, and take that up."""
-        signature = self._host_signature()
+        signature = host_signature(self._conf)
         if signature != self._signature:
             self._signature = signature
             self.reload()
@@ -378,18 +379,6 @@ class Agent:
             LOG.info("Cache and bandwidth control is %s", f"off: {resctrl.off}" if resctrl.off else "on")
         self._resctrl = resctrl
 
-    def _host_signature(self) -> tuple[Any, ...]:
-        """Something that changes when a configuration file, what CPUs and NUMA nodes are online, or what
-        others have in resctrl does; cheap to ask for.
-        """
-        files = [Path(name) for name in self._conf.config_file or ()]
-        system = Path(self._conf.host.root) / "sys/devices/system"
-        return (
-            *map(_stamp, files),
-            *(_content(system / name) for name in ("cpu/online", "node/online")),
-            cache_control.signature(self._conf),
-        )
-
 
 def _fixed(conf: cfg.ConfigOpts) -> dict[str, str | None]:
     """The options that say what guests are: they stay as they were at the start of the agent."""
@@ -398,21 +387,6 @@ def _fixed(conf: cfg.ConfigOpts) -> dict[str, str | None]:
         "[libvirt] uri": conf.libvirt.uri,
         "[cgroup] root": conf.cgroup.root,
     }
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
 
 
 def _wishes(state: State, has_watermarks: bool) -> Wishes:

@@ -232,6 +232,8 @@ def describe(it: Unusable) -> str:
 
 def _end_leftovers(record: ProcessRecord) -> None:
     """Processes that the guest left behind would go on using its CPUs."""
+    if procfs.identify(record.identity.pid) is not None:
+        return  # another process has the pid by now, which nothing that was left behind lets it have
     for pid in procfs.session_members(record.identity.pid):
         LOG.info("Guest %s ended and left process %d behind: killed", record, pid)
         with contextlib.suppress(ProcessLookupError):

@@ -218,6 +218,14 @@ def test_what_is_no_socket_is_not_removed(tmp_path):
     assert path.read_text() == "content"
 
 
+def test_a_socket_is_not_made_where_others_could_put_theirs(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(OSError, match=f"{tmp_path}/open .* can be written by others"):
+        SocketServer(tmp_path / "open" / "s.sock", {})
+    assert list((tmp_path / "open").iterdir()) == []
+
+
 def test_a_socket_on_which_somebody_listens_is_not_taken_away(path):
     with pytest.raises(OSError, match=f"cannot listen on {path}: somebody else does"):
         SocketServer(path, {})

@@ -1,0 +1,38 @@
+"""What the agent looks at every second, to see whether configuration or host have changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+
+from compute_agent.daemon import cache_control
+
+
+def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
+    """Something that changes when a configuration file, what CPUs and NUMA nodes are online, or what others
+    have in resctrl does; cheap to ask for.
+    """
+    files = [Path(name) for name in conf.config_file or ()]
+    system = Path(conf.host.root) / "sys/devices/system"
+    return (
+        *map(_stamp, files),
+        *(_content(system / name) for name in ("cpu/online", "node/online")),
+        cache_control.signature(conf),
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
