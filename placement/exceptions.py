@@ -14,6 +14,7 @@ DUPLICATE_NAME = "placement.duplicate_name"
 INVENTORY_IN_USE = "placement.inventory.inuse"
 PROVIDER_IN_USE = "placement.resource_provider.inuse"
 PROVIDER_NOT_FOUND = "placement.resource_provider.not_found"
+SEARCH_TOO_LONG = "placement.ext.search_too_long"  # not of OpenStack Placement
 CANNOT_DELETE_PARENT = "placement.resource_provider.cannot_delete_parent"
 
 

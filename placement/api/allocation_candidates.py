@@ -1,18 +1,28 @@
 """``/allocation_candidates``."""
 
+import logging
 import time
+from typing import Final
 
 from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import Call, operation
+from placement.candidates.budget import Budget
 from placement.candidates.render import render
 from placement.candidates.request import check_names
 from placement.candidates.search import search
 from placement.policies import allocation_candidate as rules
 from placement.schemas.query import parse_candidates
 
+LOG = logging.getLogger(__name__)
+
 blueprint = Blueprint("allocation_candidates", __name__)
+
+#: says that there may be more candidates, which neither limit nor max_allocation_candidates left out
+INCOMPLETE: Final = "Placement-Ext-Incomplete"
+
+_MIB: Final = 1024 * 1024
 
 
 @operation(
@@ -21,14 +31,28 @@ blueprint = Blueprint("allocation_candidates", __name__)
 def list_all(call: Call) -> Response:
     """Sets of providers and amounts that would satisfy the request, each ready to be claimed."""
     wanted = parse_candidates(call.parameters, call.version)
-    options = call.service.conf.placement
+    options, bounds = call.service.conf.placement, call.service.conf.api
     with call.service.model.fresh() as view:
+
+        def give_way() -> None:
+            call.check_awaited()
+            view.give_way()
+
         check_names(wanted, view.names.classes, view.names.traits)
-        found = search(
-            view.world,
-            wanted,
-            strategy=options.allocation_candidates_generation_strategy,
-            max_candidates=options.max_allocation_candidates,
-            randomize=options.randomize_allocation_candidates,
-        )
-        return call.answer(render(view.world, found, call.version), time.time())
+        budget = Budget(bounds.candidates_deadline, bounds.candidates_size * _MIB, give_way)
+        try:
+            found = search(
+                view.world,
+                wanted,
+                strategy=options.allocation_candidates_generation_strategy,
+                max_candidates=options.max_allocation_candidates,
+                randomize=options.randomize_allocation_candidates,
+                budget=budget,
+            )
+        finally:
+            if budget.ended:
+                LOG.warning("A search for candidates was ended by [api] candidates_%s.", budget.ended)
+        answer = call.answer(render(view.world, found, call.version), time.time())
+    if budget.ended:
+        answer.headers[INCOMPLETE] = budget.ended
+    return answer

@@ -20,12 +20,16 @@ from werkzeug.http import http_date
 from placement import microversion
 from placement.api import context
 from placement.api.service import Service
-from placement.exceptions import InvalidRequest
+from placement.exceptions import InvalidRequest, Unavailable
 from placement.microversion import MIN, Microversion
 from placement.schemas import base
 
 JSON: Final = "application/json"
 _SERVICE: Final = "placement.service"
+
+#: Where a web server that can tell puts a function into the environment, which says why nobody needs
+#: the answer any more, or None.
+ABANDONED: Final = "placement.abandoned"
 
 Handler = Callable[..., Response]
 
@@ -55,6 +59,15 @@ class Call:
         :raises placement.exceptions.Forbidden: saying so.
         """
         self.service.enforcer.authorize(context.of(request.environ), rule, target)
+
+    def check_awaited(self) -> None:
+        """Stop if nobody needs the answer any more, as far as the web server tells.
+
+        :raises Unavailable: saying why.
+        """
+        abandoned = request.environ.get(ABANDONED)
+        if abandoned is not None and (why := abandoned()):
+            raise Unavailable(why)
 
     def require_json(self) -> None:
         """Refuse a body that says it is something else.

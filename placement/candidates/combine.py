@@ -4,24 +4,33 @@ A depth-first search with backtracking over the needs, one provider for each,
 that leaves a branch as soon as it cannot be completed: capacity and the rules
 on groups are checked with every choice, not at the end. Nothing here builds a
 product of all options; the caller takes as many results as it wants.
+
+A search that has found nothing for a while *rests*: it yields None, so that the caller can
+look elsewhere first and come back later.
 """
 
 import random
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import Final
 
 from placement.candidates.deadends import DeadEnds
 from placement.candidates.feasibility import fits_at_all
 from placement.candidates.rules import Assignment, Rules
 from placement.model.world import Provider
 
+#: how many choices without a result it takes to rest for the first time; then twice as many, and so on
+_PATIENCE: Final = 256
+
 
 def combine(
     rules: Rules, options: Sequence[Sequence[Provider]], rng: random.Random | None = None
-) -> Iterator[Sequence[Provider]]:
+) -> Iterator[Sequence[Provider] | None]:
     """Every way to serve the needs, each once: one provider for each, given those that can serve it.
 
-    With ``rng`` they come in random order.
+    With ``rng`` they come in random order. None says that the search rests.
+
+    :raises placement.candidates.budget.Exhausted: the search has taken too long.
     """
     if rng is not None:
         options = [rng.sample(providers, len(providers)) for providers in options]
@@ -30,43 +39,57 @@ def combine(
         return
     if rules.independent and settled:
         yield from product(*options)
-    elif fits_at_all(rules.needs, options, rules.isolate):
+    elif fits_at_all(rules.needs, options, rules.isolate, budget=rules.budget):
         assignment = Assignment(rules, options)
-        for _ in _complete(assignment, _order(rules, options)):
-            yield [provider for provider in assignment.chosen if provider is not None]
+        for complete in _complete(assignment, _order(rules, options)):
+            yield [provider for provider in assignment.chosen if provider is not None] if complete else None
 
 
 def _order(rules: Rules, options: Sequence[Sequence[Provider]]) -> list[int]:
-    """The indexes of the needs: those that decide on traits first, then those with few options."""
+    """The indexes of the needs: those that decide on traits first, then those with few options.
 
-    def key(index: int) -> tuple[bool, int]:
-        decides = rules.needs[index].collective and any(
+    Of those that compete for something the larger ones come first, while there is much room.
+    """
+    rules.budget.spend(len(rules.together) * sum(map(len, options)))
+
+    def key(index: int) -> tuple[bool, int, float]:
+        need = rules.needs[index]
+        decides = need.collective and any(
             not provider.traits.isdisjoint(traits) for traits in rules.together for provider in options[index]
         )
-        return not decides, len(options[index])
+        shares = [
+            amount / rules.contested[name] for name, amount in need.resources if name in rules.contested
+        ]
+        return not decides, len(options[index]), -max(shares, default=0)
 
     return sorted(range(len(options)), key=key)
 
 
-def _complete(assignment: Assignment, order: Sequence[int]) -> Iterator[None]:
-    """Run through all complete states of the assignment, stopping at each.
+def _complete(assignment: Assignment, order: Sequence[int]) -> Iterator[bool]:
+    """Run through all complete states of the assignment, stopping at each, and where it rests (False).
 
     Without recursion, as requests may have hundreds of groups. Most requests
     never meet a dead end; from the first one on every step is looked at
     closely before it is made.
     """
-    options = assignment.options
+    options, budget = assignment.options, assignment.rules.budget
     tried = [0] * len(order)  # options of the need at each depth
     found = 0
     found_before = [0] * len(order)  # when each depth was entered
     dead_ends: DeadEnds | None = None
+    patience = choices_left = _PATIENCE
+    choices_per_look = max(1, 16 // assignment.steps)
     depth = 0
     while depth >= 0:
         if depth == len(order):
             found += 1
-            yield
+            choices_left = patience
+            yield True
             depth -= 1
             continue
+        if choices_left < 0:
+            patience = choices_left = 2 * patience
+            yield False
         index = order[depth]
         if tried[depth] == 0:
             found_before[depth] = found
@@ -74,6 +97,9 @@ def _complete(assignment: Assignment, order: Sequence[int]) -> Iterator[None]:
         while tried[depth] < len(options[index]):
             provider = options[index][tried[depth]]
             tried[depth] += 1
+            choices_left -= 1
+            if choices_left % choices_per_look == 0:
+                budget.spend(choices_per_look * assignment.steps)
             if assignment.allows(index, provider):
                 assignment.take(index, provider)
                 if dead_ends is None or (
@@ -87,5 +113,7 @@ def _complete(assignment: Assignment, order: Sequence[int]) -> Iterator[None]:
         if found == found_before[depth]:
             dead_ends = dead_ends or DeadEnds(assignment)
             dead_ends.add()
+            suffix = assignment.rules.needs[index].suffix
+            budget.dead_ends[suffix] = budget.dead_ends.get(suffix, 0) + 1
         tried[depth] = 0
         depth -= 1

@@ -2,21 +2,36 @@
 
 Without it a search over many like devices proves the impossible by trying
 everything: 17 groups of one unit below a host with 16 single-unit devices are
-16! branches. The tests are bipartite matchings of needs with providers that
-can take a limited number of them: one of those suffixed groups that want a
-provider for themselves, and for every resource class and amount the needs of
-at least that amount. They see a part of the truth only: what they rule out is
-impossible, what they let pass may still be.
+16! branches. There are two kinds of tests, and both see a part of the truth only:
+what they rule out is impossible, what they let pass may still be.
+
+- *Volume*: what is asked of a resource class has to fit into what the providers in
+  question have free. Of a provider only as much counts as any of the amounts could
+  fill together: 5 free units are worth 4 to groups of 2.
+- *Places*: bipartite matchings of needs with providers that can take a limited number
+  of them: one of those suffixed groups that want a provider for themselves, and for
+  every resource class and amount the needs of at least that amount.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import gcd
 from types import MappingProxyType
+from typing import Final
 
+from placement.candidates.budget import Budget
 from placement.candidates.needs import Need
 from placement.model.world import Provider
 
 #: amounts by provider id and resource class
 Taken = dict[tuple[int, str], int]
+
+#: Which sums amounts can have is told in as many bits as the widest place has units.
+_MOST_UNITS: Final = 10_000
+#: Beyond so many different sets of places only all of them together are looked at.
+_MOST_SETS: Final = 8
+
+#: an amount, and the providers that may give it
+_Asked = tuple[int, Sequence[Provider]]
 
 
 def fits_at_all(
@@ -24,33 +39,37 @@ def fits_at_all(
     options: Sequence[Sequence[Provider]],
     isolate: bool,
     taken: Mapping[tuple[int, str], int] = MappingProxyType({}),
+    budget: Budget | None = None,
 ) -> bool:
     """False if there surely is no way to give each need one of its options.
 
     :param isolate: no two suffixed groups may have the same provider.
     :param taken: what a search has already taken, by provider id and class.
+    :raises placement.candidates.budget.Exhausted: it takes too long to find out.
     """
+    budget = budget or Budget()
     if isolate:
         suffixed = [index for index, need in enumerate(needs) if not need.collective]
-        if len(suffixed) > 1 and not _match([{at.id: 1 for at in options[index]} for index in suffixed]):
-            return False
-    amounts: dict[str, list[tuple[int, int]]] = {}
-    for index, need in enumerate(needs):
-        for name, amount in need.resources:
-            amounts.setdefault(name, []).append((index, amount))
-    for name, wanted in amounts.items():
-        if len(wanted) > 1 and not all(
-            _match(
-                [
-                    {at.id: (room(at, name) - taken.get((at.id, name), 0)) // least for at in options[index]}
-                    for index, amount in wanted
-                    if amount >= least
-                ]
-            )
-            for least in {amount for _, amount in wanted}
+        if len(suffixed) > 1 and not _match(
+            [{at.id: 1 for at in options[index]} for index in suffixed], budget
         ):
             return False
-    return True
+    asked: dict[str, list[_Asked]] = {}
+    for need, providers in zip(needs, options, strict=True):
+        budget.spend(len(providers))
+        for name, amount in need.resources:
+            asked.setdefault(name, []).append((amount, providers))
+    return all(_fit(each, _free(name, each, taken), budget) for name, each in asked.items() if len(each) > 1)
+
+
+def _free(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, str], int]) -> dict[int, int]:
+    """How much of the class each of the providers has left, by their ids."""
+    free: dict[int, int] = {}
+    for _, providers in asked:
+        for at in providers:
+            if at.id not in free:
+                free[at.id] = room(at, name) - taken.get((at.id, name), 0)
+    return free
 
 
 def room(provider: Provider, name: str) -> int:
@@ -59,7 +78,63 @@ def room(provider: Provider, name: str) -> int:
     return min(inventory.max_unit, inventory.capacity - provider.used.get(name, 0))
 
 
-def _match(places: Sequence[Mapping[int, int]]) -> bool:
+def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Budget) -> bool:
+    """Whether these amounts of one class may have a place each, as far as the tests tell."""
+    sizes = {amount for amount, _ in asked}
+    # Places tell all there is to tell where all ask for the same amount.
+    if len(sizes) > 1 and any(
+        sum(amounts) > _most_of(amounts, rooms, budget) for amounts, rooms in _volumes(asked, free)
+    ):
+        return False
+    return all(
+        _match(
+            [
+                {at.id: free[at.id] // least for at in providers}
+                for amount, providers in asked
+                if amount >= least
+            ],
+            budget,
+        )
+        for least in sizes
+    )
+
+
+def _volumes(
+    asked: Sequence[_Asked], free: Mapping[int, int]
+) -> Iterator[tuple[Sequence[int], Collection[int]]]:
+    """Amounts that have to be found in certain places, and what is free in each of these."""
+    yield [amount for amount, _ in asked], free.values()
+    by_places: dict[frozenset[int], list[int]] = {}
+    for amount, providers in asked:
+        by_places.setdefault(frozenset([at.id for at in providers]), []).append(amount)
+    if 1 < len(by_places) <= _MOST_SETS:
+        for places in by_places:
+            amounts = [amount for other, each in by_places.items() if other <= places for amount in each]
+            yield amounts, [free[number] for number in places]
+
+
+def _most_of(amounts: Sequence[int], rooms: Collection[int], budget: Budget) -> int:
+    """No more than this of the amounts can be put into the rooms, each amount whole.
+
+    Which sums the amounts can have is kept in the bits of a number: bit n for n units.
+    """
+    budget.spend(len(amounts) + len(rooms))
+    least, unit = min(amounts), gcd(*amounts)
+    useful = [free // unit for free in rooms if free >= least]
+    widest = max(useful, default=0)
+    if widest > _MOST_UNITS:
+        return sum(useful) * unit
+    sums = 1
+    for amount in amounts:
+        sums |= (sums << (amount // unit)) & _ones(widest)
+    return sum([(sums & _ones(free)).bit_length() - 1 for free in useful]) * unit
+
+
+def _ones(highest: int) -> int:
+    return (2 << highest) - 1
+
+
+def _match(places: Sequence[Mapping[int, int]], budget: Budget) -> bool:
     """Whether everybody gets a place, given who may go where and how many each place takes.
 
     Grows the matching along augmenting paths, found breadth first.
@@ -70,6 +145,7 @@ def _match(places: Sequence[Mapping[int, int]]) -> bool:
         queue: list[tuple[int, int | None]] = [(guest, None)]
         free: int | None = None
         for who, previous in queue:
+            budget.spend(len(places[who]))
             for place, size in places[who].items():
                 if place in came_from:
                     continue

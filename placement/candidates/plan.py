@@ -8,10 +8,11 @@ have candidates of the same patterns.
 
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import chain, islice, tee
+from itertools import chain, tee
 from operator import itemgetter
 from typing import Any
 
+from placement.candidates.budget import Exhausted
 from placement.candidates.combine import combine
 from placement.candidates.needs import Need
 from placement.candidates.pattern import Batch, Pattern
@@ -40,13 +41,17 @@ class Plan:
             if like < len(self._options):
                 self._options.append(self._options[like])
             else:
-                outside = enumerate(shared, start=len(tree.members))
-                options = [*_own_options(rules, need, tree), *_shared_options(rules, need, outside)]
+                options = [
+                    *_own_options(rules, need, tree),
+                    *_shared_options(rules, need, shared, len(tree.members)),
+                ]
                 self._options.append(options)
                 if not options:
                     break
         #: whether a tree with enough free would have candidates, as far as each need alone tells
         self.hopeful = len(self._options) == len(rules.needs) and all(self._options)
+        #: what a look at all of them costs
+        self._steps = sum(map(len, self._options))
         #: the needs, those first that the last trees could not serve
         self._hardest_first = list(range(len(self._options)))
         #: whether nothing of the trees themselves is of use
@@ -67,6 +72,8 @@ class Plan:
         self, place: Place, free: tuple[int, ...], rng: random.Random | None = None
     ) -> Iterable[Batch]:
         """The patterns of all candidates of a tree, found as they are asked for.
+
+        An empty batch says that the search rests: other trees may have more to give.
 
         :param place: the tree and what shares with it, ``free`` as :attr:`Tree.free`.
         :param rng: for a random order of their own.
@@ -91,18 +98,19 @@ class Plan:
         )
         known = self._by_likeness.get(likeness)
         if known is None:
-            batches = self._in_batches(self._patterns(place, options))
-            first = next(batches, ())
-            if len(first) < self._batch:
-                known = (first,) if first else ()
+            patterns = self._patterns(place, options)
+            first, more = self._next_batch(patterns)
+            if more:
+                known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
             else:
-                known = tee(chain((first,), batches), 1)[0]
+                known = (first,) if first else ()
             self._by_likeness[likeness] = known
         return known
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
         """For each need the positions of those that can serve it now; None if one has none."""
         having: list[list[int]] = [[] for _ in self._options]
+        self._rules.budget.spend(self._steps)
         for rank, index in enumerate(self._hardest_first):
             here = having[index]
             for at, demands in self._options[index]:
@@ -118,28 +126,54 @@ class Plan:
 
     def _patterns(
         self, place: Place, options: Sequence[Sequence[int]], rng: random.Random | None = None
-    ) -> Iterator[Pattern]:
-        members = place.members
+    ) -> Iterator[Pattern | None]:
+        members, budget = place.members, self._rules.budget
         positions = {provider.id: at for at, provider in enumerate(members)}
         for chosen in combine(self._rules, [[members[at] for at in found] for found in options], rng):
-            yield Pattern.of(self._rules, [positions[provider.id] for provider in chosen])
+            if chosen is None:
+                yield None
+            else:
+                budget.spend(len(chosen))
+                yield Pattern.of(self._rules, [positions[provider.id] for provider in chosen])
 
-    def _in_batches(self, patterns: Iterator[Pattern]) -> Iterator[Batch]:
-        return iter(lambda: tuple(islice(patterns, self._batch)), ())
+    def _in_batches(self, patterns: Iterator[Pattern | None]) -> Iterator[Batch]:
+        more = True
+        while more:
+            batch, more = self._next_batch(patterns)
+            if batch or more:
+                yield batch
+
+    def _next_batch(self, patterns: Iterator[Pattern | None]) -> tuple[Batch, bool]:
+        """The next patterns, as far as the search goes without a rest, and whether there may be more."""
+        batch: list[Pattern] = []
+        try:
+            for pattern in patterns:
+                if pattern is None:
+                    return tuple(batch), True
+                batch.append(pattern)
+                if len(batch) == self._batch:
+                    return tuple(batch), True
+        except Exhausted:
+            if not batch:
+                raise
+        return tuple(batch), False
 
 
 def _own_options(rules: Rules, need: Need, tree: Tree) -> Iterator[_Option]:
     shape, members = tree.kind.shape, tree.members
     having = shape.having.get(need.resources[0][0], ()) if need.resources else None
-    for at in range(len(members)) if having is None else [at for at, _ in having]:
+    positions = range(len(members)) if having is None else [at for at, _ in having]
+    rules.budget.spend(len(positions))
+    for at in positions:
         if need.suits(members[at], rules.world):
             demands = tuple([(shape.slots[at, name], amount) for name, amount in need.resources])
             if all(amount <= shape.capacities[slot] for slot, amount in demands):
                 yield at, demands
 
 
-def _shared_options(rules: Rules, need: Need, outside: Iterable[tuple[int, Provider]]) -> Iterator[_Option]:
-    return ((at, ()) for at, provider in outside if need.served_by(provider, rules.world))
+def _shared_options(rules: Rules, need: Need, shared: Sequence[Provider], first: int) -> Iterator[_Option]:
+    rules.budget.spend(len(shared))
+    return ((at, ()) for at, each in enumerate(shared, first) if need.served_by(each, rules.world))
 
 
 def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:

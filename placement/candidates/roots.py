@@ -5,12 +5,15 @@ share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
 aggregate in common with any member of the tree.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
+from placement.candidates.budget import Budget
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
+from placement.model.index import Index
 from placement.model.world import SHARES, Provider, World
 
 #: Roots by what is free have to be sorted first, others are kept in order.
@@ -20,13 +23,19 @@ _MUCH_RARER: Final = 0.5
 class Sharing:
     """The sharing providers by aggregate, as far as they matter to a request."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, budget: Budget) -> None:
         self.providers = world.by_trait.get(SHARES, set())
         self._world = world
-        self._by_aggregate: dict[str, set[int]] = {}
+        self._budget = budget
+
+    @cached_property
+    def _by_aggregate(self) -> dict[str, set[int]]:
+        sharing: dict[str, set[int]] = {}
         for number in self.providers:
-            for aggregate in world.providers[number].aggregates:
-                self._by_aggregate.setdefault(aggregate, set()).add(number)
+            self._budget.spend()
+            for aggregate in self._world.providers[number].aggregates:
+                sharing.setdefault(aggregate, set()).add(number)
+        return sharing
 
     def with_tree(self, root: int) -> list[Provider]:
         """The providers outside the tree that share with it, in ascending order of their ids."""
@@ -35,12 +44,14 @@ class Sharing:
         for member in members:
             for aggregate in self._world.providers[member].aggregates:
                 found |= self._by_aggregate.get(aggregate, set())
+        self._budget.spend(len(members) + len(found))
         return [self._world.providers[number] for number in sorted(found - members)]
 
     def anchors(self, number: int) -> Iterator[int]:
         """The roots of all trees that a sharing provider shares with; some may come twice."""
         for aggregate in self._world.providers[number].aggregates:
             for member in self._world.by_aggregate[aggregate]:
+                self._budget.spend()
                 yield self._world.providers[member].root_id
 
 
@@ -103,7 +114,7 @@ class _Condition:
     what the root has counts for all providers of its tree.
     """
 
-    index: Mapping[str, set[int]]
+    index: Index[str]
     names: Collection[str]
     at_root: bool = False
     spans_trees: bool = False

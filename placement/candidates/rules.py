@@ -6,6 +6,7 @@ here is whether it may serve a need beside what is chosen for the others.
 
 from collections.abc import Hashable, Iterable, Sequence
 
+from placement.candidates.budget import Budget
 from placement.candidates.feasibility import Taken, fits_at_all
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
@@ -15,9 +16,13 @@ from placement.model.world import Provider, World
 class Rules:
     """What a request says about all its parts together."""
 
-    def __init__(self, world: World, request: CandidatesRequest, needs: Sequence[Need]) -> None:
+    def __init__(
+        self, world: World, request: CandidatesRequest, needs: Sequence[Need], budget: Budget
+    ) -> None:
         self.world = world
         self.needs = needs
+        #: what may be spent on the request
+        self.budget = budget
         #: no two suffixed groups at one provider
         self.isolate = request.group_policy == "isolate"
         #: whether several providers of a tree may be combined
@@ -53,6 +58,7 @@ class Rules:
         """
         settled: bool | None = True
         for traits in self.together:
+            self.budget.spend(sum([len(options[index]) for index in self._collective]))
             had = [[not at.traits.isdisjoint(traits) for at in options[index]] for index in self._collective]
             if not any(map(any, had)):
                 return False
@@ -70,6 +76,8 @@ class Assignment:
         self.chosen: list[Provider | None] = [None] * len(options)
         #: what the chosen ones give, by provider id and resource class
         self.taken: Taken = {}
+        #: what a look at one choice may cost: rules on several needs look at the options of all
+        self.steps = 1 + (sum(map(len, options)) if rules.together or any(rules.subtrees_of) else 0)
 
     def take(self, index: int, provider: Provider) -> None:
         """Let the provider serve the need of that index."""
@@ -104,9 +112,10 @@ class Assignment:
 
     def can_complete(self, rest: Sequence[int]) -> bool:
         """Whether the needs that are left have, each and together, a place left."""
+        self.rules.budget.spend(self.steps * sum([len(self.options[index]) for index in rest]))
         left = [[at for at in self.options[index] if self.allows(index, at)] for index in rest]
         needs = [self.rules.needs[index] for index in rest]
-        return all(left) and fits_at_all(needs, left, self.rules.isolate, self.taken)
+        return all(left) and fits_at_all(needs, left, self.rules.isolate, self.taken, self.rules.budget)
 
     def _is_taken_by_a_group(self, provider: Provider) -> bool:
         return any(

@@ -1,29 +1,41 @@
 """``GET /allocation_candidates``: all candidates of a request, lazily.
 
 Roots are tried one after another and each yields its candidates in small batches,
-so that a limit bounds the work and not only the answer.
+so that a limit bounds the work and not only the answer. A root at which nothing is found for
+a while waits until the others had their turn.
 """
 
 import random
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
-from typing import Final, Literal
+from contextlib import suppress
+from itertools import chain, islice
+from operator import itemgetter
+from typing import Final, Literal, TypeVar
 
-from placement.candidates.needs import needs_of
-from placement.candidates.pattern import Candidate, Offer, candidates_of
+from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.needs import Need, needs_of
+from placement.candidates.pattern import Batch, Candidate, Offer, candidates_of
 from placement.candidates.plan import Plan
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
 from placement.candidates.rules import Rules
+from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.model.trees import Place, Tree
 from placement.model.world import Provider, World
 
+T = TypeVar("T")
 Strategy = Literal["depth-first", "breadth-first"]
 
 NO_LIMIT: Final = -1
 #: How many candidates of one tree are looked for at once, where the limit allows.
 _BATCH: Final = 16
+#: How many offers are taken between two looks at how large the answer has become.
+_CHUNK: Final = 256
+#: How many roots are looked at between two looks at the budget.
+_ROOTS: Final = 32
+#: bytes of a provider in an answer, about
+_SUMMARY_SIZE: Final = 400
 
 
 def search(
@@ -33,6 +45,7 @@ def search(
     strategy: Strategy = "depth-first",
     max_candidates: int = NO_LIMIT,
     randomize: bool = False,
+    budget: Budget | None = None,
 ) -> list[Offer]:
     """The candidates of a request, no two alike; those of one place that follow one another together.
 
@@ -42,31 +55,88 @@ def search(
     :param randomize: pick at random which candidates are within the limit:
         roots in random order, round-robin, and the candidates of each root in
         random order.
+    :param budget: what the search may cost. Where it is spent (see :attr:`Budget.ended`), the
+        candidates found so far are returned.
+    :raises InvalidRequest: the budget was spent before any candidate was found.
     """
+    budget = budget or Budget()
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
-    found = _Search(world, request, random.Random() if randomize else None)
+    looking = _Search(world, request, random.Random() if randomize else None, budget)
     in_turn = randomize or strategy == "breadth-first"
-    batch = 1 if in_turn or found.may_repeat else min(_BATCH, limit or _BATCH)
-    by_root = found.by_root(batch)
-    offers = _round_robin(by_root) if in_turn else chain.from_iterable(by_root)
-    if found.may_repeat:
-        offers = _distinct(offers, found)
-    return list(offers) if limit is None else list(_first(offers, limit))
+    by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(_BATCH, limit or _BATCH))
+    offers = _round_robin(by_root) if in_turn else _one_by_one(by_root)
+    if looking.may_repeat:
+        offers = _distinct(offers, looking)
+    if limit is not None:
+        offers = _first(offers, limit)
+    offers = _while_it_lasts(offers)
+    found = list(islice(offers, _CHUNK))
+    size = looking.size_of(found) if len(found) == _CHUNK else 0
+    while more := budget.allows(size) and list(islice(offers, _CHUNK)):
+        found += more
+        size += looking.size_of(more)
+    if budget.ended and not found:
+        raise _too_much(request, budget)
+    return found
 
 
-def _round_robin(sources: Iterator[Iterator[Offer]]) -> Iterator[Offer]:
+def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
+    """The offers until the budget is spent."""
+    with suppress(Exhausted):
+        yield from offers
+
+
+def _too_much(request: CandidatesRequest, budget: Budget) -> InvalidRequest:
+    """The refusal of a request that is too hard, with the group to blame."""
+    advice = ""
+    if budget.dead_ends:
+        suffix, count = max(budget.dead_ends.items(), key=itemgetter(1))
+        asked = next(group.resources for group in request.groups if group.suffix == suffix)
+        amounts = ",".join(f"{name}:{amount}" for name, amount in asked.items())
+        advice = (
+            f" In {count} ways to serve the other groups there was no place left for "
+            f"resources{suffix}={amounts}: ask for fewer groups, or for smaller amounts."
+        )
+    return InvalidRequest(
+        f"No allocation candidate was found in {budget.seconds:g} seconds of work, "
+        f"which is the limit ([api] candidates_deadline).{advice}",
+        SEARCH_TOO_LONG,
+    )
+
+
+#: What there is at one place; an empty batch says that the search there rests.
+Source = tuple[Place, Iterable[Batch]]
+
+
+def _one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
+    """All of one source, then all of the next; what rests waits until the last had its turn."""
+    resting: deque[Source] = deque()
+    for source in chain(sources, _drained(resting)):
+        place, batches = source
+        for batch in batches:
+            if not batch:
+                resting.append(source)
+                break
+            yield place, batch
+
+
+def _round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
     """One of each source, then a second of each, and so on; sources are opened as they are reached."""
-    active: deque[Iterator[Offer]] = deque()
-    for source in sources:
-        for offer in islice(source, 1):
-            active.append(source)
-            yield offer
-    while active:
-        source = active.popleft()
-        for offer in islice(source, 1):
-            active.append(source)
-            yield offer
+    active: deque[Source] = deque()
+    for place, batches in chain(sources, _drained(active)):
+        left = iter(batches)
+        for batch in left:
+            active.append((place, left))
+            if batch:
+                yield place, batch
+            break
+
+
+def _drained(waiting: deque[T]) -> Iterator[T]:
+    """What waits, also what joins meanwhile."""
+    while waiting:
+        yield waiting.popleft()
 
 
 def _first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
@@ -87,6 +157,7 @@ def _distinct(offers: Iterable[Offer], found: "_Search") -> Iterator[Offer]:
     """
     seen: set[Hashable] = set()
     for offer in offers:
+        found.budget.spend()
         if found.is_shared(offer):
             (candidate,) = candidates_of([offer])
             key = _key(candidate)
@@ -110,13 +181,16 @@ def _key(candidate: Candidate) -> Hashable:
 class _Search:
     """One request on its way through the trees of the world."""
 
-    def __init__(self, world: World, request: CandidatesRequest, rng: random.Random | None) -> None:
+    def __init__(
+        self, world: World, request: CandidatesRequest, rng: random.Random | None, budget: Budget
+    ) -> None:
+        self.budget = budget
         self._world = world
         self._request = request
         self._rng = rng
         self._needs = needs_of(request)
-        self._sharing = Sharing(world)
-        self._rules = Rules(world, request, self._needs)
+        self._sharing = Sharing(world, budget)
+        self._rules = Rules(world, request, self._needs, budget)
         self._classes = {name for need in self._needs for name, _ in need.resources}
         self._any_traits = [any_trait for group in request.groups for any_trait in group.required]
         self._forbidden = frozenset[str]().union(*(group.forbidden for group in request.groups))
@@ -132,7 +206,13 @@ class _Search:
         #: sharing providers that served for a tree without any help of its own
         self._alone: set[tuple[int, ...]] = set()
 
-    def by_root(self, batch: int) -> Iterator[Iterator[Offer]]:
+    def size_of(self, offers: Sequence[Offer]) -> int:
+        """About how many bytes an answer with these offers has."""
+        candidates = sum([len(patterns) for _, patterns in offers])
+        summaries = sum([place.own for place in {place for place, _ in offers}])
+        return candidates * sum(map(_size, self._needs)) + summaries * _SUMMARY_SIZE
+
+    def by_root(self, batch: int) -> Iterator[Source]:
         """For every tree that may serve the request the candidates anchored there, so many at once."""
         roots: Iterable[int] = possible_roots(self._world, self._request, self._needs, self._sharing)
         if self._rng is not None:
@@ -141,7 +221,12 @@ class _Search:
         trees, plans = self._world.whole_trees(), self._plans
         shared: Sequence[Provider] = ()
         kind_tells_all = not self._aggregates and not self._in_trees
+        uncounted = 0
         for root in roots:
+            uncounted += 1
+            if uncounted == _ROOTS:
+                self.budget.spend(_ROOTS)
+                uncounted = 0
             tree = trees[root]
             if self.may_repeat:
                 shared = self._sharing.with_tree(root)
@@ -151,8 +236,8 @@ class _Search:
             except KeyError:
                 plan = plans[key] = self._plan(tree, shared, batch)
             if plan is not None and not (plan.only_shared and self._is_repeated(shared)):
-                place = Place((*tree.members, *shared)) if shared else tree
-                yield zip(repeat(place), plan.batches(place, tree.free, self._rng))
+                place = Place((*tree.members, *shared), tree.own) if shared else tree
+                yield place, plan.batches(place, tree.free, self._rng)
 
     def is_shared(self, offer: Offer) -> bool:
         """Whether its candidates consist of sharing providers alone, so that other roots have them too."""
@@ -178,6 +263,7 @@ class _Search:
 
     def _plan(self, tree: Tree, shared: Sequence[Provider], batch: int) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""
+        self.budget.spend(len(tree.members))
         root, kind = tree.root.traits, tree.kind
         if not self._request.root_required <= root or not root.isdisjoint(self._request.root_forbidden):
             return None
@@ -200,3 +286,9 @@ class _Search:
             plan = Plan(self._rules, tree, shared, batch)
             self._distinct_plans[key] = plan if plan.hopeful else None
         return self._distinct_plans[key]
+
+
+def _size(need: Need) -> int:
+    """About how many bytes a need takes in an answer, for each candidate."""
+    amounts = sum([len(name) + 12 for name, _ in need.resources])
+    return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts

@@ -1,4 +1,4 @@
-"""``[api]``: how requests are authenticated."""
+"""``[api]``: how requests are authenticated, and what one of them may cost."""
 
 from oslo_config import cfg
 
@@ -17,6 +17,30 @@ OPTIONS: list[cfg.Opt] = [
 How requests are authenticated. With noauth2 nothing is checked: the token
 'admin' is an administrator, any other token is read as 'user:project' or as
 'user', and the request may name its roles and its project in headers.
+""",
+    ),
+    cfg.FloatOpt(
+        "candidates_deadline",
+        default=5.0,
+        min=0.01,
+        help="""
+How long, in seconds of work, a search for allocation candidates may take; what
+it waits for other requests is not counted. A search that takes longer is
+answered with the candidates it has found, and the header
+Placement-Ext-Incomplete: deadline says that there may be more. If it has found
+none, the answer is 400 with the code placement.ext.search_too_long, and names
+the group of the request that found no place.
+""",
+    ),
+    cfg.IntOpt(
+        "candidates_size",
+        default=128,
+        min=1,
+        help="""
+How large, in MiB, a list of allocation candidates may become, roughly. A
+longer one ends there, and has the header Placement-Ext-Incomplete: size. The
+worker needs about three times as much memory while it makes it. Requests with
+a limit, as Nova sends them, are far below.
 """,
     ),
 ]

@@ -15,7 +15,6 @@ something does not fit, everything is read anew.
 
 import gc
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from placement.db.batch import Batch, Prepared
 from placement.db.database import Database
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import rows
+from placement.model.turns import Turn, Turns
 from placement.model.world import Provider, World
 
 LOG = logging.getLogger(__name__)
@@ -47,12 +47,17 @@ _ANOTHER_HISTORY: Final = (
 _FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is cheaper
 
 
-@dataclass(frozen=True)
 class View:
-    """What a request may look at while it holds the model: providers and names."""
+    """What a request may look at: providers and names, as they were when it came."""
 
-    world: World
-    names: rows.Names
+    def __init__(self, world: World, names: rows.Names, turn: Turn) -> None:
+        self.world = world
+        self.names = names
+        self._turn = turn
+
+    def give_way(self) -> None:
+        """Let other requests go on. What is looked at stays as it was, even if they change it."""
+        self._turn.give_way(self.world)
 
 
 @dataclass
@@ -95,12 +100,14 @@ class Model:
     """The read model of one worker process.
 
     Searches are pure Python, so threads of one process would wait for each other
-    anyway: they do it here, on one lock, and each sees a world that stands still.
+    anyway: they do it here, on one lock, and each sees a world that stands still. One that
+    takes long gives way (:meth:`View.give_way`): from then on the world that it looks at is
+    left alone, and what others have to change in it they change in a copy.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._lock = threading.RLock()
+        self._turns = Turns()
         self._state: _State | None = None
         self._sum = -1
         #: how often all that had been read was read anew, as after a restore
@@ -113,10 +120,10 @@ class Model:
 
         :raises placement.exceptions.Unavailable: when the database does not answer.
         """
-        with self._lock:
+        with Turn(self._turns) as turn:
             self._refresh()
             assert self._state is not None
-            yield View(self._state.world, self._state.names)
+            yield View(self._state.world, self._state.names, turn)
 
     def _refresh(self) -> None:
         if self._state is not None and self._database.counters_sum() == self._sum:
@@ -135,6 +142,8 @@ class Model:
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer; the next request goes on
             from the state, in which each change may be applied again.
         """
+        if state.world.keepers:
+            state.world = state.world.copy()
         try:
             return self._follow(conn, state)
         except exc.SQLAlchemyError:

@@ -18,6 +18,12 @@ class Room:
         self._amounts = array("q", [amount for amount, _ in ordered])
         self._roots = array("q", [root for _, root in ordered])
 
+    def copy(self) -> "Room":
+        """The same, to be changed by itself."""
+        new = Room()
+        new._amounts, new._roots = self._amounts[:], self._roots[:]
+        return new
+
     def add(self, amount: int, root: int) -> None:
         """Note that the tree of this root could give so much."""
         at = self._row(amount, root)
@@ -47,6 +53,12 @@ class Rooms:
 
     def __init__(self) -> None:
         self._by_class: dict[str, Room] = {}
+
+    def copy(self) -> "Rooms":
+        """The same, to be changed by itself."""
+        new = Rooms()
+        new._by_class = {name: room.copy() for name, room in self._by_class.items()}
+        return new
 
     def of(self, name: str) -> Room:
         """The trees that have a resource class."""

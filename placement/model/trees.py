@@ -47,12 +47,16 @@ class Kind:
 
 
 class Place:
-    """Providers that one candidate may combine, in a fixed order; equal only to itself."""
+    """Providers that one candidate may combine, in a fixed order; equal only to itself.
 
-    __slots__ = ("members", "uuids")
+    The first ``own`` of them are those of the tree, the others share with it.
+    """
 
-    def __init__(self, members: tuple["Provider", ...]) -> None:
+    __slots__ = ("members", "own", "uuids")
+
+    def __init__(self, members: tuple["Provider", ...], own: int) -> None:
         self.members = members
+        self.own = own
         self.uuids = tuple([each.uuid.encode() for each in members])
 
 
@@ -68,7 +72,7 @@ class Tree(Place):
     __slots__ = ("aggregates", "free", "kind", "most", "root", "summaries")
 
     def __init__(self, root: "Provider", members: tuple["Provider", ...], kind: Kind) -> None:
-        super().__init__(members)
+        super().__init__(members, len(members))
         self.root = root
         self.kind = kind
         self.aggregates = tuple([each.aggregates for each in members])

@@ -8,8 +8,9 @@ that no search has to translate numbers.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from placement.model.index import Index
 from placement.model.room import Room, Rooms
 from placement.model.trees import Kinds, Tree
 
@@ -75,26 +76,47 @@ class Provider:
 class World:
     """All providers and the indexes that searches start from.
 
-    Every index maps to sets of provider ids and holds no empty set.
+    A long search goes on looking at it while others want to change it: they change a :meth:`copy`.
     """
 
     def __init__(self, providers: Iterable[Provider] = ()) -> None:
         self.providers: dict[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
-        self.children: dict[int, set[int]] = {}
-        self.trees: dict[int, set[int]] = {}
-        self.by_class: dict[str, set[int]] = {}
-        self.by_trait: dict[str, set[int]] = {}
-        self.by_aggregate: dict[str, set[int]] = {}
+        self.children: Index[int] = Index()
+        self.trees: Index[int] = Index()
+        self.by_class: Index[str] = Index()
+        self.by_trait: Index[str] = Index()
+        self.by_aggregate: Index[str] = Index()
+        #: how many requests look at it, and need it as it is, without being the only one to
+        self.keepers = 0
         self._kinds = Kinds()
         self._whole: dict[int, Tree] = {}
         self._rooms = Rooms()
         #: roots of trees in which something changed
         self._stale: set[int] = set()
-        self._roots: dict[tuple[int, str], tuple[int, ...]] = {}
         for provider in providers:
             self.put(provider)
+
+    def copy(self) -> "World":
+        """The same world, to be changed from now on, while this one must not be changed any more.
+
+        Both hold the same providers, trees and sets for as long as these stay as they are.
+        """
+        new = World()
+        new.providers = self.providers.copy()
+        new.by_uuid = self.by_uuid.copy()
+        new.by_name = self.by_name.copy()
+        new.children = self.children.copy()
+        new.trees = self.trees.copy()
+        new.by_class = self.by_class.copy()
+        new.by_trait = self.by_trait.copy()
+        new.by_aggregate = self.by_aggregate.copy()
+        new._kinds = self._kinds
+        new._whole = self._whole.copy()
+        new._rooms = self._rooms.copy()
+        new._stale = self._stale.copy()
+        return new
 
     def __len__(self) -> int:
         return len(self.providers)
@@ -129,16 +151,15 @@ class World:
         self.whole_trees()
         return self._rooms.of(name)
 
-    def roots_having(self, index: Mapping[str, set[int]], name: str) -> tuple[int, ...]:
+    def roots_having(self, index: Index[str], name: str) -> tuple[int, ...]:
         """The ids of the roots of all trees with a provider that ``index`` has under the name, in order.
 
         :param index: :attr:`by_class`, :attr:`by_trait` or :attr:`by_aggregate`.
         """
-        key = (id(index), name)
-        roots = self._roots.get(key)
+        roots = index.roots.get(name)
         if roots is None:
             found = {self.providers[number].root_id for number in index.get(name, ())}
-            roots = self._roots[key] = tuple(sorted(found))
+            roots = index.roots[name] = tuple(sorted(found))
         return roots
 
     def put(self, provider: Provider) -> None:
@@ -150,7 +171,8 @@ class World:
         self._stale.add(provider.root_id)
         if old is not None and old.root_id != provider.root_id:
             self._stale.add(old.root_id)
-            self._roots.clear()
+            for index in (self.by_class, self.by_trait, self.by_aggregate):
+                index.roots.clear()
 
     def remove(self, provider_id: int) -> None:
         """Forget a provider; one that is not there is no error."""
@@ -167,8 +189,7 @@ class World:
         for index, names, before in self._memberships(provider, old):
             for name in names:
                 if name not in before:
-                    index.setdefault(name, set()).add(number)
-                    self._roots.pop((id(index), name), None)
+                    index.add(name, number)
 
     def _unlink(self, old: Provider, new: Provider | None) -> None:
         number = old.id
@@ -181,15 +202,11 @@ class World:
         for index, names, after in self._memberships(old, new):
             for name in names:
                 if name not in after:
-                    self._roots.pop((id(index), name), None)
-                    members = index[name]
-                    members.discard(number)
-                    if not members:
-                        del index[name]
+                    index.discard(name, number)
 
     def _memberships(
         self, provider: Provider, other: Provider | None
-    ) -> Iterator[tuple[dict, Iterable, Iterable]]:  # type: ignore[type-arg]
+    ) -> Iterator[tuple[Index[Any], Iterable[Any], Iterable[Any]]]:
         """Each index with the keys of ``provider`` in it and those of ``other``."""
         yield self.trees, (provider.root_id,), (other.root_id,) if other else ()
         yield self.children, _parents(provider), _parents(other)

@@ -18,11 +18,12 @@ HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
 
 
 @contextmanager
-def service(url: str, folder: Path, workers: int) -> Iterator["Service"]:
+def service(url: str, folder: Path, workers: int, api_options: str = "") -> Iterator["Service"]:
     """The service under gunicorn, as a child of its own."""
     config = folder / "placement.conf"
     config.write_text(
-        f"[api]\nauth_strategy = noauth2\n[placement_database]\nconnection = {url.replace('$', '$$')}\n"
+        f"[api]\nauth_strategy = noauth2\n{api_options}\n"
+        f"[placement_database]\nconnection = {url.replace('$', '$$')}\n"
     )
     port = free_port()
     command = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config)]

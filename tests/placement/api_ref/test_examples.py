@@ -61,9 +61,12 @@ def test_the_examples_are_what_the_service_reads_and_answers(database_url):
 def check(operation: Operation, answer: TestResponse) -> None:
     """Compare the answer to the example of an operation with the example of its answer."""
     described = operation.answers()[str(answer.status_code)]
-    for name, header in described["headers"].items():
+    for name, reference in described["headers"].items():
+        header = document.resolve(reference)
+        if header.get("required") is False and name not in answer.headers:
+            continue  # it says that it is for special cases
         assert name in answer.headers, f"{operation.id}: no {name}"
-        schema = document.resolve(header)["schema"]
+        schema = header["schema"]
         assert Draft202012Validator(schema).is_valid(answer.headers[name]), f"{operation.id}: {name}"
     undescribed = {"content-type", "content-length"} | {name.lower() for name in described["headers"]}
     assert {name.lower() for name, _ in answer.headers} <= undescribed, operation.id

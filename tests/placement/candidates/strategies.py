@@ -187,3 +187,23 @@ def crowded_hosts(draw: st.DrawFn) -> tuple[World, CandidatesRequest]:
         same_subtrees=tuple(draw(subtrees)) if len(suffixes) > 1 else (),
         nested=draw(st.sampled_from((True, True, False))),
     )
+
+
+@st.composite
+def packings(draw: st.DrawFn) -> tuple[World, CandidatesRequest]:
+    """A host with devices of all sizes, partly used, and groups that need about all that is left."""
+    specs = [Spec("cn")]
+    for number in range(draw(st.integers(2, 4))):
+        sizes = {name: draw(st.integers(1, 7)) for name in ("CUSTOM_DEV", "VCPU")}
+        used = {name: draw(st.integers(0, 2)) for name in sizes}
+        traits = draw(st.sampled_from(((), ("T1",), ("T1", "T2"))))
+        specs.append(Spec(f"dev{number}", "cn", sizes, traits, (), used))
+    traits = st.sampled_from(((), (), (frozenset({"T1"}),), (frozenset({"T2"}),)))
+    step = draw(st.sampled_from((1, 1, 2)))
+    groups = []
+    for number in range(draw(st.integers(2, 5))):
+        resources = {"CUSTOM_DEV": step * draw(st.integers(1, 4))}
+        if draw(st.booleans()):
+            resources["VCPU"] = draw(st.integers(1, 4))
+        groups.append(RequestGroup(f"_{number}", resources, required=draw(traits)))
+    return build(*specs), CandidatesRequest(tuple(groups), group_policy="none")

@@ -5,20 +5,27 @@ PLACEMENT_RANDOM_WORLDS sets the number of worlds, each asked ten times.
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from unittest.mock import patch
 
 import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from placement.candidates import budget as module_of_budget
+from placement.candidates import combine
+from placement.candidates.budget import Budget
 from placement.candidates.pattern import Candidate, candidates_of
 from placement.candidates.render import render
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
+from placement.exceptions import InvalidRequest
 from placement.model.world import World
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.brute import Found, all_candidates
-from tests.placement.candidates.strategies import crowded_hosts, fleets, situations, worlds
+from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, worlds
 
 WORLDS = int(os.environ.get("PLACEMENT_RANDOM_WORLDS", "150"))
 exhaustive = settings(
@@ -90,6 +97,42 @@ def test_limit_takes_the_first_candidates(situation: tuple[World, list[Candidate
     for request in requests:
         everything = list(map(comparable, find(world, request)))
         assert list(map(comparable, find(world, request, max_candidates=2))) == everything[:2]
+
+
+@settings(exhaustive, max_examples=WORLDS * 2)
+@given(packings())
+def test_search_finds_every_way_to_pack(situation: tuple[World, CandidatesRequest]) -> None:
+    world, request = situation
+    found = [comparable(candidate) for candidate in find(world, request)]
+    assert len(found) == len(set(found))
+    assert set(found) == all_candidates(world, request)
+
+
+@settings(exhaustive, max_examples=WORLDS)
+@given(crowded_hosts() | packings() | fleets(), st.sampled_from(("depth-first", "breadth-first")))
+def test_rests_change_no_result(situation: tuple[World, CandidatesRequest], strategy: str) -> None:
+    world, request = situation
+    with patch.object(combine, "_PATIENCE", 0):
+        found = [comparable(candidate) for candidate in find(world, request, strategy=strategy)]
+    assert len(found) == len(set(found))
+    assert set(found) == all_candidates(world, request)
+
+
+@settings(exhaustive, max_examples=WORLDS)
+@given(crowded_hosts() | packings() | fleets(), st.integers(1, 300))
+def test_a_spent_budget_leaves_a_part_of_the_candidates(
+    situation: tuple[World, CandidatesRequest], steps: int
+) -> None:
+    world, request = situation
+    everything = all_candidates(world, request)
+    with patch.object(module_of_budget, "_STEPS", steps):
+        budget = Budget(seconds=0)  # which the first look at the clock finds out
+    found = []
+    with suppress(InvalidRequest):
+        found = [comparable(candidate) for candidate in find(world, request, budget=budget)]
+    assert len(found) == len(set(found))
+    assert set(found) <= everything
+    assert budget.ended == "deadline" or set(found) == everything
 
 
 @pytest.mark.parametrize("minor", [10, 12, 17, 27, 29, 34, 39])

@@ -229,6 +229,26 @@ class TestWideTrees:
         assert find(devices(16, size), groups_of(amounts, policy)) == []
         assert looked_at["choices"] == 0
 
+    @pytest.mark.parametrize(
+        "amounts",
+        [
+            # a unit more than the eight devices have together
+            [45, 20, 44, 21, 43, 22, 42, 23, 41, 24, 40, 25, 39, 26, 38, 27, 37, 28, 36, 29, 35, 30, 34, 24],
+            # as much as they have, but no more than 94 of 96 units can be used
+            [45] * 15 + [49, 48],
+        ],
+    )
+    def test_more_than_the_devices_have_together_is_found_out_at_once(
+        self, amounts: list[int], looked_at: Counter[str]
+    ) -> None:
+        sizes = [97, 97, 97, 97, 96, 96, 96, 96]
+        world = build(
+            Spec("cn"), *(Spec(f"dev{index}", "cn", {"CUSTOM_DEV": size}) for index, size in enumerate(sizes))
+        )
+        assert sum(amounts) in (sum(sizes) + 1, sum(sizes))
+        assert find(world, groups_of(amounts, "none")) == []
+        assert looked_at["choices"] == 0
+
     @pytest.mark.parametrize("amounts", [[5] * 15 + [4, 2], [4] * 8 + [3] * 8 + [2] * 9])
     def test_like_devices_are_not_tried_in_every_order(
         self, amounts: list[int], looked_at: Counter[str]

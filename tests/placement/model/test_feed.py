@@ -1,6 +1,8 @@
 """The read model follows the database: every change, made by whomever, and nothing but changes."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -14,6 +16,7 @@ from placement.db.database import Database, Transaction
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import feed
 from placement.model.feed import Model
+from placement.model.world import World
 from placement.store import aggregates, allocations, classes, inventories, providers, traits
 from placement.store.claims import Claim
 from placement.store.consumers import Owner
@@ -231,3 +234,70 @@ def test_a_database_restored_from_an_older_copy_is_read_anew(writer: Database, m
 
     writer.write(restore)
     assert names(model) == {HOST: "host"}
+
+
+class TestLongRequests:
+    def test_others_see_and_make_changes_while_one_goes_on_with_what_it_saw(
+        self, writer: Database, model: Model
+    ) -> None:
+        create(writer)
+        with ThreadPoolExecutor(1) as others, model.fresh() as view:
+            view.give_way()
+            create(writer, CHILD, "child", HOST)
+            assert others.submit(names, model).result(timeout=60) == {HOST: "host", CHILD: "child"}
+            view.give_way()
+            assert [provider.uuid for provider in view.world] == [HOST]
+            assert view.world.trees == {view.world.by_uuid[HOST]: {view.world.by_uuid[HOST]}}
+        assert names(model) == {HOST: "host", CHILD: "child"}
+
+    def test_nothing_is_copied_when_nobody_looks_any_more(
+        self, writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copies: list[World] = []
+        copy = World.copy
+        monkeypatch.setattr(World, "copy", lambda world: copies.append(world) or copy(world))
+        create(writer)
+        with model.fresh() as view:
+            view.give_way()
+            view.give_way()
+        create(writer, CHILD, "child", HOST)
+        assert names(model) == {HOST: "host", CHILD: "child"}
+        assert copies == []
+
+    def test_several_take_turns_and_each_keeps_what_it_saw(self, writer: Database, model: Model) -> None:
+        create(writer)
+        looks, done = threading.Semaphore(0), threading.Event()
+
+        def look() -> set[int]:
+            with model.fresh() as view:
+                seen = set()
+                while not done.is_set():
+                    view.give_way()
+                    seen.add(len(view.world))
+                    looks.release()
+                return seen
+
+        with ThreadPoolExecutor(2) as others:
+            looking = [others.submit(look) for _ in range(2)]
+            try:
+                for number in range(20):
+                    for _ in range(10):
+                        assert looks.acquire(timeout=60)
+                    assert len(names(model)) == 1 + number
+                    create(writer, f"0000000a-0000-4000-8000-{number:012}", f"host{number}")
+            finally:
+                done.set()
+            # one of them may have come in late, but what it saw then it saw to the end
+            assert [len(each.result(timeout=60)) for each in looking] == [1, 1]
+
+    def test_one_that_is_stopped_leaves_nothing_behind(self, writer: Database, model: Model) -> None:
+        def stopped() -> None:
+            with model.fresh() as view:
+                view.give_way()
+                raise RuntimeError("stopped")
+
+        with pytest.raises(RuntimeError, match="stopped"):
+            stopped()
+        create(writer)
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(names, model).result(timeout=60) == {HOST: "host"}

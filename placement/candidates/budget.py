@@ -1,0 +1,79 @@
+"""How much one search may cost, and when it lets others go on.
+
+Most questions are answered within a millisecond, and a few grow without bound: how to put
+24 groups on 8 devices is a packing problem. So whatever a search does is counted, in
+*steps* of a few microseconds each, and every now and then the clock is looked at: the CPU
+time of the thread, as waiting for others is no work.
+"""
+
+import math
+from collections.abc import Callable
+from time import thread_time
+from typing import Final, Literal
+
+#: between two looks at the clock
+_STEPS: Final = 64
+#: seconds of work before a search gives way for the first time: few ever do
+_FIRST_SLICE: Final = 0.02
+#: and between two such moments; others in the process wait for about as long
+_SLICE: Final = 0.002
+
+Ended = Literal["deadline", "size"]
+
+
+class Exhausted(Exception):
+    """There is nothing left of the budget."""
+
+
+class Budget:
+    """What one search may spend; without arguments as much as it likes.
+
+    :param seconds: of work.
+    :param size: of what is found, in bytes of the answer.
+    :param give_way: called again and again during long searches. What it raises ends the search.
+    """
+
+    def __init__(
+        self,
+        seconds: float = math.inf,
+        size: float = math.inf,
+        give_way: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.seconds = seconds
+        self.size = size
+        #: what it was that ran out
+        self.ended: Ended | None = None
+        #: the groups, by suffix, that had no place beside others: how often
+        self.dead_ends: dict[str, int] = {}
+        self._steps_left = _STEPS
+        self._give_way = give_way
+        now = thread_time()
+        self._end = now + seconds
+        self._end_of_slice = now + _FIRST_SLICE
+
+    def spend(self, steps: int = 1) -> None:
+        """Count so many steps. They may be counted generously: a look at the clock costs little.
+
+        :raises Exhausted: they were the last.
+        """
+        self._steps_left -= steps
+        if self._steps_left <= 0:
+            self._look()
+
+    def allows(self, size: int) -> bool:
+        """Whether the answer, with so many bytes, may become longer."""
+        if size > self.size:
+            self.ended = "size"
+        return self.ended is None
+
+    def _look(self) -> None:
+        if self.ended:
+            raise Exhausted
+        now = thread_time()
+        if now >= self._end:
+            self.ended = "deadline"
+            raise Exhausted
+        if now >= self._end_of_slice:
+            self._give_way()
+            self._end_of_slice = thread_time() + _SLICE
+        self._steps_left = _STEPS

@@ -1,0 +1,61 @@
+"""Whose turn it is: requests look at the model one after the other, long ones in slices in between."""
+
+import threading
+import time
+from types import TracebackType
+from typing import Final
+
+from placement.model.world import World
+
+#: seconds in which whoever waits for the interpreter gets it
+_PAUSE: Final = 0.0002
+
+
+class Turns:
+    """The locks of a model."""
+
+    def __init__(self) -> None:
+        #: held by the one request that may bring the model up to date
+        self.first = threading.RLock()
+        #: held by one of the requests that gave way before
+        self.later = threading.Lock()
+        #: held to count who keeps a world
+        self.counting = threading.Lock()
+
+
+class Turn:
+    """The turn of one request: it begins when nobody else has the model, and ends with the context."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._kept: World | None = None
+        self._slice_held = False
+
+    def __enter__(self) -> "Turn":
+        self._turns.first.acquire()
+        return self
+
+    def give_way(self, world: World) -> None:
+        """Let others have their turn; nobody changes this world meanwhile, nor until the turn ends."""
+        if self._kept is None:
+            with self._turns.counting:
+                world.keepers += 1
+            self._kept = world
+            self._turns.first.release()
+        else:
+            self._slice_held = False
+            self._turns.later.release()
+        time.sleep(_PAUSE)
+        self._turns.later.acquire()
+        self._slice_held = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._kept is None:
+            self._turns.first.release()
+            return
+        if self._slice_held:
+            self._turns.later.release()
+        with self._turns.counting:
+            self._kept.keepers -= 1

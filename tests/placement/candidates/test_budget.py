@@ -1,0 +1,121 @@
+"""What a search may cost, and what becomes of one that would cost more."""
+
+import re
+from unittest.mock import patch
+
+import pytest
+
+from placement.candidates import search as module
+from placement.candidates.budget import Budget
+from placement.candidates.pattern import candidates_of
+from placement.candidates.render import render
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.candidates.search import search
+from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, Unavailable
+from placement.model.world import World
+from tests.placement.candidates.packing import asked, hard_question, host
+from tests.placement.candidates.worlds import Spec, build
+
+HARD = build(*host("hard"))
+PATIENT = 60
+"""Seconds of work, far more than what is expected."""
+
+
+def crowd(hosts: int, devices: int = 8) -> World:
+    """Hosts with many devices each."""
+    return build(
+        *(
+            spec
+            for number in range(hosts)
+            for spec in (
+                Spec(f"cn{number}", None, {"VCPU": 8}),
+                *(Spec(f"dev{number}_{each}", f"cn{number}", {"CUSTOM_DEV": 9}) for each in range(devices)),
+            )
+        )
+    )
+
+
+def groups(number: int, limit: int | None = None) -> CandidatesRequest:
+    each = (RequestGroup(f"_{suffix}", {"CUSTOM_DEV": 1}) for suffix in range(number))
+    return CandidatesRequest((RequestGroup("", {"VCPU": 1}), *each), group_policy="none", limit=limit)
+
+
+def test_a_search_that_finds_nothing_in_time_is_refused_and_the_group_in_question_named() -> None:
+    budget = Budget(seconds=0.1)
+    with pytest.raises(InvalidRequest) as refusal:
+        search(HARD, hard_question(), budget=budget)
+    assert (refusal.value.code, budget.ended) == (SEARCH_TOO_LONG, "deadline")
+    found = re.fullmatch(
+        r"No allocation candidate was found in 0.1 seconds of work, which is the limit "
+        r"\(\[api\] candidates_deadline\)\. In \d+ ways to serve the other groups "
+        r"there was no place left for resources(_\d+)=(\S+): ask for fewer groups, or for smaller amounts\.",
+        refusal.value.detail,
+    )
+    assert found is not None, refusal.value.detail
+    assert found[2] == asked(found[1])
+
+
+def test_a_tree_that_is_hard_to_fill_does_not_hold_up_the_others() -> None:
+    world = build(*host("hard"), *host("easy", room=60))
+    budget = Budget(PATIENT)
+    found = list(candidates_of(search(world, hard_question(limit=5), budget=budget)))
+    assert [each.place.members[0].name for each in found] == ["easy"] * 5
+    assert budget.ended is None
+
+
+def test_what_was_found_in_time_is_found() -> None:
+    budget = Budget(seconds=0.1)
+    found = list(candidates_of(search(crowd(1), groups(12), budget=budget)))
+    assert budget.ended == "deadline"
+    assert found
+    assert all(len(each.mappings) == 13 for each in found)
+
+
+def test_an_answer_does_not_become_larger_than_allowed() -> None:
+    budget = Budget(PATIENT, size=2_000_000)
+    world = crowd(300)
+    found = search(world, groups(4), budget=budget)
+    assert budget.ended == "size"
+    size = len(render(world, found, (1, 39)))
+    assert 1_000_000 < size < 6_000_000
+
+
+@pytest.mark.parametrize(
+    ("world", "asked_for"),
+    [
+        (crowd(20), groups(1)),
+        (crowd(20), groups(3, limit=500)),
+        (build(*host("roomy", room=60)), hard_question(limit=50)),  # whose groups often meet at a provider
+    ],
+)
+def test_how_large_an_answer_becomes_is_known_about(world: World, asked_for: CandidatesRequest) -> None:
+    told: list[int] = []
+
+    def allow(budget: Budget, size: int) -> bool:
+        told.append(size)
+        return True
+
+    with patch.object(Budget, "allows", allow), patch.object(module, "_CHUNK", 1):
+        size = len(render(world, search(world, asked_for), (1, 39)))
+    assert told[-1] / 3 < size < told[-1] * 1.5
+
+
+def test_short_searches_never_give_way() -> None:
+    def refuse() -> None:
+        raise AssertionError("gave way")
+
+    assert search(crowd(3), groups(2, limit=10), budget=Budget(give_way=refuse))
+
+
+def test_long_searches_give_way_again_and_again_until_they_are_told_to_stop() -> None:
+    calls = 0
+
+    def stop() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            raise Unavailable("nobody waits")
+
+    with pytest.raises(Unavailable, match="nobody waits"):
+        search(HARD, hard_question(), budget=Budget(PATIENT, give_way=stop))
+    assert calls == 20

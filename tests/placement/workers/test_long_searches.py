@@ -1,0 +1,95 @@
+"""A question that takes too long, and what others in the same worker have of it."""
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from placement.db import migration
+from tests.placement.candidates import packing
+from tests.placement.serving import HEADERS, Service, service
+
+pytestmark = pytest.mark.slow
+
+HARD = f"/allocation_candidates?{packing.query()}"
+EASY = "/allocation_candidates?resources=CUSTOM_A:1&limit=5"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    address = f"sqlite:///{tmp_path}/placement.sqlite"
+    migration.upgrade(address)
+    return address
+
+
+@pytest.fixture
+def running(url: str, tmp_path: Path) -> Iterator[Service]:
+    """One worker that lets searches take four seconds and 2 MiB, and a host for the hard question."""
+    bounds = "candidates_deadline = 4\ncandidates_size = 2"
+    with service(url, tmp_path, workers=1, api_options=bounds) as started:
+        for name in packing.CLASSES:
+            call(started, "PUT", f"/resource_classes/{name}")
+        root = create(started, "host")
+        for number, size in enumerate(packing.sizes()):
+            device = create(started, f"device{number}", root)
+            inventories = {name: {"total": total} for name, total in size.items()}
+            body = {"resource_provider_generation": 0, "inventories": inventories}
+            call(started, "PUT", f"/resource_providers/{device}/inventories", body)
+        yield started
+
+
+def create(service: Service, name: str, parent: str | None = None) -> str:
+    """The uuid of a new provider."""
+    body = {"name": name, "uuid": str(uuid.uuid4()), "parent_provider_uuid": parent}
+    call(service, "POST", "/resource_providers", body)
+    return body["uuid"] or ""
+
+
+def call(service: Service, method: str, path: str, body: Any = None) -> Any:
+    answer = requests.request(method, service.base + path, headers=HEADERS, json=body, timeout=60)
+    assert answer.ok, answer.text
+    return answer.json() if answer.content else None
+
+
+def ask_in_background(others: ThreadPoolExecutor, service: Service, number: int) -> list[Future[Any]]:
+    return [
+        others.submit(requests.get, service.base + HARD, headers=HEADERS, timeout=120) for _ in range(number)
+    ]
+
+
+def test_others_are_answered_meanwhile_and_the_search_ends(running: Service) -> None:
+    with ThreadPoolExecutor(2) as others:
+        hard = ask_in_background(others, running, 2)
+        answered = 0
+        while not any(each.done() for each in hard):
+            # reading, searching, writing, and reading what was written
+            new = create(running, f"new{answered}")
+            assert call(running, "GET", f"/resource_providers/{new}")["name"] == f"new{answered}"
+            assert len(call(running, "GET", EASY)["allocation_requests"]) == 5
+            answered += 1
+        answers = [each.result() for each in hard]
+    assert answered > 5
+    for answer in answers:
+        (error,) = answer.json()["errors"]
+        assert (answer.status_code, error["code"]) == (400, "placement.ext.search_too_long")
+        assert "4 seconds of work" in error["detail"]
+        assert any(
+            f"resources{suffix}={packing.asked(suffix)}:" in error["detail"] for suffix in packing.GROUPS
+        )
+
+
+def test_an_incomplete_answer_says_so(running: Service) -> None:
+    groups = "&".join(f"resources_{number}=CUSTOM_A:1" for number in range(12))
+    path = f"/allocation_candidates?{groups}&group_policy=none"
+    answer = requests.get(running.base + path, headers=HEADERS, timeout=120)
+    assert answer.status_code == 200
+    assert answer.headers["Placement-Ext-Incomplete"] == "size"
+    assert 1_000_000 < len(answer.content) < 6_000_000
+    assert len(answer.json()["allocation_requests"]) > 100
+    complete = requests.get(running.base + f"{path}&limit=100", headers=HEADERS, timeout=120)
+    assert "Placement-Ext-Incomplete" not in complete.headers
+    assert len(complete.json()["allocation_requests"]) == 100
