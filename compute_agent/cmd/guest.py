@@ -122,7 +122,7 @@ class GuestList(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        names = ("uuid", "name", "pid", "vcpus", "kind", "cpus")
+        names = ("uuid", "name", "pid", "vcpus", "kind", "cpus", "reason")
         rows = self.ask("guest.list")
         return (*names, "refused"), [
             (*(guest[name] for name in names), Lines(guest["refused"])) for guest in rows
@@ -157,6 +157,23 @@ class GuestSet(_OneGuest):
         """Ask the daemon to change it."""
         params = {"guest": parsed_args.guest, **_given(parsed_args, *_WISHES)}
         return columns(self.ask("guest.set", params))
+
+
+class GuestMove(_OneGuest):
+    """Move a running guest off CPUs that cpu_dedicated_set does not have any more, into the present CPU sets.
+    By itself no guest is moved for that, unless [policy] rebalance is on.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--dry-run", action="store_true", help="only say where it would go")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon to move it."""
+        params = {"guest": parsed_args.guest, "dry_run": parsed_args.dry_run}
+        return columns(self.ask("guest.move", params))
 
 
 class GuestStop(_OneGuest):

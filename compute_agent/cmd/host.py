@@ -16,7 +16,7 @@ from compute_agent.cmd.svg import offer_svg
 from compute_agent.daemon.cache_control import offered, open_resctrl
 from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
-from compute_agent.daemon.state_folder import check_state_folder
+from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host import cpuset, svg
@@ -28,6 +28,8 @@ from compute_agent.inventory.cache_platform import CachePlatform
 from compute_agent.inventory.cpu_sets import ConfigError, CpuSets, resolve
 from compute_agent.inventory.derive import derive
 from compute_agent.inventory.tree import ProviderTree
+from compute_agent.pipeline import state
+from compute_agent.pipeline.placer import stray_warning
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
@@ -141,6 +143,7 @@ class ConfigCheck(ShowOne):
             self._refusals.append(str(error))
         try:
             sets = resolve(options.cpu_options(conf), topology)
+            warnings += _strays(Path(conf.state_path) / STATE_FILE, sets, topology)
         except ConfigError as error:
             self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
@@ -167,6 +170,23 @@ class ConfigCheck(ShowOne):
                 "refusals": list(self._refusals),
             }
         )
+
+
+def _strays(path: Path, sets: CpuSets, topology: Topology) -> list[str]:
+    """A warning for each guest, of those that the agent last knew of, that holds CPUs which the sets do not
+    have.
+    """
+    try:
+        guests = state.parse(path.read_bytes()).guests
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        return [f"Whether guests hold CPUs outside the CPU sets is not known: {path}: {error}"]
+    return [
+        stray_warning(uuid, stray)
+        for uuid, guest in guests.items()
+        if guest.assignment is not None and (stray := sets.stray(guest.assignment.held, topology.online))
+    ]
 
 
 _AMOUNTS = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")

@@ -27,6 +27,7 @@ COMMANDS: dict[str, type[Command]] = {
     "guest list": guest.GuestList,
     "guest show": guest.GuestShow,
     "guest set": guest.GuestSet,
+    "guest move": guest.GuestMove,
     "guest stop": guest.GuestStop,
     "metrics show": metrics.MetricsShow,
     "reshape": reshape.Reshape,

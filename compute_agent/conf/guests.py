@@ -24,6 +24,17 @@ GUESTS_OPTS = [
         choices=[("shared", "they go to the shared CPUs"), ("ignore", "they are left where they are")],
         help="What happens to guests that hold no allocation of this host. Either way they are reported.",
     ),
+    cfg.StrOpt(
+        "unplaced",
+        default="shared",
+        choices=[
+            ("shared", "they run on the shared CPUs, or where there are none on CPUs that no guest holds"),
+            ("refuse", "the same, but one that starts and has no place is stopped at once"),
+        ],
+        help="What happens to guests for which there are no CPUs: over-allocated ones, and on hosts without"
+        " cpu_shared_set those without an allocation. None of them ever runs on CPUs that another guest"
+        " holds, unless guests hold all CPUs of the host. Those that run already are never stopped.",
+    ),
     cfg.FloatOpt(
         "stop_timeout",
         default=10.0,
@@ -74,8 +85,9 @@ POLICY_OPTS = [
         default=2.0,
         min=0.5,
         help="What the move of a guest has to gain. Each L3 domain that it crosses no more counts 1, each"
-        " NUMA node 3 more, each package 6 more, each core that it shared with another guest 1; memory that"
-        " has to be moved to other NUMA nodes counts 2 against it.",
+        " NUMA node 3 more, each package 6 more, each core that it shared with another guest 1, each CPU that"
+        " is not in cpu_dedicated_set any more 4; memory that has to be moved to other NUMA nodes counts 2"
+        " against it.",
     ),
 ]
 

@@ -17,9 +17,10 @@ from compute_agent.qos.snapshot import Knob
 class Target:
     """A guest as it should be.
 
-    ``assignment`` is where it runs (None: wherever it likes), ``online`` are the CPUs that are online now.
-    ``allocation`` is what it holds on this host's providers (None: not known yet). ``limits`` hold it down
-    for the time being, in the units of their levers.
+    ``assignment`` is where it runs (None: wherever it likes), ``online`` are the CPUs that are online now,
+    ``spare`` those of them that it may run on while all its own are offline. ``allocation`` is what it holds
+    on this host's providers (None: not known yet). ``limits`` hold it down for the time being, in the units
+    of their levers.
     """
 
     guest: Guest
@@ -27,6 +28,7 @@ class Target:
     online: frozenset[int]
     allocation: Allocation | None = None
     limits: Mapping[Knob, float] = field(default_factory=dict)
+    spare: frozenset[int] = frozenset()
 
 
 class Controller(Protocol):

@@ -20,7 +20,7 @@ class CpusetController(GuestController):
         """Which threads run elsewhere, or would at the next start; None if all are where they should be."""
         if target.assignment is None:
             return None
-        settings = cpu_settings(target.assignment, target.online)
+        settings = _settings(target, target.assignment)
         misplaced = self._driver.cpu_affinity(target.guest, settings)
         if not misplaced:
             return self._driver.definition_drift(target.guest, settings) or None
@@ -31,17 +31,19 @@ class CpusetController(GuestController):
         """Pin what is elsewhere. True if anything was."""
         if self.drifted(target) is None or target.assignment is None:
             return False
-        self._driver.apply_cpu_settings(target.guest, cpu_settings(target.assignment, target.online))
+        self._driver.apply_cpu_settings(target.guest, _settings(target, target.assignment))
         return True
 
 
-def cpu_settings(assignment: Assignment, online: frozenset[int]) -> CpuSettings:
-    """The CPU settings of an assignment on the CPUs that are online.
+def _settings(target: Target, assignment: Assignment) -> CpuSettings:
+    """The CPU settings of a target's assignment on the CPUs that are online.
 
-    A guest CPU whose CPUs are all offline runs on what else the guest has, and in the end on any online CPU:
-    the kernel would let it run anywhere, too, and takes no affinity without an online CPU.
+    A guest CPU whose CPUs are all offline runs on what else the guest has, or else on those that nobody
+    holds, and in the end on any online CPU: the kernel would let it run anywhere, too, and takes no affinity
+    without an online CPU.
     """
-    rest = (assignment.cpus & online) or (assignment.emulator_cpus & online) or online
+    online = target.online
+    rest = (assignment.cpus & online) or (assignment.emulator_cpus & online) or target.spare or online
     return CpuSettings(
         vcpu_cpus=tuple((cpus & online) or rest for cpus in assignment.vcpu_cpus),
         emulator_cpus=(assignment.emulator_cpus & online) or rest,

@@ -13,7 +13,12 @@ from typing import Any, Protocol
 from marshmallow import Schema
 
 from compute_agent.daemon.audit import Orders, Outcome, audit_document
-from compute_agent.daemon.documents import guest_document, provider_document, reshape_document
+from compute_agent.daemon.documents import (
+    guest_document,
+    move_document,
+    provider_document,
+    reshape_document,
+)
 from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.daemon.parameters import (
     AdoptSchema,
@@ -21,6 +26,7 @@ from compute_agent.daemon.parameters import (
     DisableSchema,
     EmptySchema,
     GuestSchema,
+    MoveSchema,
     ReshapeSchema,
     RunSchema,
     SetSchema,
@@ -34,7 +40,7 @@ from compute_agent.drivers.base import (
     StartingDriver,
 )
 from compute_agent.inventory.tree import Allocation
-from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, StartGuest
+from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
 from compute_agent.report.client import PlacementClient
@@ -45,6 +51,7 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
 
 ANSWER_SECONDS = 50.0
+_BUSY = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS = frozenset(
     {"status", "guest.list", "guest.show", "inventory", "resctrl.groups", "watermark.list"}
@@ -119,6 +126,7 @@ class Methods:
             "guest.run": self.guest_run,
             "guest.adopt": self.guest_adopt,
             "guest.set": self.guest_set,
+            "guest.move": self.guest_move,
             "guest.stop": self.guest_stop,
             "inventory": self.inventory,
             "reshape": self.reshape,
@@ -188,6 +196,23 @@ class Methods:
             raise RequestError(str(error)) from error
         self._agent.pipeline.submit(GuestStarted(changed, None)).result(ANSWER_SECONDS)
         return guest_document(self._find(guest.uuid))
+
+    def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Move a guest off the CPUs that the present sets do not have, or just tell where it would go."""
+        body = load(MoveSchema(), params)
+        view = self._find(body["guest"])
+        try:
+            place = self._agent.pipeline.submit(MoveGuest(view.guest.uuid, body["dry_run"])).result(
+                ANSWER_SECONDS
+            )
+        except (GuestRefusedError, DriverError) as error:
+            raise RequestError(f"guest {view.guest.uuid} cannot be moved: {error}") from error
+        except FutureTimeoutError as error:
+            raise RequestError(_BUSY) from error
+        if body["dry_run"]:
+            return move_document(view, place, "would be moved")
+        pending = self._find(view.guest.uuid).pending
+        return move_document(view, place, f"not in effect yet: {', '.join(pending)}" if pending else "moved")
 
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """End a guest; its allocation stays, as that is its owner's."""
@@ -299,7 +324,7 @@ class Methods:
         except (GuestRefusedError, DriverError) as error:
             raise RequestError(str(error)) from error
         except FutureTimeoutError as error:
-            raise RequestError(f"the agent is busy: no answer within {ANSWER_SECONDS} s") from error
+            raise RequestError(_BUSY) from error
         return guest_document(view)
 
     def _views(self) -> list[GuestView]:

@@ -40,7 +40,7 @@ UNKNOWN_OWNER = "00000000-0000-0000-0000-000000000000"
 _GUEST_TYPE = "INSTANCE"
 _MIGRATION_TYPE = "MIGRATION"
 
-_HEAL, _DELETE = "--heal", "--delete"
+_HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
 Decision = ConsumerAllocations | str
 """What a consumer shall hold, or why nothing is changed."""
@@ -63,7 +63,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finding, the switch that mends it (empty: none does), and what came of that."""
+    """A finding, the switch or command that mends it (empty: none does), and what came of that."""
 
     finding: Finding
     remedy: str = ""
@@ -107,6 +107,8 @@ class Auditor:
                     outcome = self._create(finding, guests[finding.consumer], rooms, orders)
                 case Kind.UNUSED:
                     outcome = self._delete(finding, orders)
+                case Kind.STRAY:
+                    outcome = Outcome(finding, _MOVE)
                 case _:
                     outcome = Outcome(finding)
             LOG.debug("Audit: %s", outcome)
@@ -234,6 +236,7 @@ def _inhabitant(guest: Guest, flavor: Flavor, view: GuestView | None, place: Pla
         settings.emulator_policy is EmulatorPolicy.ISOLATE,
         flavor.resources,
         "" if view is None else view.refusal,
+        "" if view is None else view.stray,
     )
 
 

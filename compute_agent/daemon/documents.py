@@ -7,6 +7,7 @@ from typing import Any
 
 from compute_agent.host import cpuset
 from compute_agent.pipeline.view import GuestView
+from compute_agent.policy.base import Assignment
 from compute_agent.report.plan import to_api
 from compute_agent.report.reshape import ReshapePlan
 
@@ -23,6 +24,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "cpus": "" if assignment is None else cpuset.format(assignment.cpus),
         "vcpu_cpus": [] if assignment is None else [cpuset.format(cpus) for cpus in assignment.vcpu_cpus],
         "emulator_cpus": "" if assignment is None else cpuset.format(assignment.emulator_cpus),
+        "dedicated_cpus": "" if assignment is None else cpuset.format(assignment.held),
         "withheld_cpus": "" if assignment is None else cpuset.format(assignment.withheld),
         "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
         "allocation": view.allocation,
@@ -34,16 +36,39 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "blockio_class": view.guest.settings.blockio_class,
         "limits": {str(knob): round(limit, 3) for knob, limit in sorted(view.limits.items())},
         "pending": list(view.pending),
+        "reason": guest_reason(view),
         "refusal": view.refusal,
+        "stray": view.stray,
         "refused": list(view.refused),
         **view.guest.details,
     }
 
 
+def guest_reason(view: GuestView) -> str:
+    """Why a guest is not where its allocation has it, in words; empty if it is."""
+    unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
+    return "; ".join(filter(None, (view.refusal or unknown, view.stray)))
+
+
+def move_document(view: GuestView, to: Assignment | None, outcome: str) -> dict[str, Any]:
+    """What became of moving a guest into the present CPU sets; `view` is the guest as it was before."""
+    held = frozenset[int]() if view.assignment is None else view.assignment.held
+    return {
+        "uuid": view.guest.uuid,
+        "name": view.guest.name,
+        "from": cpuset.format(held),
+        "to": cpuset.format(held if to is None else to.held),
+        "outcome": "stays" if to is None else outcome,
+        "reason": view.stray or "it holds no CPUs outside the present CPU sets",
+    }
+
+
 def _kind(view: GuestView) -> str:
-    if view.assignment is None:
-        return "unplaced"
-    if not view.assignment.dedicated:
+    if view.assignment is None or not view.assignment.dedicated:
+        if view.allocation is None:
+            return "unknown"
+        if view.refusal or view.assignment is None:
+            return "unplaced"
         return "shared" if view.allocation else "unallocated"
     return "dedicated" if view.assignment.cpus <= view.assignment.held else "mixed"
 

@@ -101,6 +101,12 @@ class SetSchema(GuestSchema):
     resctrl = fields.String(validate=_check_annotation)
 
 
+class MoveSchema(GuestSchema):
+    """Parameters of ``guest.move``."""
+
+    dry_run = fields.Boolean(load_default=False)
+
+
 class ReshapeSchema(Schema):
     """Parameters of ``reshape``."""
 

@@ -25,6 +25,7 @@ from compute_agent.daemon.cache_control import Resctrl, open_resctrl
 from compute_agent.daemon.cache_entitlements import open_entitlements
 from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.controllers import build_controllers, resctrl_of
+from compute_agent.daemon.documents import guest_reason
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.maintenance import MaintenanceMode
@@ -284,7 +285,10 @@ class Agent:
             "cache_monitoring": f"off: {self._monitoring.off}" if self._monitoring.off else "on",
             "guests": len(views) if self.pipeline.has_taken_over else None,
             "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
+            "unknown_guests": [view.guest.uuid for view in views if view.allocation is None],
             "refused_guests": [view.guest.uuid for view in views if view.refusal],
+            "stray_guests": [view.guest.uuid for view in views if view.stray],
+            "reasons": {view.guest.uuid: reason for view in views if (reason := guest_reason(view))},
             "pending_guests": [view.guest.uuid for view in views if view.pending],
             "lost_guests": list(lost_guests(self.driver).values()),
         }

@@ -62,5 +62,6 @@ def build_world(
         policy=POLICIES[conf.policy.name],
         place_unallocated=conf.guests.unallocated == "shared",
         former=tuple(former.values()),
+        refuse_unplaced=conf.guests.unplaced == "refuse",
         rebalance_gain=conf.policy.rebalance_gain if conf.policy.rebalance else None,
     )

@@ -48,6 +48,30 @@ class CpuSets:
         """Total of the `VCPU` inventory of the whole host."""
         return len(self.shared)
 
+    def stray(self, held: frozenset[int], online: frozenset[int]) -> str:
+        """What is wrong with the dedicated CPUs that a guest holds, in words; empty if nothing is.
+
+        They are in no set, or in another one, after the configuration changed, and offline ones run nobody.
+        """
+        gone, offline = held & online - self.dedicated, held - online
+        reasons = [
+            f"{_named(cpus)} {reason}"
+            for cpus, reason in (
+                (gone, f"{_are(gone)} not in [compute] cpu_dedicated_set any more"),
+                (offline, f"{_are(offline)} offline"),
+            )
+            if cpus
+        ]
+        return ", ".join(reasons)
+
+
+def _named(cpus: frozenset[int]) -> str:
+    return f"{'CPU' if len(cpus) == 1 else 'CPUs'} {cpuset.format(cpus)}"
+
+
+def _are(cpus: frozenset[int]) -> str:
+    return "is" if len(cpus) == 1 else "are"
+
 
 def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
     """The CPU sets that `options` mean on the host. Raises ConfigError that names options and CPUs.
@@ -72,10 +96,7 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
             "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
         )
     if dedicated is not None and shared is not None and (both := dedicated & shared):
-        raise ConfigError(
-            "[compute] cpu_dedicated_set and cpu_shared_set overlap: both name"
-            f" {'CPU' if len(both) == 1 else 'CPUs'} {cpuset.format(both)}"
-        )
+        raise ConfigError(f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {_named(both)}")
     if options.reserved_host_cpus:
         _check_reserved(options, topology, pinned)
         warnings.append(

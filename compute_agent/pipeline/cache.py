@@ -19,15 +19,17 @@ class CachedGuest:
     """One guest.
 
     ``allocation`` is what Placement last said (None: never heard), ``as_of`` when it was asked (monotonic
-    seconds). ``assignment`` None: left where it is, and ``refusal`` says why if that is for want of a place.
-    ``refused`` is what else it asks for and does not get, and why. ``limits`` are those of the watermarks.
-    ``pending`` are the controllers that have yet to put all this into effect.
+    seconds). ``assignment`` None: left where it is. ``refusal`` says why it has no place: it is then assigned
+    what keeps it off the CPUs of others. ``stray`` says which CPUs it holds that the present CPU sets do not
+    have. ``refused`` is what else it asks for and does not get, and why. ``limits`` are those of the
+    watermarks. ``pending`` are the controllers that have yet to put all this into effect.
     """
 
     guest: Guest
     allocation: Allocation | None = None
     assignment: Assignment | None = None
     refusal: str = ""
+    stray: str = ""
     refused: tuple[str, ...] = ()
     limits: dict[Knob, float] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
@@ -57,6 +59,7 @@ class Cache:
         self.lost: dict[str, SavedGuest] = {}
         """Guests that may run and that the driver cannot look after, as they were: they keep their CPUs."""
         self._guests: dict[str, CachedGuest] = {}
+        self._holdings: Mapping[str, frozenset[int]] | None = None
 
     def __iter__(self) -> Iterator[CachedGuest]:
         """All guests, as a copy: guests may come and go meanwhile."""
@@ -72,6 +75,7 @@ class Cache:
     def add(self, entry: CachedGuest) -> None:
         """Take a guest up, with something to do for every controller."""
         self._guests[entry.guest.uuid] = entry
+        self._holdings = None
         self.unclaimed.pop(entry.guest.uuid, None)
         self.lost.pop(entry.guest.uuid, None)
         self.mark(entry)
@@ -79,7 +83,18 @@ class Cache:
     def remove(self, uuid: str) -> None:
         """Forget a guest."""
         del self._guests[uuid]
+        self._holdings = None
         self.settled = False
+
+    def lose(self, uuid: str, saved: SavedGuest) -> None:
+        """Keep the CPUs of a guest that may run and that the driver cannot look after."""
+        self.lost[uuid] = saved
+        self._holdings = None
+
+    def forget(self, uuid: str) -> None:
+        """A lost guest is gone for good."""
+        del self.lost[uuid]
+        self._holdings = None
 
     def hold_for(self, allocations: Mapping[str, Allocation], now: float) -> None:
         """Replace what consumers without a guest hold. Who held the same before does so since then."""
@@ -98,6 +113,8 @@ class Cache:
     def assign(self, entry: CachedGuest, assignment: Assignment | None) -> None:
         """Give a guest an assignment, and every controller something to do if it is another one."""
         if assignment != entry.assignment:
+            if _held(assignment) != _held(entry.assignment):
+                self._holdings = None
             entry.assignment = assignment
             self.mark(entry)
 
@@ -105,8 +122,14 @@ class Cache:
         """The guests that a controller has something to do for."""
         return (entry for entry in self if domain in entry.pending)
 
-    def holdings(self) -> dict[str, frozenset[int]]:
-        """The dedicated CPUs that guests hold, by guest."""
-        assignments = {uuid: entry.assignment for uuid, entry in self.lost.items()}
-        assignments |= {uuid: entry.assignment for uuid, entry in self._guests.items()}
-        return {uuid: one.held for uuid, one in assignments.items() if one is not None and one.held}
+    def holdings(self) -> Mapping[str, frozenset[int]]:
+        """The dedicated CPUs that guests hold, by guest; another object whenever they have changed."""
+        if self._holdings is None:
+            held = {uuid: _held(entry.assignment) for uuid, entry in self.lost.items()}
+            held |= {uuid: _held(entry.assignment) for uuid, entry in self._guests.items()}
+            self._holdings = {uuid: cpus for uuid, cpus in held.items() if cpus}
+        return self._holdings
+
+
+def _held(assignment: Assignment | None) -> frozenset[int]:
+    return frozenset() if assignment is None else assignment.held

@@ -38,13 +38,17 @@ class Enforcer:
         for entry in self.cache:
             self._compare(entry, world)
 
-    def apply(self, world: World) -> None:
-        """Put everything that is pending into effect. What fails stays pending."""
+    def apply(self, world: World, but: CachedGuest | None = None) -> None:
+        """Put everything that is pending into effect, but for one guest. What fails stays pending.
+
+        Guests that float come first: they leave the CPUs that others are about to be pinned to.
+        """
         self._settle(world)
         for controller in self._controllers:
-            for entry in self.cache.pending(controller.name):
+            waiting = [entry for entry in self.cache.pending(controller.name) if entry is not but]
+            for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, world)):
                 try:
-                    changed = controller.apply(_target(entry, world))
+                    changed = controller.apply(self._target(entry, world))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except GuestGoneError:
                     pass  # its stop event is on its way
@@ -59,7 +63,7 @@ class Enforcer:
         for controller in self._controllers:
             if controller.name in entry.pending:
                 try:
-                    changed = controller.apply(_target(entry, world))
+                    changed = controller.apply(self._target(entry, world))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
@@ -74,7 +78,7 @@ class Enforcer:
     def _settle(self, world: World) -> None:
         if self.cache.settled:
             return
-        targets = [_target(entry, world) for entry in self.cache]
+        targets = [self._target(entry, world) for entry in self.cache]
         settled = True
         for controller in self._controllers:
             try:
@@ -103,7 +107,7 @@ class Enforcer:
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
     def _compare(self, entry: CachedGuest, world: World) -> None:
-        target = _target(entry, world)
+        target = self._target(entry, world)
         for controller in self._controllers:
             if controller.name in entry.pending:
                 continue
@@ -118,10 +122,18 @@ class Enforcer:
                 self._metrics.drift.labels(controller.name).inc()
                 entry.pending.add(controller.name)
 
+    def _target(self, entry: CachedGuest, world: World) -> Target:
+        online, spare = world.topology.online, frozenset[int]()
+        if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
+            others = [held for uuid, held in self.cache.holdings().items() if uuid != entry.guest.uuid]
+            spare = online.difference(*others)
+        return Target(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
+
     def _failed(self, controller: Controller, error: Exception) -> None:
         LOG.error("%s: %s; will be tried again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 
-def _target(entry: CachedGuest, world: World) -> Target:
-    return Target(entry.guest, entry.assignment, world.topology.online, entry.allocation, dict(entry.limits))
+def _is_pinned(entry: CachedGuest, world: World) -> bool:
+    """Whether a guest runs on CPUs of its own."""
+    return entry.assignment is not None and not world.topology.online.isdisjoint(entry.assignment.dedicated)

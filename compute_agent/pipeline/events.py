@@ -102,6 +102,19 @@ class LimitGuest:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveGuest:
+    """Somebody wants a guest off the CPUs that the present sets do not have; with ``dry_run`` it is only
+    planned.
+
+    Answered with its new assignment, None if it has nothing to leave, or the reason why it cannot move;
+    GuestGoneError if there is no such guest.
+    """
+
+    uuid: str
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Reconcile:
     """The timer: compare every guest with the kernel, repair, retry what is pending."""
 
@@ -114,5 +127,6 @@ Event = (
     | AllocationsRead
     | WorldChanged
     | LimitGuest
+    | MoveGuest
     | Reconcile
 )

@@ -35,6 +35,21 @@ class Metrics:
             "Guests that may run and are not looked after, as their records cannot be used.",
             registry=self.registry,
         )
+        self.unknown_guests = Gauge(
+            "compute_agent_unknown_guests",
+            "Guests of which Placement has not said what they hold.",
+            registry=self.registry,
+        )
+        self.stray_guests = Gauge(
+            "compute_agent_stray_guests",
+            "Guests that hold CPUs which cpu_dedicated_set does not have any more, or which are offline.",
+            registry=self.registry,
+        )
+        self.guests_stopped = Counter(
+            "compute_agent_unplaced_guests_stopped",
+            "Guests that were stopped at their start, as there was no place for them.",
+            registry=self.registry,
+        )
         self.refused_settings = Gauge(
             "compute_agent_refused_settings",
             "Guests that do not get all they ask for.",

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from compute_agent.drivers.base import Guest
 from compute_agent.host import cpuset
 from compute_agent.inventory.tree import Allocation
+from compute_agent.naming import called
 from compute_agent.pipeline.cache import Cache, CachedGuest
 from compute_agent.pipeline.world import World, request_for
-from compute_agent.policy.base import Assignment, Refusal, refit
+from compute_agent.policy.base import Assignment, CpuSet, Refusal, Request, Supply, refit
 from compute_agent.policy.readback import read_back
 from compute_agent.policy.rebalance import best_move
+from compute_agent.policy.unplaced import confine, keep, may_stay
 
 LOG = logging.getLogger(__name__)
 
@@ -27,6 +29,10 @@ class Placer:
         self._cache = cache
         self._balanced: object = None
         """What there was when the last look found nobody to move."""
+        self._settled: tuple[World, Mapping[str, CpuSet]] | None = None
+        """What there was when all guests were last brought in line with it: the world, and who held what."""
+        self._contested: tuple[World, CpuSet] | None = None
+        """What of the CPUs that guests float on was held then."""
 
     def decide(
         self, guest: Guest, allocation: Allocation, current: Assignment | None = None
@@ -53,36 +59,123 @@ class Placer:
         return decision
 
     def place(self, entry: CachedGuest) -> None:
-        """Decide anew where a guest goes. Nothing as long as it is not known what it may use."""
+        """Decide anew where a guest goes. One without a place is kept off the CPUs of others."""
         if entry.allocation is None:
+            self._place_unknown(entry)
             return
-        decision = self.decide(entry.guest, entry.allocation, entry.assignment)
-        if isinstance(decision, Refusal):
-            if entry.refusal != decision.reason:
-                LOG.warning("Guest %s stays where it is: %s", entry.guest, decision.reason)
-            entry.refusal = decision.reason
-            return
-        entry.refusal = ""
-        if decision != entry.assignment:
-            self._cache.assign(entry, decision)
+        before = entry.assignment
+        self._place_as(entry, self.decide(entry.guest, entry.allocation, before))
+        if entry.assignment != before and not entry.refusal:
             LOG.info("Guest %s%s", entry.guest, where(entry))
 
-    def place_unknown(self, entry: CachedGuest) -> None:
-        """Keep a guest off the CPUs of others until it is known what it may use."""
-        place = self.decide(entry.guest, {})
-        self._cache.assign(entry, None if isinstance(place, Refusal) else place)
-
-    def place_refused(self) -> None:
-        """Somebody gave CPUs back: those who were refused may find a place now."""
-        for entry in self._cache:
-            if entry.refusal:
-                self.place(entry)
+    def _place_as(self, entry: CachedGuest, decision: Assignment | Refusal | None) -> None:
+        if isinstance(decision, Refusal):
+            self._confine(entry, decision.reason)
+            return
+        if entry.refusal:
+            LOG.info("Guest %s has a place now", entry.guest)
+        entry.refusal = ""
+        self._cache.assign(entry, decision)
 
     def place_all(self) -> None:
         """The world is another one: every guest may have another place, every controller another task."""
         for entry in self._cache:
             self._cache.mark(entry)
+            self.take_up(entry)
+
+    def take_up(self, entry: CachedGuest) -> None:
+        """A guest runs already: one of which nothing is known stays where it is as long as nobody holds any
+        CPU.
+        """
+        if entry.allocation is not None or entry.assignment is not None or self._cache.holdings():
             self.place(entry)
+
+    def settle(self) -> None:
+        """Bring all guests in line with what is held by now; for the end of every event.
+
+        Those that were refused may find a place where CPUs were given back. Those that float leave the CPUs
+        that are held, and come back to others. Nobody who has a place gets other dedicated CPUs by that.
+        """
+        if not self.world.places:
+            return
+        for _ in range(len(self._cache) + 1):  # whoever finds a place may give another one back
+            present = self.world, self._cache.holdings()
+            if present == self._settled:
+                return
+            for entry in self._cache:
+                if entry.refusal:
+                    self.place(entry)
+            self._keep_apart()
+            self._note_strays()
+            self._settled = present
+
+    def move(self, entry: CachedGuest) -> Assignment | Refusal | None:
+        """Where a guest would go within the present CPU sets; None if it has no CPUs outside them."""
+        if not entry.stray:
+            return None
+        supply, request = self._case(entry)
+        return self.world.policy(supply, request)
+
+    def _note_strays(self) -> None:
+        """Tell the operator, once, of guests that hold CPUs which the present sets do not have."""
+        sets, online = self.world.cpu_sets, self.world.topology.online
+        for entry in self._cache:
+            guest = entry.guest
+            stray = sets.stray(entry.assignment.held, online) if entry.assignment is not None else ""
+            if stray and stray != entry.stray:
+                LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
+            elif entry.stray and not stray:
+                LOG.info("Guest %s holds no CPUs outside the present sets any more", guest)
+            entry.stray = stray
+
+    def _keep_apart(self) -> None:
+        """Have everybody float on what nobody holds."""
+        sets, online = self.world.cpu_sets, self.world.topology.online
+        held = frozenset[int]().union(*self._cache.holdings().values())
+        before, self._contested = self._contested, (self.world, held & (sets.shared | sets.emulator))
+        # Mostly nobody holds a CPU that others float on: then nobody who has a place has to look for another.
+        idle = self._contested == before and not self._contested[1]
+        for entry in self._cache:
+            assignment = entry.assignment
+            if assignment is not None and online.isdisjoint(assignment.cpus):
+                self._cache.mark(entry)  # it is on spare CPUs, and these may be held by now
+            if entry.allocation is None:
+                self.take_up(entry)
+            elif assignment is None or entry.refusal or idle:
+                continue
+            elif assignment.held:
+                self._cache.assign(entry, keep(*self._case(entry), assignment) or assignment)
+            else:
+                self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
+
+    def _place_unknown(self, entry: CachedGuest) -> None:
+        """Keep a guest off the CPUs of others until it is known what it may use."""
+        supply, request = self._case(entry)
+        current = entry.assignment
+        if current is not None and may_stay(current, supply.taken(request), self.world.topology.online):
+            return
+        place = keep(supply, request, current) if current is not None else None
+        decision = place or self.decide(entry.guest, {})
+        self._cache.assign(entry, confine(supply, request) if isinstance(decision, Refusal) else decision)
+
+    def _confine(self, entry: CachedGuest, reason: str) -> None:
+        """Put a guest that has no place where it is in nobody's way: it keeps what it has if it may hold any
+        dedicated CPUs at all.
+        """
+        supply, request = self._case(entry)
+        current = entry.assignment if request.pcpu else None
+        place = keep(supply, request, current) if current is not None else None
+        place = place or confine(supply, request)
+        self._cache.assign(entry, place)
+        if place is None:
+            reason += "; it is left where it is, as other guests hold all CPUs"
+        told, entry.refusal = entry.refusal, reason
+        if told != reason:
+            LOG.warning("Guest %s has no place: %s; it runs%s", entry.guest, reason, where(entry))
+
+    def _case(self, entry: CachedGuest) -> tuple[Supply, Request]:
+        request = request_for(self.world, entry.guest, entry.allocation or {})
+        return self.world.supply(self._cache.holdings()), request
 
     def rebalance(self) -> None:
         """Move one running guest, if it is configured that guests are moved and one gains enough."""
@@ -118,9 +211,20 @@ class Placer:
         return read_back(supply, request_for(self.world, guest, {}), observed, vcpu_cpus)
 
 
+def stray_warning(uuid: str, stray: str, name: str = "") -> str:
+    """What to tell of a guest that holds CPUs which the present sets do not have."""
+    return (
+        f"Guest {called(name, uuid)} stays where it is, and nobody else gets its CPUs, but {stray}:"
+        f" compute-agent guest move {uuid} moves it into the present sets"
+    )
+
+
 def where(entry: CachedGuest) -> str:
     """Where a guest runs, as the end of a sentence in the log."""
     if entry.assignment is None:
         return " where it likes, and it is left there"
-    kind = "dedicated" if entry.assignment.dedicated else "shared"
-    return f" on {kind} CPUs {cpuset.format(entry.assignment.cpus)}"
+    if entry.assignment.dedicated:
+        kind = "dedicated CPUs"
+    else:
+        kind = "CPUs that nobody holds," if entry.refusal else "shared CPUs"
+    return f" on {kind} {cpuset.format(entry.assignment.cpus)}"

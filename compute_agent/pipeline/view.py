@@ -20,6 +20,7 @@ class GuestView:
     allocation: Allocation | None
     assignment: Assignment | None
     refusal: str
+    stray: str
     refused: tuple[str, ...]
     limits: Mapping[Knob, float]
     pending: tuple[str, ...]
@@ -32,6 +33,7 @@ def view(entry: CachedGuest) -> GuestView:
         entry.allocation,
         entry.assignment,
         entry.refusal,
+        entry.stray,
         entry.refused,
         dict(entry.limits),
         tuple(sorted(entry.pending)),

@@ -33,6 +33,7 @@ from compute_agent.pipeline.events import (
     GuestStarted,
     GuestStopped,
     LimitGuest,
+    MoveGuest,
     Reconcile,
     StartGuest,
     WorldChanged,
@@ -175,7 +176,7 @@ class Pipeline:
                     self._metrics.pin_seconds.observe(self._applied - since)
                 future.set_result(answer)
 
-    def handle(self, event: Event) -> GuestView | None:
+    def handle(self, event: Event) -> GuestView | Assignment | None:
         """Handle one event to its end; what start() does in a thread, done here and now."""
         if isinstance(event, WorldChanged):
             self._placer.world = event.world
@@ -184,7 +185,7 @@ class Pipeline:
         try:
             self._take_over()
         except DriverError:
-            if isinstance(event, StartGuest | AdoptGuest | LimitGuest):
+            if isinstance(event, StartGuest | AdoptGuest | LimitGuest | MoveGuest):
                 raise
             return None  # what it tells of is found out anyway when the guests are taken over
         match event:
@@ -204,6 +205,8 @@ class Pipeline:
                 self._placer.place_all()
             case LimitGuest():
                 self._limit_guest(event)
+            case MoveGuest():
+                return self._move_guest(event)
             case Reconcile():
                 self._reconcile()
                 self._placer.rebalance()
@@ -221,6 +224,8 @@ class Pipeline:
         )
         entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
         self._cache.add(entry)
+        self._placer.settle()
+        self._enforcer.apply(self.world, but=entry)  # whoever is in the way leaves first
         try:
             self._enforcer.apply_to(entry, self.world)
             driver.release(guest)
@@ -255,6 +260,7 @@ class Pipeline:
 
     def _enter(self, guest: Guest, allocation: Allocation | None, as_of: float = 0.0) -> None:
         entry = self._cache.get(guest.uuid)
+        started = entry is None or entry.guest.pid != guest.pid
         if entry is None:
             self._cache.add(entry := CachedGuest(guest))
         elif entry.guest != guest:
@@ -266,9 +272,23 @@ class Pipeline:
             if allocation != entry.allocation:
                 self._cache.mark(entry)
             entry.allocation, entry.as_of = allocation, as_of
-        elif entry.allocation is None and entry.assignment is None:
-            self._placer.place_unknown(entry)
         self._placer.place(entry)
+        if started and entry.refusal and self.world.refuse_unplaced:
+            self._stop_unplaced(entry)
+
+    def _stop_unplaced(self, entry: CachedGuest) -> None:
+        """End a guest that has no place before it does anything; where that cannot be, it stays confined."""
+        guest, reason = entry.guest, entry.refusal
+        try:
+            self._driver.stop(guest, 0.0)
+        except GuestGoneError:
+            pass
+        except DriverError as error:
+            LOG.error("Guest %s has no place and cannot be stopped: %s", guest, error)
+            return
+        LOG.error("Guest %s was stopped, as it has no place: %s", guest, reason)
+        self._metrics.guests_stopped.inc()
+        self._leave(guest)
 
     def _leave(self, guest: Guest) -> None:
         entry = self._cache.get(guest.uuid)
@@ -278,7 +298,6 @@ class Pipeline:
         if entry.allocation:
             self._cache.unclaimed[guest.uuid] = Unclaimed(entry.allocation, time.monotonic())
         LOG.info("Guest %s left", guest)
-        self._placer.place_refused()
 
     def _read_allocations(self, allocations: Mapping[str, Allocation], as_of: float) -> None:
         LOG.debug("Guests that hold something else than was known: %d", len(allocations))
@@ -293,12 +312,9 @@ class Pipeline:
                 entry.allocation = allocation
                 self._cache.mark(entry)
                 self._placer.place(entry)
-        self._placer.place_refused()
 
     def _limit_guest(self, event: LimitGuest) -> None:
-        entry = self._cache.get(event.uuid)
-        if entry is None:
-            raise GuestGoneError(f"there is no guest {event.uuid}")
+        entry = self._known(event.uuid)
         before = dict(entry.limits)
         if event.limit is None:
             entry.limits.pop(event.knob, None)
@@ -313,6 +329,23 @@ class Pipeline:
             entry.limits = before
             self._cache.mark(entry)
             raise
+
+    def _move_guest(self, event: MoveGuest) -> Assignment | None:
+        """Have a guest leave CPUs outside the present sets. Where it goes; None if it has none to leave."""
+        entry = self._known(event.uuid)
+        place = self._placer.move(entry)
+        if isinstance(place, Refusal):
+            raise GuestRefusedError(place.reason)
+        if place is not None and not event.dry_run:
+            self._cache.assign(entry, place)
+            LOG.info("Guest %s is moved, as it was asked for: it runs%s", entry.guest, where(entry))
+            self._finish()
+        return place
+
+    def _known(self, uuid: str) -> CachedGuest:
+        if (entry := self._cache.get(uuid)) is None:
+            raise GuestGoneError(f"there is no guest {uuid}")
+        return entry
 
     def _take_over(self) -> None:
         """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
@@ -331,12 +364,13 @@ class Pipeline:
         lost = lost_guests(self._driver)
         for uuid in saved.keys() - running.keys():
             if uuid in lost:
-                self._cache.lost[uuid] = saved[uuid]
+                self._cache.lose(uuid, saved[uuid])
                 continue
             LOG.info("Guest %s ended while the agent was away", uuid)
             if allocation := saved[uuid].allocation:
                 self._cache.unclaimed[uuid] = Unclaimed(allocation, time.monotonic())
         self._reconcile()
+        self._placer.place_all()  # configuration and hardware may be others than they were
         self._limits = {}  # whoever is found later is another than the one that was limited
         self._finish()
         self._update_gauges()
@@ -352,7 +386,7 @@ class Pipeline:
         if self._cache.lost:
             for uuid in self._cache.lost.keys() - lost_guests(self._driver).keys():
                 LOG.info("Guest %s is said to be gone: what it held is free", uuid)
-                del self._cache.lost[uuid]
+                self._cache.forget(uuid)
         self._enforcer.compare(self.world)
 
     def _find(self, guest: Guest) -> None:
@@ -365,11 +399,13 @@ class Pipeline:
         entry = CachedGuest(guest, assignment=assignment, limits=dict(self._limits.get(guest.uuid, {})))
         self._cache.add(entry)
         LOG.info("Guest %s was not known; the kernel has it%s", guest, where(entry))
+        self._placer.take_up(entry)
 
     def _finish(self) -> None:
-        """The end of every event: what is pending goes to the kernel, then the cache goes to the state
-        file.
+        """The end of every event: guests give way to each other, what is pending goes to the kernel, then the
+        cache goes to the state file.
         """
+        self._placer.settle()
         self._enforcer.apply(self.world)
         self._applied = time.monotonic()
         self._tell_unallocated()
@@ -396,6 +432,8 @@ class Pipeline:
         entries = list(self._cache)
         self._metrics.guests.set(len(entries))
         self._metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
+        self._metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         self._metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
         self._metrics.lost_guests.set(len(lost_guests(self._driver)))
+        self._metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
         self._enforcer.update_gauges()

@@ -173,18 +173,21 @@ def assemble(
 ) -> Assignment | Refusal:
     """The assignment that follows from a guest's dedicated CPUs.
 
-    ``floating`` are the shared CPUs of its VCPU part; those of its zones unless given. ``withheld`` are those
-    that are known to be kept empty already.
+    ``floating`` are the shared CPUs of its VCPU part, those of its zones unless given; never any that a guest
+    holds, as CPUs that were dedicated before may be shared ones by now. ``withheld`` are those that are known
+    to be kept empty already.
     """
+    held = supply.taken(request).union(dedicated)
     if floating is None:
         floating = _floating_cpus(supply, request)
+    floating -= held
     if not dedicated and not floating:
-        return Refusal("the host has no shared CPUs, and the guest holds no PCPU")
+        return Refusal(_why_not_shared(supply, request))
     pinned = used = _used(supply, request, dedicated, withheld)
     if request.emulator_policy is EmulatorPolicy.ISOLATE and len(used) > 1:
         pinned, emulator = used[:-1], frozenset(used[-1:])
     else:
-        emulator = _emulator_cpus(supply, request) or frozenset(used)
+        emulator = _emulator_cpus(supply, request, held) or frozenset(used) or floating
     per_vcpu = _spread_over_vcpus(pinned, floating, request)
     empty = frozenset(dedicated).difference(used) if len(used) < len(dedicated) else frozenset()
     mems = memory_nodes(supply.topology, frozenset().union(*per_vcpu)) if dedicated else frozenset()
@@ -202,11 +205,11 @@ def refit(supply: Supply, request: Request, current: Assignment) -> Assignment |
     taken = supply.taken(request)
     for dedicated in _what_may_be_its_own(supply, request, current):
         own = frozenset(dedicated)
-        if taken & own or not _amounts_match(request, own):
+        if taken & own or not _amounts_match(supply, request, own):
             continue
         if _is_isolated(supply, request, dedicated, current.withheld):
             again = assemble(supply, request, dedicated, withheld=current.withheld)
-            return _in_place(again, current) if isinstance(again, Assignment) else None
+            return in_place(again, current) if isinstance(again, Assignment) else None
     return None
 
 
@@ -222,7 +225,7 @@ def _what_may_be_its_own(supply: Supply, request: Request, current: Assignment) 
         yield tuple(cpu for cpu in current.dedicated if cpu not in beside)
 
 
-def _in_place(fresh: Assignment, current: Assignment) -> Assignment:
+def in_place(fresh: Assignment, current: Assignment) -> Assignment:
     """The fresh assignment with the guest CPUs where they are, if they are on the same dedicated CPUs."""
     own = frozenset(fresh.dedicated)
     pinned, were_pinned = (
@@ -252,15 +255,18 @@ def _is_isolated(
     )
 
 
-def _amounts_match(request: Request, dedicated: CpuSet) -> bool:
-    """Whether the CPUs are as many as the allocation says in every zone."""
-    remaining = dedicated
+def _amounts_match(supply: Supply, request: Request, dedicated: CpuSet) -> bool:
+    """Whether the CPUs are as many as the allocation says in every zone. Those that are offline count where
+    some are missing: zones have online CPUs only.
+    """
+    remaining, missing = dedicated, 0
     for demand in request.demands:
         inside = remaining & demand.cpus
-        if len(inside) != demand.pcpu:
+        if len(inside) > demand.pcpu:
             return False
+        missing += demand.pcpu - len(inside)
         remaining -= inside
-    return not remaining
+    return len(remaining) == missing and not remaining & supply.topology.online
 
 
 def _floating_cpus(supply: Supply, request: Request) -> CpuSet:
@@ -273,9 +279,17 @@ def _floating_cpus(supply: Supply, request: Request) -> CpuSet:
     return supply.cpu_sets.shared & supply.topology.online & frozenset().union(*zones)
 
 
-def _emulator_cpus(supply: Supply, request: Request) -> CpuSet:
+def _why_not_shared(supply: Supply, request: Request) -> str:
+    """Why a guest without PCPU does not get shared CPUs."""
+    if not supply.cpu_sets.shared & supply.topology.online:
+        return "the host has no shared CPUs, and the guest holds no PCPU"
+    zones = ", ".join([demand.zone for demand in request.demands]) or "the host"
+    return f"{zones} has no shared CPUs that no other guest holds, and the guest holds no PCPU"
+
+
+def _emulator_cpus(supply: Supply, request: Request, held: CpuSet) -> CpuSet:
     """The shared CPUs for emulator threads: near the guest where there are any, else wherever."""
-    everywhere = supply.cpu_sets.emulator & supply.topology.online
+    everywhere = supply.cpu_sets.emulator & supply.topology.online - held
     if not everywhere:
         return everywhere
     zones: CpuSet = frozenset().union(*(demand.cpus for demand in request.demands))

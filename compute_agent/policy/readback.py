@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compute_agent.policy.base import Assignment, CpuSet, Request, Supply, ThreadPolicy, assemble
+from compute_agent.policy.base import (
+    Assignment,
+    CpuSet,
+    EmulatorPolicy,
+    Request,
+    Supply,
+    ThreadPolicy,
+    assemble,
+)
 
 
 def read_back(
@@ -26,8 +34,11 @@ def read_back(
     seen = observed.union(*positions)
     if seen >= supply.topology.online or not seen <= sets.dedicated | sets.shared:
         return None
-    # With the legacy vcpu_pin_set the sets are the same, and whoever has all of it shares it.
-    dedicated = frozenset() if seen == sets.shared else seen & sets.dedicated
+    dedicated = seen & sets.dedicated
+    if not sets.shared or sets.dedicated & sets.shared:
+        dedicated &= _own(request, seen, positions)
+    if dedicated == sets.shared:  # the legacy vcpu_pin_set: whoever has all of it shares it
+        dedicated = frozenset()
     taken = supply.taken(request)
     if dedicated & taken:
         return None
@@ -50,6 +61,18 @@ def _positions(request: Request, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSe
     if vcpu_cpus.keys() != set(range(request.vcpus)) or not all(vcpu_cpus.values()):
         return ()
     return tuple(vcpu_cpus[number] for number in range(request.vcpus))
+
+
+def _own(request: Request, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
+    """The CPUs that a guest seems to have to itself where others float on dedicated CPUs: those that a guest
+    CPU is bound to, and the one that is left for emulator threads; or all, if they are no more than it has
+    threads to pin.
+    """
+    alone = request.emulator_policy is EmulatorPolicy.ISOLATE
+    if not positions:
+        return seen if len(seen) <= request.vcpus + alone else frozenset()
+    bound = frozenset().union(*(cpus for cpus in positions if len(cpus) == 1))
+    return seen if alone and len(seen - bound) == 1 else bound
 
 
 def _siblings(supply: Supply, request: Request, used: CpuSet) -> CpuSet:

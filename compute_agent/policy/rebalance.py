@@ -21,6 +21,8 @@ PACKAGE_CROSSED = 6.0
 """Each package after the first."""
 CORE_SHARED = 1.0
 """Each core that a guest shares with another one, for each such guest."""
+OUTSIDE = 4.0
+"""Each CPU that is not in the dedicated set any more: more than a move of memory costs."""
 MEMORY_MOVED = 2.0
 """All memory of a guest to other NUMA nodes; a part of its nodes costs that part."""
 
@@ -57,12 +59,15 @@ def best_move(
 
 
 def place_cost(supply: Supply, request: Request, assignment: Assignment) -> float:
-    """What is bad about a guest's place: zones crossed, and cores shared with other guests."""
+    """What is bad about a guest's place: zones crossed, cores shared with other guests, and CPUs that are not
+    in the dedicated set any more.
+    """
     topology, cpus = supply.topology, assignment.held
     return (
         L3_CROSSED * _crossed([cache.cpus for cache in topology.l3_domains], cpus)
         + NODE_CROSSED * _crossed([node.cpus for node in topology.numa_nodes], cpus)
         + PACKAGE_CROSSED * _crossed([package.cpus for package in topology.packages], cpus)
+        + OUTSIDE * len(cpus - supply.cpu_sets.dedicated)
         + CORE_SHARED * _shared_cores(topology, supply, request, cpus)
     )
 

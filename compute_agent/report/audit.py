@@ -21,6 +21,7 @@ class Kind(enum.StrEnum):
     UNUSED = "allocation without guest"
     DIFFERENT = "other amounts than the guest uses"
     REFUSED = "guest without a place"
+    STRAY = "guest on CPUs outside the sets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Inhabitant:
     ``vcpus`` are its guest CPUs, ``dedicated`` those of them that it is meant to have CPUs of its own for
     (None: nobody said). ``extra_cpu``: emulator threads have a CPU of their own too, if any has.
     ``resources`` is what it was ordered with beside CPUs, by class. ``place`` is where it runs, ``refusal``
-    why it has no place.
+    why it has no place, ``stray`` which CPUs it holds that the present CPU sets do not have.
     """
 
     uuid: str
@@ -41,6 +42,7 @@ class Inhabitant:
     extra_cpu: bool = False
     resources: Mapping[str, int] = field(default_factory=dict)
     refusal: str = ""
+    stray: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ def compare(guests: Iterable[Inhabitant], held: Held, dormant: frozenset[str]) -
             findings.append(Finding(Kind.DIFFERENT, guest.uuid, guest.name, allocation, differences))
         if guest.refusal:
             findings.append(Finding(Kind.REFUSED, guest.uuid, guest.name, allocation, guest.refusal))
+        if guest.stray:
+            findings.append(Finding(Kind.STRAY, guest.uuid, guest.name, allocation, guest.stray))
     return sorted(findings, key=lambda finding: (list(Kind).index(finding.kind), finding.consumer))
 
 

@@ -170,7 +170,7 @@ def test_every_command_of_the_daemon_prints_every_format(agent):
             assert done.returncode == 0, done.stderr
             assert parse(done.stdout)
     assert agent.ask("guest", "list") == [
-        {name: guest[name] for name in ("uuid", "name", "pid", "vcpus", "kind", "cpus", "refused")}
+        {name: guest[name] for name in ("uuid", "name", "pid", "vcpus", "kind", "cpus", "reason", "refused")}
     ]
     assert {row["differs"] for row in agent.ask("inventory", "show")} == {False}
 

@@ -120,6 +120,65 @@ def test_a_guest_without_allocation_runs_on_the_shared_cpus(agent, numa_node, li
     agent.wait_for(lambda: agent.ask("guest", "list") == [])
 
 
+@pytest.fixture
+def configured(agent, write_ini, libvirtd):
+    """The agent, with other CPU sets and other wishes about guests; it takes them up as it runs."""
+
+    def configured(compute, guests=""):
+        agent.ini = write_ini(
+            "libvirt.ini",
+            compute=f"resource_provider_name = testhost\n{compute}",
+            guests=f"driver = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2\n{guests}",
+            libvirt=f"uri = {libvirtd.uri}",
+        )
+        if agent.process is None:
+            agent.start()
+        return agent
+
+    return configured
+
+
+def test_an_over_allocated_guest_runs_on_the_shared_cpus_and_says_why(agent, domain, client, libvirtd, uid):
+    """Somebody made the inventory larger by hand, and claimed of it."""
+    node = next(iter(client.allocations(uid).resources))
+    inventories, generation = client.inventories(node)
+    pcpu = {**inventories["PCPU"], "total": 2, "max_unit": 2}
+    body = {**pcpu, "resource_provider_generation": generation}
+    client._request("PUT", f"/resource_providers/{node}/inventories/PCPU", body)
+    more = f"{uid[:-4]}0000"
+    allocations = {node: {"resources": {"PCPU": 1}}}
+    body = {"allocations": allocations, "project_id": "p", "user_id": "u", "consumer_generation": None}
+    client._request("PUT", f"/allocations/{more}", body | {"consumer_type": "INSTANCE"})
+    second = libvirtd.run(more, vcpus=1)
+    agent.wait_for(lambda: places(libvirtd.process(second)) == (SHARED, SHARED))
+    shown = agent.ask("guest", "show", more)
+    reason = "testhost_NUMA_0 has 0 free dedicated CPUs (none), 1 are needed"
+    assert (shown["kind"], shown["reason"]) == ("unplaced", reason)
+    assert agent.status()["reasons"] == {more: reason}
+    domain.destroy()
+    agent.wait_for(lambda: places(libvirtd.process(second)) == (DEDICATED, SHARED))
+
+
+def test_without_shared_cpus_a_guest_without_allocation_keeps_off_those_that_are_held(
+    configured, claim, libvirtd, uid
+):
+    agent = configured("cpu_dedicated_set = 0")
+    free = libvirtd.run(f"{uid[:-4]}0000", vcpus=1)
+    agent.wait_for(lambda: [guest["kind"] for guest in agent.ask("guest", "list")] == ["unplaced"])
+    claim(uid, PCPU=1)
+    paid = libvirtd.run(uid, vcpus=1)
+    agent.wait_for(lambda: places(libvirtd.process(paid)) == ({"0"}, {"0"}))
+    assert places(libvirtd.process(free)) == ({"1"}, {"1"})
+
+
+def test_a_guest_without_a_place_is_stopped_at_its_start_if_so_configured(configured, libvirtd, uid):
+    agent = configured("cpu_dedicated_set = 0", "unplaced = refuse")
+    domain = libvirtd.run(uid, vcpus=1, persistent=True)
+    agent.wait_for(lambda: not domain.isActive())
+    agent.wait_for(lambda: agent.ask("guest", "list") == [])
+    assert "was stopped, as it has no place: the host has no shared CPUs" in agent.log()
+
+
 def test_a_guest_that_starts_without_placement_is_kept_off_dedicated_cpus_until_it_answers(
     agent, claim, libvirtd, live_placement, uid
 ):

@@ -1,0 +1,41 @@
+"""Guests for which there is no place, and those of which it is not known what they may use.
+
+A guest runs, whether there is a place for it or not: somebody over-allocated the host by hand, or the guest
+holds nothing and the host has no shared CPUs. Left alone it would run on all CPUs, those of others included.
+It is *confined* instead: to the shared CPUs, or where there are none to all CPUs that nobody holds, and it
+gives way from each that somebody comes to hold. It holds no CPU itself.
+
+With CPUs 0-1 dedicated, 2 the host's, and nothing shared, such a guest runs on 0-2, on 1-2 once a guest holds
+CPU 0, and on 2 once both are held.
+"""
+
+from __future__ import annotations
+
+from compute_agent.policy.base import Assignment, CpuSet, Request, Supply, assemble, in_place
+
+
+def confine(supply: Supply, request: Request) -> Assignment | None:
+    """Where a guest without a place runs; None if others hold every CPU."""
+    free = supply.topology.online - supply.taken(request)
+    cpus = (supply.cpu_sets.shared & free) or free
+    if not cpus:
+        return None
+    return Assignment((cpus,) * request.vcpus, (supply.cpu_sets.emulator & free) or cpus)
+
+
+def keep(supply: Supply, request: Request, current: Assignment) -> Assignment | None:
+    """A guest with the dedicated CPUs that it has, whatever the request says of them, and the rest of it off
+    those that others hold. None if it has none, or shares one with another guest.
+    """
+    if not current.held or current.held & supply.taken(request):
+        return None
+    # Of whom nothing is known the present CPUs tell how much of it floats, and where.
+    floating = None if request.demands else (current.cpus - current.held) & supply.topology.online
+    again = assemble(supply, request, current.dedicated, floating, current.withheld)
+    return in_place(again, current) if isinstance(again, Assignment) else None
+
+
+def may_stay(current: Assignment, taken: CpuSet, online: CpuSet) -> bool:
+    """Whether a guest of which nothing is known runs where it is, and is in nobody's way there."""
+    in_the_way = not taken.isdisjoint(current.cpus | current.emulator_cpus)
+    return not in_the_way and (bool(current.held) or not online.isdisjoint(current.cpus))

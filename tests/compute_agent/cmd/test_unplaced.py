@@ -1,0 +1,164 @@
+"""Guests without a place and CPU sets that move under a guest, with real processes on two CPUs."""
+
+import urllib.request
+
+import pytest
+
+from tests.compute_agent.cmd.agents import Agent, allowed_cpus
+from tests.databases.process import free_port
+
+NO_PLACE = "the host has no shared CPUs, and the guest holds no PCPU"
+
+
+@pytest.fixture
+def sets(configure):
+    """Writes the ini file for CPU sets; the agent looks at Placement every second."""
+    port = free_port()
+
+    def sets(dedicated, shared=None):
+        lines = [f"cpu_dedicated_set = {dedicated}"] if dedicated else []
+        lines += [f"cpu_shared_set = {shared}"] if shared else []
+        return configure(
+            "\n".join([*lines, "provider_tree = flat", "update_resources_interval = 1"]),
+            guests="driver = process\nreconcile_interval = 0.3\nstop_timeout = 0.2",
+            daemon=f"http_port = {port}",
+        )
+
+    sets.port = port
+    return sets
+
+
+@pytest.fixture
+def agent(client, sets):
+    """An agent of a host with CPUs 0 and 1, of which 0 is dedicated and none is shared."""
+    agent = Agent(sets("0"))
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def claim(agent, client):
+    """Has a consumer hold something of the host."""
+
+    def claim(consumer, **resources):
+        body = {
+            "allocations": {agent.status()["provider_uuid"]: {"resources": resources}} if resources else {},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": client.allocations(consumer).generation,
+            "consumer_type": "INSTANCE",
+        }
+        client._request("PUT", f"/allocations/{consumer}", body)
+
+    return claim
+
+
+@pytest.fixture
+def metric(sets):
+    def metric(name):
+        with urllib.request.urlopen(f"http://127.0.0.1:{sets.port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} "))
+
+    return metric
+
+
+def run(agent, uid):
+    return agent.ask("guest", "run", "--uuid", uid, "--name", f"name-{uid[:4]}", "--", "sleep", "600")["pid"]
+
+
+def listed(agent, uid):
+    return next(guest for guest in agent.ask("guest", "list") if guest["uuid"] == uid)
+
+
+def test_a_guest_that_loses_its_allocation_gives_way_where_nothing_is_shared(agent, claim, metric, uid):
+    claim(uid, PCPU=1)
+    pid = run(agent, uid)
+    assert allowed_cpus(pid) == "0"
+    claim(uid)
+    agent.wait_for(lambda: allowed_cpus(pid) == "0-1")
+    guest = listed(agent, uid)
+    assert (guest["kind"], guest["cpus"], guest["reason"]) == ("unplaced", "0-1", NO_PLACE)
+    assert agent.status()["refused_guests"] == [uid]
+    assert agent.status()["reasons"] == {uid: NO_PLACE}
+    assert metric("compute_agent_refused_guests") == 1
+    assert f"has no place: {NO_PLACE}; it runs on CPUs that nobody holds, 0-1" in agent.log()
+
+    other = f"{uid[:-4]}0000"
+    claim(other, PCPU=1)
+    assert allowed_cpus(run(agent, other)) == "0"
+    assert allowed_cpus(pid) == "1"
+
+    agent.kill()
+    agent.start()
+    agent.wait_for(lambda: listed(agent, uid)["reason"] == NO_PLACE)
+    assert allowed_cpus(pid) == "1"
+    agent.ask("guest", "stop", other)
+    agent.wait_for(lambda: allowed_cpus(pid) == "0-1")
+
+
+def test_cpu_sets_that_move_under_a_guest_are_told_everywhere_and_it_moves_when_asked(
+    agent, claim, sets, metric, uid
+):
+    claim(uid, PCPU=1)
+    pid = run(agent, uid)
+    stray = "CPU 0 is not in [compute] cpu_dedicated_set any more"
+    sets("1", "0")
+    (warning,) = agent.ask("config", "check")["warnings"]
+    assert warning == (
+        f"Guest {uid} stays where it is, and nobody else gets its CPUs, but {stray}: compute-agent guest move"
+        f" {uid} moves it into the present sets"
+    )
+    agent.wait_for(lambda: agent.status()["stray_guests"] == [uid])
+    assert agent.status()["reasons"] == {uid: stray}
+    assert listed(agent, uid)["reason"] == stray
+    assert metric("compute_agent_stray_guests") == 1
+    assert f"({uid}) stays where it is, and nobody else gets its CPUs, but {stray}" in agent.log()
+    agent.wait_for(lambda: agent.cli("audit").returncode == 3)  # not while the change is being reported
+    _, findings = agent.audit("--consumer", uid)
+    assert [(it["finding"], it["detail"], it["remedy"]) for it in findings] == [
+        ("guest on CPUs outside the sets", stray, "guest move")
+    ]
+
+    refused = agent.cli("guest", "run", "--", "sleep", "9")
+    assert refused.returncode == 1
+    assert "the host has no shared CPUs that no other guest holds" in refused.stderr
+    assert allowed_cpus(pid) == "0"
+
+    planned = agent.ask("guest", "move", uid, "--dry-run")
+    assert (planned["from"], planned["to"], planned["outcome"]) == ("0", "1", "would be moved")
+    assert allowed_cpus(pid) == "0"
+    assert agent.ask("guest", "move", uid)["outcome"] == "moved"
+    assert allowed_cpus(pid) == "1"
+    assert agent.status()["reasons"] == {}
+    assert metric("compute_agent_stray_guests") == 0
+    assert agent.ask("config", "check")["warnings"] == []
+    assert agent.ask("guest", "move", uid)["outcome"] == "stays"
+    assert allowed_cpus(agent.ask("guest", "run", "--", "sleep", "600")["pid"]) == "0"
+
+
+def test_without_the_daemon_config_check_knows_the_guests_from_the_state(agent, claim, sets, uid):
+    claim(uid, PCPU=1)
+    run(agent, uid)
+    agent.kill()
+    sets("1", "0")
+    assert [uid in warning for warning in agent.ask("config", "check")["warnings"]] == [True]
+    (agent.folder / "state.json").write_text("nonsense")
+    (warning,) = agent.ask("config", "check")["warnings"]
+    assert warning.startswith("Whether guests hold CPUs outside the CPU sets is not known: ")
+
+
+def test_a_move_without_room_is_refused_with_the_reason(agent, claim, sets, uid):
+    claim(uid, PCPU=1)
+    pid = run(agent, uid)
+    sets(None, "0-1")
+    agent.wait_for(lambda: agent.status()["stray_guests"] == [uid])
+    done = agent.cli("guest", "move", uid)
+    assert done.returncode == 1
+    assert (
+        f"guest {uid} cannot be moved: testhost has 0 free dedicated CPUs (none), 1 are needed" in done.stderr
+    )
+    assert allowed_cpus(pid) == "0"
+    assert allowed_cpus(agent.ask("guest", "run", "--", "sleep", "600")["pid"]) == "1"

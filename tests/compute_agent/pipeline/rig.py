@@ -1,0 +1,63 @@
+"""A pipeline on a fake host of two NUMA nodes: CPUs 1, 2, 5 and 6 are dedicated, 3 and 7 shared."""
+
+from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.drivers.base import GuestSettings
+from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.pipeline.events import StartGuest
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.inventory.machines import machine
+
+TOPOLOGY = machine(nodes=2, cores=4)
+SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
+TREE = ProviderTree(
+    (
+        ProviderNode("h", "root", None, cpus=TOPOLOGY.online),
+        *(ProviderNode(f"h_{n.id}", f"node{n.id}", "root", cpus=n.cpus) for n in TOPOLOGY.numa_nodes),
+    )
+)
+WORLD = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+ALL = TOPOLOGY.online
+
+
+class Rig:
+    """A pipeline on a fake host whose events are handled here and now."""
+
+    def __init__(self, world=WORLD):
+        self.driver = FakeDriver(ALL)
+        self.saved = {}
+        self.full_disk = False
+        self.metrics = Metrics()
+        self.new_pipeline(world)
+
+    def new_pipeline(self, world=WORLD):
+        """As after a restart of the agent."""
+        controllers = (CpusetController(self.driver),)
+        self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
+
+    def _save(self, guests):
+        if self.full_disk:
+            raise OSError(28, "No space left on device")
+        self.saved = dict(guests)
+
+    def restart(self, saved=None, world=WORLD):
+        self.new_pipeline(world)
+        self.pipeline.start(self.saved if saved is None else saved)
+        self.pipeline.stop()
+
+    def handle(self, event):
+        return self.pipeline.handle(event)
+
+    def run(self, uuid, *amounts, vcpus=1, as_of=1.0):
+        allocation = {f"node{n}": {"PCPU": pcpu, "VCPU": vcpu} for n, pcpu, vcpu in amounts}
+        return self.handle(StartGuest(uuid, uuid, GuestSettings(vcpus), ("sleep", "9"), allocation, as_of))
+
+    def observed(self, uuid):
+        return set(self.driver.observed_cpus(self.driver.running[uuid]))
+
+    def metric(self, name, **labels):
+        return self.metrics.registry.get_sample_value(f"compute_agent_{name}", labels)

@@ -1,0 +1,316 @@
+"""Guests for which there is no place keep off the CPUs of others, and guests keep CPUs that left the sets."""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.drivers.base import DriverError, GuestSettings
+from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.pipeline.events import (
+    AllocationsRead,
+    GuestStarted,
+    GuestStopped,
+    MoveGuest,
+    Reconcile,
+    WorldChanged,
+)
+from compute_agent.pipeline.worker import GuestRefusedError
+from compute_agent.policy import POLICIES
+from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.pipeline.rig import ALL, SETS, TREE, WORLD, Rig
+
+NOTHING = frozenset()
+DEDICATED_ONLY = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, NOTHING, NOTHING))
+ALL_DEDICATED = replace(WORLD, cpu_sets=CpuSets(ALL, NOTHING, NOTHING))
+NO_SHARED_CPUS = "the host has no shared CPUs, and the guest holds no PCPU"
+
+
+def starts(rig, uuid, *amounts, vcpus=1):
+    """A guest starts by itself, as domains do, on all CPUs; its allocation is known."""
+    guest = rig.driver.create(uuid, uuid, GuestSettings(vcpus), ())
+    allocation = {f"node{n}": {"PCPU": pcpu, "VCPU": vcpu} for n, pcpu, vcpu in amounts}
+    rig.handle(GuestStarted(guest, allocation, 1.0))
+    return guest
+
+
+def ends(rig, uuid):
+    guest = rig.driver.running[uuid]
+    rig.driver.discard(guest)
+    rig.handle(GuestStopped(guest))
+
+
+def shown(rig, uuid):
+    return next(view for view in rig.pipeline.views() if view.guest.uuid == uuid)
+
+
+class TestWithSharedCpus:
+    """They take a guest that is over-allocated."""
+
+    @pytest.fixture
+    def rig(self):
+        rig = Rig()
+        starts(rig, "paid", (0, 2, 0), vcpus=2)
+        starts(rig, "more", (0, 1, 0))
+        return rig
+
+    def test_it_runs_there_and_the_reason_is_told(self, rig, caplog):
+        assert (rig.observed("paid"), rig.observed("more")) == ({1, 2}, {3, 7})
+        assert shown(rig, "more").refusal == "h_0 has 0 free dedicated CPUs (none), 1 are needed"
+        rig.pipeline._update_gauges()
+        assert rig.metric("refused_guests") == 1
+        starts(rig, "another", (0, 1, 0))
+        assert (
+            "Guest another has no place: h_0 has 0 free dedicated CPUs (none), 1 are needed; it runs on CPUs"
+            " that nobody holds, 3,7"
+        ) in caplog.text
+
+    def test_it_gets_its_place_when_somebody_leaves(self, rig):
+        ends(rig, "paid")
+        assert rig.observed("more") == {1}
+        assert shown(rig, "more").refusal == ""
+
+    @pytest.mark.parametrize("saved", [None, {}], ids=["with state", "without state"])
+    def test_after_a_restart_it_is_there_still(self, rig, saved):
+        rig.restart(saved=saved)
+        told = {"paid": {"node0": {"PCPU": 2}}, "more": {"node0": {"PCPU": 1}}}
+        if saved is not None:
+            rig.handle(AllocationsRead(told, 2.0))
+        assert (rig.observed("paid"), rig.observed("more")) == ({1, 2}, {3, 7})
+        assert "0 free dedicated CPUs" in shown(rig, "more").refusal
+
+    def test_a_guest_that_wants_more_than_there_is_keeps_what_it_has(self, rig):
+        rig.handle(AllocationsRead({"paid": {"node0": {"PCPU": 3}}}, 2.0))
+        assert rig.observed("paid") == {1, 2}
+        assert "3 are needed" in shown(rig, "paid").refusal
+
+
+class TestWithoutSharedCpus:
+    """A guest without a place runs on what nobody holds, and gives way."""
+
+    @pytest.fixture
+    def rig(self):
+        return Rig(DEDICATED_ONLY)
+
+    def test_a_guest_without_allocation_leaves_a_cpu_before_somebody_is_pinned_to_it(self, rig):
+        starts(rig, "free")
+        assert rig.observed("free") == ALL
+        seen = []
+        pin = rig.driver.apply_cpu_settings
+
+        def watch(guest, settings):
+            seen.append((guest.uuid, rig.observed("free")))
+            return pin(guest, settings)
+
+        rig.driver.apply_cpu_settings = watch
+        rig.run("first", (0, 1, 0))
+        assert seen == [("free", ALL), ("first", ALL - {1})]
+        starts(rig, "second", (1, 2, 0), vcpus=2)
+        assert seen[2:] == [("free", ALL - {1}), ("second", ALL - {1, 5, 6})]
+        assert shown(rig, "free").refusal == NO_SHARED_CPUS
+        ends(rig, "first")
+        assert rig.observed("free") == ALL - {5, 6}
+
+    def test_so_it_is_when_the_agent_was_away(self, rig):
+        starts(rig, "free")
+        rig.run("first", (0, 1, 0))
+        rig.driver.affinities["free"] = dict.fromkeys(rig.driver.affinities["free"], ALL)
+        rig.restart(world=DEDICATED_ONLY)
+        assert (rig.observed("first"), rig.observed("free")) == ({1}, ALL - {1})
+        assert shown(rig, "free").refusal == NO_SHARED_CPUS
+
+    def test_so_it_is_for_a_guest_whose_start_nobody_told(self, rig):
+        rig.run("first", (0, 1, 0))
+        rig.driver.create("found", "found", GuestSettings(), ())
+        rig.handle(Reconcile())
+        assert rig.observed("found") == ALL - {1}
+
+    def test_so_it_is_for_one_of_which_placement_has_said_nothing(self, rig):
+        rig.run("first", (0, 1, 0))
+        guest = rig.driver.create("unknown", "unknown", GuestSettings(), ())
+        rig.handle(GuestStarted(guest, None, 2.0))
+        assert rig.observed("unknown") == ALL - {1}
+        rig.run("second", (0, 1, 0))
+        assert rig.observed("unknown") == ALL - {1, 2}
+        assert (shown(rig, "unknown").allocation, shown(rig, "unknown").refusal) == (None, "")
+
+    def test_a_guest_that_lost_its_allocation_holds_nothing_any_more(self, rig):
+        rig.run("first", (0, 2, 0), vcpus=2)
+        rig.handle(AllocationsRead({"first": {}}, 2.0))
+        assert rig.observed("first") == ALL
+        rig.run("second", (0, 2, 0), vcpus=2)
+        assert (rig.observed("second"), rig.observed("first")) == ({1, 2}, ALL - {1, 2})
+
+    def test_without_state_and_placement_it_does_not_pass_for_one_that_holds_all_it_runs_on(self):
+        rig = Rig(ALL_DEDICATED)
+        starts(rig, "free", vcpus=2)
+        rig.run("first", (0, 1, 0))
+        rig.restart(saved={}, world=ALL_DEDICATED)
+        rig.run("second", (0, 3, 0), vcpus=3)
+        assert rig.observed("free") == {4, 5, 6, 7}
+
+    def test_where_all_cpus_are_held_it_is_left_and_that_is_told(self):
+        rig = Rig(ALL_DEDICATED)
+        starts(rig, "free")
+        for node in (0, 1):
+            rig.run(f"g{node}", (node, 4, 0), vcpus=4)
+        view = shown(rig, "free")
+        assert view.assignment is None
+        assert view.refusal == f"{NO_SHARED_CPUS}; it is left where it is, as other guests hold all CPUs"
+        ends(rig, "g1")
+        assert rig.observed("free") == {4, 5, 6, 7}
+        assert shown(rig, "free").refusal == NO_SHARED_CPUS
+
+
+class TestRefusedToRun:
+    """With ``[guests] unplaced = refuse`` a guest that starts without a place is stopped."""
+
+    WORLD = replace(DEDICATED_ONLY, refuse_unplaced=True)
+
+    @pytest.fixture
+    def rig(self):
+        rig = Rig(self.WORLD)
+        rig.run("paid", (0, 2, 0), vcpus=2)
+        return rig
+
+    @pytest.mark.parametrize("amounts", [(), ((0, 1, 0),)], ids=["without allocation", "over-allocated"])
+    def test_it_is_stopped_at_its_start(self, rig, amounts, caplog):
+        starts(rig, "more", *amounts)
+        assert rig.driver.running.keys() == {"paid"}
+        assert [view.guest.uuid for view in rig.pipeline.views()] == ["paid"]
+        assert rig.metric("unplaced_guests_stopped_total") == 1
+        assert "Guest more was stopped, as it has no place: " in caplog.text
+
+    def test_whoever_runs_already_is_not(self, rig):
+        rig.handle(AllocationsRead({"paid": {}}, 2.0))
+        rig.restart(world=self.WORLD)
+        assert rig.observed("paid") == ALL
+
+    def test_changed_settings_are_no_start(self, rig):
+        rig.handle(AllocationsRead({"paid": {}}, 2.0))
+        rig.handle(
+            GuestStarted(replace(rig.driver.running["paid"], settings=GuestSettings(priority=7)), None)
+        )
+        assert rig.driver.running.keys() == {"paid"}
+
+    def test_one_that_cannot_be_stopped_keeps_off_the_cpus_of_others(self, rig, monkeypatch, caplog):
+        def stop(guest, timeout):
+            raise DriverError("libvirtd is away")
+
+        monkeypatch.setattr(rig.driver, "stop", stop)
+        starts(rig, "more")
+        assert rig.observed("more") == ALL - {1, 2}
+        assert "Guest more has no place and cannot be stopped: libvirtd is away" in caplog.text
+        assert rig.metric("unplaced_guests_stopped_total") == 0
+
+
+SWAPPED = replace(WORLD, cpu_sets=CpuSets(frozenset({5, 6}), frozenset({1, 2, 3}), frozenset({1, 2, 3})))
+
+
+class TestSetsThatMovedUnderAGuest:
+    """It keeps its CPUs, nobody else gets them, the operator is told, and may move it."""
+
+    STRAY = "CPUs 1-2 are not in [compute] cpu_dedicated_set any more"
+
+    @pytest.fixture
+    def rig(self):
+        rig = Rig()
+        rig.run("a", (0, 2, 0), vcpus=2)
+        return rig
+
+    def moved(self, rig):
+        rig.handle(WorldChanged(SWAPPED))
+
+    def test_it_stays_and_that_is_told_once(self, rig, caplog):
+        self.moved(rig)
+        rig.handle(Reconcile())
+        assert rig.observed("a") == {1, 2}
+        assert shown(rig, "a").stray == self.STRAY
+        assert caplog.text.count("Guest a stays where it is, and nobody else gets its CPUs") == 1
+        rig.pipeline._update_gauges()
+        assert rig.metric("stray_guests") == 1
+
+    def test_nobody_else_gets_its_cpus_though_they_are_shared_ones_now(self, rig):
+        rig.run("before")
+        self.moved(rig)
+        rig.run("after", (0, 0, 1))
+        assert (rig.observed("before"), rig.observed("after")) == ({3}, {3})
+        assert rig.run("mixed", (0, 0, 1), (1, 1, 0), vcpus=2).assignment.emulator_cpus == {3}
+        ends(rig, "a")
+        assert rig.observed("before") == {1, 2, 3}
+
+    def test_a_guest_for_which_no_shared_cpu_is_left_is_not_started(self, rig):
+        rig.handle(WorldChanged(replace(WORLD, cpu_sets=CpuSets(NOTHING, frozenset({1, 2}), NOTHING))))
+        with pytest.raises(GuestRefusedError, match="h_0 has no shared CPUs that no other guest holds"):
+            rig.run("b", (0, 0, 1))
+
+    def test_it_is_told_again_after_a_restart_in_which_the_sets_moved(self, rig):
+        rig.run("b")
+        rig.restart(world=SWAPPED)
+        assert (rig.observed("a"), rig.observed("b")) == ({1, 2}, {3})
+        assert shown(rig, "a").stray == self.STRAY
+
+    def test_an_offline_cpu_is_told_too_and_its_guest_runs_on_the_others(self, rig, caplog):
+        offline = machine(nodes=2, cores=4, offline=frozenset({2}))
+        tree = replace(TREE, nodes=tuple(replace(n, cpus=n.cpus - {2}) for n in TREE.nodes))
+        rig.handle(WorldChanged(replace(WORLD, topology=offline, tree=tree)))
+        rig.handle(Reconcile())
+        assert shown(rig, "a").stray == "CPU 2 is offline"
+        assert rig.observed("a") == {1}
+        with caplog.at_level("INFO"):
+            rig.handle(WorldChanged(WORLD))
+        assert shown(rig, "a").stray == ""
+        assert "Guest a holds no CPUs outside the present sets any more" in caplog.text
+
+    def test_a_guest_whose_cpus_are_all_offline_runs_on_those_that_nobody_holds(self, rig):
+        rig.run("b", (1, 1, 0))
+        offline = machine(nodes=2, cores=4, offline=frozenset({1, 2}))
+        rig.handle(WorldChanged(replace(DEDICATED_ONLY, topology=offline)))
+        assert (rig.observed("a"), rig.observed("b")) == ({0, 3, 4, 6, 7}, {5})
+        rig.run("c", (1, 1, 0))
+        assert (rig.observed("a"), rig.observed("c")) == ({0, 3, 4, 7}, {6})
+
+    def test_it_moves_for_another_allocation(self, rig):
+        self.moved(rig)
+        rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 2}}}, 2.0))
+        assert rig.observed("a") == {5, 6}
+
+    def test_a_move_asked_for_leads_into_the_present_sets(self, rig):
+        larger = replace(SWAPPED, cpu_sets=CpuSets(frozenset({0, 3, 5}), frozenset({1, 2}), NOTHING))
+        rig.run("b")
+        rig.handle(WorldChanged(larger))
+        planned = rig.handle(MoveGuest("a", dry_run=True))
+        assert (planned.held, rig.observed("a"), rig.observed("b")) == ({0, 3}, {1, 2}, ALL - {1, 2})
+        assert rig.handle(MoveGuest("a")).held == {0, 3}
+        assert (rig.observed("a"), rig.observed("b")) == ({0, 3}, {1, 2})
+        assert shown(rig, "a").stray == ""
+        assert rig.saved["a"].assignment.held == {0, 3}
+        assert rig.handle(MoveGuest("a")) is None
+
+    def test_a_move_for_which_there_is_no_room_changes_nothing(self, rig):
+        self.moved(rig)
+        with pytest.raises(GuestRefusedError, match="h_0 has 0 free dedicated CPUs"):
+            rig.handle(MoveGuest("a"))
+        assert (rig.observed("a"), shown(rig, "a").refusal) == ({1, 2}, "")
+
+    def test_with_rebalancing_it_moves_by_itself(self, rig):
+        larger = CpuSets(frozenset({0, 3, 5}), frozenset({1, 2}), NOTHING)
+        rig.handle(WorldChanged(replace(WORLD, cpu_sets=larger, rebalance_gain=2.0)))
+        assert rig.observed("a") == {1, 2}
+        rig.handle(Reconcile())
+        assert rig.observed("a") == {0, 3}
+
+
+def test_floating_guests_leave_what_is_pinned_of_the_legacy_pin_set():
+    pins = frozenset({1, 2, 5})
+    rig = Rig(replace(WORLD, cpu_sets=CpuSets(pins, pins, pins)))
+    rig.run("shared")
+    assert rig.observed("shared") == {1, 2, 5}
+    rig.run("own", (0, 2, 0), vcpus=2)
+    assert (rig.observed("own"), rig.observed("shared")) == ({1, 2}, {5})
+
+
+def test_policy_none_confines_nobody():
+    rig = Rig(replace(DEDICATED_ONLY, policy=POLICIES["none"]))
+    starts(rig, "free")
+    assert rig.observed("free") == ALL
+    assert shown(rig, "free").refusal == ""
