@@ -86,8 +86,9 @@ class GuestRun(_GuestStart):
             **self.settings(parsed_args),
             "command": parsed_args.command,
             "cwd": parsed_args.cwd,
-            "environment": dict(parsed_args.env),
         }
+        if parsed_args.env:
+            params["environment"] = dict(parsed_args.env)
         return columns(self.ask("guest.run", params))
 
 

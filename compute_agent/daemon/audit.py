@@ -16,10 +16,10 @@ from typing import Any
 
 from compute_agent.daemon.places import locate
 from compute_agent.daemon.reporting import allocations_by_consumer
-from compute_agent.drivers.base import Driver, Guest, GuestGoneError
+from compute_agent.drivers.base import Driver, Guest, GuestGoneError, lost_guests
 from compute_agent.drivers.flavor import Flavor, OrderedGuests
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.worker import Pipeline, lost_guests
+from compute_agent.pipeline.worker import Pipeline
 from compute_agent.policy.base import Assignment, EmulatorPolicy
 from compute_agent.report.audit import Allocation, Finding, Inhabitant, Kind, allocation_for, compare
 from compute_agent.report.client import ConsumerAllocations, PlacementClient

@@ -40,7 +40,7 @@ from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import Driver, lost_guests
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.cpu_sets import ConfigError
@@ -51,7 +51,7 @@ from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import State, StateFile, lock_folder
-from compute_agent.pipeline.worker import Pipeline, lost_guests
+from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import Settings, read_settings
 from compute_agent.qos.telemetry import Telemetry

@@ -247,3 +247,8 @@ class StartingDriver(Driver, Protocol):
         its folder. Raises DriverError.
         """
         ...
+
+
+def lost_guests(driver: Driver) -> Mapping[str, str]:
+    """The guests that may run and that a driver cannot look after, by uuid, and why."""
+    return driver.lost() if isinstance(driver, StartingDriver) else {}

@@ -22,6 +22,7 @@ from compute_agent.drivers.base import (
     GuestGoneError,
     Listener,
     StartingDriver,
+    lost_guests,
 )
 from compute_agent.inventory.tree import Allocation
 from compute_agent.pipeline.cache import CachedGuest, Unclaimed
@@ -54,11 +55,6 @@ Limits = Mapping[str, Mapping[Knob, float]]
 
 class GuestRefusedError(Exception):
     """A new guest cannot be placed; the text says why."""
-
-
-def lost_guests(driver: Driver) -> Mapping[str, str]:
-    """The guests that may run and that a driver cannot look after, by uuid, and why."""
-    return driver.lost() if isinstance(driver, StartingDriver) else {}
 
 
 class Pipeline:
