@@ -27,6 +27,11 @@ from tests.demo.system import (
 )
 
 QUERY = "/allocation_candidates?resources=PCPU:1&limit=1"
+NEXT = """make demo KEEP=1            the same, left running, with a picture of this host
+doc/tutorial/index.md      do it by hand, step by step
+doc/install/index.md       install it for production
+doc/howto/careful-start.md on a host where guests run already: look first
+make doc                   all pages as a site, with search"""
 GUEST_SECONDS = "3600"  # a guest that everybody forgot ends by itself
 
 
@@ -183,17 +188,25 @@ def leave_running(system: System) -> None:
     system.keep()
     scripts = SCRIPTS.relative_to(Path.cwd()) if SCRIPTS.is_relative_to(Path.cwd()) else SCRIPTS
     agent = f"{scripts}/compute-agent --config-file {system.agent_ini}"
+    picture = system.folder / "host.svg"
+    system.agent("topology", "show", "--svg", str(picture))
+    openstack = (
+        f"  {scripts}/openstack --os-auth-type admin_token --os-endpoint {system.url} --os-token {TOKEN} "
+        "resource provider list\n"
+        if (SCRIPTS / "openstack").exists()
+        else ""
+    )
     curl = f"curl -s -H 'X-Auth-Token: {TOKEN}' -H 'OpenStack-API-Version: {MICROVERSION}'"
     pids = " ".join(str(process.pid) for process in system.processes.values())
     say(
         "kept",
-        f"everything runs on; configuration, database and logs are in {system.folder}\n\nlook around:\n"
+        f"everything runs on; configuration, database and logs are in {system.folder}\n"
+        f"a picture of this host with its guest, for a browser: {picture}\n\nlook around:\n"
         f"  {agent} status\n  {agent} guest list\n  {agent} inventory show\n  {agent} topology show\n"
         f"  curl -s http://127.0.0.1:{system.agent_port}/metrics\n"
         f"  {curl} {system.url}/resource_providers\n"
         f"  {curl} {system.url}/allocations/{consumer}\n"
-        f"  {scripts}/openstack --os-auth-type admin_token --os-endpoint {system.url} --os-token {TOKEN} "
-        "resource provider list\n"
+        f"{openstack}"
         f"\nend it:\n  {agent} guest stop {consumer}; kill {pids}; sleep 5; rm -r {system.folder}",
     )
 
@@ -219,6 +232,7 @@ def main() -> int:
         print("\nInterrupted; everything is stopped and removed.", file=sys.stderr)
         return 130
     say("done", f"in {time.monotonic() - began:.1f} s")
+    say("next", NEXT)
     return 0
 
 

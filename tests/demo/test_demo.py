@@ -17,7 +17,7 @@ from tests.demo.system import MARK, SCRIPTS
 ROOT = Path(__file__).parents[2]
 STEPS = [
     "database", "service", "agent", "providers", "candidates", "claim",
-    "guest", "kernel", "usages", "stop", "release", "servers", "done",
+    "guest", "kernel", "usages", "stop", "release", "servers", "done", "next",
 ]  # fmt: skip
 
 pytestmark = [
@@ -92,7 +92,7 @@ def test_what_was_kept_can_be_looked_at_and_ended_as_printed(folder: Path) -> No
     demo = start(folder, keep="1")
     output, errors = demo.communicate(timeout=120)
     assert (demo.returncode, errors) == (0, "")
-    assert steps(output)[-2:] == ["kept", "done"]
+    assert steps(output)[-3:] == ["kept", "done", "next"]
     look, end = commands(output, "look around:"), commands(output, "end it:")
     try:
         for command in look:

@@ -1,0 +1,82 @@
+"""What is generated for the reference, held against the programs; and what pages say of it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.qos.telemetry import Telemetry
+from tests.doc.extensions import PROGRAMS, UNKNOWN, command_target, generated, option_target, options, sources
+from tests.doc.pages import ROOT, SITE, pages
+
+PACKAGES = [ROOT / "placement", ROOT / "compute_agent"]
+REMEDIES = SITE / "reference" / "messages.yaml"
+
+
+def test_every_error_of_the_log_has_a_remedy() -> None:
+    known = sources.remedies(REMEDIES)
+    errors = {m.template for package in PACKAGES for m in sources.messages(package) if m.level == "error"}
+    assert errors - known.keys() == set()
+
+
+def test_every_remedy_is_of_a_line_that_is_logged() -> None:
+    logged = {message.template for package in PACKAGES for message in sources.messages(package)}
+    assert sources.remedies(REMEDIES).keys() - logged == set()
+
+
+def test_all_metrics_that_the_agent_registers_are_listed() -> None:
+    listed = {metric.name for metric in sources.metrics(ROOT / "compute_agent")}
+    registry = Metrics().registry
+    Telemetry(registry)
+    registered = {
+        f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()
+    }
+    assert registered <= listed
+
+
+@pytest.mark.parametrize("page", [*pages(), ROOT / "README.md"], ids=lambda page: page.stem)
+def test_metrics_that_a_page_names_exist(page: Path) -> None:
+    listed = {metric.name for metric in sources.metrics(ROOT / "compute_agent")}
+    named = set(re.findall(r"\bcompute_agent_[a-z_]+", page.read_text(encoding="utf-8")))
+    assert named <= listed
+
+
+def test_options_and_commands_are_looked_up() -> None:
+    assert option_target("[compute] cpu_dedicated_set") == (
+        "reference/compute-agent-options",
+        "option-compute-agent-compute-cpu-dedicated-set",
+    )
+    assert option_target("[watermark:cpu] metric = cpu_usage") is not UNKNOWN
+    assert option_target("[compute] cpu_dedicate_set") == UNKNOWN
+    assert option_target("a word") is None
+    assert command_target("compute-agent guest run --vcpus 2 -- sleep") == (
+        "reference/compute-agent",
+        "command-compute-agent-guest-run",
+    )
+    assert command_target("compute-agent guest run --vcpu 2") == UNKNOWN
+    assert command_target("compute-agent gust run") == UNKNOWN
+    assert command_target("placement-manage --config-file FILE db sync") is not UNKNOWN
+    assert command_target("virsh list") is None
+
+
+@pytest.mark.parametrize("program", options.PROGRAMS)
+def test_every_option_has_a_place_in_the_reference(program: str) -> None:
+    text = generated.expand(f"<!-- generated: options {program} -->")
+    for section, listed in options.sections(program).items():
+        assert f"## [{section}]" in text
+        for name in listed:
+            assert f"({options.anchor(program, section, name)})=" in text
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_has_its_commands_in_the_reference(program: str) -> None:
+    assert f"## {program}" in generated.expand(f"<!-- generated: commands {program} -->")
+
+
+def test_notes_are_of_a_kind_that_there_is() -> None:
+    kinds = {"upgrade", "security", "feature", "fix", "deprecation"}
+    for note in (ROOT / "changes").glob("*.md"):
+        if note.name != "README.md":
+            assert note.name.split(".")[-2] in kinds, note.name
+            assert note.read_text(encoding="utf-8").strip()
