@@ -16,7 +16,7 @@ from compute_agent.daemon.service import Agent
 from compute_agent.drivers.base import DriverError
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
-from compute_agent.pipeline.state import StateLockedError
+from compute_agent.locks import LockedError
 from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 REASONS_NOT_TO_START = (
     ConfigError,
     IdentityError,
-    StateLockedError,
+    LockedError,
     PlacementError,
     DriverError,
     cfg.Error,

@@ -12,6 +12,12 @@ DEFAULT_OPTS = [
         " counts the file system it lies on. It has to belong to the agent's user or to root, and nobody else"
         " may be able to write there.",
     ),
+    cfg.StrOpt(
+        "lock_path",
+        help="Folder for the locks that keep two agents from looking after the same guests; all agents of the"
+        " host should have the same. By default /run/compute-agent; for other users than root compute-agent"
+        " in $XDG_RUNTIME_DIR, and without that /tmp/compute-agent-UID.",
+    ),
 ]
 
 HOST_OPTS = [
@@ -24,7 +30,7 @@ HOST_OPTS = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make [DEFAULT] state_path and section [host] known to `conf`."""
+    """Make [DEFAULT] state_path, lock_path and section [host] known to `conf`."""
     conf.register_opts(DEFAULT_OPTS)
     conf.register_opts(HOST_OPTS, group="host")
 

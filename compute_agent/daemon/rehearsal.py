@@ -71,7 +71,7 @@ def rehearse(conf: cfg.ConfigOpts) -> list[Intention]:
     usable = libvirtd_is_usable(conf.libvirt.uri)
     choice = choose(conf.guests.driver, usable, saved.driver, len(saved.guests))
     client = _Asking.from_conf(conf)
-    driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, look_only=True)
+    driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, claim=None)
     try:
         if driver.absence:
             raise DriverError(driver.absence)

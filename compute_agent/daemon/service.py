@@ -27,6 +27,7 @@ from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.controllers import build_controllers, resctrl_of
 from compute_agent.daemon.documents import guest_reason
 from compute_agent.daemon.evictions import Evictions
+from compute_agent.daemon.host_driver import open_host_driver
 from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.daemon.monitored import monitor_targets
@@ -40,8 +41,7 @@ from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
-from compute_agent.drivers.base import Driver, lost_guests
-from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
+from compute_agent.drivers.base import lost_guests
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
@@ -84,14 +84,12 @@ class Agent:
         """Read configuration, host and state; nothing is changed but the state folder, and that resctrl is
         mounted if the configuration says so.
 
-        Raises ConfigError (a configuration to refuse), cfg.Error, IdentityError, StateLockedError,
+        Raises ConfigError (a configuration to refuse), cfg.Error, IdentityError, LockedError,
         DriverError, OSError.
         """
         self._load_conf = load_conf
         self._conf = load_conf()
-        self._fixed = _fixed(self._conf)
         self._config_error = ""
-        self._notices: list[str] = []
         self._folder = folder = make_state_folder(self._conf)
         self._resctrl = open_resctrl(self._conf, acting=True)
         world = build_world(self._conf, control=self._resctrl.control)
@@ -102,8 +100,11 @@ class Agent:
         self.metrics = Metrics()
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         self._state = StateFile(folder / STATE_FILE)
-        self.driver = self._open_driver(folder)
-        self.metrics.driver_up.set_function(lambda: not self.driver.absence)
+        holder = f"pid {os.getpid()}, agent of {world.tree.root.name}, state folder {folder}"
+        self._host_driver = open_host_driver(
+            self._conf, self._state, folder / GUESTS_FOLDER, holder, self.metrics
+        )
+        self.driver = self._host_driver.driver
         self._config_warnings = self._find_warnings(self._conf, settings, self._resctrl)
         for warning in self._config_warnings:
             LOG.warning("%s", warning)
@@ -173,7 +174,7 @@ class Agent:
         self._reports.stop()
         self._arrivals.stop()
         self.pipeline.stop()
-        self.driver.close()
+        self._host_driver.close()
         os.close(self._lock)
         LOG.info("The agent stopped; its guests go on")
 
@@ -280,7 +281,7 @@ class Agent:
             "warnings": self._warnings(),
             "policy": self._conf.policy.name,
             "driver": self.driver.name,
-            "driver_status": self._driver_status(),
+            "driver_status": self._host_driver.status,
             "cache_control": f"off: {self._resctrl.off}" if self._resctrl.off else "on",
             "cache_monitoring": f"off: {self._monitoring.off}" if self._monitoring.off else "on",
             "guests": len(views) if self.pipeline.has_taken_over else None,
@@ -309,7 +310,7 @@ class Agent:
             "status": "ok" if alive else "the worker is dead",
             "placement": status_document(self._reports.status)["placement"],
             "driver": self.driver.name,
-            "driver_status": self._driver_status(),
+            "driver_status": self._host_driver.status,
             "config_error": self._config_error,
         }
         return alive, document
@@ -339,40 +340,14 @@ class Agent:
         """Seconds that a guest has to end."""
         return float(self._conf.guests.stop_timeout)
 
-    def _open_driver(self, folder: Path) -> Driver:
-        """The driver of this host, which is remembered. Raises DriverError, OSError."""
-        last, conf = self._state.state, self._conf
-        choice = choose(
-            conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests)
-        )
-        LOG.info("Guests are those of driver %s", choice.name)
-        if choice.notice:
-            LOG.warning("%s", choice.notice)
-            self._notices.append(choice.notice)
-        driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER)
-        try:
-            self._state.keep_driver(choice.name)
-        except OSError as error:
-            LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
-            self.metrics.state_failures.inc()
-        return driver
-
     def _warnings(self) -> list[str]:
         """What an operator should know beside errors: how the driver was chosen, what waits for a restart,
         what of the configuration has no effect.
         """
-        waiting = [
-            f"{name} was changed, and takes effect when the agent is restarted"
-            for name, value in _fixed(self._conf).items()
-            if value != self._fixed[name]
-        ]
-        return [*self._notices, *waiting, *self._config_warnings]
+        return [*self._host_driver.warnings(self._conf), *self._config_warnings]
 
     def _find_warnings(self, conf: cfg.ConfigOpts, settings: Settings, resctrl: Resctrl) -> list[str]:
         return config_warnings(conf, settings.rules, resctrl, self.driver.name)
-
-    def _driver_status(self) -> str:
-        return f"away: {absence}" if (absence := self.driver.absence) else "up"
 
     def qos_classes(self) -> Collection[str]:
         """The names of the classes that guests may have."""
@@ -382,15 +357,6 @@ class Agent:
         if resctrl.off != self._resctrl.off:
             LOG.info("Cache and bandwidth control is %s", f"off: {resctrl.off}" if resctrl.off else "on")
         self._resctrl = resctrl
-
-
-def _fixed(conf: cfg.ConfigOpts) -> dict[str, str | None]:
-    """The options that say what guests are: they stay as they were at the start of the agent."""
-    return {
-        "[guests] driver": conf.guests.driver,
-        "[libvirt] uri": conf.libvirt.uri,
-        "[cgroup] root": conf.cgroup.root,
-    }
 
 
 def _wishes(state: State, has_watermarks: bool) -> Wishes:

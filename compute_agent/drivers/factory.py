@@ -15,6 +15,7 @@ from oslo_config import cfg
 
 from compute_agent.drivers.base import Driver, DriverError
 from compute_agent.drivers.cgroup import CgroupRoot
+from compute_agent.drivers.claim import Claim, on_cgroup, on_libvirt
 from compute_agent.drivers.libvirt import address
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
@@ -76,17 +77,27 @@ def libvirtd_is_usable(uri: str) -> bool:
     return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, address.sockets(uri)))
 
 
-def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, look_only: bool = False) -> Driver:
-    """The driver of that name. Process guests are recorded in ``folder``. With ``look_only`` it changes
-    nothing as long as it is not told to.
+def claim_for(name: str, conf: cfg.ConfigOpts, holder: str) -> Claim:
+    """The claim of an agent, which calls itself ``holder``, on the guests of the driver of that name."""
+    if name == LibvirtDriver.name:
+        return on_libvirt(conf, address.sockets(conf.libvirt.uri), holder)
+    # Process guests without groups are known by their records, which are in the state folder.
+    return on_cgroup(conf, holder) if conf.cgroup.root else Claim(holder)
 
-    Raises DriverError for one that cannot be had, OSError.
+
+def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, claim: Claim | None) -> Driver:
+    """The driver of that name. Process guests are recorded in ``folder``. Without a ``claim`` on them it
+    changes nothing as long as it is not told to.
+
+    Raises DriverError for one that cannot be had, and if another agent has its guests; OSError.
     """
+    check = Claim("").check if claim is None else claim.check
+    check()
     match name:
         case LibvirtDriver.name:
-            return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval)
+            return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, check)
         case ProcessDriver.name:
-            acting = conf.cgroup.root and not look_only
-            groups = CgroupRoot.open(Path(conf.cgroup.root)) if acting else None
+            look_only = claim is None
+            groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root and not look_only else None
             return ProcessDriver(folder, groups, look_only)
     raise DriverError(f"there is no driver {name!r}: set [guests] driver to {_LIBVIRT} or {_PROCESS}")

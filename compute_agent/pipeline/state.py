@@ -7,7 +7,6 @@ is reported.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -18,7 +17,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compute_agent.files import UnsafeFileError, open_own, put_aside, read_own, secure_folder, write_durably
+from compute_agent import locks
+from compute_agent.files import UnsafeFileError, put_aside, read_own, secure_folder, write_durably
 from compute_agent.inventory.tree import Allocation
 from compute_agent.policy.base import Assignment
 from compute_agent.qos import state as qos
@@ -29,10 +29,6 @@ from compute_agent.report.scheduling import Maintenance
 LOG = logging.getLogger(__name__)
 
 VERSION = 1
-
-
-class StateLockedError(Exception):
-    """Another agent works on the same state folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +134,13 @@ def look_up(path: Path) -> State:
 def lock_folder(folder: Path) -> int:
     """Make sure that no other agent uses ``folder`` (made if absent) as long as this process lives.
 
-    Returns the descriptor that holds the lock. Raises StateLockedError, OSError.
+    Returns the descriptor that holds the lock. Raises LockedError, OSError.
     """
     secure_folder(folder)
-    descriptor = open_own(folder / "agent.lock", os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise StateLockedError(
-            f"another agent{f' (pid {owner})' if owner else ''} works on the state folder {folder}"
-        ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+        return locks.hold(folder / "agent.lock", f"pid {os.getpid()}")
+    except locks.LockedError as error:
+        raise locks.LockedError(f"another agent ({error}) works on the state folder {folder}") from error
 
 
 def dump(state: State) -> bytes:

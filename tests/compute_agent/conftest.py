@@ -73,7 +73,7 @@ def write_ini(tmp_path, live_placement):
 
     def write(name="agent.ini", **sections):
         sections = {
-            "DEFAULT": f"state_path = {tmp_path / 'state'}",
+            "DEFAULT": f"state_path = {tmp_path / 'state'}\nlock_path = {tmp_path / 'locks'}",
             "compute": "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost",
             "placement": f"auth_type = admin_token\nendpoint = {live_placement.url}\ntoken = admin\n"
             "connect_retries = 0\nstatus_code_retries = 0\nreport_retry_maximum = 1",

@@ -15,7 +15,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from compute_agent.drivers import procfs
@@ -63,11 +63,14 @@ class LibvirtDriver:
 
     name = "libvirt"
 
-    def __init__(self, uri: str, look_interval: float = 10.0) -> None:
+    def __init__(
+        self, uri: str, look_interval: float = 10.0, claim: Callable[[], None] = lambda: None
+    ) -> None:
         """Connect, and look which domains run. A libvirtd that is away is waited for in the background.
 
         All domains are looked for, and their definitions read, every ``look_interval`` seconds; less often
-        where there are many. Raises DriverError without libvirt-python.
+        where there are many. ``claim`` is called before each connection, and raises DriverError if that is
+        not to be made. Raises DriverError without libvirt-python.
         """
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = Connection(uri, self._messages.put)
@@ -76,6 +79,7 @@ class LibvirtDriver:
         self._absence = ""
         self._listed = False
         self._look_interval = look_interval
+        self._claim = claim
         self._round: list[Any] = []
         """The domains whose definitions have yet to be looked at in this round."""
         self._look_pause = self._next_look = 0.0
@@ -310,6 +314,7 @@ class LibvirtDriver:
         while not self._stopped.is_set():
             try:
                 if not self._connection.is_open:
+                    self._claim()
                     self._connection.open()
                     self._table.look_around(anew=True)
                     self._next_look = time.monotonic() + self._look_interval

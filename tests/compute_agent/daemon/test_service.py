@@ -15,8 +15,8 @@ from compute_agent.daemon.protocol import RequestError, ask
 from compute_agent.daemon.service import Agent
 from compute_agent.drivers.base import DriverError
 from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.locks import LockedError
 from compute_agent.pipeline.events import Reconcile
-from compute_agent.pipeline.state import StateLockedError
 
 SECONDS = 20
 
@@ -184,7 +184,7 @@ def test_what_needs_placement_says_that_it_is_away(rig, live_placement, uid):
 
 
 def test_no_second_agent_on_the_same_state(rig):
-    with pytest.raises(StateLockedError, match=f"pid {os.getpid()}"):
+    with pytest.raises(LockedError, match=f"pid {os.getpid()}"):
         Agent(rig.load_conf)
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from compute_agent import files
 from compute_agent.files import UnsafeFileError
+from compute_agent.locks import LockedError
 from compute_agent.pipeline.state import (
     SavedGuest,
     State,
     StateFile,
-    StateLockedError,
     dump,
     lock_folder,
     parse,
@@ -218,7 +218,7 @@ def test_a_crash_at_any_moment_leaves_the_old_content_or_the_new(tmp_path):
 def test_a_second_agent_is_refused_and_told_who_is_there(tmp_path):
     folder = tmp_path / "new" / "state"
     descriptor = lock_folder(folder)
-    with pytest.raises(StateLockedError, match=rf"pid {os.getpid()}.*{folder}"):
+    with pytest.raises(LockedError, match=rf"pid {os.getpid()}.*{folder}"):
         lock_folder(folder)
     os.close(descriptor)
     os.close(lock_folder(folder))

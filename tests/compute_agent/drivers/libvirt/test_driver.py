@@ -375,6 +375,25 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
         libvirtd.connection  # noqa: B018 # is there again
 
 
+def test_a_driver_whose_guests_another_agent_has_waits_until_that_one_is_gone(libvirtd):
+    domain, others = libvirtd.run(), ["another agent (pid 7) looks after them"]
+
+    def claim():
+        if others:
+            raise DriverError(others[0])
+
+    driver = LibvirtDriver(libvirtd.uri, claim=claim)
+    try:
+        assert driver.absence == others[0]
+        with pytest.raises(DriverError, match="pid 7"):
+            driver.guests()
+        others.clear()
+        wait_for(lambda: not driver.absence)
+        assert [guest.pid for guest in driver.guests()] == [libvirtd.process(domain)]
+    finally:
+        driver.close()
+
+
 def test_a_restarted_guest_is_another_one(watched, libvirtd):
     domain = libvirtd.run(persistent=True)
     first = watched.started()

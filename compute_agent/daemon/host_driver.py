@@ -1,0 +1,85 @@
+"""The driver of this host: chosen, claimed, opened and remembered; and what an operator should know of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from oslo_config import cfg
+
+from compute_agent.drivers.base import Driver
+from compute_agent.drivers.claim import Claim
+from compute_agent.drivers.factory import choose, claim_for, libvirtd_is_usable, open_driver
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.state import StateFile
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HostDriver:
+    """A driver that nobody else has. ``conf`` is what it was opened with; ``notice`` is how it was chosen, if
+    that is worth a word.
+    """
+
+    driver: Driver
+    claim: Claim
+    conf: cfg.ConfigOpts
+    notice: str
+
+    @property
+    def status(self) -> str:
+        """Whether what the guests depend on can be asked, and why not."""
+        return f"away: {absence}" if (absence := self.driver.absence) else "up"
+
+    def warnings(self, conf: cfg.ConfigOpts) -> list[str]:
+        """What an operator should know: how the driver was chosen, what of ``conf`` waits for a restart."""
+        before = _fixed(self.conf)
+        waiting = [
+            f"{name} was changed, and takes effect when the agent is restarted"
+            for name, value in _fixed(conf).items()
+            if value != before[name]
+        ]
+        return [self.notice, *waiting] if self.notice else waiting
+
+    def close(self) -> None:
+        """Let go of everything but the guests."""
+        self.driver.close()
+        self.claim.release()
+
+
+def open_host_driver(
+    conf: cfg.ConfigOpts, state: StateFile, folder: Path, holder: str, metrics: Metrics
+) -> HostDriver:
+    """The driver of this host. Process guests are recorded in ``folder``; ``holder`` is what other agents are
+    told of this one. Raises DriverError, also if another agent has the guests; OSError.
+    """
+    last = state.state
+    choice = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests))
+    LOG.info("Guests are those of driver %s", choice.name)
+    if choice.notice:
+        LOG.warning("%s", choice.notice)
+    claim = claim_for(choice.name, conf, holder)
+    try:
+        driver = open_driver(choice.name, conf, folder, claim)
+    except BaseException:
+        claim.release()
+        raise
+    try:
+        state.keep_driver(choice.name)
+    except OSError as error:
+        LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
+        metrics.state_failures.inc()
+    metrics.driver_up.set_function(lambda: not driver.absence)
+    return HostDriver(driver, claim, conf, choice.notice)
+
+
+def _fixed(conf: cfg.ConfigOpts) -> dict[str, str | None]:
+    """The options that say what guests are, and keep other agents from them: they stay as they were."""
+    return {
+        "[guests] driver": conf.guests.driver,
+        "[libvirt] uri": conf.libvirt.uri,
+        "[cgroup] root": conf.cgroup.root,
+        "[DEFAULT] lock_path": conf.lock_path,
+    }

@@ -1,0 +1,161 @@
+"""That no other agent looks after the same guests."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.drivers import claim as claims
+from compute_agent.drivers.base import DriverError
+from compute_agent.drivers.claim import Claim, lock_folder, on_cgroup, on_libvirt
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(lines=""):
+        ini = tmp_path / "agent.ini"
+        ini.write_text(lines)
+        return agent_conf.load([], [str(ini)])
+
+    return load
+
+
+@pytest.fixture
+def sockets(tmp_path):
+    """The sockets of a libvirtd."""
+    folder = tmp_path / "run" / "libvirt"
+    folder.mkdir(parents=True)
+    return (folder / "libvirt-sock",)
+
+
+@pytest.fixture
+def claim(load, tmp_path, request):
+    """Makes claims on some sockets, which end with the test."""
+
+    def claim(sockets, holder, locks="locks"):
+        made = on_libvirt(load(f"[DEFAULT]\nlock_path = {tmp_path / locks}\n"), sockets, holder)
+        request.addfinalizer(made.release)
+        return made
+
+    return claim
+
+
+def test_the_second_is_refused_with_what_the_first_is_and_what_to_do(claim, sockets):
+    first, second = claim(sockets, "pid 1, agent of a"), claim(sockets, "pid 2, agent of b")
+    first.check()
+    first.check()
+    words = (
+        r"another agent \(pid 1, agent of a\) looks after the domains of qemu:///system: stop one of the two,"
+    )
+    with pytest.raises(DriverError, match=words + r" or give this one another \[libvirt\] uri"):
+        second.check()
+    first.release()
+    second.check()
+    with pytest.raises(DriverError, match="agent of b"):
+        first.check()
+
+
+def test_agents_without_a_common_folder_meet_at_the_socket(claim, sockets):
+    first, second = claim(sockets, "first", "of a container"), claim(sockets, "second")
+    first.check()
+    with pytest.raises(DriverError, match=r"another agent \(first\)"):
+        second.check()
+    mark = sockets[0].with_name("compute-agent.lock")
+    assert stat.S_IMODE(mark.stat().st_mode) == 0o600  # other users cannot lock it
+
+
+@pytest.mark.parametrize("why", ["absent", "others may write there"])
+def test_without_a_folder_at_the_socket_the_common_one_does(claim, sockets, why):
+    if why == "absent":
+        sockets[0].parent.rmdir()
+    else:
+        sockets[0].parent.chmod(0o777)
+    first, second = claim(sockets, "first"), claim(sockets, "second")
+    first.check()
+    with pytest.raises(DriverError, match="first"):
+        second.check()
+    assert not sockets[0].with_name("compute-agent.lock").exists()
+
+
+def test_the_folder_at_the_socket_is_used_as_soon_as_it_is_there(claim, sockets):
+    sockets[0].parent.rmdir()
+    first, second = claim(sockets, "first", "of a container"), claim(sockets, "second")
+    first.check()
+    second.check()
+    sockets[0].parent.mkdir()
+    second.check()
+    with pytest.raises(DriverError, match="second"):
+        first.check()
+
+
+def test_locks_that_somebody_removed_are_taken_again(claim, sockets, tmp_path):
+    first, second = claim(sockets, "first"), claim(sockets, "second")
+    first.check()
+    for path in (*(tmp_path / "locks").iterdir(), sockets[0].with_name("compute-agent.lock")):
+        path.unlink()
+    first.check()
+    with pytest.raises(DriverError, match="first"):
+        second.check()
+
+
+def test_daemons_of_other_folders_are_not_in_each_others_way(claim, sockets, tmp_path):
+    (tmp_path / "other").mkdir()
+    claim(sockets, "first").check()
+    claim((tmp_path / "other" / "libvirt-sock",), "second").check()
+    claim((), "third, of a uri that leads elsewhere").check()
+
+
+def test_a_path_by_another_name_is_the_same(claim, sockets, tmp_path):
+    (tmp_path / "var").symlink_to(tmp_path / "run")
+    claim(sockets, "first").check()
+    with pytest.raises(DriverError, match="first"):
+        claim((tmp_path / "var" / "libvirt" / "libvirt-sock",), "second").check()
+
+
+def test_groups_below_one_root_are_one_agents(load, tmp_path):
+    conf = load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n[cgroup]\nroot = {tmp_path}\n")
+    first, second = on_cgroup(conf, "first"), on_cgroup(conf, "second")
+    first.check()
+    with pytest.raises(
+        DriverError, match=rf"\(first\) looks after the guests below {tmp_path}: .*\[cgroup\]"
+    ):
+        second.check()
+    first.release()
+
+
+def test_locks_that_cannot_be_had_are_an_error_with_the_option(load, sockets, tmp_path):
+    (tmp_path / "locks").write_text("no folder")
+    claim = on_libvirt(load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n"), sockets, "me")
+    with pytest.raises(DriverError, match=r"set \[DEFAULT\] lock_path"):
+        claim.check()
+
+
+def test_nothing_to_claim_is_nothing_to_lock():
+    Claim("me").check()
+
+
+@pytest.mark.parametrize(
+    ("user", "runtime", "folder"),
+    [
+        (0, "/run/user/0", "/run/compute-agent"),
+        (7, "/run/user/7", "/run/user/7/compute-agent"),
+        (7, None, "/tmp/compute-agent-7"),
+    ],
+)
+def test_the_folder_that_all_agents_have_in_common(load, monkeypatch, user, runtime, folder):
+    monkeypatch.setattr(claims.os, "geteuid", lambda: user)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    if runtime:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    assert lock_folder(load()) == Path(folder)
+    assert lock_folder(load("[DEFAULT]\nlock_path = /srv/locks\n")) == Path("/srv/locks")
+
+
+def test_a_released_claim_leaves_no_descriptor(claim, sockets):
+    before = os.listdir("/proc/self/fd")
+    made = claim(sockets, "me")
+    made.check()
+    made.release()
+    assert os.listdir("/proc/self/fd") == before
