@@ -1,5 +1,7 @@
 # make demo         the whole system on this machine, one guest from claim to release (KEEP=1 leaves it running)
 # make test         everything continuous integration runs: lint, types, import directions, site, tests with coverage
+# make check        what a developer runs all day: lint, types, import directions, tests that need no server
+# make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
 # make doc-links    asks for every link that leaves the site (needs the internet)
@@ -22,13 +24,21 @@ EXTRAS := postgresql,mysql,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 
-.PHONY: demo test lint format samples doc doc-links dist constraints clean packages
+.PHONY: demo test check test-vm lint format samples doc doc-links dist constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
 
 test: packages lint doc $(LIBVIRT)
-	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not vm' --cov --cov-report=term $(PYTEST_ARGS)
+
+check: lint
+	$(BIN)/python -m pytest -q -m 'not slow and not root and not postgresql and not mysql and not vm' \
+	    --database sqlite --numprocesses 2 tests/placement tests/compute_agent --ignore tests/placement/api_ref $(PYTEST_ARGS)
+
+test-vm: packages $(INSTALLED)
+	$(BIN)/python -m tests.vm.machine
+	$(BIN)/python -m pytest tests/vm $(PYTEST_ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

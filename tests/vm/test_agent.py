@@ -6,7 +6,7 @@ import pytest
 
 from tests.vm import machine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.vm]
 
 SMP = ("--smp", "sockets=2,cores=2,threads=2")
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.vm import machine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.vm]
 
 MODULE = "tests/compute_agent/drivers/test_kernel.py"
 HERE = "/sys/fs/cgroup/guests"

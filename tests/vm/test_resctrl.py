@@ -8,7 +8,7 @@ import pytest
 from tests.compute_agent.resctrl import fake, replay
 from tests.vm import machine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.vm]
 
 MODULES = "tests/compute_agent/resctrl/test_kernel.py tests/compute_agent/monitoring/test_kernel.py"
 SMP = ("--smp", "sockets=2,cores=2,threads=2")
