@@ -57,7 +57,9 @@ class HttpServer:
             )
         except OSError as error:
             raise OSError(
-                error.errno, f"cannot listen on {address} port {port}: {error.strerror or error}"
+                error.errno,
+                f"cannot listen on {address} port {port}: {error.strerror or error}; [daemon] http_port and"
+                " http_address say where, 0 switches it off",
             ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()

@@ -12,9 +12,12 @@ from oslo_log import log
 
 from placement.api.pipeline import build_application
 from placement.conf import PROJECT, new_config
+from placement.conf.unknown import unknown_options
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
+
+LOG = logging.getLogger(__name__)
 
 CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
     cfg.StrOpt("bind", default="127.0.0.1:8778", help="ADDRESS:PORT or unix:PATH to listen on."),
@@ -40,6 +43,8 @@ def main(args: Sequence[str] | None = None) -> int:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1
     log.setup(conf, PROJECT)
+    for warning in unknown_options(conf):
+        LOG.warning("%s", warning)
     Server(conf).run()
     return 0
 

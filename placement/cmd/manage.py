@@ -12,6 +12,7 @@ from sqlalchemy import exc
 from placement.cmd import auditing, importing
 from placement.cmd.common import require_newest_schema
 from placement.conf import new_config
+from placement.conf.unknown import unknown_options
 from placement.db import migration
 from placement.exceptions import PlacementError
 
@@ -95,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         conf = new_config(config_files=arguments.config_file)
+        for warning in unknown_options(conf):
+            print(f"placement-manage: warning: {warning}", file=sys.stderr)
         command: Command = arguments.command
         return command(conf, arguments)
     except (PlacementError, cfg.Error, ValueError) as error:
