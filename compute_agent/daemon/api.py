@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Collection, Mapping
@@ -44,11 +45,13 @@ from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, Guest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
+from compute_agent.report.errors import PlacementError, UnavailableError
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
+
+LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 50.0
 _BUSY = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
@@ -314,6 +317,12 @@ class Methods:
         as_of = time.monotonic()
         try:
             resources = self._agent.client.allocations(guest_uuid).resources
+        except UnavailableError as error:
+            known = self._agent.pipeline.unclaimed.get(guest_uuid)
+            if known is None:
+                raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
+            LOG.warning("Guest %s gets what it held when Placement last answered: %s", guest_uuid, error)
+            as_of, resources = 0.0, known.allocation  # whatever Placement says next is newer
         except PlacementError as error:
             raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
         return guest_uuid, as_of, self._agent.pipeline.world.own_part(resources)

@@ -76,7 +76,9 @@ def rehearse(conf: cfg.ConfigOpts) -> list[Intention]:
         if driver.absence:
             raise DriverError(driver.absence)
         onlookers = [Onlooker(each, driver) for each in build_controllers(conf, driver, resctrl)]
-        pipeline = Pipeline(world, cast(Driver, _Seen(driver)), onlookers, lambda guests: None, Metrics())
+        pipeline = Pipeline(
+            world, cast(Driver, _Seen(driver)), onlookers, lambda guests, unclaimed: None, Metrics()
+        )
         pipeline.start(saved.guests)
         try:
             reporter = Reporter(client, saved.owned, lambda owned: None)

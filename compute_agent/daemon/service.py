@@ -148,7 +148,8 @@ class Agent:
 
     def start(self) -> None:
         """Take over the guests, listen, report. Raises OSError if an address or the socket cannot be had."""
-        self.pipeline.start(self._state.state.guests, self._arrivals.tell, limits(self._state.state.qos))
+        saved = self._state.state
+        self.pipeline.start(saved.guests, self._arrivals.tell, limits(saved.qos), saved.unclaimed)
         if self._resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
         self._monitoring.start()

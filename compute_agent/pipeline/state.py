@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from compute_agent import locks
@@ -42,7 +43,8 @@ class SavedGuest:
 @dataclass(frozen=True, slots=True)
 class State:
     """Everything that is kept. ``driver`` is the name of the one whose the guests are; empty: not known.
-    ``maintenance`` None: nobody has said anything, as far as is known.
+    ``maintenance`` None: nobody has said anything, as far as is known. ``unclaimed`` is what consumers
+    without a guest hold of this host.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class State:
     qos: QosState = field(default_factory=QosState)
     driver: str = ""
     maintenance: Maintenance | None = None
+    unclaimed: Mapping[str, Allocation] = field(default_factory=dict)
 
 
 class StateFile:
@@ -80,12 +83,14 @@ class StateFile:
             self._state = replace(self._state, driver=driver, guests=guests)
             self._write()
 
-    def keep_guests(self, guests: Mapping[str, SavedGuest]) -> None:
-        """Replace the part on guests; durable when this returns. Raises OSError, and the next call tries
-        again.
+    def keep_guests(
+        self, guests: Mapping[str, SavedGuest], unclaimed: Mapping[str, Allocation] = MappingProxyType({})
+    ) -> None:
+        """Replace the part on guests, and on what consumers without a guest hold; durable when this returns.
+        Raises OSError, and the next call tries again.
         """
         with self._lock:
-            self._state = replace(self._state, guests=dict(guests))
+            self._state = replace(self._state, guests=dict(guests), unclaimed=dict(unclaimed))
             self._write()
 
     def keep_owned(self, owned: Ownership) -> None:
@@ -147,6 +152,7 @@ def dump(state: State) -> bytes:
     """The state as the content of its file."""
     data = {
         "guests": {uuid: _guest_to_json(guest) for uuid, guest in sorted(state.guests.items())},
+        "unclaimed": {uuid: _allocation_to_json(held) for uuid, held in sorted(state.unclaimed.items())},
         "owned": {
             uuid: {"classes": sorted(owned.classes), "traits": sorted(owned.traits)}
             for uuid, owned in sorted(state.owned.items())
@@ -178,6 +184,7 @@ def parse(content: bytes) -> State:
                 for uuid, owned in data["owned"].items()
             },
             qos=qos.from_json(data["qos"]) if "qos" in data else QosState(),
+            unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
             driver=str(data.get("driver", "")),
             maintenance=_maintenance(data.get("maintenance")),
         )
@@ -214,7 +221,7 @@ def _guest_to_json(guest: SavedGuest) -> dict[str, Any]:
     allocation = guest.allocation
     assignment = guest.assignment
     return {
-        "allocation": None if allocation is None else {rp: dict(held) for rp, held in allocation.items()},
+        "allocation": None if allocation is None else _allocation_to_json(allocation),
         "assignment": None
         if assignment is None
         else {
@@ -225,6 +232,10 @@ def _guest_to_json(guest: SavedGuest) -> dict[str, Any]:
             "mems": sorted(assignment.mems),
         },
     }
+
+
+def _allocation_to_json(allocation: Allocation) -> dict[str, dict[str, int]]:
+    return {provider: dict(amounts) for provider, amounts in allocation.items()}
 
 
 def _guest_from_json(content: Any) -> SavedGuest:

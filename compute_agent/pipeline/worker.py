@@ -65,10 +65,10 @@ class Pipeline:
         world: World,
         driver: Driver,
         controllers: Sequence[Controller],
-        save: Callable[[Mapping[str, SavedGuest]], None],
+        save: Callable[[Mapping[str, SavedGuest], Mapping[str, Allocation]], None],
         metrics: Metrics,
     ) -> None:
-        """``save`` keeps the guests durably; it may raise OSError."""
+        """``save`` keeps durably the guests, and what consumers without one hold; it may raise OSError."""
         self._driver = driver
         self._enforcer = Enforcer(controllers, metrics)
         self._save = save
@@ -126,14 +126,19 @@ class Pipeline:
         return self._thread.is_alive()
 
     def start(
-        self, saved: Mapping[str, SavedGuest], listener: Listener | None = None, limits: Limits | None = None
+        self,
+        saved: Mapping[str, SavedGuest],
+        listener: Listener | None = None,
+        limits: Limits | None = None,
+        unclaimed: Mapping[str, Allocation] | None = None,
     ) -> None:
         """Take over the guests that run, then handle events in a thread of its own.
 
         A driver that cannot say what runs is asked again before each event. ``listener`` makes events of
         what the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those
-        of the watermarks, by guest.
+        of the watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known.
         """
+        self._cache.hold_for(unclaimed or {}, time.monotonic())
         self._driver.watch(listener or self._driver_says)
         self._saved, self._limits = saved, limits or {}
         with self._lock:
@@ -258,7 +263,7 @@ class Pipeline:
         entry = self._cache.get(guest.uuid)
         started = entry is None or entry.guest.pid != guest.pid
         if entry is None:
-            self._cache.add(entry := CachedGuest(guest))
+            self._cache.add(entry := CachedGuest(guest, self._held_before(guest, allocation)))
         elif entry.guest != guest:
             if entry.guest.pid != guest.pid:
                 entry.limits.clear()
@@ -271,6 +276,17 @@ class Pipeline:
         self._placer.place(entry)
         if started and entry.refusal and self.world.refuse_unplaced:
             self._stop_unplaced(entry)
+
+    def _held_before(self, guest: Guest, told: Allocation | None = None) -> Allocation | None:
+        """What the consumer of a new guest held when Placement was last heard, unless that is ``told`` now;
+        None if it was never heard of.
+        """
+        known = self._cache.unclaimed.get(guest.uuid)
+        if told is not None or known is None:
+            return told
+        allocation = self.world.own_part(known.allocation)
+        LOG.info("Guest %s keeps what its consumer held: %s", guest, self.world.told(allocation))
+        return allocation
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
         """End a guest that has no place before it does anything; where that cannot be, it stays confined."""
@@ -377,8 +393,10 @@ class Pipeline:
             if entry.guest.uuid not in running:
                 self._leave(entry.guest)
         for uuid, guest in running.items():
-            if self._cache.get(uuid) is None:
+            if (known := self._cache.get(uuid)) is None:
                 self._find(guest)
+            elif known.guest.pid != guest.pid:
+                self._enter(guest, None)  # it ended and started, and nobody told
         if self._cache.lost:
             for uuid in self._cache.lost.keys() - lost_guests(self._driver).keys():
                 LOG.info("Guest %s is said to be gone: what it held is free", uuid)
@@ -392,7 +410,9 @@ class Pipeline:
             assignment = self._placer.found(guest, observed, vcpu_cpus)
         except GuestGoneError:
             return
-        entry = CachedGuest(guest, assignment=assignment, limits=dict(self._limits.get(guest.uuid, {})))
+        held = self._held_before(guest)
+        limits = dict(self._limits.get(guest.uuid, {}))
+        entry = CachedGuest(guest, held, assignment, limits=limits)
         self._cache.add(entry)
         LOG.info("Guest %s was not known; the kernel has it%s", guest, where(entry))
         self._placer.take_up(entry)
@@ -407,7 +427,8 @@ class Pipeline:
         self._tell_unallocated()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
-            self._save(guests | self._cache.lost)
+            unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
+            self._save(guests | self._cache.lost, unclaimed)
         except OSError as error:
             LOG.error("The state cannot be saved: %s; will be tried again", error)
             self._metrics.state_failures.inc()

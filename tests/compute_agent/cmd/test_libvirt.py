@@ -190,6 +190,17 @@ def test_a_guest_that_starts_without_placement_is_kept_off_dedicated_cpus_until_
     agent.wait_for(lambda: places(libvirtd.process(domain)) == (DEDICATED, SHARED))
 
 
+def test_a_domain_restarted_without_placement_keeps_its_dedicated_cpu(
+    agent, domain, libvirtd, live_placement, uid
+):
+    live_placement.stop()
+    domain.destroy()
+    agent.wait_for(lambda: agent.ask("guest", "list") == [])
+    domain.create()
+    agent.wait_for(lambda: places(libvirtd.process(domain)) == (DEDICATED, SHARED))
+    assert agent.ask("guest", "show", uid)["kind"] == "dedicated"
+
+
 def test_domains_are_not_started_by_the_agent(agent, claim, uid):
     claim(uid, PCPU=1)
     done = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "9")

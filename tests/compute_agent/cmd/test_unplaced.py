@@ -1,5 +1,8 @@
-"""Guests without a place and CPU sets that move under a guest, with real processes on two CPUs."""
+"""Guests without a place or of which nothing is known, and CPU sets that move under a guest, with real
+processes on two CPUs.
+"""
 
+import os
 import urllib.request
 
 import pytest
@@ -162,3 +165,44 @@ def test_a_move_without_room_is_refused_with_the_reason(agent, claim, sets, uid)
     )
     assert allowed_cpus(pid) == "0"
     assert allowed_cpus(agent.ask("guest", "run", "--", "sleep", "600")["pid"]) == "1"
+
+
+@pytest.mark.parametrize("restarts", [0, 1], ids=["the agent runs on", "the agent is restarted"])
+def test_a_guest_restarted_while_placement_is_away_keeps_its_dedicated_cpu(
+    agent, claim, live_placement, uid, restarts
+):
+    claim(uid, PCPU=1)
+    run(agent, uid)
+    live_placement.stop()
+    agent.ask("guest", "stop", uid)
+    for _ in range(restarts):
+        agent.kill()
+        agent.start()
+    pid = run(agent, uid)
+    assert (allowed_cpus(pid), listed(agent, uid)["kind"]) == ("0", "dedicated")
+    live_placement.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    assert (allowed_cpus(pid), agent.status()["reasons"]) == ("0", {})
+
+
+def test_a_guest_of_which_nothing_is_known_is_not_shown_as_one_without_allocation(
+    agent, claim, live_placement, metric, uid
+):
+    claim(uid, PCPU=1)
+    pid = run(agent, uid)
+    live_placement.stop()
+    agent.kill()
+    (agent.folder / "state.json").unlink()
+    os.sched_setaffinity(pid, {0, 1})  # so that nothing tells what it held
+    agent.start()
+    guest = listed(agent, uid)
+    assert (guest["kind"], guest["reason"]) == ("unknown", "Placement has not said yet what it holds")
+    status = agent.status()
+    assert (status["unknown_guests"], status["unallocated_guests"]) == ([uid], [])
+    assert metric("compute_agent_unknown_guests") == 1
+    assert metric("compute_agent_unallocated_guests") == 0
+    audit = agent.cli("audit")
+    assert (audit.returncode, audit.stdout) == (1, "")
+    live_placement.start()
+    agent.wait_for(lambda: listed(agent, uid)["kind"] == "dedicated")
+    assert allowed_cpus(pid) == "0"

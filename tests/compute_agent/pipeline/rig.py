@@ -29,7 +29,7 @@ class Rig:
 
     def __init__(self, world=WORLD):
         self.driver = FakeDriver(ALL)
-        self.saved = {}
+        self.saved, self.unclaimed = {}, {}
         self.full_disk = False
         self.metrics = Metrics()
         self.new_pipeline(world)
@@ -39,14 +39,15 @@ class Rig:
         controllers = (CpusetController(self.driver),)
         self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
 
-    def _save(self, guests):
+    def _save(self, guests, unclaimed):
         if self.full_disk:
             raise OSError(28, "No space left on device")
-        self.saved = dict(guests)
+        self.saved, self.unclaimed = dict(guests), dict(unclaimed)
 
     def restart(self, saved=None, world=WORLD):
         self.new_pipeline(world)
-        self.pipeline.start(self.saved if saved is None else saved)
+        unclaimed = self.unclaimed if saved is None else {}
+        self.pipeline.start(self.saved if saved is None else saved, unclaimed=unclaimed)
         self.pipeline.stop()
 
     def handle(self, event):

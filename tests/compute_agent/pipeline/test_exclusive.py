@@ -82,7 +82,7 @@ class History:
     def __init__(self, seed):
         self.chance = random.Random(seed)
         self.driver = Watchful(cpus(0, 11))
-        self.saved = {}
+        self.saved, self.unclaimed = {}, {}
         self.world = world("both")
         self.names = (f"g{number}" for number in itertools.count())
         self.clock = itertools.count(1)
@@ -95,8 +95,8 @@ class History:
         self.pipeline = Pipeline(self.world, self.driver, controllers, self.save, Metrics())
         self.driver.pipeline = self.pipeline
 
-    def save(self, guests):
-        self.saved = dict(guests)
+    def save(self, guests, unclaimed):
+        self.saved, self.unclaimed = dict(guests), dict(unclaimed)
 
     def allocation(self):
         if self.chance.random() < 0.2:
@@ -136,6 +136,8 @@ class History:
 
     def started(self):
         name = (self.some_guest() if self.chance.random() < 0.2 else None) or next(self.names)
+        if self.unclaimed and self.chance.random() < 0.5:
+            name = self.chance.choice(sorted(self.unclaimed))  # it comes back
         guest = self.driver.running.get(name) or self.driver.create(name, name, self.settings(), ())
         allocation = None if self.chance.random() < 0.3 else self.allocation()
         self.pipeline.handle(GuestStarted(guest, allocation, next(self.clock)))
@@ -168,13 +170,13 @@ class History:
 
     def restart(self):
         if self.chance.random() < 0.3:
-            self.saved = {}
+            self.saved, self.unclaimed = {}, {}
         if self.chance.random() < 0.5:
             self.driver.create(name := next(self.names), name, self.settings(), ())
         if (name := self.some_guest()) is not None and self.chance.random() < 0.5:
             self.driver.discard(self.driver.running[name])
         self.new_pipeline()
-        self.pipeline.start(self.saved)
+        self.pipeline.start(self.saved, unclaimed=self.unclaimed)
         self.pipeline.stop()
 
     def reconcile(self):

@@ -84,7 +84,7 @@ def path(tmp_path):
     return tmp_path / "state.json"
 
 
-@pytest.mark.parametrize("part", ["qos", "driver"])
+@pytest.mark.parametrize("part", ["qos", "driver", "unclaimed"])
 def test_a_file_of_an_agent_that_kept_less_is_read(part):
     content = json.loads(dump(State(GUESTS)))
     del content["data"][part]
@@ -100,6 +100,11 @@ def test_it_survives_the_process(path):
     state = StateFile(path).state
     assert state == State(GUESTS, {"rp": Owned(frozenset({"PCPU"}))})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_consumers_without_a_guest_hold_survives_too(path):
+    StateFile(path).keep_guests(GUESTS, {"absent": {"rp": {"PCPU": 2}}})
+    assert StateFile(path).state == State(GUESTS, unclaimed={"absent": {"rp": {"PCPU": 2}}})
 
 
 def test_guests_are_forgotten_with_their_driver_and_not_before(path):
