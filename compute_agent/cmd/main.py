@@ -11,7 +11,18 @@ from cliff.app import App
 from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
-from compute_agent.cmd import audit, guest, host, maintenance, metrics, resctrl, reshape, run, watermark
+from compute_agent.cmd import (
+    audit,
+    guest,
+    host,
+    maintenance,
+    metrics,
+    release,
+    resctrl,
+    reshape,
+    run,
+    watermark,
+)
 
 COMMANDS: dict[str, type[Command]] = {
     "run": run.Run,
@@ -31,6 +42,7 @@ COMMANDS: dict[str, type[Command]] = {
     "guest stop": guest.GuestStop,
     "metrics show": metrics.MetricsShow,
     "reshape": reshape.Reshape,
+    "release": release.Release,
     "resctrl group list": resctrl.ResctrlGroupList,
     "audit": audit.Audit,
     "watermark list": watermark.WatermarkList,

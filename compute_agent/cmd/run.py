@@ -12,6 +12,7 @@ from oslo_config import cfg
 from compute_agent.cmd.base import Lister, ShowOne, columns
 from compute_agent.daemon import logs
 from compute_agent.daemon.rehearsal import rehearse
+from compute_agent.daemon.release import ReleasedError
 from compute_agent.daemon.service import Agent
 from compute_agent.drivers.base import DriverError
 from compute_agent.inventory.cpu_sets import ConfigError
@@ -25,6 +26,7 @@ REASONS_NOT_TO_START = (
     ConfigError,
     IdentityError,
     LockedError,
+    ReleasedError,
     PlacementError,
     DriverError,
     cfg.Error,

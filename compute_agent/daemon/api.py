@@ -7,12 +7,13 @@ import time
 import uuid
 from collections.abc import Collection, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from marshmallow import Schema
 
+from compute_agent.daemon import release
 from compute_agent.daemon.audit import Orders, Outcome, audit_document
 from compute_agent.daemon.documents import (
     guest_document,
@@ -28,6 +29,7 @@ from compute_agent.daemon.parameters import (
     EmptySchema,
     GuestSchema,
     MoveSchema,
+    ReleaseSchema,
     ReshapeSchema,
     RunSchema,
     SetSchema,
@@ -105,6 +107,14 @@ class AgentParts(Protocol):
         """Compare guests and allocations, and mend them as ordered. Raises PlacementError, DriverError."""
         ...
 
+    def survey_release(self, orders: release.Orders) -> list[release.Row]:
+        """What there is to give back when this host is left."""
+        ...
+
+    def retire(self) -> None:
+        """End the agent."""
+        ...
+
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""
         ...
@@ -138,6 +148,8 @@ class Methods:
             "watermark.list": self.watermark_list,
             "host.disable": self.host_disable,
             "host.enable": self.host_enable,
+            "release.survey": self.release_survey,
+            "release.retire": self.release_retire,
         }
 
     def status(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -301,6 +313,18 @@ class Methods:
         """Let new guests in again."""
         load(EmptySchema(), params)
         return self._agent.maintenance.switch(False)
+
+    def release_survey(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What there is to give back when this host is left."""
+        return [
+            asdict(row) for row in self._agent.survey_release(release.Orders(**load(ReleaseSchema(), params)))
+        ]
+
+    def release_retire(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """End the agent, so that the host can be released."""
+        load(EmptySchema(), params)
+        self._agent.retire()
+        return {}
 
     def _load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Parameters with a class among them: one that is configured."""

@@ -130,6 +130,13 @@ class DisableSchema(Schema):
     reason = fields.String(required=True, validate=[validate.Length(1, 255), _check_printable])
 
 
+class ReleaseSchema(Schema):
+    """Parameters of ``release.survey``."""
+
+    pins = fields.Boolean(load_default=False)
+    provider = fields.Boolean(load_default=False)
+
+
 class EmptySchema(Schema):
     """No parameters."""
 

@@ -17,7 +17,7 @@ from typing import Any
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
-from compute_agent.daemon import logs
+from compute_agent.daemon import logs, release
 from compute_agent.daemon.api import OPEN_METHODS, Methods
 from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.daemon.audit import Auditor, Orders, Outcome
@@ -33,6 +33,7 @@ from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.daemon.monitored import monitor_targets
 from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import RequestError, SocketServer
+from compute_agent.daemon.release import refuse_if_released
 from compute_agent.daemon.reporting import ReportLoop, status_document
 from compute_agent.daemon.resctrl_groups import group_documents
 from compute_agent.daemon.signature import host_signature
@@ -97,6 +98,7 @@ class Agent:
         settings = read_settings(self._conf, self._registry)
         self._classes = settings.classes.classes
         self._lock = lock_folder(folder)
+        refuse_if_released(folder)
         self.metrics = Metrics()
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         self._state = StateFile(folder / STATE_FILE)
@@ -336,6 +338,24 @@ class Agent:
     def audit(self, orders: Orders) -> list[Outcome]:
         """Compare guests and allocations, and mend them as ordered. Raises PlacementError, DriverError."""
         return Auditor(self.pipeline, self.driver, self.client, self._reports.wake).audit(orders)
+
+    def survey_release(self, orders: release.Orders) -> list[release.Row]:
+        """What there is to give back when this host is left."""
+        world = self.pipeline.world
+        found = release.Release(
+            self.driver,
+            self._resctrl.control,
+            self.client,
+            self._state,
+            world.tree.root.uuid,
+            world.topology.online,
+            orders,
+        )
+        return found.survey()
+
+    def retire(self) -> None:
+        """End, as at SIGTERM."""
+        self._signals.put(signal.SIGTERM)
 
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""

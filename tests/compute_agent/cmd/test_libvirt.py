@@ -1,11 +1,12 @@
 """The service, an agent and real QEMU guests together: from the claim to the release."""
 
+import json
 import os
 import urllib.request
 
 import pytest
 
-from tests.compute_agent.cmd.agents import Agent
+from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
 from tests.compute_agent.libvirtd import thread_cpus
 from tests.databases.process import free_port
 
@@ -271,3 +272,17 @@ def test_a_dry_run_tells_what_a_start_would_do_to_a_domain_and_leaves_it(
     agent.wait_for(lambda: places(pid) == (DEDICATED, SHARED))
     # Its memory stays where it is where libvirt cannot bind it; nobody but the running agent knows that.
     assert {row["where"] for row in agent.ask("run", "--dry-run")} <= {"memory"}
+
+
+def test_a_host_is_left_and_its_domains_may_run_everywhere(agent, domain, libvirtd):
+    pid, everywhere = libvirtd.process(domain), (True,) * os.cpu_count()
+    done = agent.cli("release", "--pins", "-f", "json")
+    assert done.returncode == 0, done.stderr
+    assert agent.process.wait(SECONDS) == 0
+    online = {allowed_cpus(os.getpid())}
+    assert places(pid) == (online, online)
+    config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    assert domain.vcpuPinInfo(config) == [everywhere]
+    assert domain.emulatorPinInfo(config) == everywhere
+    again = agent.cli("release", "--pins", "-f", "json")
+    assert [row["kind"] for row in json.loads(again.stdout)] == ["provider", "provider"]

@@ -1,0 +1,79 @@
+"""``compute-agent release``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from dataclasses import asdict
+from typing import Any
+
+from compute_agent.cmd.base import Lister
+from compute_agent.daemon import release
+from compute_agent.daemon.protocol import DaemonUnreachableError
+from compute_agent.daemon.release import Orders
+from compute_agent.daemon.retirement import open_release
+from compute_agent.daemon.state_folder import make_state_folder
+
+_COLUMNS = ("kind", "name", "detail", "outcome")
+
+PATIENCE = 30.0
+"""Seconds that a running agent has to end."""
+
+
+class Release(Lister):
+    """Leave this host: end the agent for good, and give back CPU quotas, cache ways, bandwidth and the
+    scheduling switch; lists what was given back and what stays. Guests run on. What broke off is finished by
+    doing it again. 1 if anything could not be given back.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--pins",
+            action="store_true",
+            help="also let guests run on all CPUs with memory of all NUMA nodes, and take away weights",
+        )
+        parser.add_argument(
+            "--provider",
+            action="store_true",
+            help="also delete the host's resource providers in Placement, if nobody holds anything of them",
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="only list what there is; a running agent goes on"
+        )
+        parser.add_argument("--undo", action="store_true", help="let an agent work on this host again")
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """1 if anything that was ordered could not be done."""
+        self._failed = False
+        return super().run(parsed_args) or int(self._failed)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """End the daemon, and give back what it has set; or just look."""
+        conf = self.load_conf()
+        folder = make_state_folder(conf)
+        if parsed_args.undo:
+            release.unmark(folder)
+            return _COLUMNS, []
+        wanted = {"pins": parsed_args.pins, "provider": parsed_args.provider}
+        if parsed_args.dry_run:
+            return self._table(self._survey(conf, wanted))
+        release.mark(folder)
+        with contextlib.suppress(DaemonUnreachableError):
+            self.ask("release.retire")
+        with open_release(conf, Orders(**wanted), PATIENCE) as found:
+            return self._table([asdict(row) for row in found.carry_out()])
+
+    def _survey(self, conf: Any, wanted: dict[str, bool]) -> list[dict[str, Any]]:
+        try:
+            rows: list[dict[str, Any]] = self.ask("release.survey", wanted)
+        except DaemonUnreachableError:
+            with open_release(conf, Orders(**wanted), 0.0) as found:
+                rows = [asdict(row) for row in found.survey()]
+        return rows
+
+    def _table(self, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
+        self._failed = any(row["outcome"].startswith("failed") for row in rows)
+        return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]

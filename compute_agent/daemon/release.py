@@ -1,0 +1,311 @@
+"""Leaving a host: what the agent has set is given back, and what remains is told.
+
+What there is to give back is found, never remembered, so that whatever breaks off in the middle is finished
+by doing all of it again: what is done is not found any more. A mark in the state folder, made before anything
+is given back, keeps agents from taking it all anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from compute_agent.daemon.reporting import allocations_by_consumer
+from compute_agent.drivers.base import CpuLimits, CpuSettings, Driver, DriverError, Guest, GuestGoneError
+from compute_agent.files import remove_durably, write_durably
+from compute_agent.host import cpuset
+from compute_agent.naming import called
+from compute_agent.pipeline.state import StateFile
+from compute_agent.qos.state import QosState
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import NotFoundError, PlacementError
+from compute_agent.report.plan import Ownership, ReportedProvider
+from compute_agent.report.reporter import Reporter
+from compute_agent.report.scheduling import MARKS, Cause, Maintenance, told
+from compute_agent.resctrl import apply
+from compute_agent.resctrl.control import Control
+from compute_agent.resctrl.monitor import monitoring_group
+from compute_agent.resctrl.plan import make_plan
+from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups
+from compute_agent.resctrl.rules import resolve
+from compute_agent.resctrl.schemata import BadSchemataError
+
+LOG = logging.getLogger(__name__)
+
+MARK_FILE = "released"
+
+_DEFAULT_WEIGHT = 100
+
+DONE, WOULD, STAYS = "given back", "would be given back", "stays"
+
+
+class ReleasedError(Exception):
+    """This host was released: no agent works here until somebody says otherwise."""
+
+
+def mark(folder: Path) -> None:
+    """Keep agents from working on this state folder from now on; durable. Raises OSError."""
+    since = datetime.now(UTC).isoformat("T", "seconds")
+    write_durably(folder / MARK_FILE, f"{json.dumps({'since': since})}\n".encode())
+
+
+def unmark(folder: Path) -> None:
+    """Let agents work here again. Raises OSError."""
+    remove_durably(folder / MARK_FILE)
+
+
+def refuse_if_released(folder: Path) -> None:
+    """Raises ReleasedError if the host was released."""
+    if os.path.lexists(folder / MARK_FILE):
+        raise ReleasedError(
+            f"this host was released, or is being ({folder / MARK_FILE}): compute-agent release finishes it,"
+            " compute-agent release --undo lets an agent work here again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What to give back beside limits, ways and the scheduling switch: ``pins`` (with memory binding and
+    weights), and the ``provider`` tree in Placement.
+    """
+
+    pins: bool = False
+    provider: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that the agent has set: its kind, whose it is, how it is, and what came of it."""
+
+    kind: str
+    name: str
+    detail: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that there is now; ``give_back`` None: it stays, for a ``reason``."""
+
+    kind: str
+    name: str
+    detail: str
+    give_back: Callable[[], object] | None = None
+    reason: str = STAYS
+
+    def row(self, outcome: str) -> Row:
+        """The item with what came of it."""
+        return Row(self.kind, self.name, self.detail, outcome)
+
+
+class Release:
+    """What one host has, and how it is given back. Nothing else may act on the host meanwhile."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        control: Control | None,
+        client: PlacementClient,
+        state: StateFile,
+        root_uuid: str,
+        online: frozenset[int],
+        orders: Orders,
+    ) -> None:
+        """``control`` None: there is no resctrl that the agent could have changed. ``online`` are the CPUs
+        that a guest without pins may use.
+        """
+        self._driver = driver
+        self._control = control
+        self._client = client
+        self._state = state
+        self._root_uuid = root_uuid
+        self._online = online
+        self._orders = orders
+
+    def survey(self) -> list[Row]:
+        """What there is, and what would become of it."""
+        return [item.row(item.reason if item.give_back is None else WOULD) for item in self._items()]
+
+    def carry_out(self) -> list[Row]:
+        """Give back what is ordered, each thing for itself, and look what is left at the end."""
+        rows = []
+        for item in self._items():
+            if item.give_back is None:
+                continue
+            try:
+                item.give_back()
+            except GuestGoneError:
+                continue
+            except (DriverError, PlacementError, BadSchemataError, OSError) as error:
+                LOG.error("%s of %s cannot be given back: %s", item.kind, item.name, error)
+                rows.append(item.row(f"failed: {error}"))
+            else:
+                LOG.info("%s of %s given back: %s", item.kind, item.name, item.detail)
+                rows.append(item.row(DONE))
+        failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}
+        for item in self._items():
+            if (item.kind, item.name) not in failed:
+                rows.append(item.row(item.reason if item.give_back is None else "failed: it is there again"))
+        return rows
+
+    # What there is, in the order in which it is given back
+
+    def _items(self) -> Iterator[Item]:
+        guests: Sequence[Guest] = ()
+        try:
+            guests = self._driver.guests()
+        except DriverError as error:
+            yield Item("guests", self._driver.name, "", None, f"failed: {error}")
+        for guest in guests:
+            yield from self._of_guest(guest)
+        if self._control is not None:
+            try:
+                yield from self._of_resctrl(self._control)
+            except (BadSchemataError, OSError) as error:
+                yield Item("cache and bandwidth", "resctrl", "", None, f"failed: {error}")
+        try:
+            yield from self._of_placement()
+        except PlacementError as error:
+            yield Item("placement", self._root_uuid, "", None, f"failed: {error}")
+
+    def _of_guest(self, guest: Guest) -> Iterator[Item]:
+        driver, unlimited = self._driver, CpuLimits()
+        try:
+            has = driver.cpu_limits(guest, unlimited)
+            if has is not None and has.quota is not None:
+                give_back = _bound(driver.apply_cpu_limits, guest, unlimited)
+                yield Item("quota", str(guest), f"{has.quota:g} cores", give_back)
+            if detail := self._pins(guest):
+                if self._orders.pins:
+                    yield Item("pins", str(guest), detail, _bound(self._unpin, guest))
+                else:
+                    yield Item("pins", str(guest), detail, None, f"{STAYS}: --pins gives it back")
+        except GuestGoneError:
+            return
+        except DriverError as error:
+            yield Item("quota", str(guest), "", None, f"failed: {error}")
+
+    def _pins(self, guest: Guest) -> str:
+        """What binds a guest, in words; empty if nothing does."""
+        parts = []
+        if self._driver.cpu_affinity(guest, self._anywhere(guest)):
+            parts.append(f"CPUs {cpuset.format(self._driver.observed_cpus(guest))}")
+        if (nodes := self._driver.memory_nodes(guest, frozenset())) is not None:
+            parts.append(f"memory of NUMA nodes {cpuset.format(nodes)}")
+        has = self._driver.cpu_limits(guest, CpuLimits(_DEFAULT_WEIGHT))
+        if has is not None and has.weight not in (None, _DEFAULT_WEIGHT):
+            parts.append(f"weight {has.weight}")
+        return ", ".join(parts)
+
+    def _unpin(self, guest: Guest) -> None:
+        self._driver.apply_cpu_settings(guest, self._anywhere(guest))
+        self._driver.bind_memory(guest, frozenset())
+        self._driver.apply_cpu_limits(guest, CpuLimits(_DEFAULT_WEIGHT))
+
+    def _anywhere(self, guest: Guest) -> CpuSettings:
+        return CpuSettings((self._online,) * guest.settings.vcpus, self._online)
+
+    def _of_resctrl(self, control: Control) -> Iterator[Item]:
+        present = read_groups(control.files)
+        for name in present.default.monitoring_groups:
+            if control.is_ours(name):
+                path = monitoring_group(DEFAULT_GROUP, name)
+                yield Item("monitoring", name, "", _bound(apply.remove_group, control.files, path))
+        host = control.host(present)
+        # As for a host that has neither guests nor classes: the default group gets all that is not others'.
+        steps = make_plan(host, present, resolve(host, {}, (), present)).steps
+        if steps:
+            groups = sorted(name for name in present.groups if control.is_ours(name))
+            yield Item(
+                "cache and bandwidth",
+                ", ".join(groups) or "default group",
+                f"{len(steps)} changes of resctrl groups",
+                _bound(apply.carry_out, control.files, steps, control.engine),
+            )
+
+    def _of_placement(self) -> Iterator[Item]:
+        reporter = Reporter(self._client, {}, lambda owned: None)
+        reported = reporter.reported(self._root_uuid)
+        root = reported.get(self._root_uuid)
+        said, state = self._state.state.maintenance, self._state.state.qos
+        marked = root is not None and bool(root.traits & MARKS)
+        if (
+            marked
+            or state != QosState(scheduling_off=state.scheduling_off)
+            or (said is not None and said.off)
+        ):
+            name = self._root_uuid if root is None else called(root.name, root.uuid)
+            detail = (
+                "limits and switch in the state file" if root is None else f"new guests {told(root.traits)}"
+            )
+            yield Item("scheduling", name, detail, _bound(self._let_in, reporter))
+        yield from self._of_providers(reported)
+
+    def _let_in(self, reporter: Reporter) -> None:
+        """The state first: an agent that worked here again would go by it."""
+        self._state.keep_qos(QosState(scheduling_off=False))
+        self._state.keep_maintenance(Maintenance(False))
+        reporter.switch_scheduling(self._root_uuid, dict.fromkeys(Cause, False))
+
+    def _of_providers(self, reported: dict[str, ReportedProvider]) -> Iterator[Item]:
+        held = allocations_by_consumer(self._client, reported)
+        reasons = blocked(reported, self._state.state.owned, self._root_uuid)
+        for uuid in children_first(reported):
+            provider = reported[uuid]
+            name, detail = called(provider.name, uuid), ", ".join(sorted(provider.inventories))
+            if not self._orders.provider:
+                yield Item("provider", name, detail, None, f"{STAYS}: --provider gives it back")
+            elif held:
+                names = ", ".join(sorted(held)[:3]) + (", ..." if len(held) > 3 else "")
+                yield Item(
+                    "provider", name, detail, None, f"failed: {len(held)} consumers hold something: {names}"
+                )
+            elif uuid in reasons:
+                yield Item("provider", name, detail, None, f"failed: {reasons[uuid]}")
+            else:
+                yield Item("provider", name, detail, _bound(self._delete, uuid))
+
+    def _delete(self, uuid: str) -> None:
+        with contextlib.suppress(NotFoundError):  # somebody else was faster
+            self._client.delete_provider(uuid)
+        owned = self._state.state.owned
+        self._state.keep_owned({key: one for key, one in owned.items() if key != uuid})
+
+
+def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
+    """Providers in an order in which they can be deleted."""
+
+    def depth(uuid: str) -> int:
+        parent = reported[uuid].parent
+        return 0 if parent is None or parent not in reported else 1 + depth(parent)
+
+    return sorted(reported, key=lambda uuid: (-depth(uuid), reported[uuid].name))
+
+
+def blocked(reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str) -> dict[str, str]:
+    """The providers that cannot be deleted, and why: those of others, with what is above them, and those on
+    which others have inventories.
+    """
+    reasons: dict[str, str] = {}
+    for uuid in children_first(reported):
+        provider = reported[uuid]
+        ours = owned.get(uuid)
+        foreign = provider.inventories.keys() - (frozenset() if ours is None else ours.classes)
+        below = [child.name for child in reported.values() if child.parent == uuid and child.uuid in reasons]
+        if ours is None and uuid != root_uuid:
+            reasons[uuid] = "it is not the agent's, as far as its state file knows"
+        elif foreign:
+            reasons[uuid] = f"it has inventories that are not the agent's: {', '.join(sorted(foreign))}"
+        elif below:
+            reasons[uuid] = f"{', '.join(sorted(below))} below it stays"
+    return reasons
+
+
+def _bound(function: Callable[..., object], *arguments: object) -> Callable[[], object]:
+    return lambda: function(*arguments)

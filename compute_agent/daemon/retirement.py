@@ -1,0 +1,64 @@
+"""Releasing a host from outside of the daemon, which has to have ended: two must not act at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from oslo_config import cfg
+
+from compute_agent.daemon.cache_control import open_resctrl
+from compute_agent.daemon.host_driver import open_host_driver
+from compute_agent.daemon.release import Orders, Release
+from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
+from compute_agent.host.reader import read_topology
+from compute_agent.inventory import identity
+from compute_agent.locks import LockedError
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.state import StateFile, lock_folder
+from compute_agent.report.client import PlacementClient
+
+_POLL_SECONDS = 0.1
+
+
+@contextlib.contextmanager
+def open_release(conf: cfg.ConfigOpts, orders: Orders, patience: float) -> Iterator[Release]:
+    """The release of this host, as long as no agent works on its state folder; one that ends is waited for,
+    so many seconds.
+
+    Raises ConfigError, LockedError, IdentityError, DriverError, PlacementError, OSError.
+    """
+    folder = make_state_folder(conf)
+    lock = _wait_for_lock(folder, patience)
+    try:
+        state = StateFile(folder / STATE_FILE)
+        holder = f"compute-agent release, pid {os.getpid()}"
+        opened = open_host_driver(conf, state, folder / GUESTS_FOLDER, holder, Metrics())
+        try:
+            yield Release(
+                opened.driver,
+                open_resctrl(conf).control,
+                PlacementClient.from_conf(conf),
+                state,
+                identity.load_or_create(folder),
+                read_topology(Path(conf.host.root)).online,
+                orders,
+            )
+        finally:
+            opened.close()
+    finally:
+        os.close(lock)
+
+
+def _wait_for_lock(folder: Path, patience: float) -> int:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return lock_folder(folder)
+        except LockedError as error:
+            if time.monotonic() >= deadline:
+                raise LockedError(f"{error}: end it (systemctl stop compute-agent), and try again") from error
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,140 @@
+"""Leaving a host: what is given back, what stays, and that nobody takes it anew."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from compute_agent.cmd import release as command
+from compute_agent.drivers import procfs
+from tests.compute_agent.cmd.agents import SECONDS, allowed_cpus
+
+DISABLED = "COMPUTE_STATUS_DISABLED"
+
+
+def release(agent, *arguments):
+    """Exit status, and what came of each thing by its kind."""
+    done = agent.cli("release", *arguments, "-f", "json")
+    assert done.stdout, done.stderr
+    outcomes = {}
+    for row in json.loads(done.stdout):
+        outcomes.setdefault(row["kind"], set()).add(row["outcome"])
+    return done.returncode, outcomes
+
+
+@pytest.fixture
+def guest(agent, claim, uid):
+    """A guest on a dedicated CPU."""
+    claim(uid, PCPU=1)
+    guest = agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "300")
+    assert allowed_cpus(guest["pid"]) == "0"
+    return guest
+
+
+def test_a_host_is_left_step_by_step(agent, guest, client, uid):
+    root = agent.status()["provider_uuid"]
+    agent.ask("host", "disable", "--reason", "it leaves")
+    assert DISABLED in client.traits(root)[0]
+    status, outcomes = release(agent)
+    assert (status, agent.process.wait(SECONDS)) == (0, 0)
+    assert outcomes == {
+        "scheduling": {"given back"},
+        "pins": {"stays: --pins gives it back"},
+        "provider": {"stays: --provider gives it back"},
+    }
+    assert DISABLED not in client.traits(root)[0]
+    assert (procfs.identify(guest["pid"]) is not None, allowed_cpus(guest["pid"])) == (True, "0")
+
+    assert release(agent, "--pins")[1]["pins"] == {"given back"}
+    online = frozenset(os.sched_getaffinity(0))
+    assert {0, 1} <= procfs.affinity(guest["pid"]) >= online
+    assert "pins" not in release(agent)[1]
+
+    status, outcomes = release(agent, "--provider")
+    assert (status, outcomes) == (1, {"provider": {f"failed: 1 consumers hold something: {uid}"}})
+    assert len(client.providers_in_tree(root)) == 2
+    client._request("DELETE", f"/allocations/{uid}")
+    assert release(agent, "--provider") == (0, {"provider": {"given back"}})
+    assert client.providers_in_tree(root) == []
+    assert release(agent, "--provider", "--pins") == (0, {})
+
+
+def test_no_agent_works_on_a_host_that_was_released_until_it_is_told_to(agent, guest, uid):
+    assert release(agent, "--pins")[0] == 0
+    done = agent.run_in_vain()
+    assert done.returncode == 1
+    assert "The agent does not start: this host was released" in done.stderr
+    assert allowed_cpus(guest["pid"]) != "0"
+    assert agent.cli("release", "--undo").returncode == 0
+    agent.start()
+    agent.wait_for(lambda: allowed_cpus(guest["pid"]) == "0")
+    assert agent.status()["disabled"] is False
+
+
+def test_a_dry_run_changes_nothing_and_the_agent_goes_on(agent, guest, client, live_placement):
+    live_placement.writes()
+    status, outcomes = release(agent, "--dry-run", "--pins")
+    assert (status, outcomes["pins"]) == (0, {"would be given back"})
+    assert (agent.process.poll(), live_placement.writes()) == (None, [])
+    assert allowed_cpus(guest["pid"]) == "0"
+    agent.kill()
+    assert release(agent, "--dry-run", "--pins") == (status, outcomes)
+    agent.start()  # it was not marked either
+    assert agent.ask("guest", "show", "web-1")["kind"] == "dedicated"
+
+
+def test_what_broke_off_is_finished_by_doing_it_again(agent, guest, live_placement, client):
+    root = agent.status()["provider_uuid"]
+    agent.ask("host", "disable", "--reason", "it leaves")
+    live_placement.stop()
+    status, outcomes = release(agent, "--pins")
+    assert (status, outcomes["pins"]) == (1, {"given back"})
+    (reason,) = outcomes["placement"]
+    assert reason.startswith("failed: GET ")
+    live_placement.start()
+    assert release(agent, "--pins") == (
+        0,
+        {"scheduling": {"given back"}, "provider": {"stays: --provider gives it back"}},
+    )
+    assert DISABLED not in client.traits(root)[0]
+
+
+def test_an_agent_that_was_killed_is_not_needed(agent, guest):
+    agent.kill()
+    status, outcomes = release(agent, "--pins")
+    assert (status, outcomes["pins"]) == (0, {"given back"})
+
+
+def test_providers_that_others_use_stay(agent, numa_node, client):
+    root = agent.status()["provider_uuid"]
+    inventories, generation = client.inventories(numa_node)
+    client.create_resource_class("CUSTOM_THEIRS")
+    theirs = {
+        "total": 1,
+        "reserved": 0,
+        "min_unit": 1,
+        "max_unit": 1,
+        "step_size": 1,
+        "allocation_ratio": 1.0,
+    }
+    client.set_inventories(numa_node, {**inventories, "CUSTOM_THEIRS": theirs}, generation)
+    status, outcomes = release(agent, "--provider")
+    assert status == 1
+    assert outcomes["provider"] == {
+        "failed: it has inventories that are not the agent's: CUSTOM_THEIRS",
+        "failed: testhost_NUMA_0 below it stays",
+    }
+    assert {provider.uuid for provider in client.providers_in_tree(root)} == {root, numa_node}
+
+
+def test_an_agent_that_does_not_end_is_told_of(agent, guest, monkeypatch):
+    monkeypatch.setattr(command, "PATIENCE", 0.3)
+    monkeypatch.setattr(command.Release, "ask", lambda self, method, params=None: {})
+    done = agent.cli("release")
+    assert done.returncode == 1
+    assert f"another agent (pid {agent.process.pid})" in done.stderr
+    assert "systemctl stop compute-agent" in done.stderr
+    agent.process.send_signal(signal.SIGTERM)
+    agent.process.wait(SECONDS)
+    assert release(agent)[0] == 0

@@ -1,0 +1,136 @@
+"""What is given back when a host is left: quotas, pins, memory, weights, cache ways; each for itself."""
+
+import pytest
+
+from compute_agent.daemon.release import Orders, Release, blocked, children_first
+from compute_agent.drivers.base import CpuLimits, CpuSettings, DriverError, GuestSettings
+from compute_agent.inventory.tree import Inventory
+from compute_agent.pipeline.state import StateFile
+from compute_agent.qos.snapshot import Knob
+from compute_agent.qos.state import QosState, Throttled
+from compute_agent.report.plan import Owned, ReportedProvider
+from compute_agent.resctrl.monitor import make_monitoring_group
+from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_schemata
+from tests.compute_agent.controllers.test_resctrl import Rig, Threads
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.resctrl import fake
+
+ONLINE = frozenset(range(4))
+ROOT = "11111111-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+def state(tmp_path):
+    return StateFile(tmp_path / "state.json")
+
+
+@pytest.fixture
+def driver():
+    """Two guests, pinned, with weights and memory of a node; one has a quota."""
+    driver = FakeDriver(ONLINE)
+    for name in ("a", "b"):
+        guest = driver.create(name, name, GuestSettings(), ("x",))
+        driver.apply_cpu_settings(guest, CpuSettings((frozenset({1}),), frozenset({1})))
+        driver.bind_memory(guest, frozenset({0}))
+        driver.apply_cpu_limits(guest, CpuLimits(300, 0.5 if name == "a" else None))
+    return driver
+
+
+@pytest.fixture
+def release(driver, client, state):
+    """Releases the host: outcomes by kind and name."""
+
+    def release(pins=False, control=None):
+        made = Release(driver, control, client, state, ROOT, ONLINE, Orders(pins=pins))
+        return {(row.kind, row.name): row.outcome for row in made.carry_out()}
+
+    return release
+
+
+STAYS = "stays: --pins gives it back"
+
+
+def test_quotas_are_given_back_and_pins_stay(release, driver):
+    assert release() == {("quota", "a"): "given back", ("pins", "a"): STAYS, ("pins", "b"): STAYS}
+    assert driver.limits == {"a": CpuLimits(300), "b": CpuLimits(300)}
+    assert all(has == {1} for threads in driver.affinities.values() for has in threads.values())
+    assert release() == {("pins", "a"): STAYS, ("pins", "b"): STAYS}
+
+
+def test_pins_are_given_back_with_memory_and_weights(release, driver):
+    assert release(pins=True) == dict.fromkeys([("quota", "a"), ("pins", "a"), ("pins", "b")], "given back")
+    assert driver.limits == {"a": CpuLimits(100), "b": CpuLimits(100)}
+    assert driver.nodes == {"a": frozenset(), "b": frozenset()}
+    assert all(has == ONLINE for threads in driver.affinities.values() for has in threads.values())
+    assert release(pins=True) == {}
+
+
+def test_what_fails_is_told_and_does_not_keep_the_rest(release, driver):
+    driver.broken = DriverError("the kernel does not take it")
+    failed = "failed: the kernel does not take it"
+    assert release(pins=True) == {
+        ("quota", "a"): "given back",
+        ("pins", "a"): failed,
+        ("pins", "b"): failed,
+    }
+    driver.broken = None
+    assert release(pins=True) == {("pins", "a"): "given back", ("pins", "b"): "given back"}
+
+
+def test_an_agent_that_works_here_again_throttles_nobody_for_the_sake_of_the_past(release, state):
+    state.keep_qos(QosState((Throttled("a", Knob("cpu_quota"), 0.5),), scheduling_off=True))
+    assert release()["scheduling", ROOT] == "given back"
+    assert StateFile(state.path).state.qos == QosState(scheduling_off=False)
+
+
+def test_cache_ways_and_bandwidth_go_back_to_the_default_group_and_groups_of_others_stay(
+    release, tmp_path, driver
+):
+    files = fake.FakeResctrl.of(fake.INTEL, tmp_path / "resctrl")
+    before = read_schemata(files, DEFAULT_GROUP)
+    threads = Threads(4)
+    try:
+        rig = Rig(files, fake.INTEL, threads.ids)
+        files.make("theirs")
+        rig.guest("a", {"l3-1": {"LLC": 4, "MBA": 30}})
+        rig.work()
+        control = rig.controller.control
+        make_monitoring_group(files, DEFAULT_GROUP, "compute-agent.mon.b")
+        assert read_schemata(files, DEFAULT_GROUP) != before
+        outcomes = release(control=control)
+        assert {
+            kind: outcome for (kind, _), outcome in outcomes.items() if kind not in ("pins", "quota")
+        } == {
+            "cache and bandwidth": "given back",
+            "monitoring": "given back",
+        }
+        present = read_groups(files)
+        assert (set(present.groups), present.default.monitoring_groups) == ({"", "theirs"}, ())
+        assert read_schemata(files, DEFAULT_GROUP) == before
+        assert {kind for kind, _ in release(control=control)} == {"pins"}
+    finally:
+        threads.close()
+
+
+def provider(name, parent, *classes):
+    return ReportedProvider(name, name, parent, 1, {one: Inventory(1) for one in classes})
+
+
+def test_providers_are_deleted_from_below_and_those_with_something_of_others_stay():
+    reported = {
+        "r": provider("r", None, "DISK_GB"),
+        "n0": provider("n0", "r", "PCPU"),
+        "n1": provider("n1", "r", "PCPU", "CUSTOM_GPU"),
+        "l0": provider("l0", "n0", "LLC"),
+        "x": provider("x", "n0"),
+    }
+    assert children_first(reported) == ["l0", "x", "n0", "n1", "r"]
+    owned = {uuid: Owned(frozenset({"DISK_GB", "PCPU", "LLC"})) for uuid in ("r", "n0", "n1", "l0")}
+    assert blocked(reported, owned, "r") == {
+        "x": "it is not the agent's, as far as its state file knows",
+        "n0": "x below it stays",
+        "n1": "it has inventories that are not the agent's: CUSTOM_GPU",
+        "r": "n0, n1 below it stays",
+    }
+    del reported["x"], reported["n1"]
+    assert blocked(reported, owned, "r") == {}
