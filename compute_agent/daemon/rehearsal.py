@@ -79,7 +79,7 @@ def rehearse(conf: cfg.ConfigOpts) -> list[Intention]:
         pipeline = Pipeline(
             world, cast(Driver, _Seen(driver)), onlookers, lambda guests, unclaimed: None, Metrics()
         )
-        pipeline.start(saved.guests)
+        pipeline.start(saved.guests, unclaimed=saved.unclaimed)
         try:
             reporter = Reporter(client, saved.owned, lambda owned: None)
             found = list(_in_placement(client, reporter, driver, pipeline, folder if uuid is None else None))

@@ -97,6 +97,9 @@ class Placer:
         that are held, and come back to others. Nobody who has a place gets other dedicated CPUs by that.
         """
         if not self.world.places:
+            self._settled = None
+            for entry in self._cache:
+                entry.stray = ""
             return
         for _ in range(len(self._cache) + 1):  # whoever finds a place may give another one back
             present = self.world, self._cache.holdings()

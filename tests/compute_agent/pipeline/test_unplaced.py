@@ -269,6 +269,11 @@ class TestSetsThatMovedUnderAGuest:
         rig.run("c", (1, 1, 0))
         assert (rig.observed("a"), rig.observed("c")) == ({0, 3, 4, 7}, {6})
 
+    def test_under_policy_none_nobody_is_said_to_hold_anything(self, rig):
+        self.moved(rig)
+        rig.handle(WorldChanged(replace(SWAPPED, policy=POLICIES["none"])))
+        assert (shown(rig, "a").stray, shown(rig, "a").assignment, rig.observed("a")) == ("", None, {1, 2})
+
     def test_it_moves_for_another_allocation(self, rig):
         self.moved(rig)
         rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 2}}}, 2.0))
