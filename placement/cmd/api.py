@@ -13,6 +13,7 @@ from oslo_log import log
 from placement.api.pipeline import build_application
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
+from placement.server.worker import GatheringWorker
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -32,7 +33,8 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
 
 # As much as Apache httpd takes by default; lists of aggregates and traits in queries get long.
 _LONGEST_REQUEST_LINE: Final = 8190
-_SECONDS_OF_KEEPALIVE: Final = 75
+_SECONDS_TO_STOP: Final = 15
+_UMASK: Final = 0o117  # a socket in the file system is for the owner and the group
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -65,8 +67,10 @@ class Server(BaseApplication):  # type: ignore[misc]
             "bind": self._conf.bind,
             "workers": self._conf.workers,
             "threads": self._conf.threads,
-            "worker_class": "gthread",  # even with one thread: the plain worker knows no keep-alive
-            "keepalive": _SECONDS_OF_KEEPALIVE,
+            "worker_class": GatheringWorker,
+            "graceful_timeout": _SECONDS_TO_STOP,
+            "forwarder_headers": "",  # no client says where the service is mounted (SCRIPT_NAME)
+            "umask": _UMASK,
             "limit_request_line": _LONGEST_REQUEST_LINE,
             "logger_class": _Logger,
             "proc_name": "placement-api",

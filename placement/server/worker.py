@@ -1,0 +1,231 @@
+"""The worker processes of ``placement-api``: a gunicorn worker that clients cannot keep busy by being slow.
+
+One loop reads from all connections and writes to them, without waiting for any. A thread gets a
+request when all of it is there, and leaves the answer to the loop where the client does not take it
+at once. So connections that are silent, idle, or send and read byte by byte cost no thread, and each
+has a deadline.
+"""
+
+import io
+import os
+import queue
+import resource
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from gunicorn import util
+from gunicorn.http import wsgi
+from gunicorn.workers.base import Worker
+
+from placement.api.call import ABANDONED
+from placement.server.connection import Connection, TooLarge
+
+_MOST_HELD: Final = 256 * 1024 * 1024  # bytes of all clients together
+_RESERVED_FILES: Final = 256  # for databases, logs and the like
+_SECONDS_OF_PATIENCE: Final = 2.0  # with a search, when the service is to stop
+_TICK: Final = 1.0
+
+
+class GatheringWorker(Worker):  # type: ignore[misc]
+    """What gunicorn runs in each worker process."""
+
+    alive: bool
+
+    def init_process(self) -> None:
+        """Called by gunicorn after the fork."""
+        self._loop = select.epoll()
+        self._connections: dict[int, Connection] = {}
+        self._busy: set[int] = set()
+        self._returned: deque[Connection] = deque()
+        self._ready: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stop_began = 0.0
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
+        super().init_process()
+
+    def run(self) -> None:
+        """Called by gunicorn: serve until told to stop."""
+        listeners = {each.fileno(): each for each in self.sockets}
+        for each in self.sockets:
+            each.setblocking(False)
+        for number in (*listeners, self._wake, self.PIPE[0]):
+            self._loop.register(number, select.EPOLLIN)
+        for _ in range(self.cfg.threads):
+            threading.Thread(target=self._answer_all, daemon=True).start()
+        next_tick = 0.0
+        while self.alive or self._stopping(listeners):
+            for number, _ in self._loop.poll(_TICK if self.alive else 0.1):
+                if number in listeners:
+                    self._accept(listeners[number])
+                elif number == self._wake:
+                    os.eventfd_read(self._wake)
+                elif number == self.PIPE[0]:
+                    os.read(number, 4096)
+                elif number in self._connections:
+                    self._go_on(self._connections[number])
+            while self._returned:
+                self._take_back(self._returned.popleft())
+            if time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + _TICK
+                self.notify()
+                self._close_expired()
+                if self.ppid != os.getppid():
+                    self.log.info("Parent changed, shutting down: %s", self)
+                    self.alive = False
+
+    def _stopping(self, listeners: dict[int, Any]) -> bool:
+        """Stop listening; whether requests are still in hand, and there is time for them."""
+        if not self._stop_began:
+            self._stop_began = time.monotonic()
+            for number in listeners:
+                self._loop.unregister(number)
+            for each in self.sockets:
+                each.close()
+            listeners.clear()
+        for each in [
+            each for each in self._connections.values() if each.idle and each.fileno() not in self._busy
+        ]:
+            self._close(each)
+        return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
+
+    def _accept(self, listener: Any) -> None:
+        try:
+            sock, peer = listener.accept()
+        except OSError:  # another worker was faster, or the client has gone again
+            return
+        if len(self._connections) >= self._most:
+            waiting = [each for number, each in self._connections.items() if number not in self._busy]
+            if not waiting:
+                sock.close()
+                return
+            self._close(min(waiting, key=lambda each: each.deadline))
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(self.cfg, sock, peer, listener.getsockname())
+        self._connections[sock.fileno()] = connection
+        self._loop.register(sock.fileno(), select.EPOLLIN)
+        self._go_on(connection)
+
+    def _go_on(self, connection: Connection) -> None:
+        """Send what is left, else read, and have a request answered that is complete."""
+        try:
+            if not connection.flush():
+                self._watch(connection, select.EPOLLOUT)
+                return
+            if connection.closing or not connection.receive():
+                self._close(connection)
+                return
+            self._dispatch(connection)
+        except OSError:
+            self._close(connection)
+
+    def _dispatch(self, connection: Connection) -> None:
+        try:
+            if connection.complete():
+                self._busy.add(connection.fileno())
+                self._watch(connection, 0)
+                self._ready.put(connection)
+                return
+            if sum(each.held for each in self._connections.values()) > _MOST_HELD:
+                raise TooLarge(503, "Service Unavailable")
+            self._watch(connection, select.EPOLLIN)
+            return
+        except TooLarge as error:
+            util.write_error(connection, *error.args, "")
+        except OSError:
+            raise
+        except Exception as error:  # no HTTP: gunicorn knows what to answer
+            self.handle_error(None, connection, connection.peer or ("", -1), error)
+        connection.answered(close=True)
+        self._take_back(connection)
+
+    def _take_back(self, connection: Connection) -> None:
+        """Go on with a connection whose request is answered."""
+        self._busy.discard(connection.fileno())
+        try:
+            if not connection.flush():
+                self._watch(connection, select.EPOLLOUT)
+            elif connection.closing or not self.alive:
+                self._close(connection)
+            else:
+                self._dispatch(connection)
+        except OSError:
+            self._close(connection)
+
+    def _watch(self, connection: Connection, events: int) -> None:
+        self._loop.modify(connection.fileno(), events)
+
+    def _close(self, connection: Connection) -> None:
+        number = connection.fileno()
+        if self._connections.pop(number, None) is not None:
+            self._loop.unregister(number)
+            connection.close()
+
+    def _close_expired(self) -> None:
+        now = time.monotonic()
+        for number, connection in list(self._connections.items()):
+            if connection.deadline < now and number not in self._busy:
+                self._close(connection)
+
+    def _answer_all(self) -> None:
+        """What each thread does."""
+        while True:
+            connection = self._ready.get()
+            close = True
+            try:
+                close = self._answer(connection)
+            except Exception as error:  # whatever goes wrong is answered and logged
+                with suppress(OSError):
+                    self.handle_error(connection.request, connection, connection.peer or ("", -1), error)
+            connection.answered(close=close)
+            self._returned.append(connection)
+            os.eventfd_write(self._wake, 1)
+
+    def _answer(self, connection: Connection) -> bool:
+        """Have the application answer; whether the connection ends then."""
+        request = connection.request
+        try:
+            content = request.body.read()
+        except Exception as error:  # of several kinds: chunks that are none, or end too early
+            self.log.warning("Invalid body from %s: %r", connection.peer, error)
+            util.write_error(connection, 400, "Bad Request", "The body is not what its headers say.")
+            return True
+        response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)
+        environ["wsgi.input"] = io.BytesIO(content)
+        environ["wsgi.multithread"] = True
+        environ[ABANDONED] = self._abandoned(connection)
+        if not self.alive:
+            response.force_close()
+        body = self.wsgi(environ, response.start_response)
+        try:
+            for item in body:
+                response.write(item)
+            response.close()
+        finally:
+            if hasattr(body, "close"):
+                body.close()
+        with suppress(OSError):
+            connection.flush()
+        return bool(response.should_close())
+
+    def _abandoned(self, connection: Connection) -> Callable[[], str | None]:
+        """What tells a long search why nobody needs its answer any more."""
+        poll = select.poll()
+        poll.register(connection.sock, select.POLLRDHUP)
+
+        def abandoned() -> str | None:
+            if poll.poll(0):
+                return "The client has closed the connection."
+            if self._stop_began and time.monotonic() - self._stop_began > _SECONDS_OF_PATIENCE:
+                return "The service is stopping. Please try again."
+            return None
+
+        return abandoned

@@ -1,0 +1,181 @@
+"""The bundled server, with clients that are slow, hostile or gone."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import requests
+
+from placement.db import migration
+from tests.placement.candidates import packing
+from tests.placement.serving import HEADERS, Service, service
+from tests.placement.workers.test_long_searches import HARD, call, create
+
+pytestmark = pytest.mark.slow
+
+TOKEN = b"X-Auth-Token: admin\r\nOpenStack-API-Version: placement 1.39\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Service]:
+    """One worker, in which a search may take very long."""
+    url = f"sqlite:///{tmp_path}/placement.sqlite"
+    migration.upgrade(url)
+    with service(url, tmp_path, workers=1, api_options="candidates_deadline = 600") as started:
+        yield started
+
+
+def connect(service: Service, data: bytes = b"") -> socket.socket:
+    address = urlsplit(service.base)
+    made = socket.create_connection((address.hostname, address.port), timeout=60)
+    made.sendall(data)
+    return made
+
+
+def exchange(service: Service, data: bytes) -> bytes:
+    """The first part of the answer to these bytes."""
+    with connect(service, data) as made:
+        return made.recv(65536)
+
+
+def make_hard(service: Service) -> None:
+    """A host for the hard question."""
+    for name in packing.CLASSES:
+        call(service, "PUT", f"/resource_classes/{name}")
+    root = create(service, "host")
+    for number, size in enumerate(packing.sizes()):
+        device = create(service, f"device{number}", root)
+        inventories = {name: {"total": total} for name, total in size.items()}
+        body = {"resource_provider_generation": 0, "inventories": inventories}
+        call(service, "PUT", f"/resource_providers/{device}/inventories", body)
+
+
+def log_says(folder: Path, words: str) -> bool:
+    """Whether the log of the service says so within a minute."""
+    deadline = time.monotonic() + 60
+    while words not in (folder / "service.log").read_text():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_slow_clients_keep_nobody_from_being_answered(running: Service) -> None:
+    body = b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n" + TOKEN + b"\r\n{"
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(connect(running))
+        dripping = [
+            stack.enter_context(connect(running, b"GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ")) for _ in range(64)
+        ]
+        dripping += [stack.enter_context(connect(running, body)) for _ in range(32)]
+        for number in range(20):
+            for each in dripping:
+                each.sendall(b"a")
+            uuid = create(running, f"host{number}")
+            assert call(running, "GET", f"/resource_providers/{uuid}")["name"] == f"host{number}"
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered(running: Service) -> None:
+    body = b'{"name": "slow"}'
+    request = b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nConnection: close\r\n" + TOKEN
+    for framing in (
+        b"Content-Length: %d\r\n\r\n%b" % (len(body), body),
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n"
+        % (body[:4], len(body) - 4, body[4:].replace(b"slow", b"more")),
+    ):
+        with connect(running) as made:
+            for byte in request + framing:
+                made.sendall(bytes([byte]))
+            assert made.recv(65536).startswith(b"HTTP/1.1 200 ")
+    names = {each["name"] for each in call(running, "GET", "/resource_providers")["resource_providers"]}
+    assert names == {"slow", "more"}
+
+
+def test_several_requests_may_come_at_once(running: Service) -> None:
+    one = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    last = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    answer = b""
+    with connect(running, one + one + last) as made:
+        while data := made.recv(65536):
+            answer += data
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n%b\r\nzz\r\n", 400),
+        (
+            b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n%b\r\n2\r\n{}xx",
+            400,
+        ),
+        (b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n%b\r\n", 413),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n%bX: " + b"a" * 100_000, 431),
+        (b"nonsense\r\n%b\r\n", 400),
+    ],
+)
+def test_what_is_no_proper_request_is_refused(running: Service, data: bytes, status: int) -> None:
+    assert exchange(running, data % TOKEN).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_no_client_says_where_the_service_is_mounted(running: Service) -> None:
+    headers = {**HEADERS, "SCRIPT_NAME": "/elsewhere"}
+    body = {"name": "host"}
+    answer = requests.post(f"{running.base}/resource_providers", headers=headers, json=body, timeout=60)
+    assert answer.status_code == 200
+    assert answer.json()["links"][0]["href"].startswith("/resource_providers/")
+
+
+def test_a_search_ends_when_its_client_leaves(running: Service, tmp_path: Path) -> None:
+    make_hard(running)
+    with connect(running, b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\n" % (HARD.encode(), TOKEN)):
+        time.sleep(1)
+    assert log_says(tmp_path, f'"GET {HARD[:30]}')
+    assert "status: 503" in next(
+        line for line in (tmp_path / "service.log").read_text().splitlines() if HARD[:30] in line
+    )
+
+
+def test_a_search_does_not_hold_up_the_end_of_the_service(running: Service) -> None:
+    make_hard(running)
+    master = psutil.Process(running.master)
+    with ThreadPoolExecutor(1) as others:
+        hard = others.submit(requests.get, running.base + HARD, headers=HEADERS, timeout=120)
+        time.sleep(1)
+        master.send_signal(signal.SIGTERM)
+        answer = hard.result()
+    assert answer.status_code == 503
+    assert "stopping" in answer.json()["errors"][0]["detail"]
+
+
+def test_a_socket_in_the_file_system_is_for_owner_and_group(tmp_path: Path) -> None:
+    config, path = tmp_path / "placement.conf", tmp_path / "socket"
+    config.write_text(f"[placement_database]\nconnection = sqlite:///{tmp_path}/placement.sqlite\n")
+    command = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config)]
+    process = subprocess.Popen([*command, "--bind", f"unix:{path}", "--workers", "1"], env={**os.environ})
+    try:
+        deadline = time.monotonic() + 60
+        while not path.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        with socket.socket(socket.AF_UNIX) as made:
+            made.settimeout(60)
+            made.connect(str(path))
+            made.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert made.recv(65536).startswith(b"HTTP/1.1 200 OK")
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
