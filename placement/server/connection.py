@@ -4,6 +4,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from gunicorn.http.body import ChunkedReader, LengthReader
@@ -157,7 +158,10 @@ class Connection:
         return True
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection. What the client has sent is taken first: else it may lose the answer."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+            self.sock.recv(_MOST_AT_ONCE)
         self.sock.close()
 
 
