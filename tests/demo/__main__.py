@@ -207,7 +207,7 @@ def leave_running(system: System) -> None:
         f"  {curl} {system.url}/resource_providers\n"
         f"  {curl} {system.url}/allocations/{consumer}\n"
         f"{openstack}"
-        f"\nend it:\n  {agent} guest stop {consumer}; kill {pids}; sleep 5; rm -r {system.folder}",
+        f"\nend it:\n  {agent} guest stop {consumer}; kill {pids}; sleep 5; rm -r {system.folder}\n",
     )
 
 
