@@ -61,7 +61,8 @@ COMPUTE_OPTS = [
     ),
     cfg.StrOpt(
         "resource_provider_name",
-        help="Name of the root provider; the host's fully qualified domain name by default.",
+        help="Name of the root provider; by default the one that it had last, and at first the host's fully"
+        " qualified domain name. Another value renames it.",
     ),
     cfg.IntOpt(
         "update_resources_interval",

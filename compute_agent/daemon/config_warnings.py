@@ -7,6 +7,7 @@ from oslo_config import cfg
 from compute_agent.conf import find_strays
 from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.daemon.means import powerless, unmeasured
+from compute_agent.inventory.options import name_warning
 from compute_agent.qos.reach import out_of_reach
 from compute_agent.qos.rules import Rules
 
@@ -17,7 +18,7 @@ def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl,
     ``rules`` are those of the watermarks (None: refused), ``resctrl`` is the mount of this host, ``driver``
     the name of that of the guests. Raises cfg.Error, OSError if a file went away meanwhile.
     """
-    found = find_strays(conf)
+    found = [*find_strays(conf), *filter(None, [name_warning(conf)])]
     if not conf.placement.auth_type and not conf.placement.auth_section:
         found.append(
             "[placement] auth_type is not set: the agent has no way to Placement, reports nothing and starts"

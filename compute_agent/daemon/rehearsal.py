@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast
-from urllib.parse import quote
 
 from oslo_config import cfg
 
@@ -197,11 +196,6 @@ class _Seen:
 
 class _Asking(PlacementClient):
     """A client that sends nothing but questions."""
-
-    def provider_named(self, name: str) -> str | None:
-        """The uuid of the provider of that name, if there is one. Raises PlacementError."""
-        answer = self._request("GET", f"/resource_providers?name={quote(name, safe='')}")
-        return next((str(each["uuid"]) for each in answer["resource_providers"]), None)
 
     def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
         if method != "GET":

@@ -40,10 +40,14 @@ def build_world(
     cpu_sets = resolve(options.cpu_options(conf), topology)
     for warning in cpu_sets.warnings:
         LOG.warning("%s", warning)
+    name = options.root_name(conf)
     if root_uuid is None:
         root_uuid = identity.load_or_create(Path(conf.state_path))
+        if conf.compute.resource_provider_name and (notice := options.name_warning(conf)):
+            LOG.warning("%s", notice)
+        identity.keep_name(Path(conf.state_path), name)
     platform = offered(control, parse_classes(conf).classes)
-    settings, name = options.settings(conf), options.root_name(conf)
+    settings = options.settings(conf)
 
     def tree_of(shape: str) -> ProviderTree:
         return derive(topology, cpu_sets, replace(settings, provider_tree=shape), root_uuid, name, platform)

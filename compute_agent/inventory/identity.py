@@ -1,4 +1,4 @@
-"""The uuid of the root provider, made once and kept for as long as the host lives."""
+"""The uuid of the root provider, made once and kept for as long as the host lives, and its name."""
 
 import fcntl
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 from compute_agent.files import open_own, read_own, secure_folder, write_durably
 
 FILE_NAME = "compute_id"
+NAME_FILE = "provider_name"
 
 
 class IdentityError(Exception):
@@ -45,6 +46,31 @@ def look_up(state_path: Path) -> str | None:
         return _read(state_path / FILE_NAME)
     except FileNotFoundError:
         return None
+
+
+def kept_name(state_path: Path) -> str:
+    """The name that the root provider had last; empty where none is kept. Raises IdentityError, OSError."""
+    path = state_path / NAME_FILE
+    try:
+        content = read_own(path)
+    except FileNotFoundError:
+        return ""
+    try:
+        name = content.decode().strip()
+    except ValueError:
+        name = ""
+    if not name or not name.isprintable():
+        raise IdentityError(
+            f"{path} holds {content[:60]!r} instead of the name of this host's provider: write that into it,"
+            " or set [compute] resource_provider_name and remove the file"
+        )
+    return name
+
+
+def keep_name(state_path: Path, name: str) -> None:
+    """Keep the name of the root provider. Raises IdentityError, OSError."""
+    if kept_name(state_path) != name:
+        write_durably(state_path / NAME_FILE, f"{name}\n".encode(), mode=0o644)
 
 
 def _read(path: Path) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from oslo_config import cfg
 
+from compute_agent.inventory import identity
 from compute_agent.inventory.cpu_sets import CpuOptions
 from compute_agent.inventory.derive import Settings
 
@@ -36,13 +37,42 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """Name of the root provider: the option's, else the host's fully qualified domain name, or its plain name
-    where resolving gives nothing better than `localhost`.
+    """Name of the root provider: the option's, else the one that it had last, else the host's name. Raises
+    IdentityError.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)
+    return _kept_name(conf) or host_name()
+
+
+def host_name() -> str:
+    """The host's fully qualified domain name, or its plain name where resolving gives nothing better than
+    `localhost`.
+    """
     name = socket.getfqdn()
     return socket.gethostname() if name.split(".")[0].startswith("localhost") else name
+
+
+def name_warning(conf: cfg.ConfigOpts) -> str:
+    """What an operator should know of the name; empty if it is what it was. Raises IdentityError."""
+    kept, configured = _kept_name(conf), conf.compute.resource_provider_name
+    if configured:
+        if kept in ("", configured):
+            return ""
+        return f"The provider {kept} is renamed to {configured}, as [compute] resource_provider_name says"
+    if kept in ("", found := host_name()):
+        return ""
+    return (
+        f"This host is called {found} now; its provider keeps the name {kept}. To rename it, set [compute]"
+        f" resource_provider_name = {found}; if [DEFAULT] state_path was copied from {kept}, empty it"
+    )
+
+
+def _kept_name(conf: cfg.ConfigOpts) -> str:
+    try:
+        return identity.kept_name(Path(conf.state_path))
+    except OSError:
+        return ""  # whoever may not look there, and has the host described, does without
 
 
 def disk_gb(path: Path) -> int:

@@ -103,6 +103,11 @@ class PlacementClient:
         answer = self._request("GET", f"/resource_providers?in_tree={root_uuid}")
         return [_provider(record) for record in answer["resource_providers"]]
 
+    def provider_named(self, name: str) -> str | None:
+        """The uuid of the provider of that name, if there is one."""
+        answer = self._request("GET", f"/resource_providers?name={quote(name, safe='')}")
+        return next((str(each["uuid"]) for each in answer["resource_providers"]), None)
+
     def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
         """Create a provider. Raises ConflictError if its name or uuid is taken."""
         body: dict[str, Any] = {"uuid": uuid, "name": name}

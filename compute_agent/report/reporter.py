@@ -344,8 +344,25 @@ class _Execution:
             except PlacementError as error:
                 if not isinstance(error, ConflictError) and error.status != 400:
                     raise
-                self._refuse(action, str(error))
+                self._refuse(action, self._whose_name(action) or str(error))
         return Report(sent, tuple(self._refusals))
+
+    def _whose_name(self, action: Action) -> str:
+        """Whose the name is that a root cannot have, and what to do about that; empty if it is not that."""
+        if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
+            return ""
+        try:
+            other = self._client.provider_named(action.name)
+        except PlacementError:
+            return ""
+        if other in (None, action.uuid):
+            return ""
+        return (
+            f"the name {action.name} belongs to the provider {other}, and that of this host is {action.uuid}."
+            " If that one is this host's, of a state folder that was lost: stop the agent, write"
+            f" {other} into the file compute_id in [DEFAULT] state_path, and start it; guests run on. If it"
+            " is another host's, set [compute] resource_provider_name to a name of its own"
+        )
 
     def _obstacle(self, action: Action) -> str | None:
         """Why an action must wait for one that was refused; None if nothing stands in its way."""

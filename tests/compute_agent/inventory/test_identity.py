@@ -49,3 +49,16 @@ def test_processes_that_start_at_once_agree(tmp_path: Path) -> None:
     with context.Pool(4) as pool:
         made = pool.map(identity.load_or_create, [tmp_path] * 16, chunksize=1)
     assert len(set(made)) == 1
+
+
+def test_the_name_is_kept_and_what_is_no_name_is_refused(tmp_path: Path) -> None:
+    assert identity.kept_name(tmp_path) == ""
+    identity.keep_name(tmp_path, "host7.example")
+    before = (tmp_path / identity.NAME_FILE).stat().st_ino
+    identity.keep_name(tmp_path, "host7.example")
+    assert (tmp_path / identity.NAME_FILE).stat().st_ino == before
+    assert identity.kept_name(tmp_path) == "host7.example"
+    for content in (b"", b"\n", b"\xff", b"a\x1bb"):
+        (tmp_path / identity.NAME_FILE).write_bytes(content)
+        with pytest.raises(identity.IdentityError, match="provider_name"):
+            identity.kept_name(tmp_path)

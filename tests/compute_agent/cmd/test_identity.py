@@ -1,0 +1,59 @@
+"""Which provider is this host's, when its state folder was lost or its name is another one."""
+
+import json
+import shutil
+
+from compute_agent.inventory.options import host_name
+
+
+def test_a_lost_state_folder_is_told_with_the_uuid_to_write_and_nothing_is_lost(
+    agent, claim, client, numa_node, uid
+):
+    claim(uid, PCPU=1)
+    before = agent.status()["provider_uuid"]
+    agent.kill()
+    shutil.rmtree(agent.folder)
+    agent.start()
+    agent.wait_for(lambda: agent.status()["refused"])
+    refused = agent.status()["refused"][0]
+    assert f"the name testhost belongs to the provider {before}" in refused
+    assert f"write {before} into the file compute_id in [DEFAULT] state_path" in refused
+    assert refused in agent.log() or before in agent.log()
+
+    agent.kill()
+    (agent.folder / "compute_id").write_text(before)
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    assert (agent.status()["provider_uuid"], agent.status()["refused"]) == (before, [])
+    assert client.allocations(uid).resources == {numa_node: {"PCPU": 1}}
+
+
+def test_another_host_name_does_not_rename_the_provider_but_the_option_does(agent, client, write_ini):
+    write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = oldname")
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    uid = agent.status()["provider_uuid"]
+    agent.kill()
+
+    def names():
+        return sorted(provider.name for provider in client.providers_in_tree(uid))
+
+    before = names()
+    write_ini(compute="cpu_shared_set = 0-1")
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    (warning,) = agent.status()["warnings"]
+    assert warning.startswith(f"This host is called {host_name()} now; its provider keeps the name oldname.")
+    assert f"set [compute] resource_provider_name = {host_name()}" in warning
+    assert warning in agent.log()
+    assert (agent.status()["provider"], names()) == ("oldname", before)
+    done = agent.cli("config", "check", "-f", "json")
+    assert warning in json.loads(done.stdout)["warnings"]
+
+    write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = newname")
+    agent.wait_for(lambda: "newname" in names())
+    assert (
+        "The provider oldname is renamed to newname, as [compute] resource_provider_name says" in agent.log()
+    )
+    agent.wait_for(lambda: agent.status()["warnings"] == [])
+    assert names() == [name.replace("oldname", "newname") for name in before]
