@@ -22,6 +22,7 @@ from placement.policies import list_rules
 LOG = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
+_LOOKS_WITHOUT_FILE: Final = 60  # somebody may be replacing it
 _REMEMBERED: Final = 1024
 _PURE: Final = (  # some of them have no public name
     _checks.TrueCheck,
@@ -56,6 +57,8 @@ class Enforcer:
         self._conf = conf
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         self._seen = _files(conf)
+        self._file = conf.find_file(conf.oslo_policy.policy_file)
+        self._absent = 0  # looks at which the policy file was not there
         self._decide = _decider(_load(conf))
 
     def authorize(self, context: Caller, rule: str, target: Mapping[str, str | None] | None = None) -> None:
@@ -81,8 +84,16 @@ class Enforcer:
         try:
             found = _files(self._conf)
             if found == self._seen:
+                self._absent = 0
                 return
-            self._seen = found
+            file = self._conf.find_file(self._conf.oslo_policy.policy_file)
+            if file is None and self._file is not None:
+                self._absent += 1
+                if self._absent == 1:
+                    LOG.warning("The policy file %s is gone; its rules stay for a while.", self._file)
+                if self._absent < _LOOKS_WITHOUT_FILE:
+                    return
+            self._seen, self._file, self._absent = found, file, 0
             self._decide = _decider(_load(self._conf))
             LOG.info("The changed policy files are in force.")
         except (OSError, ValueError):

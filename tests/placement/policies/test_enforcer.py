@@ -142,6 +142,25 @@ def test_a_file_that_appears_or_goes_counts(conf, tmp_path, clock):
     assert allowed(enforcer, LIST, roles=["admin"])
 
 
+def test_a_policy_file_that_is_absent_for_a_moment_stays_in_force(conf, tmp_path, clock, caplog):
+    file = tmp_path / "policy.yaml"
+    write(file, f'"{LIST}": "!"\n', 1)
+    enforcer = Enforcer(conf)
+    file.unlink()
+    for _ in range(59):
+        clock.now += 1.0
+        assert not allowed(enforcer, LIST, roles=["admin"])
+    assert caplog.text.count(f"The policy file {file} is gone") == 1
+    write(file, f'"{LIST}": "role:b"\n', 2)
+    clock.now += 1.0
+    assert allowed(enforcer, LIST, roles=["b"])
+    file.unlink()
+    for _ in range(60):
+        clock.now += 1.0
+        decision = allowed(enforcer, LIST, roles=["admin"])
+    assert decision
+
+
 @pytest.mark.parametrize("broken", ["{", '"placement', "- a\n- b\n", "just words\n"])
 def test_a_file_broken_by_a_change_leaves_the_rules_in_force(conf, tmp_path, clock, caplog, broken):
     write(tmp_path / "policy.yaml", f'"{LIST}": "role:a"\n', 1)
