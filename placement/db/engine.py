@@ -1,7 +1,9 @@
 """Engines for the three kinds of database, set up alike."""
 
+import os
 import sqlite3
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,6 +98,10 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         connect_args={"timeout": options.lock_timeout, "check_same_thread": False},
     )
 
+    @sa.event.listens_for(engine, "do_connect")
+    def _make(dialect: object, record: object, arguments: list[Any], options: object) -> None:
+        _make_private(str(arguments[0]))
+
     @sa.event.listens_for(engine, "connect")
     def _connect(connection: sqlite3.Connection, record: object) -> None:
         connection.isolation_level = None  # transactions begin where we say
@@ -111,3 +117,14 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _make_private(path: str) -> None:
+    """Make the file of a database, where there is none, for the owner and the group alone.
+
+    SQLite gives its other files the mode of this one.
+    """
+    if path == ":memory:" or path.startswith("file:"):
+        return
+    with suppress(OSError):  # it is there, or SQLite says better why it cannot be made
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
