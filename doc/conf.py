@@ -11,7 +11,7 @@ version = release = installed_version("placement-compute")
 
 extensions = ["myst_parser", "generated", "truth"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "changes"]
 nitpicky = True
 smartquotes = False  # commands have "--" and quotes that are to be copied
 

@@ -76,7 +76,7 @@ def test_every_program_has_its_commands_in_the_reference(program: str) -> None:
 
 def test_notes_are_of_a_kind_that_there_is() -> None:
     kinds = {"upgrade", "security", "feature", "fix", "deprecation"}
-    for note in (ROOT / "changes").glob("*.md"):
+    for note in (ROOT / "doc/changes").glob("*.md"):
         if note.name != "README.md":
             assert note.name.split(".")[-2] in kinds, note.name
             assert note.read_text(encoding="utf-8").strip()
