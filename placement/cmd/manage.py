@@ -10,7 +10,7 @@ from oslo_config import cfg
 from sqlalchemy import exc
 
 from placement.cmd import auditing, importing
-from placement.cmd.common import require_newest_schema
+from placement.cmd.common import open_database, require_newest_schema
 from placement.conf import new_config
 from placement.conf.unknown import unknown_options
 from placement.db import migration
@@ -51,6 +51,14 @@ def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int
     return 0
 
 
+def refresh(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Have every running worker read everything anew, as it has to after SQL by hand."""
+    with open_database(conf) as database:
+        database.write(lambda tx: tx.renew_epoch())
+    print("Every worker reads everything anew before its next answer.")
+    return 0
+
+
 def parser() -> ArgumentParser:
     """The command line."""
     top = ArgumentParser(prog="placement-manage", description=__doc__)
@@ -71,6 +79,7 @@ def parser() -> ArgumentParser:
     importing.add_arguments(_add(groups, "import", importing.import_database))
     auditing.add_audit_arguments(_add(groups, "audit", auditing.audit))
     auditing.add_heal_arguments(_add(groups, "heal", auditing.heal))
+    _add(groups, "refresh", refresh)
     return top
 
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from placement.cmd.manage import main
 from placement.db import migration
 from tests.placement.maintenance import reference_world as world
+from tests.placement.running import Admin, application
 
 
 @pytest.fixture
@@ -69,11 +70,27 @@ def test_online_data_migrations_are_done_only_on_the_newest_schema(manage, url):
     assert manage("db", "online_data_migrations", "--max-count", "0")[0] == 127
 
 
-@pytest.mark.parametrize("command", [["audit"], ["heal"], ["import", "sqlite:///nowhere"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["audit"], ["heal"], ["refresh"], ["import", "sqlite:///nowhere"]], ids=" ".join
+)
 def test_a_database_without_schema_is_named(manage, command):
     status, _, errors = manage(*command)
     assert status == 1
     assert "The database is at revision None" in errors
+
+
+def test_a_refresh_shows_running_workers_what_was_changed_by_hand(synced, url):
+    worker = Admin(application(url))
+    made = worker("POST", "/resource_providers", json={"name": "host"}).json
+
+    def name():
+        return worker("GET", f"/resource_providers/{made['uuid']}").json["name"]
+
+    assert name() == "host"
+    execute(url, "UPDATE resource_providers SET name = 'renamed'")
+    assert name() == "host"
+    assert synced("refresh")[:2] == (0, "Every worker reads everything anew before its next answer.\n")
+    assert name() == "renamed"
 
 
 def test_an_import_shows_what_arrived(synced, source):
