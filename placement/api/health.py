@@ -1,0 +1,65 @@
+"""What ``/healthcheck`` says of the database, where ``[healthcheck] backends`` asks for it."""
+
+import threading
+import time
+from functools import cache
+from typing import Any, Final
+
+from oslo_config import cfg
+from oslo_middleware.healthcheck.pluginbase import HealthcheckBaseExtension, HealthcheckResult
+
+from placement.db import migration
+from placement.exceptions import Unavailable
+
+_PATIENCE: Final = 2.0  # seconds: proxies mostly wait for as long
+_KEPT: Final = 1.0  # seconds that an answer is good for: nobody needs a token to ask
+
+_OK: Final = "OK"
+_SILENT: Final = "the database does not answer"
+_AWAY: Final = "the database is not available"
+_OTHER_SCHEMA: Final = "the database does not have the schema of this version"
+
+
+class DatabaseHealthcheck(HealthcheckBaseExtension):
+    """The backend ``placement_database`` of oslo.middleware's health check.
+
+    A thread of its own asks, one at a time, so that a database that swallows what it is sent holds up the
+    first check for a moment and the following ones not at all.
+    """
+
+    def __init__(self, oslo_conf: cfg.ConfigOpts, conf: dict[str, Any]) -> None:
+        super().__init__(oslo_conf, conf)
+        self._url: str = oslo_conf.placement_database.connection
+        self._lock = threading.Lock()
+        self._answered = threading.Event()
+        self._asked = 0.0
+        self._reason = _OK
+        self._asking = False
+
+    def healthcheck(self, server_port: int) -> HealthcheckResult:
+        """Called by oslo.middleware: whether the database answers, and has our schema."""
+        now = time.monotonic()
+        with self._lock:
+            if not self._asking and now - self._asked >= _KEPT:
+                self._asked, self._asking = now, True
+                self._answered.clear()
+                threading.Thread(target=self._ask, name="healthcheck", daemon=True).start()
+            left = self._asked + _PATIENCE - now
+        reason = self._reason if self._answered.wait(max(0.0, left)) else _SILENT
+        return HealthcheckResult(available=reason == _OK, reason=reason)
+
+    def _ask(self) -> None:
+        reason = _AWAY
+        try:
+            reason = _OK if migration.version(self._url) == _newest() else _OTHER_SCHEMA
+        except Unavailable:
+            pass  # what the database says is for the log of those who have a token
+        finally:
+            with self._lock:
+                self._reason, self._asking = reason, False
+                self._answered.set()
+
+
+@cache
+def _newest() -> str | None:
+    return migration.newest()
