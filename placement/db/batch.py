@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from placement.exceptions import InvalidRequest
+
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
 Values = Mapping[str, Any]
@@ -26,6 +28,7 @@ Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 KEPT_SIZES: Final = 64  # statements that differ in nothing but how many things they name
 
 _ROWS: Final = 500  # in one insertion; SQLite takes 32,766 values
+_MOST_PLACES: Final = 65_000  # PostgreSQL's protocol counts the values of a statement with 16 bits
 
 
 class Prepared:
@@ -153,7 +156,12 @@ class Batch:
 
 
 def places(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
-    """Bind parameters for ``count`` values of a kind; :func:`placed` gives the values to them."""
+    """Bind parameters for ``count`` values of a kind; :func:`placed` gives the values to them.
+
+    :raises InvalidRequest: no database takes so many in all cases; only what a client names gets so long.
+    """
+    if count > _MOST_PLACES:
+        raise InvalidRequest("The request names more things than can be handled at once.")
     return [sa.bindparam(f"{name}_{number}", type_=type_) for number in range(count)]
 
 

@@ -1,0 +1,49 @@
+"""Requests that name more things than a statement of any database takes: a clear 400 and no 503."""
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.placement.running import Admin
+
+MANY = 66_000  # PostgreSQL takes 65,535 values in a statement
+
+UUIDS = [str(UUID(int=number)) for number in range(1, MANY + 1)]
+
+
+@pytest.fixture
+def host(admin: Admin) -> str:
+    uuid = str(uuid4())
+    assert admin("POST", "/resource_providers", json={"name": uuid, "uuid": uuid}).status_code == 200
+    return uuid
+
+
+@pytest.mark.parametrize("kind", ["traits", "classes", "providers"])
+def test_more_names_than_a_statement_takes_are_refused(admin: Admin, host: str, kind: str) -> None:
+    match kind:
+        case "traits":
+            body = {"resource_provider_generation": 0, "traits": [f"CUSTOM_{n}" for n in range(MANY)]}
+            answer = admin("PUT", f"/resource_providers/{host}/traits", json=body)
+        case "classes":
+            totals = {f"CUSTOM_{number}": {"total": 1} for number in range(MANY)}
+            body = {"resource_provider_generation": 0, "inventories": totals}
+            answer = admin("PUT", f"/resource_providers/{host}/inventories", json=body)
+        case "providers":
+            allocations = {key: {"resources": {"VCPU": 1}} for key in UUIDS}
+            owner = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+            body = {"allocations": allocations, "consumer_generation": None, **owner}
+            answer = admin("PUT", f"/allocations/{uuid4()}", json=body)
+    assert answer.status_code == 400, answer.text[:300]
+    assert "names more things than can be handled at once" in answer.text
+    assert admin("GET", f"/resource_providers/{host}/traits").json == {
+        "traits": [],
+        "resource_provider_generation": 0,
+    }
+
+
+def test_more_aggregates_than_a_statement_takes_are_written_in_parts(admin: Admin, host: str) -> None:
+    body = {"resource_provider_generation": 0, "aggregates": UUIDS}
+    answer = admin("PUT", f"/resource_providers/{host}/aggregates", json=body)
+    assert answer.status_code == 200, answer.text[:300]
+    kept = admin("GET", f"/resource_providers/{host}/aggregates").json or {}
+    assert len(kept["aggregates"]) == MANY
