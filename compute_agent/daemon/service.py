@@ -92,13 +92,21 @@ class Agent:
         self._conf = load_conf()
         self._config_error = ""
         self._folder = folder = make_state_folder(self._conf)
+        self._lock = lock_folder(folder)  # first: whoever is refused must not have changed anything
+        try:
+            refuse_if_released(folder)
+            self._assemble(folder)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _assemble(self, folder: Path) -> None:
+        """Make the parts; under the lock of the state folder."""
         self._resctrl = open_resctrl(self._conf, acting=True)
         world = build_world(self._conf, control=self._resctrl.control)
         self._registry = load_registry()
         settings = read_settings(self._conf, self._registry)
         self._classes = settings.classes.classes
-        self._lock = lock_folder(folder)
-        refuse_if_released(folder)
         self.metrics = Metrics()
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         self._state = StateFile(folder / STATE_FILE)

@@ -7,6 +7,7 @@ from typing import Any
 
 from oslo_config import cfg
 
+from compute_agent.conf import written
 from compute_agent.daemon import cache_control
 
 
@@ -14,10 +15,9 @@ def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
     """Something that changes when a configuration file, what CPUs and NUMA nodes are online, or what others
     have in resctrl does; cheap to ask for.
     """
-    files = [Path(name) for name in conf.config_file or ()]
     system = Path(conf.host.root) / "sys/devices/system"
     return (
-        *map(_stamp, files),
+        *((path, _stamp(path)) for path in written.files_of(conf)),
         *(_content(system / name) for name in ("cpu/online", "node/online")),
         cache_control.signature(conf),
     )

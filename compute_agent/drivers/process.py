@@ -35,6 +35,7 @@ from compute_agent.drivers.roster import Roster
 LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
+_KILL_SECONDS = 10.0
 
 
 class ProcessDriver:
@@ -167,7 +168,10 @@ class ProcessDriver:
             raise DriverError(f"the settings of guest {guest} cannot be recorded: {error}") from error
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """End the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. Gone already is no error."""
+        """End the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. Gone already is no error.
+
+        Raises DriverError if the kernel does not let go of it even then, as while it waits for a disk.
+        """
         record = self._roster.known(guest.uuid)
         deadline = time.monotonic() + timeout
         _signal(record, signal.SIGTERM)
@@ -175,7 +179,12 @@ class ProcessDriver:
             time.sleep(_POLL_SECONDS)
         if self._roster.is_alive(record):
             LOG.warning("Guest %s did not end within %s s of SIGTERM: SIGKILL", guest, timeout)
+            deadline = time.monotonic() + _KILL_SECONDS
             while self._roster.is_alive(record):
+                if time.monotonic() >= deadline:
+                    raise DriverError(
+                        f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: the kernel holds it"
+                    )
                 _signal(record, signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
         with contextlib.suppress(GuestGoneError):

@@ -158,7 +158,9 @@ class World:
         """
         roots = index.roots.get(name)
         if roots is None:
-            found = {self.providers[number].root_id for number in index.get(name, ())}
+            if name not in index:
+                return ()  # and not remembered: clients may ask for any name
+            found = {self.providers[number].root_id for number in index[name]}
             roots = index.roots[name] = tuple(sorted(found))
         return roots
 

@@ -8,7 +8,7 @@ system, and a file that cannot be read never leaves half of its rules in force.
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -87,14 +87,17 @@ class Enforcer:
                 self._absent = 0
                 return
             file = self._conf.find_file(self._conf.oslo_policy.policy_file)
-            if file is None and self._file is not None:
+            if self._file is not None and (file is None or _is_emptied(file, self._seen)):
                 self._absent += 1
                 if self._absent == 1:
-                    LOG.warning("The policy file %s is gone; its rules stay for a while.", self._file)
+                    LOG.warning("The policy file %s is gone or empty; its rules stay for now.", self._file)
                 if self._absent < _LOOKS_WITHOUT_FILE:
                     return
+            loaded = _load(self._conf)
+            if _files(self._conf) != found:
+                return  # somebody writes at this moment: the next look will tell
             self._seen, self._file, self._absent = found, file, 0
-            self._decide = _decider(_load(self._conf))
+            self._decide = _decider(loaded)
             LOG.info("The changed policy files are in force.")
         except (OSError, ValueError):
             LOG.exception("The changed policy files cannot be used; the rules from before stay in force.")
@@ -159,6 +162,13 @@ def _files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
         for path in _paths(conf)
         if (status := _stat(path)) is not None
     ]
+
+
+def _is_emptied(file: str, seen: Iterable[tuple[str, int, int]]) -> bool:
+    """Whether a file without content had some before: most programs truncate what they write anew."""
+    before = next((size for path, _, size in seen if path == file), 0)
+    status = _stat(file)
+    return before > 0 and (status is None or status.st_size == 0)
 
 
 def _paths(conf: cfg.ConfigOpts) -> Iterator[str]:

@@ -13,6 +13,7 @@ import requests
 from compute_agent import conf as agent_conf
 from compute_agent.daemon.protocol import RequestError, ask
 from compute_agent.daemon.service import Agent
+from compute_agent.daemon.signature import host_signature
 from compute_agent.drivers.base import DriverError
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.locks import LockedError
@@ -263,6 +264,26 @@ def test_a_configuration_to_refuse_leaves_no_lock(write_ini):
     agent = Agent(lambda: agent_conf.load([], [str(good)]))
     agent.start()
     agent.stop()
+
+
+def test_an_agent_that_is_refused_does_not_rename_the_provider_of_the_first(rig, tmp_path):
+    kept = tmp_path / "state" / "provider_name"
+    before = kept.read_text()
+    other = rig.write_ini("other.ini", compute="cpu_shared_set = 1\nresource_provider_name = someone-else")
+    with pytest.raises(LockedError):
+        Agent(lambda: agent_conf.load([], [str(other)]))
+    assert kept.read_text() == before
+
+
+def test_files_of_a_configuration_folder_are_looked_at_for_changes(tmp_path):
+    (tmp_path / "a.conf").write_text("[DEFAULT]\n")
+    conf = agent_conf.load(["--config-dir", str(tmp_path)], [])
+    before = host_signature(conf)
+    (tmp_path / "b.conf").write_text("[compute]\ncpu_shared_set = 1\n")
+    added = host_signature(conf)
+    assert added != before
+    (tmp_path / "b.conf").write_text("[compute]\ncpu_shared_set = 0-1\n")
+    assert host_signature(conf) != added
 
 
 def test_a_guest_that_cannot_be_stopped_is_told(rig, monkeypatch):

@@ -108,3 +108,10 @@ def test_a_copy_shares_what_did_not_change() -> None:
     assert copy.by_trait["T1"] is world.by_trait["T1"]
     assert copy.whole_trees()[1] is not one
     assert copy.whole_trees()[2] is two
+
+
+def test_names_that_nobody_has_are_not_remembered() -> None:
+    world = World()
+    for number in range(100):
+        assert world.roots_having(world.by_aggregate, f"made-up-{number}") == ()
+    assert not world.by_aggregate.roots

@@ -150,7 +150,7 @@ def test_a_policy_file_that_is_absent_for_a_moment_stays_in_force(conf, tmp_path
     for _ in range(59):
         clock.now += 1.0
         assert not allowed(enforcer, LIST, roles=["admin"])
-    assert caplog.text.count(f"The policy file {file} is gone") == 1
+    assert caplog.text.count(f"The policy file {file} is gone or empty") == 1
     write(file, f'"{LIST}": "role:b"\n', 2)
     clock.now += 1.0
     assert allowed(enforcer, LIST, roles=["b"])
@@ -159,6 +159,24 @@ def test_a_policy_file_that_is_absent_for_a_moment_stays_in_force(conf, tmp_path
         clock.now += 1.0
         decision = allowed(enforcer, LIST, roles=["admin"])
     assert decision
+
+
+def test_a_policy_file_that_is_empty_for_a_moment_stays_in_force(conf, tmp_path, clock, caplog):
+    file = tmp_path / "policy.yaml"
+    write(file, f'"{LIST}": "!"\n', 1)
+    enforcer = Enforcer(conf)
+    write(file, "", 2)  # as programs do that are about to write it anew
+    clock.now += 1.0
+    assert not allowed(enforcer, LIST, roles=["admin"])
+    file.unlink()
+    clock.now += 1.0
+    assert not allowed(enforcer, LIST, roles=["admin"])
+    write(file, "", 3)
+    for _ in range(58):
+        clock.now += 1.0
+        decision = allowed(enforcer, LIST, roles=["admin"])
+    assert decision  # whoever leaves it empty means it
+    assert caplog.text.count(f"The policy file {file} is gone or empty") == 1
 
 
 @pytest.mark.parametrize("broken", ["{", '"placement', "- a\n- b\n", "just words\n"])
