@@ -62,14 +62,15 @@ class Arrivals:
                 return GuestStopped(guest)
             case ChangeKind.CHANGED:
                 return GuestStarted(guest, None, since=since)
-            case ChangeKind.STARTED:
+            case ChangeKind.STARTED | ChangeKind.FOUND:
+                started = change.kind is ChangeKind.STARTED
                 as_of = time.monotonic()
                 try:
                     held = self._client().allocations(guest.uuid).resources
                 except PlacementError as error:
                     LOG.warning("What guest %s may use is not known yet: %s", guest, error)
-                    return GuestStarted(guest, None, as_of, since)
-                return GuestStarted(guest, self._pipeline.world.own_part(held), as_of, since)
+                    return GuestStarted(guest, None, as_of, since, started)
+                return GuestStarted(guest, self._pipeline.world.own_part(held), as_of, since, started)
 
 
 def _is_unanswered(event: Event) -> bool:

@@ -87,9 +87,10 @@ class CpuLimits:
 
 
 class ChangeKind(enum.StrEnum):
-    """What happened to a guest."""
+    """What happened to a guest. One that is *found* ran already when the driver could first look."""
 
     STARTED = "started"
+    FOUND = "found"
     STOPPED = "stopped"
     CHANGED = "changed"
 

@@ -48,15 +48,17 @@ class AdoptGuest:
 
 @dataclass(frozen=True, slots=True)
 class GuestStarted:
-    """A driver says that a guest started, at the monotonic time ``since``, or that its settings changed.
+    """A driver says something of a guest that runs, at the monotonic time ``since``.
 
-    ``allocation`` is None when Placement could not be asked.
+    ``started``: it does so since just now; else it ran before, and has other settings, another main process,
+    or could not be seen. ``allocation`` is None when Placement was not asked, or did not answer.
     """
 
     guest: Guest
     allocation: Allocation | None
     as_of: float = 0.0
     since: float = 0.0
+    started: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,8 +194,8 @@ class Pipeline:
                 return self._start_guest(event)
             case AdoptGuest():
                 return self._adopt_guest(event)
-            case GuestStarted(guest, allocation, as_of):
-                self._enter(guest, allocation, as_of)
+            case GuestStarted():
+                self._enter(event.guest, event.allocation, event.as_of, event.started)
             case GuestStopped(guest):
                 self._leave(guest)
             case AllocationsRead(allocations, as_of, held):
@@ -259,13 +259,17 @@ class Pipeline:
             raise GuestRefusedError(assignment.reason)
         return driver, assignment
 
-    def _enter(self, guest: Guest, allocation: Allocation | None, as_of: float = 0.0) -> None:
+    def _enter(
+        self, guest: Guest, allocation: Allocation | None, as_of: float = 0.0, started: bool = False
+    ) -> None:
+        """Whether it has ``started`` is for the driver to say: the pid of one that goes on may be another,
+        and one that started may have been found before its start was told.
+        """
         entry = self._cache.get(guest.uuid)
-        started = entry is None or entry.guest.pid != guest.pid
         if entry is None:
             self._cache.add(entry := CachedGuest(guest, self._held_before(guest, allocation)))
         elif entry.guest != guest:
-            if entry.guest.pid != guest.pid:
+            if started:
                 entry.limits.clear()
             entry.guest = guest
             self._cache.mark(entry)

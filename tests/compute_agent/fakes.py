@@ -130,6 +130,14 @@ class FakeDriver:
         if self._listener is not None:
             self._listener(Change(ChangeKind.STOPPED, guest))
 
+    def succeed(self, guest_uuid):
+        """The main process ends, and another one of the guest takes its place."""
+        before = self.running[guest_uuid]
+        threads = self.affinities[guest_uuid]
+        heir = self.running[guest_uuid] = replace(before, pid=next(self._pids))
+        threads[heir.pid] = threads.pop(before.pid)
+        return heir
+
     def _threads(self, guest):
         try:
             return self.affinities[guest.uuid]

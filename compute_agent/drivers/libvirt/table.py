@@ -32,6 +32,8 @@ class Table:
         self.changing = threading.Lock()
         """Held while what is known of a domain is read or made to be another, so that neither is undone."""
         self._running: dict[str, Running] = {}
+        self._complete = False
+        """Whether all domains have been looked at once: what is new since then has started."""
 
     # For any thread
 
@@ -65,6 +67,7 @@ class Table:
         known = self._running.keys()
         for guest_uuid in sorted(known | active.keys() if anew else known ^ active.keys()):
             self.look_at(guest_uuid)
+        self._complete = True
         persistent = [uuid for uuid, it in self._running.items() if it.definition.persistent]
         return [active[uuid] for uuid in persistent if uuid in active]
 
@@ -97,7 +100,8 @@ class Table:
         if before is not None and not same:
             self._say(ChangeKind.STOPPED, before)
         if found is not None and before != found.guest:
-            self._say(ChangeKind.CHANGED if same else ChangeKind.STARTED, found.guest)
+            new = ChangeKind.STARTED if self._complete or before is not None else ChangeKind.FOUND
+            self._say(ChangeKind.CHANGED if same else new, found.guest)
 
     def look_at_definition(self, domain: Any) -> None:
         """Take up the definition of libvirt's ``domain`` if it is another one. Raises DriverError if libvirtd

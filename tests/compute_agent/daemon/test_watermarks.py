@@ -187,7 +187,7 @@ def test_a_rebooted_guest_is_throttled_again(overloaded):
     guest = overloaded.driver.running["big"]
     overloaded.driver.running["big"] = replace(guest, pid=5)
     overloaded.driver.affinities["big"] = {5: overloaded.driver.cpus}
-    event = GuestStarted(overloaded.driver.running["big"], {NODE: {"VCPU": 4}})
+    event = GuestStarted(overloaded.driver.running["big"], {NODE: {"VCPU": 4}}, started=True)
     overloaded.pipeline.submit(event).result(10)
     assert overloaded.limits() == {}
     overloaded.rounds(1)

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from compute_agent.controllers.cpu import QUOTA
 from compute_agent.drivers.base import DriverError, GuestSettings
 from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,
     GuestStopped,
+    LimitGuest,
     MoveGuest,
     Reconcile,
     WorldChanged,
@@ -29,7 +31,7 @@ def starts(rig, uuid, *amounts, vcpus=1):
     """A guest starts by itself, as domains do, on all CPUs; its allocation is known."""
     guest = rig.driver.create(uuid, uuid, GuestSettings(vcpus), ())
     allocation = {f"node{n}": {"PCPU": pcpu, "VCPU": vcpu} for n, pcpu, vcpu in amounts}
-    rig.handle(GuestStarted(guest, allocation, 1.0))
+    rig.handle(GuestStarted(guest, allocation, 1.0, started=True))
     return guest
 
 
@@ -190,6 +192,24 @@ class TestRefusedToRun:
         rig.handle(
             GuestStarted(replace(rig.driver.running["paid"], settings=GuestSettings(priority=7)), None)
         )
+        assert rig.driver.running.keys() == {"paid"}
+
+    @pytest.mark.parametrize("told", [True, False], ids=["told", "seen in the next round"])
+    def test_another_main_process_is_no_start(self, rig, told):
+        rig.handle(AllocationsRead({"paid": {}}, 2.0))
+        rig.handle(LimitGuest("paid", QUOTA, 0.5))
+        heir = rig.driver.succeed("paid")
+        rig.handle(GuestStarted(heir, None) if told else Reconcile())
+        assert rig.driver.running == {"paid": heir}
+        view = shown(rig, "paid")
+        assert (view.guest, view.limits) == (heir, {QUOTA: 0.5})
+        assert rig.observed("paid") == ALL
+
+    def test_a_round_before_its_start_is_told_does_not_save_it(self, rig):
+        guest = rig.driver.create("more", "more", GuestSettings(), ())
+        rig.handle(Reconcile())
+        assert rig.driver.running.keys() == {"paid", "more"}
+        rig.handle(GuestStarted(guest, {"node0": {"PCPU": 1}}, 1.0, started=True))
         assert rig.driver.running.keys() == {"paid"}
 
     def test_one_that_cannot_be_stopped_keeps_off_the_cpus_of_others(self, rig, monkeypatch, caplog):

@@ -11,6 +11,7 @@ import pytest
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
+    Change,
     ChangeKind,
     CpuLimits,
     CpuSettings,
@@ -367,9 +368,13 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
         driver = LibvirtDriver(libvirtd.uri)
         with pytest.raises(DriverError, match="is away"):
             driver.guests()
+        changes = queue.SimpleQueue()
+        driver.watch(changes.put)
         libvirtd.start()
         wait_for(lambda: driver._listed)
-        assert [guest.pid for guest in driver.guests()] == [libvirtd.process(domain)]
+        (guest,) = driver.guests()
+        assert guest.pid == libvirtd.process(domain)
+        assert changes.get(timeout=SECONDS) == Change(ChangeKind.FOUND, guest)
     finally:
         driver.close()
         libvirtd.connection  # noqa: B018 # is there again

@@ -1,0 +1,32 @@
+"""What a driver tells reaches the worker as what it is: a start, or something of a guest that ran before."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from compute_agent.daemon.arrivals import Arrivals
+from compute_agent.drivers.base import Change, ChangeKind, GuestSettings
+from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.pipeline.events import Reconcile
+from tests.compute_agent.pipeline.rig import SETS, WORLD, Rig
+
+REFUSING = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, frozenset(), frozenset()), refuse_unplaced=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "runs"),
+    [(ChangeKind.STARTED, False), (ChangeKind.FOUND, True), (ChangeKind.CHANGED, True)],
+)
+def test_only_a_guest_that_started_is_stopped_for_want_of_a_place(kind, runs):
+    rig = Rig(REFUSING)
+    nothing = SimpleNamespace(allocations=lambda uuid: SimpleNamespace(resources={}))
+    arrivals = Arrivals(rig.pipeline, lambda: nothing, lambda: None)
+    rig.pipeline.start({})
+    guest = rig.driver.create("free", "free", GuestSettings(), ())
+    arrivals.start()
+    arrivals.tell(Change(kind, guest))
+    arrivals.stop(30)
+    rig.pipeline.submit(Reconcile()).result(30)
+    rig.pipeline.stop()
+    assert ("free" in rig.driver.running) is runs
