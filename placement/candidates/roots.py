@@ -25,14 +25,15 @@ class Sharing:
 
     def __init__(self, world: World, budget: Budget) -> None:
         self.providers = world.by_trait.get(SHARES, set())
+        #: what may be spent on the request
+        self.budget = budget
         self._world = world
-        self._budget = budget
 
     @cached_property
     def _by_aggregate(self) -> dict[str, set[int]]:
         sharing: dict[str, set[int]] = {}
         for number in self.providers:
-            self._budget.spend()
+            self.budget.spend()
             for aggregate in self._world.providers[number].aggregates:
                 sharing.setdefault(aggregate, set()).add(number)
         return sharing
@@ -44,14 +45,14 @@ class Sharing:
         for member in members:
             for aggregate in self._world.providers[member].aggregates:
                 found |= self._by_aggregate.get(aggregate, set())
-        self._budget.spend(len(members) + len(found))
+        self.budget.spend(len(members) + len(found))
         return [self._world.providers[number] for number in sorted(found - members)]
 
     def anchors(self, number: int) -> Iterator[int]:
         """The roots of all trees that a sharing provider shares with; some may come twice."""
         for aggregate in self._world.providers[number].aggregates:
             for member in self._world.by_aggregate[aggregate]:
-                self._budget.spend()
+                self.budget.spend()
                 yield self._world.providers[member].root_id
 
 
@@ -75,9 +76,10 @@ def possible_roots(
     if not sharing.providers:
         kept = _unshared_roots(world, request, needs)
         return scarcest[0].roots(scarcest[1]) if scarcest and having < len(kept) * _MUCH_RARER else kept
-    size, providers, anchored = min(_seeds(world, request, needs), key=lambda seed: seed[0])
+    size, providers, anchored = min(_seeds(world, request, needs, sharing.budget), key=lambda seed: seed[0])
     if size == 0:
         return ()
+    sharing.budget.spend(size)
     numbers = providers()
     if not anchored:
         return sorted(number for number in numbers if world.providers[number].parent_id is None)
@@ -121,7 +123,7 @@ class _Condition:
 
 
 def _conditions(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[_Condition]:
-    """All conditions of a request that an index can tell."""
+    """All conditions of a request that an index can tell; what several needs have in common comes once."""
     for trait in request.root_required:
         yield _Condition(world.by_trait, (trait,), at_root=True)
     for group in request.groups:
@@ -130,20 +132,23 @@ def _conditions(world: World, request: CandidatesRequest, needs: Iterable[Need])
     for need in needs:
         for name, _ in need.resources:
             yield _Condition(world.by_class, (name,))
-        for any_aggregate in need.member_of:
-            yield _Condition(world.by_aggregate, any_aggregate, spans_trees=need.collective)
+    for any_aggregate, collective in dict.fromkeys(
+        (any_aggregate, need.collective) for need in needs for any_aggregate in need.member_of
+    ):
+        yield _Condition(world.by_aggregate, any_aggregate, spans_trees=collective)
 
 
 Seed = tuple[int, Callable[[], Iterable[int]], bool]
 
 
-def _seeds(world: World, request: CandidatesRequest, needs: Sequence[Need]) -> Iterator[Seed]:
+def _seeds(world: World, request: CandidatesRequest, needs: Sequence[Need], budget: Budget) -> Iterator[Seed]:
     """Sets of providers of which every candidate has one: size, ids, and whether they may also share.
 
     A set that may not share holds the root of the anchoring tree itself.
     """
     for each in _conditions(world, request, needs):
         sets = [each.index.get(name, set()) for name in each.names]
+        budget.spend(sum(map(len, sets)) if each.spans_trees else 1)
         if each.spans_trees:
             sets = [_with_trees(world, members) for members in sets]
         yield _seed(sets, anchored=not each.at_root)

@@ -7,14 +7,16 @@ import pytest
 
 from placement.candidates import search as module
 from placement.candidates.budget import Budget
+from placement.candidates.needs import needs_of
 from placement.candidates.pattern import candidates_of
 from placement.candidates.render import render
 from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.candidates.roots import Sharing, possible_roots
 from placement.candidates.search import search
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, Unavailable
-from placement.model.world import World
+from placement.model.world import SHARES, World
 from tests.placement.candidates.packing import asked, hard_question, host
-from tests.placement.candidates.worlds import Spec, build
+from tests.placement.candidates.worlds import Spec, build, name_to_uuid
 
 HARD = build(*host("hard"))
 PATIENT = 60
@@ -119,3 +121,44 @@ def test_long_searches_give_way_again_and_again_until_they_are_told_to_stop() ->
     with pytest.raises(Unavailable, match="nobody waits"):
         search(HARD, hard_question(), budget=Budget(PATIENT, give_way=stop))
     assert calls == 20
+
+
+class Spending(Budget):
+    """What is spent without limit, part by part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[int] = []
+
+    def spend(self, steps: int = 1) -> None:
+        self.parts.append(steps)
+        super().spend(steps)
+
+
+class TestRootsWithinManyAggregates:
+    HOSTS, CLASSES, SETS = 50, 6, 20
+    SHARED = Spec("disk", None, {"DISK_GB": 9}, [SHARES], ["elsewhere"])
+
+    def world(self) -> World:
+        """Hosts in one aggregate, and something that shares with none of them."""
+        has = {f"CUSTOM_{number}": 9 for number in range(self.CLASSES)}
+        hosts = (Spec(f"cn{number}", None, has, (), ["all"]) for number in range(self.HOSTS))
+        return build(*hosts, self.SHARED)
+
+    def spent(self, classes: int) -> list[int]:
+        """Until it is known at which roots to look, when each of many sets of aggregates is every host's."""
+        aggregates = tuple(
+            frozenset({name_to_uuid("all"), name_to_uuid(f"other{number}")}) for number in range(self.SETS)
+        )
+        resources = {f"CUSTOM_{number}": 1 for number in range(classes)}
+        request = CandidatesRequest((RequestGroup("", resources, member_of=aggregates),))
+        world, budget = self.world(), Spending()
+        roots = possible_roots(world, request, needs_of(request), Sharing(world, budget))
+        assert len(list(roots)) == self.HOSTS
+        return budget.parts
+
+    def test_every_look_at_the_trees_of_an_aggregate_is_counted(self) -> None:
+        assert self.spent(1).count(self.HOSTS) >= self.SETS
+
+    def test_there_is_one_for_all_classes(self) -> None:
+        assert sum(self.spent(self.CLASSES)) - sum(self.spent(1)) < self.HOSTS
