@@ -159,7 +159,11 @@ class Placer:
             return
         place = keep(supply, request, current) if current is not None else None
         decision = place or self.decide(entry.guest, {})
-        self._cache.assign(entry, confine(supply, request) if isinstance(decision, Refusal) else decision)
+        # A guest that holds nothing may be left alone, where that is configured: once it is known to.
+        unsure = decision is None and self.world.places and bool(supply.taken(request))
+        if unsure or isinstance(decision, Refusal):
+            decision = confine(supply, request)
+        self._cache.assign(entry, decision)
 
     def _confine(self, entry: CachedGuest, reason: str) -> None:
         """Put a guest that has no place where it is in nobody's way: it keeps what it has if it may hold any

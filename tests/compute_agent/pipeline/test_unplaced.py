@@ -223,6 +223,46 @@ class TestRefusedToRun:
         assert rig.metric("unplaced_guests_stopped_total") == 0
 
 
+class TestGuestsLeftAlone:
+    """With ``[guests] unallocated = ignore`` a guest that holds nothing is left alone, once that is known."""
+
+    WORLD = replace(WORLD, place_unallocated=False)
+
+    @pytest.fixture
+    def rig(self):
+        return Rig(self.WORLD)
+
+    def unknown(self, rig):
+        guest = rig.driver.create("unknown", "unknown", GuestSettings(), ())
+        rig.handle(GuestStarted(guest, None, 2.0, started=True))
+
+    def test_until_then_it_keeps_off_the_cpus_of_others(self, rig):
+        rig.run("paid", (0, 2, 0), vcpus=2)
+        self.unknown(rig)
+        assert rig.observed("unknown") == {3, 7}
+        rig.handle(AllocationsRead({"unknown": {}}, 3.0))
+        assert shown(rig, "unknown").assignment is None
+
+    def test_it_leaves_a_cpu_that_somebody_comes_to_hold(self, rig):
+        self.unknown(rig)
+        assert rig.observed("unknown") == ALL  # in nobody's way
+        rig.run("paid", (0, 2, 0), vcpus=2)
+        assert (rig.observed("paid"), rig.observed("unknown")) == ({1, 2}, {3, 7})
+
+    def test_so_does_one_that_held_cpus_which_another_one_holds(self, rig):
+        rig.run("paid", (0, 2, 0), vcpus=2)
+        guest = rig.driver.create("found", "found", GuestSettings(2), ())
+        rig.driver.affinities["found"] = dict.fromkeys(rig.driver.affinities["found"], frozenset({1, 2}))
+        rig.handle(Reconcile())
+        assert rig.observed(guest.uuid) == {3, 7}
+
+    def test_policy_none_leaves_it_where_it_is(self, rig):
+        rig.run("paid", (0, 2, 0), vcpus=2)
+        rig.handle(WorldChanged(replace(self.WORLD, policy=POLICIES["none"])))
+        self.unknown(rig)
+        assert rig.observed("unknown") == ALL
+
+
 SWAPPED = replace(WORLD, cpu_sets=CpuSets(frozenset({5, 6}), frozenset({1, 2, 3}), frozenset({1, 2, 3})))
 
 
