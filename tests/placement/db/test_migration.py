@@ -1,6 +1,8 @@
 """The schema: made by migrations, the same as the tables say, by several processes at once."""
 
 import multiprocessing
+import os
+import signal
 
 import pytest
 import sqlalchemy as sa
@@ -101,6 +103,48 @@ def test_processes_that_upgrade_an_empty_database_at_once_all_succeed(blank_data
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
     assert migration.version(blank_database_url) == migration.newest()
+
+
+def _upgrade_until_killed(url: str, statements: int) -> None:
+    """Migrate, and be killed after so many statements that change the schema."""
+    left = statements
+
+    @sa.event.listens_for(sa.Engine, "after_cursor_execute")
+    def _count(conn: object, cursor: object, statement: str, *others: object) -> None:
+        nonlocal left
+        left -= statement.strip().upper().startswith(("CREATE", "ALTER", "DROP"))
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    migration.upgrade(url)
+
+
+@pytest.mark.parametrize("statements", [1, 2, 4, 9, 14, 20])
+def test_a_first_upgrade_that_was_killed_can_be_run_again(blank_database_url: str, statements: int) -> None:
+    process = multiprocessing.get_context("spawn").Process(
+        target=_upgrade_until_killed, args=(blank_database_url, statements)
+    )
+    process.start()
+    process.join(120)
+    assert process.exitcode in (-signal.SIGKILL, 0)  # SQLite has fewer statements
+    migration.upgrade(blank_database_url)
+    assert migration.version(blank_database_url) == migration.newest()
+    engine = sa.create_engine(blank_database_url)
+    with engine.connect() as conn:
+        assert compare_metadata(MigrationContext.configure(conn, opts={"compare_type": True}), metadata) == []
+        present = conn.execute(sa.select(change_buckets.c.id)).scalars().all()
+    engine.dispose()
+    assert sorted(present) == sorted(buckets.ALL)
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(blank_database_url: str) -> None:
+    engine = sa.create_engine(blank_database_url)
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE traits (id INTEGER PRIMARY KEY, name VARCHAR(255))")
+    with pytest.raises(Unavailable, match="a table traits of another program"):
+        migration.upgrade(blank_database_url)
+    assert [column["name"] for column in sa.inspect(engine).get_columns("traits")] == ["id", "name"]
+    engine.dispose()
 
 
 def test_a_stamped_database_is_believed(blank_database_url: str) -> None:
