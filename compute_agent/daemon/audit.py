@@ -16,7 +16,7 @@ from typing import Any
 
 from compute_agent.daemon.places import locate
 from compute_agent.daemon.reporting import allocations_by_consumer
-from compute_agent.drivers.base import Driver, Guest, GuestGoneError, lost_guests
+from compute_agent.drivers.base import Driver, Guest, GuestGoneError
 from compute_agent.drivers.flavor import Flavor, OrderedGuests
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import Pipeline
@@ -137,7 +137,7 @@ class Auditor:
     def _dormant(self) -> frozenset[str]:
         """Guests that belong here without being seen to run: what they hold is not given away."""
         dormant = self._driver.dormant() if isinstance(self._driver, OrderedGuests) else frozenset()
-        return dormant | lost_guests(self._driver).keys()
+        return dormant | self._driver.lost().keys()
 
     def _is_here(self, consumer: str) -> bool:
         running = {guest.uuid for guest in self._driver.guests()}

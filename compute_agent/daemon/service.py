@@ -42,7 +42,6 @@ from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
-from compute_agent.drivers.base import lost_guests
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
@@ -302,7 +301,7 @@ class Agent:
             "stray_guests": [view.guest.uuid for view in views if view.stray],
             "reasons": {view.guest.uuid: reason for view in views if (reason := guest_reason(view))},
             "pending_guests": [view.guest.uuid for view in views if view.pending],
-            "lost_guests": list(lost_guests(self.driver).values()),
+            "lost_guests": list(self.driver.lost().values()),
         }
 
     def resctrl_groups(self) -> list[dict[str, Any]]:

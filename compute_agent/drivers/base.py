@@ -120,6 +120,13 @@ class Driver(Protocol):
         """The guests that run now. Raises DriverError as long as that cannot be learnt."""
         ...
 
+    def lost(self) -> Mapping[str, str]:
+        """The guests that may run and that cannot be looked after: by uuid, with the reason and what to do.
+
+        They are not among ``guests()``. What they hold is theirs as long as they are here.
+        """
+        ...
+
     def watch(self, listener: Listener) -> None:
         """Call ``listener`` (from a thread of the driver) for every guest that starts, stops or
         gets other settings from now on.
@@ -209,12 +216,6 @@ class Driver(Protocol):
 class StartingDriver(Driver, Protocol):
     """A driver through which the agent itself starts guests, and which records them."""
 
-    def lost(self) -> Mapping[str, str]:
-        """The guests that may run and are not looked after, as their records cannot be used: by uuid, with
-        the reason and what to do.
-        """
-        ...
-
     def create(
         self,
         guest_uuid: str,
@@ -248,8 +249,3 @@ class StartingDriver(Driver, Protocol):
         its folder. Raises DriverError.
         """
         ...
-
-
-def lost_guests(driver: Driver) -> Mapping[str, str]:
-    """The guests that may run and that a driver cannot look after, by uuid, and why."""
-    return driver.lost() if isinstance(driver, StartingDriver) else {}

@@ -32,7 +32,7 @@ class Metrics:
         )
         self.lost_guests = Gauge(
             "compute_agent_lost_guests",
-            "Guests that may run and are not looked after, as their records cannot be used.",
+            "Guests that may run and cannot be looked after; `compute-agent status` says why.",
             registry=self.registry,
         )
         self.unknown_guests = Gauge(

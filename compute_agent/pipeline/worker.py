@@ -22,7 +22,6 @@ from compute_agent.drivers.base import (
     GuestGoneError,
     Listener,
     StartingDriver,
-    lost_guests,
 )
 from compute_agent.inventory.tree import Allocation
 from compute_agent.pipeline.cache import CachedGuest, Unclaimed
@@ -267,7 +266,10 @@ class Pipeline:
         """
         entry = self._cache.get(guest.uuid)
         if entry is None:
-            self._cache.add(entry := CachedGuest(guest, self._held_before(guest, allocation)))
+            # One that was lost until now is where it was.
+            lost = self._cache.lost.get(guest.uuid)
+            place = lost.assignment if lost and self.world.places else None
+            self._cache.add(entry := CachedGuest(guest, self._held_before(guest, allocation), place))
         elif entry.guest != guest:
             if started:
                 entry.limits.clear()
@@ -285,8 +287,8 @@ class Pipeline:
         """What the consumer of a new guest held when Placement was last heard, unless that is ``told`` now;
         None if it was never heard of.
         """
-        known = self._cache.unclaimed.get(guest.uuid)
-        if told is not None or known is None:
+        known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
+        if told is not None or known is None or known.allocation is None:
             return told
         allocation = self.world.own_part(known.allocation)
         LOG.info("Guest %s keeps what its consumer held: %s", guest, self.world.told(allocation))
@@ -311,6 +313,8 @@ class Pipeline:
         if entry is None or entry.guest.pid != guest.pid:
             return  # told before, and the consumer may have another guest by now
         self._cache.remove(guest.uuid)
+        if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
+            self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation:
             self._cache.unclaimed[guest.uuid] = Unclaimed(entry.allocation, time.monotonic())
         LOG.info("Guest %s left", guest)
@@ -377,7 +381,7 @@ class Pipeline:
                 assignment = old.assignment if self.world.places else None
                 limits = dict(self._limits.get(uuid, {}))
                 self._cache.add(CachedGuest(guest, old.allocation, assignment, limits=limits))
-        lost = lost_guests(self._driver)
+        lost = self._driver.lost()
         for uuid in saved.keys() - running.keys():
             if uuid in lost:
                 self._cache.lose(uuid, saved[uuid])
@@ -398,11 +402,14 @@ class Pipeline:
                 self._leave(entry.guest)
         for uuid, guest in running.items():
             if (known := self._cache.get(uuid)) is None:
-                self._find(guest)
+                if uuid in self._cache.lost:
+                    self._enter(guest, None)
+                else:
+                    self._find(guest)
             elif known.guest.pid != guest.pid:
                 self._enter(guest, None)  # it ended and started, and nobody told
         if self._cache.lost:
-            for uuid in self._cache.lost.keys() - lost_guests(self._driver).keys():
+            for uuid in self._cache.lost.keys() - self._driver.lost().keys():
                 LOG.info("Guest %s is said to be gone: what it held is free", uuid)
                 self._cache.forget(uuid)
         self._enforcer.compare(self.world)
@@ -455,6 +462,6 @@ class Pipeline:
         self._metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         self._metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         self._metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
-        self._metrics.lost_guests.set(len(lost_guests(self._driver)))
+        self._metrics.lost_guests.set(len(self._driver.lost()))
         self._metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
         self._enforcer.update_gauges()

@@ -56,8 +56,9 @@ stdio_handler = "file"
 """
 
 SYSTEM_QEMU_CONF = """
-user = "root"
+user = "{user}"
 group = "root"
+security_default_confined = {confined}
 namespaces = []
 cgroup_controllers = [ "cpu", "cpuset" ]
 """
@@ -70,7 +71,7 @@ DOMAIN = """
   <memory unit='MiB'>32</memory>
   <vcpu>{vcpus}</vcpu>
   <iothreads>1</iothreads>
-  <os><type arch='x86_64' machine='pc'>hvm</type></os>
+  <os><type arch='x86_64' machine='pc'>hvm</type></os>{label}
   <on_reboot>destroy</on_reboot>
   <devices>
     <emulator>{emulator}</emulator>
@@ -114,7 +115,8 @@ def find():
 class Libvirtd:
     """The daemon, and its guests as its users see them (with virsh, say): apart from what is to be tested."""
 
-    def __init__(self):
+    def __init__(self, user="root", default_confined=True):
+        """``user`` runs the guests of a system daemon; unless ``default_confined`` they get no label."""
         find()
         self.folder = Path(tempfile.mkdtemp(prefix="libvirtd-", dir="/tmp"))  # UNIX sockets have short names
         self.is_system = os.geteuid() == 0
@@ -127,7 +129,9 @@ class Libvirtd:
         for name in (*FOLDERS, "/.config/libvirt"):
             self._own(name).mkdir(parents=True)
         if self.is_system:
-            (self._own("/etc/libvirt") / "qemu.conf").write_text(QEMU_CONF + SYSTEM_QEMU_CONF)
+            (self._own("/etc/libvirt") / "qemu.conf").write_text(
+                QEMU_CONF + SYSTEM_QEMU_CONF.format(user=user, confined=int(default_confined))
+            )
             self.uri = f"qemu:///system?socket={self.folder}/libvirt-sock"
         else:
             (self._own("/.config/libvirt") / "qemu.conf").write_text(QEMU_CONF)
@@ -188,8 +192,10 @@ class Libvirtd:
 
     # Guests
 
-    def xml(self, guest_uuid=None, vcpus=2, metadata="", name=None, busy=False):
-        """A small guest that finds nothing to boot; or a ``busy`` one that boots a loop without end."""
+    def xml(self, guest_uuid=None, vcpus=2, metadata="", name=None, busy=False, label=""):
+        """A small guest that finds nothing to boot; or a ``busy`` one that boots a loop without end.
+        ``label`` is its element <seclabel>, if it has one.
+        """
         guest_uuid = guest_uuid or str(uuid.uuid4())
         name = name or f"{self.folder.name}-{next(_numbers)}"
         disk = ""
@@ -198,7 +204,13 @@ class Libvirtd:
             path.write_bytes(ENDLESS_LOOP)
             disk = DISK.format(path=escape(str(path)))
         return DOMAIN.format(
-            name=escape(name), uuid=guest_uuid, vcpus=vcpus, metadata=metadata, emulator=EMULATOR, disk=disk
+            name=escape(name),
+            uuid=guest_uuid,
+            vcpus=vcpus,
+            metadata=metadata,
+            emulator=EMULATOR,
+            disk=disk,
+            label=label,
         )
 
     def run(self, guest_uuid=None, persistent=False, **options):

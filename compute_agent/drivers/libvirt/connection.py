@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from compute_agent.drivers.base import DriverError
+from compute_agent.drivers.libvirt import metadata
 
 LOG = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Connection:
         self._session: _Session | None = None
         self._broken: list[_Session] = []
         self._host_cpus = frozenset[int]()
+        self._usual_owner: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -104,6 +106,7 @@ class Connection:
         except libvirt.libvirtError as error:
             self._let_go(session)
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error
+        self._usual_owner = None  # another configuration may be in force
         self._session = session
         if not handle.isAlive():  # it closed before anybody could see that it was ours
             self._closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, session)
@@ -138,6 +141,17 @@ class Connection:
             if error.get_error_code() == self.libvirt.VIR_ERR_NO_DOMAIN:
                 return None
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
+
+    def usual_owner(self) -> str:
+        """The user that QEMU runs as where its domain says nothing of that, as the owner of a description;
+        empty if libvirtd has no such user (that of a session). Raises DriverError.
+        """
+        if self._usual_owner is None:
+            try:
+                self._usual_owner = metadata.usual_owner(self._open_handle().getCapabilities())
+            except (self.libvirt.libvirtError, ValueError) as error:
+                raise DriverError(f"libvirtd does not say which user QEMU runs as: {error}") from error
+        return self._usual_owner
 
     def _open_handle(self) -> Any:
         session = self._session

@@ -14,6 +14,7 @@ are the agent's, whoever wrote them: they follow from what the guest holds.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from xml.etree import ElementTree
@@ -28,6 +29,10 @@ NAMESPACE = "urn:placement-compute:agent:1"
 PREFIX = "agent"
 
 RESTRICTIVE = "restrictive"
+
+# What is noted anybody may have written: int() would take digits of all scripts, and fails on thousands.
+_SHARES = re.compile(r"[0-9]{1,10}", re.ASCII)
+_MOST_NOTED = 64
 
 Pins = Mapping[Role, frozenset[int] | None]
 """The CPUs of what a domain's threads do; None: those of the whole host."""
@@ -99,7 +104,9 @@ def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
     return Definition(
         persistent,
         shares,
-        frozenset(int(number) for number in noted.split(",") if number.isdecimal()),
+        frozenset(
+            int(number) for number in noted.split(",", _MOST_NOTED)[:_MOST_NOTED] if _SHARES.fullmatch(number)
+        ),
         quota / (period or PERIOD) if limited else None,
         _binding(root),
         _pins(root) if persistent else {},

@@ -107,6 +107,10 @@ class LibvirtDriver:
             raise DriverError(self.absence)
         return [it.guest for it in self._table.all() if it.is_alive]
 
+    def lost(self) -> Mapping[str, str]:
+        """The domains that run and cannot be looked after, by uuid, and why that is so."""
+        return self._table.lost()
+
     def flavor(self, guest: Guest) -> Flavor:
         """What Nova wrote into the domain about the order; empty if it was not Nova that made it."""
         with self._on_domain(self._table.living(guest), "is not described") as domain:

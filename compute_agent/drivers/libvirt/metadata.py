@@ -121,6 +121,16 @@ def is_active(domain_xml: str) -> bool:
     return parse(domain_xml).get("id") is not None
 
 
+def usual_owner(capabilities: str) -> str:
+    """The user that libvirt's capabilities have for processes of domains without a label of their own: what
+    qemu.conf calls ``user``. Empty if there is none. Raises ValueError if that is not XML.
+    """
+    for model in parse(capabilities).iterfind("host/secmodel"):
+        if model.findtext("model") == "dac":
+            return (model.findtext("baselabel") or "").partition(":")[0]
+    return ""
+
+
 def _our_settings(root: ElementTree.Element) -> dict[str, str]:
     prefix = f"{{{NAMESPACE}}}"
     found = root.iterfind(f"metadata/{prefix}settings/*")

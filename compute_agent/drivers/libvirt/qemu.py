@@ -109,7 +109,7 @@ def find_process(guest_uuid: str, owner: str) -> Process | None:
     """The process of a domain; None if there is none.
 
     Anybody can start a process with the same words on its command line: only one that is ``owner``'s in every
-    respect is taken; where libvirt does not say whose, only one of root or of the agent's own user.
+    respect is taken; where nobody says whose (empty, or unknown), one of root or of the agent's own user.
     """
     users = _user_ids(owner)
     for pid in sorted(procfs.pids(), reverse=True):

@@ -6,6 +6,7 @@ One thread looks, of which the driver sees to; any thread may read what is known
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,7 @@ class Table:
         self._running: dict[str, Running] = {}
         self._complete = False
         """Whether all domains have been looked at once: what is new since then has started."""
+        self._lost: dict[str, str] = {}
 
     # For any thread
 
@@ -41,6 +43,11 @@ class Table:
         """The domains, as far as their ends have been seen."""
         with self._lock:
             return list(self._running.values())
+
+    def lost(self) -> dict[str, str]:
+        """The domains that run and cannot be looked after, by uuid, with the reason and what to do."""
+        with self._lock:
+            return dict(self._lost)
 
     def entry(self, guest: Guest) -> Running:
         """The domain of a guest, as far as its end has been seen. Raises GuestGoneError."""
@@ -65,7 +72,8 @@ class Table:
         """
         active = {domain.UUIDString(): domain for domain in self._connection.running()}
         known = self._running.keys()
-        for guest_uuid in sorted(known | active.keys() if anew else known ^ active.keys()):
+        unsettled = (known | active.keys() if anew else known ^ active.keys()) | self._lost.keys()
+        for guest_uuid in sorted(unsettled):
             self.look_at(guest_uuid)
         self._complete = True
         persistent = [uuid for uuid, it in self._running.items() if it.definition.persistent]
@@ -77,17 +85,10 @@ class Table:
         Raises DriverError if libvirtd went away.
         """
         with self.changing:
-            try:
-                found = self._describe(guest_uuid)
-            except DriverError as error:
-                if not self._connection.is_open:
-                    raise
-                LOG.error("%s", error)
-                return
-            except Exception:  # what nobody thought of is this domain's alone: the others are looked at
-                LOG.exception("Domain %s cannot be described", guest_uuid)
-                return
             known = self._running.get(guest_uuid)
+            found, reason = self._look_closely(guest_uuid)
+            if reason and known is not None and known.is_alive:
+                return  # it is looked after as it was
             before = None if known is None else known.guest
             same = known is not None and found is not None and known.process is found.process
             with self._lock:
@@ -97,10 +98,16 @@ class Table:
                     self._running[guest_uuid] = found
                 else:
                     self._running.pop(guest_uuid, None)
+                if reason:
+                    self._lost[guest_uuid] = reason
+                was_lost = not reason and self._lost.pop(guest_uuid, None) is not None
+                if was_lost:
+                    LOG.info("Domain %s is not lost any more", guest_uuid)
         if before is not None and not same:
             self._say(ChangeKind.STOPPED, before)
         if found is not None and before != found.guest:
-            new = ChangeKind.STARTED if self._complete or before is not None else ChangeKind.FOUND
+            has_started = before is not None or (self._complete and not was_lost)
+            new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
             self._say(ChangeKind.CHANGED if same else new, found.guest)
 
     def look_at_definition(self, domain: Any) -> None:
@@ -129,6 +136,27 @@ class Table:
                 LOG.info("The definition of guest %s was changed: %s", known.guest, ", ".join(changes))
             known.source, known.definition = source, definition
 
+    def _look_closely(self, guest_uuid: str) -> tuple[Running | None, str]:
+        """A domain as it runs now (None if it does not, as far as can be seen), and why it cannot be looked
+        after; the log says that once. Raises DriverError if libvirtd went away.
+        """
+        told = self._lost.get(guest_uuid)
+        try:
+            return self._describe(guest_uuid), ""
+        except DriverError as error:
+            if not self._connection.is_open:
+                raise
+            reason = f"{error}. Until that is mended it is not looked after, and keeps what it holds"
+            if reason != told:
+                LOG.error("%s", reason)
+        except Exception as error:  # what nobody thought of is this domain's alone: the others are looked at
+            reason = (
+                f"domain {guest_uuid} cannot be described ({error!r}), and is not looked after: report that"
+            )
+            if reason != told:
+                LOG.exception("Domain %s cannot be described", guest_uuid)
+        return None, reason
+
     def _describe(self, guest_uuid: str) -> Running | None:
         """A domain as it runs now; None if it does not. Raises DriverError."""
         domain = self._connection.domain(guest_uuid)
@@ -141,15 +169,24 @@ class Table:
             description, binding = metadata.describe(xml), parse_binding(xml)
             source = self._source(domain)
             definition = _definition(domain, source)
+            owner = description.owner or self._connection.usual_owner()
             known = self._running.get(guest_uuid)
             if known is not None and known.is_alive:
                 process: Process | None = known.process
             else:
-                process = qemu.find_process(guest_uuid, description.owner)
+                process = qemu.find_process(guest_uuid, owner)
+                if process is None and not domain.isActive():
+                    return None  # it has ended just now
         except (self._connection.libvirt.libvirtError, ValueError) as error:
-            raise DriverError(f"domain {guest_uuid} cannot be described: {error}") from error
+            raise DriverError(
+                f"domain {guest_uuid} cannot be described (see virsh dumpxml): {error}"
+            ) from error
         if process is None:
-            return None  # it ends just now
+            raise DriverError(
+                f"domain {guest_uuid} ({description.name!r}) runs, but no process with its uuid on the"
+                f" command line is that of user {owner or os.geteuid()}, as libvirt has it: start it anew,"
+                " as the user in qemu.conf may have been another one when it started"
+            )
         guest = Guest(guest_uuid, self._driver, description.name, process.identity.pid, description.settings)
         if known is None or known.guest != guest:
             for problem in description.problems:

@@ -344,6 +344,21 @@ class TestALostGuest:
         rig.restart()
         assert rig.saved.keys() == {"a", "b"}
 
+    def test_that_was_restarted_and_cannot_be_described_keeps_its_cpus_and_has_them_when_it_can(self, rig):
+        """As domains do, whose processes libvirtd starts: the old one ends, the new one is not understood."""
+        rig.run("a", (0, 1, 0))
+        guest = rig.driver.running.pop("a")
+        rig.driver.lost_guests["a"] = "domain a cannot be described"
+        rig.handle(GuestStopped(guest))
+        assert rig.run("b", (0, 1, 0)).assignment.dedicated == (2,)
+        again = replace(guest, pid=guest.pid + 1000)
+        rig.driver.running["a"] = again
+        rig.driver.affinities["a"] = {again.pid: rig.driver.cpus}
+        rig.driver.lost_guests.clear()
+        rig.handle(Reconcile())
+        assert rig.observed("a") == {1}
+        assert rig.metric("lost_guests") == 0
+
     def test_said_to_be_gone_gives_its_cpus_back(self, rig, lost):
         rig.driver.lost_guests.clear()
         rig.handle(Reconcile())

@@ -49,6 +49,10 @@ def test_text_that_is_no_xml_is_refused():
         ("", noted(2048), False),
         ("<shares>2048</shares>", "<tuned shares='2048'/>", True),
         ("<shares>2048</shares>", noted(2048).replace("2048", "x,2048,"), False),
+        ("<shares>2048</shares>", noted(2048).replace("2048", "9" * 5000 + ",2048"), False),
+        ("<shares>2048</shares>", noted(2048).replace("2048", "9" * 5000), True),
+        ("<shares>2048</shares>", noted(2048).replace("2048", "٢٠٤٨"), True),
+        ("<shares>2048</shares>", noted(2048).replace("2048", "1," * 1000 + "2048"), True),
         ("<shares>2048</shares>", f"<tuned xmlns='{NAMESPACE}'/>", True),
     ],
 )

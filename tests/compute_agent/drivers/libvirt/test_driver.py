@@ -20,11 +20,11 @@ from compute_agent.drivers.base import (
     GuestSettings,
 )
 from compute_agent.drivers.flavor import Flavor
-from compute_agent.drivers.libvirt import metadata
-from compute_agent.drivers.libvirt.definition import Binding
+from compute_agent.drivers.libvirt import metadata, qemu
+from compute_agent.drivers.libvirt.definition import NAMESPACE, Binding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
-from tests.compute_agent.libvirtd import thread_cpus
+from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
 
 SECONDS = 20
 ZERO, ONE = frozenset({0}), frozenset({1})
@@ -134,9 +134,62 @@ def test_one_domain_that_cannot_be_described_hides_no_other(libvirtd, monkeypatc
         return real(xml)
 
     monkeypatch.setattr(metadata, "describe", describe)
-    driver = LibvirtDriver(libvirtd.uri)
+    driver = LibvirtDriver(libvirtd.uri, look_interval=0.1)
     try:
         assert [guest.uuid for guest in driver.guests()] == [good]
+        assert list(driver.lost()) == [bad]
+        assert "nobody thought of this" in driver.lost()[bad]
+        monkeypatch.undo()
+        wait_for(lambda: not driver.lost())
+        assert {guest.uuid for guest in driver.guests()} == {bad, good}
+    finally:
+        driver.close()
+
+
+@pytest.fixture(scope="module")
+def libvirtd_of_nobody():
+    """One that runs its guests as another user than root, and says so in no label."""
+    server = Libvirtd(user="nobody", default_confined=False)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's libvirtd runs guests as somebody else")
+@pytest.mark.parametrize("label", ["", "<seclabel type='none' model='dac'/>"])
+def test_a_domain_without_a_label_is_that_of_the_user_in_qemu_conf(libvirtd, libvirtd_of_nobody, label):
+    domain = libvirtd_of_nobody.run(label=label)
+    assert "<label>" not in domain.XMLDesc()
+    pid = libvirtd_of_nobody.process(domain)
+    assert procfs.users_of(pid) == {65534}
+    driver = LibvirtDriver(libvirtd_of_nobody.uri)
+    try:
+        assert [guest.pid for guest in driver.guests()] == [pid]
+        assert driver.lost() == {}
+    finally:
+        driver.close()
+        domain.destroy()
+
+
+def test_a_domain_whose_process_is_not_found_is_lost_until_it_ends(libvirtd, monkeypatch, caplog):
+    domain = libvirtd.run()
+    guest_uuid = domain.UUIDString()
+    monkeypatch.setattr(qemu, "find_process", lambda uuid, owner: None)
+    watched = Watched(libvirtd.uri, look_interval=0.1)
+    driver = watched.driver
+    try:
+        assert list(driver.guests()) == []
+        assert list(driver.lost()) == [guest_uuid]
+        assert f"domain {guest_uuid} ('{domain.name()}') runs, but no process" in driver.lost()[guest_uuid]
+        looks = []
+        monkeypatch.setattr(qemu, "find_process", lambda uuid, owner: looks.append(owner))
+        wait_for(lambda: len(looks) > 3)
+        assert caplog.text.count("runs, but no process") == 1  # though it was looked for again and again
+        domain.destroy()
+        wait_for(lambda: not driver.lost())
+        assert watched.changes.empty()
     finally:
         driver.close()
 
@@ -150,7 +203,8 @@ def test_whatever_is_in_the_metadata_the_domain_is_seen(watched, libvirtd):
         for name in ("qos_class", "thread_policy", "eviction_priority", "resctrl", "blockio_class")
     )
     odd = f'<guest:settings xmlns:guest="urn:placement-compute:guest:1">{deep}{settings}</guest:settings>'
-    libvirtd.run(metadata=odd)
+    noted = f'<agent:tuned xmlns:agent="{NAMESPACE}" shares="{"9" * 5000}"/>'
+    libvirtd.run(metadata=odd + noted)
     guest = watched.started()
     assert guest.settings == GuestSettings(vcpus=2)
     assert watched.driver.flavor(guest) == Flavor({})

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.drivers.base import GuestSettings
-from compute_agent.drivers.libvirt.metadata import describe
+from compute_agent.drivers.libvirt.metadata import describe, usual_owner
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 
 UUID = "e87f30c5-911b-46a7-8aaa-01c43325c5b2"
@@ -144,6 +144,13 @@ def test_the_user_of_the_process_is_known_where_libvirt_tells():
     label = "<seclabel type='dynamic' model='dac' relabel='yes'><label>+64055:+108</label></seclabel>"
     other = "<seclabel type='dynamic' model='apparmor'><label>libvirt-x</label></seclabel>"
     assert describe(domain(rest=other + label)).owner == "+64055"
+
+
+def test_the_user_of_processes_without_a_label_is_that_of_the_base_label():
+    apparmor = "<secmodel><model>apparmor</model><doi>0</doi></secmodel>"
+    dac = "<secmodel><model>dac</model><doi>0</doi><baselabel type='kvm'>+64055:+109</baselabel></secmodel>"
+    assert usual_owner(f"<capabilities><host>{apparmor}{dac}</host></capabilities>") == "+64055"
+    assert usual_owner(f"<capabilities><host>{apparmor}</host></capabilities>") == ""
 
 
 @pytest.mark.parametrize(
