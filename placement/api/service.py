@@ -11,6 +11,7 @@ from placement.db.database import Database
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
 from placement.model.feed import Model
+from placement.model.turns import LONG_REQUESTS
 from placement.policies.enforcer import Enforcer
 from placement.store import classes
 
@@ -42,7 +43,9 @@ class Service:
             retries=conf.placement.allocation_conflict_retry_count,
         )
         database = Database(group.connection, options)
-        return cls(conf, database, Model(database), Enforcer(conf))
+        # only placement-api knows the number of its threads, an option of its command line
+        long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
+        return cls(conf, database, Model(database, long_requests), Enforcer(conf))
 
     def prepare(self) -> None:
         """Migrate the database if so configured, and make the standard names.

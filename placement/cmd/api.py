@@ -27,7 +27,10 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "threads",
         default=4,
         min=1,
-        help="How many requests each process has in hand: some wait for the database, one computes.",
+        help=(
+            "How many requests each process has in hand: some wait for the database, one computes. "
+            "Half of them may be long searches for allocation candidates."
+        ),
     ),
 )
 

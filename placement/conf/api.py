@@ -30,6 +30,11 @@ answered with the candidates it has found, and the header
 Placement-Ext-Incomplete: deadline says that there may be more. If it has found
 none, the answer is 400 with the code placement.ext.search_too_long, and names
 the group of the request that found no place.
+
+Half of the threads of a worker (placement-api --threads; two under another web
+server) may have a search in hand that takes longer than some hundredths of a
+second. One more is answered 503, to be tried again, so that the other threads
+are there for short requests.
 """,
     ),
     cfg.IntOpt(

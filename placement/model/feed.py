@@ -28,7 +28,7 @@ from placement.db.batch import Batch, Prepared
 from placement.db.database import Database
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import rows
-from placement.model.turns import Turn, Turns
+from placement.model.turns import LONG_REQUESTS, Turn, Turns
 from placement.model.world import Provider, World
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +56,10 @@ class View:
         self._turn = turn
 
     def give_way(self) -> None:
-        """Let other requests go on. What is looked at stays as it was, even if they change it."""
+        """Let other requests go on. What is looked at stays as it was, even if they change it.
+
+        :raises placement.exceptions.Unavailable: as many long requests as may be are under way.
+        """
         self._turn.give_way(self.world)
 
 
@@ -102,12 +105,13 @@ class Model:
     Searches are pure Python, so threads of one process would wait for each other
     anyway: they do it here, on one lock, and each sees a world that stands still. One that
     takes long gives way (:meth:`View.give_way`): from then on the world that it looks at is
-    left alone, and what others have to change in it they change in a copy.
+    left alone, and what others have to change in it they change in a copy. Only
+    ``long_requests`` at once may: threads are left for those that are short.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, long_requests: int = LONG_REQUESTS) -> None:
         self._database = database
-        self._turns = Turns()
+        self._turns = Turns(long_requests)
         self._state: _State | None = None
         self._sum = -1
         #: how often all that had been read was read anew, as after a restore

@@ -5,16 +5,24 @@ import time
 from types import TracebackType
 from typing import Final
 
+from placement.exceptions import Unavailable
 from placement.model.world import World
 
 #: seconds in which whoever waits for the interpreter gets it
 _PAUSE: Final = 0.0002
+#: requests that may be long at the same time, where nobody says how many threads answer requests
+LONG_REQUESTS: Final = 2
 
 
 class Turns:
-    """The locks of a model."""
+    """The locks of a model.
 
-    def __init__(self) -> None:
+    :param long_requests: so many requests at once may give way, others that would are refused.
+    """
+
+    def __init__(self, long_requests: int = LONG_REQUESTS) -> None:
+        #: held in part by each request that gave way before, until it ends
+        self.places = threading.BoundedSemaphore(long_requests)
         #: held by the one request that may bring the model up to date
         self.first = threading.RLock()
         #: held by one of the requests that gave way before
@@ -36,8 +44,16 @@ class Turn:
         return self
 
     def give_way(self, world: World) -> None:
-        """Let others have their turn; nobody changes this world meanwhile, nor until the turn ends."""
+        """Let others have their turn; nobody changes this world meanwhile, nor until the turn ends.
+
+        :raises Unavailable: too many others go on like this already.
+        """
         if self._kept is None:
+            if not self._turns.places.acquire(blocking=False):
+                raise Unavailable(
+                    "This worker has as many long searches for allocation candidates in hand as it may. "
+                    "Please try again in a few seconds, or ask for less at once."
+                )
             with self._turns.counting:
                 world.keepers += 1
             self._kept = world
@@ -59,3 +75,4 @@ class Turn:
             self._turns.later.release()
         with self._turns.counting:
             self._kept.keepers -= 1
+        self._turns.places.release()

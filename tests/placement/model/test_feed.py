@@ -14,6 +14,7 @@ from placement.db import buckets
 from placement.db.buckets import bucket_of
 from placement.db.database import Database, Transaction
 from placement.db.tables import change_buckets, resource_providers
+from placement.exceptions import Unavailable
 from placement.model import feed
 from placement.model.feed import Model
 from placement.model.world import World
@@ -289,6 +290,24 @@ class TestLongRequests:
                 done.set()
             # one of them may have come in late, but what it saw then it saw to the end
             assert [len(each.result(timeout=60)) for each in looking] == [1, 1]
+
+    def test_one_too_many_is_refused_while_short_ones_are_answered_until_a_place_is_free(
+        self, writer: Database
+    ) -> None:
+        create(writer)
+        model = Model(writer, long_requests=1)
+
+        def one_more() -> None:
+            with model.fresh() as view:
+                view.give_way()
+
+        with ThreadPoolExecutor(1) as others:
+            with model.fresh() as view:
+                view.give_way()
+                with pytest.raises(Unavailable, match="try again"):
+                    others.submit(one_more).result(timeout=60)
+                assert others.submit(names, model).result(timeout=60) == {HOST: "host"}
+            others.submit(one_more).result(timeout=60)
 
     def test_one_that_is_stopped_leaves_nothing_behind(self, writer: Database, model: Model) -> None:
         def stopped() -> None:

@@ -82,6 +82,20 @@ def test_others_are_answered_meanwhile_and_the_search_ends(running: Service) -> 
         )
 
 
+def test_long_searches_leave_half_of_the_threads_to_others(running: Service) -> None:
+    with ThreadPoolExecutor(8) as others:
+        hard = ask_in_background(others, running, 8)
+        answered = 0
+        while not all(each.done() for each in hard):
+            assert len(call(running, "GET", EASY)["allocation_requests"]) == 5
+            answered += 1
+        answers = [each.result() for each in hard]
+    assert answered > 5
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert 0 < len(refused) <= 6  # where others end first there is a place for some of them
+    assert all("try again" in answer.json()["errors"][0]["detail"] for answer in refused)
+
+
 def test_an_incomplete_answer_says_so(running: Service) -> None:
     groups = "&".join(f"resources_{number}=CUSTOM_A:1" for number in range(12))
     path = f"/allocation_candidates?{groups}&group_policy=none"
