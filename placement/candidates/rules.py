@@ -77,7 +77,8 @@ class Assignment:
         #: what the chosen ones give, by provider id and resource class
         self.taken: Taken = {}
         #: what a look at one choice may cost: rules on several needs look at the options of all
-        self.steps = 1 + (sum(map(len, options)) if rules.together or any(rules.subtrees_of) else 0)
+        most_rules = len(rules.together) + max(map(len, rules.subtrees_of), default=0)
+        self.steps = 1 + most_rules * sum(map(len, options))
 
     def take(self, index: int, provider: Provider) -> None:
         """Let the provider serve the need of that index."""
@@ -112,10 +113,14 @@ class Assignment:
 
     def can_complete(self, rest: Sequence[int]) -> bool:
         """Whether the needs that are left have, each and together, a place left."""
-        self.rules.budget.spend(self.steps * sum([len(self.options[index]) for index in rest]))
-        left = [[at for at in self.options[index] if self.allows(index, at)] for index in rest]
+        left: list[list[Provider]] = []
+        for index in rest:
+            self.rules.budget.spend(self.steps * len(self.options[index]))
+            left.append([at for at in self.options[index] if self.allows(index, at)])
+            if not left[-1]:
+                return False
         needs = [self.rules.needs[index] for index in rest]
-        return all(left) and fits_at_all(needs, left, self.rules.isolate, self.taken, self.rules.budget)
+        return fits_at_all(needs, left, self.rules.isolate, self.taken, self.rules.budget)
 
     def _is_taken_by_a_group(self, provider: Provider) -> bool:
         return any(
@@ -140,6 +145,7 @@ class Assignment:
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
         """Whether one provider of the rule is, or can become, an ancestor of all the others."""
         others = [other for other in rule if other != index]
+        self.rules.budget.spend(sum([len(self._possible(other)) for other in others]))
         above = self._lineage(provider)
         for other in others:
             at = self.chosen[other]

@@ -12,6 +12,7 @@ from placement.candidates.pattern import candidates_of
 from placement.candidates.render import render
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.candidates.roots import Sharing, possible_roots
+from placement.candidates.rules import Assignment, Rules
 from placement.candidates.search import search
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, Unavailable
 from placement.model.world import SHARES, World
@@ -133,6 +134,26 @@ class Spending(Budget):
     def spend(self, steps: int = 1) -> None:
         self.parts.append(steps)
         super().spend(steps)
+
+
+def test_each_rule_on_several_needs_and_each_need_it_is_looked_at_for_is_counted() -> None:
+    world, suffixes = crowd(1), frozenset({"_0", "_1", "_2"})
+    devices = [each for each in world if "CUSTOM_DEV" in each.inventories]
+
+    def parts(rules: int) -> list[int]:
+        asked_for = tuple(RequestGroup(suffix, {"CUSTOM_DEV": 1}) for suffix in sorted(suffixes))
+        request = CandidatesRequest(asked_for, group_policy="none", same_subtrees=(suffixes,) * rules)
+        needs, budget = needs_of(request), Spending()
+        assignment = Assignment(Rules(world, request, needs, budget), [devices] * len(needs))
+        assert assignment.can_complete(range(len(needs)))
+        return budget.parts
+
+    per_choice = len(suffixes) * len(devices)
+    for rules in (1, 4):
+        found = parts(rules)
+        assert found.count(len(devices) * (1 + rules * per_choice)) == len(suffixes)
+        # and between any two choices, for each rule the options of the other needs
+        assert found.count(2 * len(devices)) >= rules * per_choice
 
 
 class TestRootsWithinManyAggregates:
