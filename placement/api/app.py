@@ -5,7 +5,6 @@ at its handler, in the module of its resource.
 """
 
 from flask import Flask
-from oslo_config import cfg
 
 from placement.api import (
     aggregates,
@@ -40,12 +39,11 @@ BLUEPRINTS = (
 )
 
 
-def create_app(conf: cfg.ConfigOpts) -> Flask:
+def create_app(service: Service) -> Flask:
     """The service for one worker process; connections are opened by it alone."""
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     app.url_map.merge_slashes = False
-    service = Service.of(conf)
     call.provide(app, service)
     versioning.install(app)
     errors.install(app)
@@ -55,5 +53,4 @@ def create_app(conf: cfg.ConfigOpts) -> Flask:
     for rule in app.url_map.iter_rules():
         # werkzeug answers HEAD wherever there is a GET; the API does not
         (rule.methods or set()).discard("HEAD")
-    service.try_to_prepare()
     return app

@@ -13,6 +13,7 @@ from oslo_middleware import CORS, Healthcheck, HTTPProxyToWSGI
 from placement.api.app import create_app
 from placement.api.auth import authenticate
 from placement.api.request_log import RequestLog
+from placement.api.service import Service
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -20,9 +21,18 @@ if TYPE_CHECKING:
 HEALTHCHECK_PATH: Final = "/healthcheck"
 
 
-def build_application(conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """The whole service for a WSGI server, as ``conf`` wants it."""
-    return wrap(create_app(conf), conf)
+def build_application(conf: cfg.ConfigOpts, *, in_background: bool = False) -> "WSGIApplication":
+    """The whole service for a WSGI server, as ``conf`` wants it.
+
+    :param in_background: whether the database is prepared by a thread of its own. That is for servers that
+        build the application in the process that serves it; no thread outlives a fork.
+    """
+    service = Service.of(conf)
+    if in_background:
+        service.prepare_in_background()
+    else:
+        service.try_to_prepare()
+    return wrap(create_app(service), conf)
 
 
 def wrap(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":

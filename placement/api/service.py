@@ -2,7 +2,8 @@
 
 import logging
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Lock, Thread
+from typing import Final
 
 from oslo_config import cfg
 
@@ -17,6 +18,8 @@ from placement.store import classes
 
 LOG = logging.getLogger(__name__)
 
+_PATIENCE: Final = 3.0  # seconds for another request that prepares the database, which mostly takes less
+
 
 @dataclass
 class Service:
@@ -28,6 +31,8 @@ class Service:
     enforcer: Enforcer
     #: how often the model had been read anew when this was prepared last; None when it never was
     _prepared: int | None = None
+    #: whether that failed the last time it was tried
+    _failed: bool = False
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
@@ -41,6 +46,9 @@ class Service:
             connection_recycle_time=group.connection_recycle_time,
             lock_timeout=group.lock_timeout,
             retries=conf.placement.allocation_conflict_retry_count,
+            connect_timeout=group.connect_timeout,
+            statement_timeout=group.statement_timeout,
+            idle_timeout=group.idle_in_transaction_timeout,
         )
         database = Database(group.connection, options)
         # only placement-api knows the number of its threads, an option of its command line
@@ -53,11 +61,21 @@ class Service:
         Once per worker, and again when the database turned out to be another than it was before.
 
         :raises Unavailable: the database does not answer or lacks our schema. Every
-            request tries again, so a worker that started before its database recovers.
+            request tries again, so a worker that started before its database recovers;
+            but only one at a time, and others do not wait for it if that has failed before.
         """
-        if self._prepared != self.model.reread:
-            with self._lock:
-                self._prepare()
+        if self._prepared == self.model.reread:
+            return
+        if not self._lock.acquire(timeout=0 if self._failed else _PATIENCE):
+            raise Unavailable("The service is waiting for its database. Please try again later.")
+        try:
+            self._prepare()
+            self._failed = False
+        except BaseException:
+            self._failed = True
+            raise
+        finally:
+            self._lock.release()
 
     def _prepare(self) -> None:
         reread = self.model.reread
@@ -72,6 +90,10 @@ class Service:
             additional = self.conf.placement.additional_resource_classes
             self.database.write(lambda tx: classes.make_standard_names(tx, additional))
             self._prepared = reread
+
+    def prepare_in_background(self) -> None:
+        """As :meth:`try_to_prepare`, while requests that need no database are answered already."""
+        Thread(target=self.try_to_prepare, name="prepare", daemon=True).start()
 
     def try_to_prepare(self) -> None:
         """As :meth:`prepare`, with a log line in place of an error: requests will tell."""

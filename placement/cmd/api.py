@@ -87,7 +87,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in each worker: the application."""
-        return build_application(self._conf)
+        return build_application(self._conf, in_background=True)
 
 
 class _Logger(glogging.Logger):  # type: ignore[misc]

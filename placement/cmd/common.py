@@ -10,6 +10,7 @@ from prettytable import PrettyTable
 
 from placement.db import migration
 from placement.db.database import Database
+from placement.db.engine import UNHURRIED
 from placement.exceptions import Unavailable
 from placement.store.consumers import Owner
 
@@ -22,7 +23,7 @@ def open_database(conf: cfg.ConfigOpts) -> Iterator[Database]:
     """
     url = conf.placement_database.connection
     require_newest_schema(url)
-    database = Database(url)
+    database = Database(url, UNHURRIED)
     try:
         yield database
     finally:

@@ -57,6 +57,40 @@ holds before it is answered 503. Keep it below the timeout of the web server's
 workers.
 """,
     ),
+    cfg.IntOpt(
+        "connect_timeout",
+        default=5,
+        min=2,
+        help="""
+How long, in seconds, the database may take to accept a connection, to answer
+the question that is asked before every answer, and to show any sign of life on
+the network. From then on requests are answered 503, and one at a time tries
+whether it answers again.
+""",
+    ),
+    cfg.FloatOpt(
+        "statement_timeout",
+        default=20.0,
+        min=1.0,
+        help="""
+How long, in seconds, the database may take for a statement, beside the time
+that it waits for locks (lock_timeout). PostgreSQL and MariaDB end it then, and
+a worker that has no answer a second later gives the connection up. The longest
+statements read everything, when a worker starts: a fraction of a second for
+10,000 hosts.
+""",
+    ),
+    cfg.FloatOpt(
+        "idle_in_transaction_timeout",
+        default=5.0,
+        min=1.0,
+        help="""
+How long, in seconds, a worker may leave a transaction that holds locks without
+a statement, until PostgreSQL or MariaDB ends it. So a worker that is frozen, or
+whose host is gone, keeps others waiting for this long at most; one that was
+only slow starts its transaction again. Keep it below lock_timeout.
+""",
+    ),
 ]
 
 

@@ -116,6 +116,11 @@ class Batch:
         self.waiting.append(answer)
         return answer
 
+    @property
+    def carries_commit(self) -> bool:
+        """Whether it ends the transaction when it is sent with ``commit``."""
+        return bool(self.waiting) and _pipelines(self._conn.dialect)
+
     def send(self, *, commit: bool = False) -> None:
         """Execute what waits; with ``commit``, also end the transaction if that saves a round trip.
 
@@ -125,6 +130,7 @@ class Batch:
         if not waiting:
             return
         dialect = self._conn.dialect
+        connection: Any = self._conn.connection.driver_connection
         try:
             if _pipelines(dialect):
                 self._exchange(waiting, commit=commit)
@@ -132,7 +138,12 @@ class Batch:
                 self._execute(waiting)
         except dialect.loaded_dbapi.Error as error:
             base = dialect.loaded_dbapi.Error
-            raise exc.DBAPIError.instance(None, None, error, base, dialect=dialect) from error
+            lost = dialect.is_disconnect(error, connection, None)
+            if lost:
+                self._conn.invalidate(error)  # or the attempt to roll back would fail, and hide this error
+            raise exc.DBAPIError.instance(
+                None, None, error, base, dialect=dialect, connection_invalidated=lost
+            ) from error
 
     def _exchange(self, waiting: Sequence[Answer], *, commit: bool) -> None:
         pipeline = _pipeline_module()

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -14,6 +15,7 @@ from sqlalchemy import exc
 from placement.db import buckets, engine, errors
 from placement.db.batch import KEPT_SIZES, Answer, Batch, Prepared, Values, insertions, placed, places
 from placement.db.engine import PoolOptions
+from placement.db.outage import Outage
 from placement.db.probe import Probe
 from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
@@ -37,6 +39,8 @@ class Transaction:
         self.optimistic = optimistic
         self.now = time.time()
         self._changed: dict[int, _Change] = {}
+        #: whether the database may have been told to commit
+        self.committing = False
 
     @property
     def conn(self) -> sa.Connection:
@@ -100,7 +104,9 @@ class Transaction:
             ids = sorted(number for number, each in self._changed.items() if each == change)
             values = {**placed("id", ids), "now": self.now, "by": change.bumps}
             self.queue(_stamp(len(ids), described=not change.usage_only), values)
+        self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
+        self.committing = True
 
 
 class _Change(NamedTuple):
@@ -138,10 +144,14 @@ class Database:
         self.url = url
         self._patience = options.lock_timeout
         self._attempts = 1 + options.retries
-        writer = engine.create(url, "READ COMMITTED", options)
+        self._outage = Outage()
+        longest = options.statement_timeout and options.statement_timeout + options.lock_timeout
+        writer = engine.create(url, "READ COMMITTED", replace(options, statement_timeout=longest))
         self._writer = writer.execution_options(**{engine.WRITES: True})
-        self._reader = engine.create(url, "REPEATABLE READ", options, ping=True)
-        self._autocommitting = engine.create(url, "AUTOCOMMIT", options)
+        # Nobody waits for a transaction that only reads: it may take its time between statements.
+        self._reader = engine.create(url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True)
+        brief = replace(options, statement_timeout=options.connect_timeout)
+        self._autocommitting = engine.create(url, "AUTOCOMMIT", brief)
         self._probe = Probe(self._autocommitting)
 
     def close(self) -> None:
@@ -156,7 +166,8 @@ class Database:
         :raises Unavailable: when the database does not answer.
         """
         try:
-            return self._probe.counters_sum()
+            with self._outage.attempt():
+                return self._probe.counters_sum()
         except self._probe.errors as error:
             raise _unavailable(error) from error
 
@@ -167,7 +178,7 @@ class Database:
         :raises Unavailable: when the database does not answer.
         """
         try:
-            with self._reader.connect() as conn, conn.begin():
+            with self._outage.attempt(), self._reader.connect() as conn, conn.begin():
                 yield conn
         except exc.SQLAlchemyError as error:
             raise _unavailable(error) from error
@@ -183,19 +194,18 @@ class Database:
         """
         deadline = time.monotonic() + self._patience
         for attempt in range(1, self._attempts + 1):
-            committing = False
+            tx = None
             try:
-                with self._writer.connect() as conn, conn.begin() as begun:
+                with self._outage.attempt(), self._writer.connect() as conn, conn.begin() as begun:
                     tx = Transaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
-                    committing = True
                     tx.finish()
                     begun.commit()
                     return result
             # No exception is kept beyond its block: its traceback leads back to this frame, and the circle
             # would keep all that the transaction used until garbage is collected.
             except exc.SQLAlchemyError as error:
-                _refuse_if_hopeless(error, committing=committing)
+                _refuse_if_hopeless(error, committing=tx is not None and tx.committing)
                 if attempt == self._attempts or time.monotonic() > deadline:
                     raise _unavailable(error) from error
                 LOG.debug("transaction attempt %d failed: %s", attempt, error)

@@ -3,8 +3,10 @@
 import os
 import sqlite3
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -14,6 +16,8 @@ WRITES: Final = "placement_writes"
 
 _RETURNED: Final = "placement.returned"
 _TRUSTED_SECONDS: Final = 0.1  # servers take longer to restart
+_GRACE: Final = 1.0  # seconds for a server to say that a statement took too long
+_KEEPALIVES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,9 @@ class PoolOptions:
     """Sizes and times (seconds) of the connection pools, and patience with other transactions.
 
     ``lock_timeout`` bounds each wait for a lock, ``retries`` how often a
-    transaction that lost to another one runs again.
+    transaction that lost to another one runs again. A connection has to be made within ``connect_timeout``,
+    a statement to end within ``statement_timeout``, and the next one of a transaction to come within
+    ``idle_timeout``, or the server ends it; zero is no limit for these two.
     """
 
     max_pool_size: int = 5
@@ -30,6 +36,13 @@ class PoolOptions:
     connection_recycle_time: int = 3600
     lock_timeout: float = 10.0
     retries: int = 10
+    connect_timeout: int = 5
+    statement_timeout: float = 20.0
+    idle_timeout: float = 5.0
+
+
+UNHURRIED: Final = PoolOptions(statement_timeout=0, idle_timeout=600)
+"""For what goes through whole databases."""
 
 
 def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: bool = False) -> sa.Engine:
@@ -40,15 +53,16 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
     :data:`WRITES` take the write lock when they begin, so that they never have
     to give up half way. A connection that died in the pool is replaced before it
     is used: always with ``ping``, else if it has not been used for a moment.
+
+    A server that is gone without a word, or behind a network that swallows everything, is noticed by the
+    operating system (PostgreSQL) or by the answer that does not come: a second after the server itself
+    would have ended the statement, or after ``connect_timeout`` where a connection is only asked
+    whether it lives.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return _create_sqlite(parsed, isolation_level, options)
-    seconds = options.lock_timeout
-    if parsed.get_backend_name() == "postgresql":
-        connect_args: dict[str, Any] = {"options": f"-c lock_timeout={int(seconds * 1000)}"}
-    else:
-        connect_args = {"init_command": f"SET SESSION innodb_lock_wait_timeout={max(1, int(seconds))}"}
+    postgresql = parsed.get_backend_name() == "postgresql"
     made = sa.create_engine(
         parsed,
         isolation_level=isolation_level,
@@ -56,19 +70,66 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
         max_overflow=options.max_overflow,
         pool_timeout=options.pool_timeout,
         pool_recycle=options.connection_recycle_time,
-        pool_pre_ping=ping,
-        connect_args=connect_args,
+        connect_args=_limits(parsed, options),
     )
-    if not ping:
-        _ping_after_pauses(made)
+    answer_limit = options.statement_timeout + _GRACE if options.statement_timeout else None
+
+    @sa.event.listens_for(made, "do_connect")
+    def _connect(dialect: object, record: object, cargs: Sequence[Any], cparams: Mapping[str, Any]) -> Any:
+        driver = import_module(f"placement.db.{'postgresql' if postgresql else 'mysql'}")
+        return driver.connect(answer_limit, *cargs, **cparams)
+
+    _ping(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout)
     return made
 
 
-def _ping_after_pauses(engine: sa.Engine) -> None:
-    """Ask connections whether they live when they have not been used for a while.
+def _limits(url: URL, options: PoolOptions) -> dict[str, Any]:
+    """Parameters of connections, where the URL does not give others."""
+    ours = _postgresql(options) if url.get_backend_name() == "postgresql" else _mysql(options)
+    chosen = {name: value for name, value in ours.items() if name not in url.query}
+    if "options" in ours and "options" in url.query:
+        chosen["options"] = f"{ours['options']} {url.query['options']}"  # the last one of a name counts
+    return chosen
+
+
+def _postgresql(options: PoolOptions) -> dict[str, Any]:
+    """Parameters of libpq ("Connection Strings" in its documentation), and in ``options`` of the server."""
+    settings = {
+        "lock_timeout": options.lock_timeout,
+        "statement_timeout": options.statement_timeout,
+        "idle_in_transaction_session_timeout": options.idle_timeout,
+    }
+    return {
+        "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
+        "connect_timeout": options.connect_timeout,
+        "tcp_user_timeout": options.connect_timeout * 1000,
+        "keepalives_idle": options.connect_timeout,
+        "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
+        "keepalives_count": _KEEPALIVES,
+    }
+
+
+def _mysql(options: PoolOptions) -> dict[str, Any]:
+    """Parameters of PyMySQL. What is in the comment is read by MariaDB only."""
+    ours = {
+        "max_statement_time": f"{options.statement_timeout:g}",
+        "idle_transaction_timeout": round(options.idle_timeout),
+    }
+    of_mariadb = "".join(f", {name}={value}" for name, value in ours.items())
+    lock_timeout = max(1, int(options.lock_timeout))
+    return {
+        "init_command": f"SET SESSION innodb_lock_wait_timeout={lock_timeout} /*M!100300 {of_mariadb} */",
+        "connect_timeout": options.connect_timeout,
+    }
+
+
+def _ping(engine: sa.Engine, trusted: float, limit: float) -> None:
+    """Ask connections whether they live when they have not been used for so many seconds.
 
     The last batch of a transaction carries its commit, and on a connection that turns out to be dead
     its outcome is unknown. Asking each time would cost a round trip for each transaction.
+
+    :param limit: seconds in which the answer has to come.
     """
 
     @sa.event.listens_for(engine, "checkin")
@@ -78,14 +139,17 @@ def _ping_after_pauses(engine: sa.Engine) -> None:
     @sa.event.listens_for(engine, "checkout")
     def _checkout(connection: Any, record: Any, proxy: object) -> None:
         returned = record.info.get(_RETURNED)
-        if returned is None or time.monotonic() - returned < _TRUSTED_SECONDS:
+        if returned is None or time.monotonic() - returned < trusted:
             return
         dbapi = engine.dialect.dbapi
         assert dbapi is not None
+        usual, connection.answer_limit = connection.answer_limit, limit
         try:
             engine.dialect.do_ping(connection)
         except dbapi.Error as error:
             raise sa.exc.InvalidatePoolError from error
+        finally:
+            connection.answer_limit = usual
 
 
 def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.Engine:

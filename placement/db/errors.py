@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from sqlalchemy import exc
 
-# serialisation, deadlock, lock not available, a prepared statement is gone
-_SQLSTATES: Final = {"40001", "40P01", "55P03", "26000"}
+# serialisation, deadlock, lock not available, a prepared statement is gone, too long idle in a transaction
+_SQLSTATES: Final = {"40001", "40P01", "55P03", "26000", "25P03"}
 _MYSQL_CODES: Final = {1020, 1205, 1213}  # record changed, lock wait timeout, deadlock
 
 
@@ -28,6 +28,12 @@ def is_too_much(error: BaseException) -> bool:
         words in str(error.orig)
         for words in ("too many SQL variables", "number of parameters must be between")
     )
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether we gave up waiting for the database, which did not refuse either."""
+    original = error.orig if isinstance(error, exc.DBAPIError) else error
+    return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)
 
 
 def is_disconnect(error: BaseException) -> bool:

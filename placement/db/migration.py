@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from sqlalchemy import exc
 
 from placement.db import buckets, engine
 from placement.db.batch import Batch
-from placement.db.engine import PoolOptions
+from placement.db.engine import UNHURRIED, PoolOptions
 from placement.db.tables import change_buckets
 from placement.exceptions import Unavailable
 
@@ -89,7 +90,7 @@ def stamp(url: str, revision: str) -> None:
 @contextmanager
 def _exclusive(url: str) -> Iterator[sa.Connection]:
     """A transaction of which there is only one at a time in the whole deployment."""
-    source = engine.create(url, "READ COMMITTED", PoolOptions(lock_timeout=_PATIENCE))
+    source = engine.create(url, "READ COMMITTED", replace(UNHURRIED, lock_timeout=_PATIENCE))
     try:
         with source.connect() as connection:
             conn = connection.execution_options(**{engine.WRITES: True})

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 from psycopg import errors
 from psycopg.adapt import Transformer
-from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
+
+from placement.db.postgresql import Connection, wait_for
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -39,7 +41,7 @@ def is_supported() -> bool:
 
 
 def exchange(
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     notes: MutableMapping[Any, Any],
     steps: Sequence[Step],
     *,
@@ -48,7 +50,8 @@ def exchange(
     """Execute the statements in a transaction, which begins if there is none; the rows of each.
 
     :param notes: what is remembered about the connection for as long as it lasts.
-    :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost.
+    :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost,
+        or nothing came for too long and it was closed.
     """
     begin = [Step(_BEGIN, ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
     end = [Step(_COMMIT, ())] * commit
@@ -60,7 +63,8 @@ def exchange(
     exchanging = _Exchange(connection, names)
     encoded = [_encoded(step) for step in (*begin, *steps, *end)]
     try:
-        exchanging.run(encoded)
+        with connection.closed_if_silent():
+            exchanging.run(encoded)
     except BaseException:
         connection.close()  # in the middle of an exchange nothing else can be said to the server
         raise
@@ -91,10 +95,11 @@ class _Exchange:
     ``results`` are of the statements, in their order, and ``failure`` is that of the first that failed.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], names: _Names) -> None:
+    def __init__(self, connection: Connection, names: _Names) -> None:
         self.results: list[PGresult] = []
         self.failure: PGresult | None = None
         self._pgconn = connection.pgconn
+        self._limit = connection.answer_limit
         self._names = names
         self._new: _Names = {}
         self._sent: list[str | None] = []  # what is prepared, None where a statement is executed
@@ -105,6 +110,7 @@ class _Exchange:
         """Send all, then read all.
 
         :raises psycopg.OperationalError: the connection is lost.
+        :raises TimeoutError: nothing came for too long.
         """
         self._pgconn.enter_pipeline_mode()
         for step in steps:
@@ -139,7 +145,7 @@ class _Exchange:
     def _flush(self) -> None:
         while self._pgconn.flush():
             self._poll.modify(self._pgconn.socket, select.POLLIN | select.POLLOUT)
-            self._poll.poll()
+            wait_for(self._poll, self._limit)
             self._pgconn.consume_input()  # the server may wait for us to read
             self._poll.modify(self._pgconn.socket, select.POLLIN)
 
@@ -152,12 +158,19 @@ class _Exchange:
 
     def _next(self) -> "PGresult":
         result = self._next_or_none()
-        if result is None or self._pgconn.status == ConnStatus.BAD:
-            raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")
-        return result
+        if result is not None and self._pgconn.status != ConnStatus.BAD:
+            return result
+        if result is not None and result.error_field(DiagnosticField.SQLSTATE):
+            self.failure = self.failure or result
+        if self.failure is not None:  # also where these are the server's last words, it undid the transaction
+            raise errors.error_from_result(self.failure)
+        raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")
 
     def _next_or_none(self) -> "PGresult | None":
         while self._pgconn.is_busy():
-            self._poll.poll()
-            self._pgconn.consume_input()
+            wait_for(self._poll, self._limit)
+            try:
+                self._pgconn.consume_input()
+            except psycopg.OperationalError:
+                break  # the connection is lost; what the server said before is the next result
         return self._pgconn.get_result()

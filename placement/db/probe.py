@@ -2,14 +2,12 @@
 
 import threading
 from contextlib import closing
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from placement.db.tables import change_buckets
-
-_ATTEMPTS: Final = 2
 
 
 class Probe:
@@ -21,6 +19,7 @@ class Probe:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._question = str(sa.select(sa.func.sum(change_buckets.c.counter)).compile(dialect=engine.dialect))
+        self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
         self._errors = (exc.SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         self._local = threading.local()
 
@@ -29,22 +28,30 @@ class Probe:
 
         :raises sqlalchemy.exc.SQLAlchemyError, dbapi.Error: the database does not answer.
         """
-        for attempt in range(1, _ATTEMPTS + 1):
-            connection: Any = getattr(self._local, "connection", None)
+        connection: Any = getattr(self._local, "connection", None)
+        if connection is not None:
             try:
-                if connection is None:
-                    connection = self._local.connection = self._engine.raw_connection()
-                with closing(connection.cursor()) as cursor:
-                    cursor.execute(self._question)
-                    (total,) = cursor.fetchone()
-                return int(total or 0)
+                return self._ask(connection)
             except self._errors:
                 self._local.connection = None
-                if connection is not None:
-                    connection.invalidate()
-                if attempt == _ATTEMPTS:
-                    raise
-        raise AssertionError("not reached")
+                connection.invalidate()
+        connection = self._engine.raw_connection()
+        try:
+            total = self._ask(connection)
+        except BaseException:
+            connection.invalidate()
+            raise
+        self._local.connection = connection
+        return total
+
+    def _ask_directly(self, connection: Any) -> int:
+        return int(connection.driver_connection.ask(self._question.encode()) or 0)
+
+    def _ask_by_cursor(self, connection: Any) -> int:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(self._question)
+            (total,) = cursor.fetchone()
+        return int(total or 0)
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:

@@ -68,7 +68,8 @@ class _State:
     """A world and the point in the history of the database that it shows.
 
     ``stamps`` has, by bucket and id, when each provider changed last: in any way, and in
-    another way than that more or less of it is used.
+    another way than that more or less of it is used. While changes are applied it is not
+    ``whole``, nor afterwards if the database broke off in between.
     """
 
     names: rows.Names
@@ -76,6 +77,7 @@ class _State:
     counters: dict[int, int] = field(default_factory=dict)
     deletions: dict[int, int] = field(default_factory=dict)
     stamps: dict[int, dict[int, _Stamps]] = field(default_factory=dict)
+    whole: bool = True
 
     def counters_sum(self) -> int:
         return sum(self.counters.values())
@@ -114,6 +116,7 @@ class Model:
         self._turns = Turns(long_requests)
         self._state: _State | None = None
         self._sum = -1
+        self._refreshed = 0
         #: how often all that had been read was read anew, as after a restore
         self.reread = 0
         self._shared = rows.Shared()
@@ -124,14 +127,17 @@ class Model:
 
         :raises placement.exceptions.Unavailable: when the database does not answer.
         """
+        # Asked before our turn, so that who waits for the database keeps nobody.
+        seen, total = self._refreshed, self._database.counters_sum()
         with Turn(self._turns) as turn:
-            self._refresh()
+            # Somebody may have brought it up to date while we asked, or waited for our turn.
+            if total != self._sum and (seen == self._refreshed or self._database.counters_sum() != self._sum):
+                self._refresh()
             assert self._state is not None
             yield View(self._state.world, self._state.names, turn)
 
     def _refresh(self) -> None:
-        if self._state is not None and self._database.counters_sum() == self._sum:
-            return
+        self._sum = -1  # should this fail, the next request goes on with it
         with self._database.read() as conn:
             if self._state is not None and not self._followed(conn, self._state):
                 self._state = None
@@ -139,13 +145,15 @@ class Model:
             if self._state is None:
                 self._state = self._read_all(conn)
         self._sum = self._state.counters_sum()
+        self._refreshed += 1
 
     def _followed(self, conn: sa.Connection, state: _State) -> bool:
         """Whether the state shows what the database does now; else only reading everything anew can help.
 
-        :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer; the next request goes on
-            from the state, in which each change may be applied again.
+        :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
         """
+        if not state.whole:
+            return False
         if state.world.keepers:
             state.world = state.world.copy()
         try:
@@ -185,6 +193,7 @@ class Model:
         ):
             LOG.warning("%s: change counters went back", _ANOTHER_HISTORY)
             return False
+        state.whole = False
         if moved.pop(buckets.NAMES, None) is not None:
             names = rows.read_names(conn)
             if any(
@@ -212,6 +221,7 @@ class Model:
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
         state.world.whole_trees()  # now, so that trees which do not fit together are found out here
+        state.whole = True
         return True
 
     def _apply(self, conn: sa.Connection, state: _State, changed: rows.Changed) -> None:

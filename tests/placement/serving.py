@@ -18,12 +18,23 @@ HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
 
 
 @contextmanager
-def service(url: str, folder: Path, workers: int, api_options: str = "") -> Iterator["Service"]:
-    """The service under gunicorn, as a child of its own."""
+def service(
+    url: str,
+    folder: Path,
+    workers: int,
+    api_options: str = "",
+    *,
+    database_options: str = "",
+    ready: int = 200,
+) -> Iterator["Service"]:
+    """The service under gunicorn, as a child of its own.
+
+    :param ready: how requests are answered from when on it counts as started.
+    """
     config = folder / "placement.conf"
     config.write_text(
         f"[api]\nauth_strategy = noauth2\n{api_options}\n"
-        f"[placement_database]\nconnection = {url.replace('$', '$$')}\n"
+        f"[placement_database]\nconnection = {url.replace('$', '$$')}\n{database_options}\n"
     )
     port = free_port()
     command = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config)]
@@ -32,7 +43,7 @@ def service(url: str, folder: Path, workers: int, api_options: str = "") -> Iter
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         running = Service(f"http://127.0.0.1:{port}", process.pid)
-        running.wait()
+        running.wait(ready)
         yield running
     finally:
         process.terminate()
@@ -46,11 +57,13 @@ class Service:
     base: str
     master: int
 
-    def wait(self) -> None:
+    def wait(self, status: int) -> None:
+        """Wait until requests are answered so."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
-                if requests.get(f"{self.base}/resource_providers", headers=HEADERS, timeout=5).ok:
+                path = f"{self.base}/resource_providers"
+                if requests.get(path, headers=HEADERS, timeout=60).status_code == status:
                     return
             except requests.RequestException:
                 pass

@@ -172,6 +172,31 @@ def test_a_model_whose_trees_do_not_fit_together_is_read_anew(writer: Database, 
         assert [len(tree.members) for tree in view.world.whole_trees().values()] == [2]
 
 
+def test_changes_that_were_applied_when_the_database_broke_off_do_not_stay_if_they_are_gone_after_it(
+    writer: Database,
+    model: Model,
+    database_server: DatabaseServer,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create(writer)
+    create(writer, CHILD, "child")
+    assert names(model) == {HOST: "host", CHILD: "child"}
+    backup = database_server.backup(database_url)
+    writer.write(lambda tx: providers.delete(tx, HOST))
+    writer.write(lambda tx: inventories.add(tx, CHILD, "LLC", FOUR))
+
+    def break_off(*args: object) -> None:
+        raise sa.exc.OperationalError("SELECT", {}, Exception("lost connection"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(feed.rows, "read_some", break_off)  # when what is deleted is gone already
+        with pytest.raises(Unavailable):
+            names(model)
+    database_server.restore(database_url, backup)
+    assert names(model) == {HOST: "host", CHILD: "child"}
+
+
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """By how much the counters go up at the next changes."""

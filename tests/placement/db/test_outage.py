@@ -1,0 +1,90 @@
+"""While the database is silent one request at a time waits for it."""
+
+import threading
+
+import pytest
+from sqlalchemy import exc
+
+from placement.db.outage import Outage
+from placement.exceptions import Unavailable
+
+
+def fail(outage: Outage, cause: Exception | None) -> None:
+    lost = Exception("lost connection")
+    lost.__cause__ = cause
+    with pytest.raises(exc.OperationalError), outage.attempt():
+        raise exc.OperationalError("SELECT", {}, lost)
+
+
+def holding(outage: Outage) -> tuple[threading.Thread, threading.Event]:
+    """A request that asks the database, and what to set to let it have the answer."""
+    inside, answered = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        with outage.attempt():
+            inside.set()
+            answered.wait(60)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert inside.wait(60)
+    return thread, answered
+
+
+def is_refused(outage: Outage) -> bool:
+    try:
+        with outage.attempt():
+            return False
+    except Unavailable:
+        return True
+
+
+def test_many_ask_at_once_as_long_as_they_are_answered() -> None:
+    outage = Outage()
+    held = [holding(outage) for _ in range(3)]
+    assert not is_refused(outage)
+    for thread, answered in held:
+        answered.set()
+        thread.join()
+
+
+def test_after_silence_one_asks_and_others_are_refused_until_it_is_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outage = Outage()
+    fail(outage, TimeoutError())
+    fail(outage, TimeoutError())
+    thread, answered = holding(outage)
+    assert is_refused(outage)
+    assert is_refused(outage)
+    answered.set()
+    thread.join()
+    held = [holding(outage) for _ in range(2)]
+    assert not is_refused(outage)
+    for thread, answered in held:
+        answered.set()
+        thread.join()
+    messages = [record.message for record in caplog.records]
+    assert [message.split(":")[0].split(",")[0] for message in messages] == [
+        "the database does not answer",
+        "the database answers again",
+    ]
+
+
+def test_a_server_that_refuses_is_not_silent() -> None:
+    outage = Outage()
+    fail(outage, None)
+    thread, answered = holding(outage)
+    assert not is_refused(outage)
+    answered.set()
+    thread.join()
+
+
+def test_any_answer_ends_the_silence_also_an_error() -> None:
+    outage = Outage()
+    fail(outage, TimeoutError())
+    fail(outage, None)
+    thread, answered = holding(outage)
+    assert not is_refused(outage)
+    answered.set()
+    thread.join()
