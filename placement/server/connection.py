@@ -10,7 +10,8 @@ from typing import Any, Final
 from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.parser import RequestParser
 
-#: seconds for the first byte and all headers; for the body; until the next request; to take the answer
+#: seconds for the first byte and all headers; for the body; until the next request; to take the answer,
+#: or a MiB of it where it is longer
 HEADERS_WITHIN: Final = 10.0
 BODY_WITHIN: Final = 60.0
 IDLE_WITHIN: Final = 75.0
@@ -18,12 +19,15 @@ ANSWER_WITHIN: Final = 60.0
 
 _MOST_HEADERS: Final = 64 * 1024
 _MOST_BODY: Final = 64 * 1024 * 1024
+_MOST_CHUNKS: Final = 100_000
+_PIECE: Final = 8 * 1024  # gunicorn copies what is left of a piece at every chunk in it
+_RENEWED_AFTER: Final = 1024 * 1024
 _MOST_AT_ONCE: Final = 256 * 1024
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class TooLarge(Exception):
-    """The client sends more than it may; the arguments are the status and the reason."""
+    """The client sends more than it may; the arguments are the status, the reason and what it may send."""
 
 
 class Connection:
@@ -34,25 +38,34 @@ class Connection:
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
         self.sock, self.peer, self.server = sock, peer, server
+        #: what the connection is known by, also when the socket is closed
+        self.number = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
         self._received = bytearray()
         self._source: deque[bytes] = deque()
+        self._handed_on = 0
         self._searched = 0
         self._body: _Length | _Chunks | None = None
         self.request: Any = None
         self._unsent = bytearray()
+        self._taken = 0
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_WITHIN
 
     def fileno(self) -> int:
         """As that of a socket."""
-        return self.sock.fileno()
+        return self.number
 
     @property
     def held(self) -> int:
-        """How many bytes wait here."""
-        return len(self._received) + len(self._unsent)
+        """How many bytes wait here, or are the body of the request that is being answered."""
+        return len(self._received) + self._handed_on + len(self._unsent)
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes of answers the client has not taken."""
+        return len(self._unsent)
 
     @property
     def idle(self) -> bool:
@@ -84,11 +97,11 @@ class Connection:
         assert self._body is not None
         end = self._body.end(self._received)
         if end is None:
-            if len(self._received) > 2 * _MOST_BODY:
-                raise TooLarge(413, "Content Too Large")
             return False
-        self._source.append(bytes(self._received[:end]))
+        for at in range(0, end, _PIECE):
+            self._source.append(bytes(self._received[at : min(at + _PIECE, end)]))
         del self._received[:end]
+        self._handed_on = end
         return True
 
     def _read_headers(self) -> bool:
@@ -96,7 +109,7 @@ class Connection:
         self._searched = max(0, len(self._received) - 3)
         if end < 0:
             if len(self._received) > _MOST_HEADERS:
-                raise TooLarge(431, "Request Header Fields Too Large")
+                raise _headers_too_large()
             return False
         self._source.append(bytes(self._received[: end + 4]))
         del self._received[: end + 4]
@@ -105,7 +118,7 @@ class Connection:
         self._body = _Chunks() if isinstance(reader, ChunkedReader) else _Length(0)
         if isinstance(reader, LengthReader):
             if reader.length > _MOST_BODY:
-                raise TooLarge(413, "Content Too Large")
+                raise _body_too_large()
             self._body = _Length(reader.length)
         self.deadline = time.monotonic() + BODY_WITHIN
         if self._body.end(self._received) is None and self._expects_continue():
@@ -114,7 +127,7 @@ class Connection:
         return True
 
     def _expects_continue(self) -> bool:
-        return any(
+        return self.request.version >= (1, 1) and any(
             name == "EXPECT" and value.lower() == "100-continue" for name, value in self.request.headers
         )
 
@@ -126,11 +139,15 @@ class Connection:
         """The answer is complete: after it has been sent the next request may come."""
         self.request = self._body = None
         self._source = deque()
-        self._searched = 0
+        self._handed_on = self._searched = self._taken = 0
         self.closing = close
-        self.deadline = time.monotonic() + (ANSWER_WITHIN if self._unsent else IDLE_WITHIN)
-        if self._received:
-            self.deadline = time.monotonic() + HEADERS_WITHIN
+        if self._unsent:
+            self.deadline = time.monotonic() + ANSWER_WITHIN
+        else:
+            self._expect_request()
+
+    def _expect_request(self) -> None:
+        self.deadline = time.monotonic() + (HEADERS_WITHIN if self._received else IDLE_WITHIN)
 
     def send(self, data: bytes) -> int:
         """Where gunicorn asks for a body, which is there already."""
@@ -147,14 +164,24 @@ class Connection:
     def flush(self) -> bool:
         """Send as much as the client takes now; whether that was all.
 
+        A client that is slow but goes on taking an answer has more time for it.
+
         :raises OSError: the connection is lost.
         """
+        if not self._unsent:
+            return True
         while self._unsent:
             try:
                 sent = self.sock.send(memoryview(self._unsent)[:_MOST_AT_ONCE])
             except BlockingIOError:
                 return False
             del self._unsent[:sent]
+            self._taken += sent
+            if self._taken >= _RENEWED_AFTER and self.request is None:
+                self._taken = 0
+                self.deadline = time.monotonic() + ANSWER_WITHIN
+        if self.request is None:
+            self._expect_request()
         return True
 
     def close(self) -> None:
@@ -163,6 +190,16 @@ class Connection:
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv(_MOST_AT_ONCE)
         self.sock.close()
+
+
+def _headers_too_large() -> TooLarge:
+    most = f"Headers, and trailers, may have {_MOST_HEADERS // 1024} KiB."
+    return TooLarge(431, "Request Header Fields Too Large", most)
+
+
+def _body_too_large() -> TooLarge:
+    most = f"A body may have {_MOST_BODY // 1024**2} MiB, and {_MOST_CHUNKS} chunks."
+    return TooLarge(413, "Content Too Large", most)
 
 
 class _Length:
@@ -181,6 +218,8 @@ class _Chunks:
 
     def __init__(self) -> None:
         self._next = 0
+        self._count = 0
+        self._searched = 0
 
     def end(self, received: bytearray) -> int | None:
         """As for :class:`_Length`; what is no chunk ends where it begins, for gunicorn to refuse."""
@@ -199,8 +238,15 @@ class _Chunks:
             except ValueError:
                 return len(received)
             if size == 0:
-                trailers = received.find(b"\r\n\r\n", line)
-                return None if trailers < 0 else trailers + 4
-            if size < 0 or line + size > _MOST_BODY:
-                raise TooLarge(413, "Content Too Large")
+                return self._end_of_trailers(received, line)
+            self._count += 1
+            if size < 0 or line + size > _MOST_BODY or self._count > _MOST_CHUNKS:
+                raise _body_too_large()
             self._next = line + 2 + size + 2
+
+    def _end_of_trailers(self, received: bytearray, begin: int) -> int | None:
+        end = received.find(b"\r\n\r\n", max(begin, self._searched))
+        self._searched = len(received) - 3
+        if (len(received) if end < 0 else end) - begin > _MOST_HEADERS:
+            raise _headers_too_large()
+        return None if end < 0 else end + 4

@@ -27,6 +27,7 @@ from placement.api.call import ABANDONED
 from placement.server.connection import Connection, TooLarge
 
 _MOST_HELD: Final = 256 * 1024 * 1024  # bytes of all clients together
+_ALWAYS_HELD: Final = 64 * 1024  # bytes of one client, whatever others send
 _RESERVED_FILES: Final = 256  # for databases, logs and the like
 _SECONDS_OF_PATIENCE: Final = 2.0  # with a search, when the service is to stop
 _TICK: Final = 1.0
@@ -69,7 +70,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
                     os.eventfd_read(self._wake)
                 elif number == self.PIPE[0]:
                     os.read(number, 4096)
-                elif number in self._connections:
+                elif number in self._connections and number not in self._busy:
                     self._go_on(self._connections[number])
             while self._returned:
                 self._take_back(self._returned.popleft())
@@ -91,7 +92,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
                 each.close()
             listeners.clear()
         for each in [
-            each for each in self._connections.values() if each.idle and each.fileno() not in self._busy
+            each for each in self._connections.values() if each.idle and each.number not in self._busy
         ]:
             self._close(each)
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
@@ -110,8 +111,8 @@ class GatheringWorker(Worker):  # type: ignore[misc]
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self.cfg, sock, peer, listener.getsockname())
-        self._connections[sock.fileno()] = connection
-        self._loop.register(sock.fileno(), select.EPOLLIN)
+        self._connections[connection.number] = connection
+        self._loop.register(connection.number, select.EPOLLIN)
         self._go_on(connection)
 
     def _go_on(self, connection: Connection) -> None:
@@ -129,27 +130,46 @@ class GatheringWorker(Worker):  # type: ignore[misc]
 
     def _dispatch(self, connection: Connection) -> None:
         try:
-            if connection.complete():
-                self._busy.add(connection.fileno())
-                self._watch(connection, 0)
-                self._ready.put(connection)
+            complete = connection.complete()
+            if (
+                connection.held > _ALWAYS_HELD
+                and sum(each.held for each in self._connections.values()) > _MOST_HELD
+            ):
+                raise TooLarge(503, "Service Unavailable", "Too much is being sent. Please try again.")
+            if not complete:
+                self._watch(connection, select.EPOLLIN)
                 return
-            if sum(each.held for each in self._connections.values()) > _MOST_HELD:
-                raise TooLarge(503, "Service Unavailable")
-            self._watch(connection, select.EPOLLIN)
+            # epoll tells of a lost connection whatever is asked of it; but until this
+            # is answered it belongs to a thread.
+            self._loop.unregister(connection.number)
+            self._busy.add(connection.number)
+            self._ready.put(connection)
             return
         except TooLarge as error:
-            util.write_error(connection, *error.args, "")
+            self.log.warning("Refused a request from %s: %d %s. %s", connection.peer, *error.args)
+            util.write_error(connection, *error.args)
         except OSError:
             raise
         except Exception as error:  # no HTTP: gunicorn knows what to answer
             self.handle_error(None, connection, connection.peer or ("", -1), error)
         connection.answered(close=True)
-        self._take_back(connection)
+        self._follow_up(connection)
 
     def _take_back(self, connection: Connection) -> None:
-        """Go on with a connection whose request is answered."""
-        self._busy.discard(connection.fileno())
+        """Go on with a connection whose request a thread has answered."""
+        self._busy.discard(connection.number)
+        try:
+            self._loop.register(connection.number, 0)
+        except OSError as error:  # the kernel has no room for it
+            self.log.warning(
+                "Closing the connection of %s, which cannot be watched: %s", connection.peer, error
+            )
+            self._close(connection)
+            return
+        self._follow_up(connection)
+
+    def _follow_up(self, connection: Connection) -> None:
+        """Send the answer, and see what comes next."""
         try:
             if not connection.flush():
                 self._watch(connection, select.EPOLLOUT)
@@ -161,18 +181,25 @@ class GatheringWorker(Worker):  # type: ignore[misc]
             self._close(connection)
 
     def _watch(self, connection: Connection, events: int) -> None:
-        self._loop.modify(connection.fileno(), events)
+        self._loop.modify(connection.number, events)
 
     def _close(self, connection: Connection) -> None:
-        number = connection.fileno()
-        if self._connections.pop(number, None) is not None:
-            self._loop.unregister(number)
+        if self._connections.pop(connection.number, None) is not None:
+            with suppress(OSError):  # where it could not be registered
+                self._loop.unregister(connection.number)
             connection.close()
 
     def _close_expired(self) -> None:
         now = time.monotonic()
         for number, connection in list(self._connections.items()):
             if connection.deadline < now and number not in self._busy:
+                if connection.unsent:
+                    self.log.warning(
+                        "Closing the connection of %s, which took less than a MiB of its answer in time: "
+                        "%d bytes were left.",
+                        connection.peer,
+                        connection.unsent,
+                    )
                 self._close(connection)
 
     def _answer_all(self) -> None:

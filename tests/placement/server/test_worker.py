@@ -130,6 +130,34 @@ def test_what_is_no_proper_request_is_refused(running: Service, data: bytes, sta
     assert exchange(running, data % TOKEN).startswith(b"HTTP/1.1 %d " % status)
 
 
+CHUNKED = b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n%b\r\n" % TOKEN
+
+
+def test_a_body_of_many_small_chunks_is_answered(running: Service) -> None:
+    name = b'{"name": "chunks"}'
+    body = b"1\r\n \r\n" * 80_000 + b"%x\r\n%b\r\n0\r\n\r\n" % (len(name), name)
+    assert exchange(running, CHUNKED + body).startswith(b"HTTP/1.1 200 ")
+    names = [each["name"] for each in call(running, "GET", "/resource_providers")["resource_providers"]]
+    assert names == ["chunks"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"1\r\n \r\n" * 100_001, 413, b"100000 chunks"),
+        (b"0\r\n" + b"a" * (64 * 1024 + 8), 431, b"64 KiB"),
+        (b"0\r\nA: " + b"a" * 64 * 1024 + b"\r\n\r\n", 431, b"64 KiB"),
+    ],
+    ids=["chunks", "endless trailers", "long trailers"],
+)
+def test_a_chunked_body_beyond_the_limits_is_refused(
+    running: Service, body: bytes, status: int, reason: bytes
+) -> None:
+    answer = exchange(running, CHUNKED + body)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert reason in answer
+
+
 def test_no_client_says_where_the_service_is_mounted(running: Service) -> None:
     headers = {**HEADERS, "SCRIPT_NAME": "/elsewhere"}
     body = {"name": "host"}

@@ -1,0 +1,139 @@
+"""What the worker does with clients that leave, or send and take more than their share."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.placement.server.slow_service import MIB
+
+pytestmark = pytest.mark.slow
+
+
+class Slow:
+    """The service of :mod:`tests.placement.server.slow_service`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.log = folder / "socket", folder / "service.log"
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.settimeout(60)
+        made.connect(str(self.path))
+        made.sendall(data)
+        return made
+
+    def ask(self, path: str) -> bytes:
+        """The body of the answer."""
+        with self.connect(get(path)) as made:
+            answer = b""
+            while data := made.recv(65536):
+                answer += data
+        return answer.partition(b"\r\n\r\n")[2]
+
+    def state_when(self, proper: Callable[[Any], bool]) -> Any:
+        """What the worker knows as soon as it is as it should be, or what it is after a minute."""
+        deadline = time.monotonic() + 60
+        while True:
+            state = json.loads(self.ask("/state"))
+            if proper(state) or time.monotonic() > deadline:
+                return state
+            time.sleep(0.1)
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
+
+
+@contextmanager
+def slow(folder: Path, **limits: float) -> Iterator[Slow]:
+    made = Slow(folder)
+    given = json.dumps({name.replace("__", "."): value for name, value in limits.items()})
+    command = [sys.executable, "-m", "tests.placement.server.slow_service", str(made.path), given]
+    with made.log.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while not made.path.exists():
+            assert time.monotonic() < deadline, made.log.read_text()
+            time.sleep(0.1)
+        yield made
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def test_who_leaves_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
+    with slow(tmp_path, connection__HEADERS_WITHIN=1) as service:
+        for _ in range(2):
+            service.connect(get("/wait")).close()
+        assert service.state_when(lambda state: state["busy"] == 2)["busy"] == 2
+        service.ask("/go")
+        state = service.state_when(lambda state: (state["busy"], state["connections"]) == (0, 1))
+        assert (state["busy"], state["connections"]) == (0, 1)
+        with ExitStack() as stack:
+            silent = [stack.enter_context(service.connect()) for _ in range(6)]
+            assert [each.recv(1) for each in silent] == [b""] * len(silent)
+        assert service.ask("/state")
+    assert "Traceback" not in service.log.read_text()
+
+
+def test_what_follows_a_request_waits_until_it_is_answered(tmp_path: Path) -> None:
+    put = b"PUT /wait HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"
+    with slow(tmp_path) as service:
+        with service.connect(put) as made:
+            service.state_when(lambda state: state["busy"] == 1)
+            made.sendall(b"PUT /second HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nho")
+        state = json.loads(service.ask("/state"))
+        assert [each for each in state["calls"] if each != "/state"] == ["/wait"]
+        service.ask("/go")
+        state = service.state_when(lambda state: state["connections"] == 1)
+        assert (state["busy"], state["connections"]) == (0, 1)
+        assert state["calls"].count("/wait") == 1
+    assert "Traceback" not in service.log.read_text()
+
+
+def test_bodies_of_requests_in_hand_count_as_held(tmp_path: Path) -> None:
+    put = b"PUT /wait HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % MIB + bytes(MIB)
+    with slow(tmp_path, worker___MOST_HELD=3 * MIB) as service, ExitStack() as stack:
+        waiting = [stack.enter_context(service.connect(put)) for _ in range(3)]
+        assert service.state_when(lambda state: state["busy"] == 3)["busy"] == 3
+        refused = stack.enter_context(service.connect())
+        with suppress(BrokenPipeError):  # refused before all of it is sent
+            refused.sendall(put)
+        assert refused.recv(65536).startswith(b"HTTP/1.1 503 ")
+        service.ask("/go")
+        assert [each.recv(65536)[:12] for each in waiting] == [b"HTTP/1.1 200"] * 3
+    assert "Refused a request" in service.log.read_text()
+
+
+def test_a_slow_client_has_its_answer_and_one_that_takes_nothing_ends(tmp_path: Path) -> None:
+    with slow(tmp_path, connection__ANSWER_WITHIN=5) as service:
+        with service.connect(get("/big")) as honest, service.connect(get("/big")):
+            taken = 0
+            while data := honest.recv(MIB, socket.MSG_WAITALL):
+                taken += len(data)
+                time.sleep(0.5)
+        assert taken > 16 * MIB
+        service.state_when(lambda state: state["connections"] == 1)
+    log = service.log.read_text()
+    assert log.count("took less than a MiB of its answer in time") == 1
+
+
+def test_only_clients_of_http_1_1_are_told_to_continue(tmp_path: Path) -> None:
+    put = b"PUT /go HTTP/1.%d\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    with slow(tmp_path) as service:
+        for minor, first in ((1, b"HTTP/1.1 100 Continue\r\n\r\n"), (0, b"")):
+            with service.connect(put % minor) as made:
+                assert made.recv(len(first)) == first
+                if not first:
+                    service.ask("/state")  # the worker has seen the headers by now
+                made.sendall(b"hi")
+                assert made.recv(65536).startswith(b"HTTP/1.%d 200 OK" % minor)
