@@ -172,9 +172,13 @@ class Placer:
         supply, request = self._case(entry)
         current = entry.assignment if request.pcpu else None
         place = keep(supply, request, current) if current is not None else None
-        place = place or confine(supply, request)
+        # One that was never placed may be pinned by somebody else, and a reshape at start goes by where it is.
+        undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.holdings()
+        place = place or (None if undisturbed else confine(supply, request))
         self._cache.assign(entry, place)
-        if place is None:
+        if undisturbed:
+            reason += "; it is left where it is as long as nobody holds any CPU"
+        elif place is None:
             reason += "; it is left where it is, as other guests hold all CPUs"
         told, entry.refusal = entry.refusal, reason
         if told != reason:
