@@ -172,7 +172,7 @@ class Placer:
         supply, request = self._case(entry)
         current = entry.assignment if request.pcpu else None
         place = keep(supply, request, current) if current is not None else None
-        # One that was never placed may be pinned by somebody else, and a reshape at start goes by where it is.
+        # One that was never placed may be pinned by somebody else: a reshape at start goes by that.
         undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.holdings()
         place = place or (None if undisturbed else confine(supply, request))
         self._cache.assign(entry, place)

@@ -146,8 +146,10 @@ class TestStateFolder:
         (tmp_path / "file").touch()
         status, found = check(ini(tmp_path / "file" / "state"))
         assert status == 0
-        (warning,) = found["warnings"]
-        assert warning.startswith(f"[DEFAULT] state_path = {tmp_path}/file/state: ")
+        told = about(found["warnings"], "DEFAULT")
+        (warning,) = [
+            text for text in told if text.startswith(f"[DEFAULT] state_path = {tmp_path}/file/state: ")
+        ]
         assert "the agent needs a folder there that it can write to" in warning
 
     def test_a_folder_that_the_agent_would_refuse_is_refused(self, ini, tmp_path):

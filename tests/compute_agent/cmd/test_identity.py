@@ -56,4 +56,4 @@ def test_another_host_name_does_not_rename_the_provider_but_the_option_does(agen
         "The provider oldname is renamed to newname, as [compute] resource_provider_name says" in agent.log()
     )
     agent.wait_for(lambda: agent.status()["warnings"] == [])
-    assert names() == [name.replace("oldname", "newname") for name in before]
+    agent.wait_for(lambda: names() == [name.replace("oldname", "newname") for name in before])

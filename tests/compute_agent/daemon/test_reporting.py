@@ -111,7 +111,9 @@ def test_a_refused_change_shows_in_status_and_metrics(rig, client):
     client.create_provider("33333333-0000-4000-8000-000000000001", "h", None)
     assert not rig.loop.once()
     refused = status_document(rig.loop.status)["refused"]
-    assert refused[0].startswith(f"CreateProvider h ({ROOT}): POST /resource_providers: HTTP 409")
+    assert refused[0].startswith(
+        f"CreateProvider h ({ROOT}): the name h belongs to the provider 33333333-0000-4000-8000-000000000001"
+    )
     assert rig.metric("refused_changes") == len(refused)
 
 
