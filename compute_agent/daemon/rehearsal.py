@@ -31,7 +31,6 @@ from compute_agent.inventory.tree import ProviderNode
 from compute_agent.pipeline import state
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
 from compute_agent.report.client import PlacementClient
@@ -101,7 +100,7 @@ def _in_placement(
                 f" {nameless / identity.FILE_NAME} first"
             )
             yield Intention(PLACEMENT, world.tree.root.name, reason)
-        planned = reporter.plan_reshape(world.tree, locate(driver, world), _cpus_of(world))
+        planned = reporter.plan_reshape(world.tree, locate(driver, world), world.zone_cpus)
         names = {zone.uuid: zone.name for zone in world.zones}
         reported = reporter.reported(world.tree.root.uuid)
         names |= {each.uuid: each.name for each in reported.values()}
@@ -117,10 +116,6 @@ def _in_placement(
     except PlacementError as error:
         reason = f"cannot be asked, so it is not known what guests hold: {error}"
         yield Intention(PLACEMENT, world.tree.root.name, reason)
-
-
-def _cpus_of(world: World) -> dict[str, frozenset[int]]:
-    return {zone.uuid: zone.cpus for zone in world.zones}
 
 
 class Onlooker:

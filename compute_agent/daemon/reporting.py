@@ -143,7 +143,7 @@ class ReportLoop:
 
     def _plan(self, how: Callable[..., ReshapePlan | Infeasible]) -> ReshapePlan | Infeasible:
         world = self._pipeline.world
-        return how(world.tree, self._locate(), {zone.uuid: zone.cpus for zone in world.zones})
+        return how(world.tree, self._locate(), world.zone_cpus)
 
     def _report(self) -> Report:
         """Report the host. What would have to move under guests waits for a reshape: that is made at the

@@ -40,6 +40,11 @@ class World:
         return (*self.tree.nodes, *self.former)
 
     @property
+    def zone_cpus(self) -> dict[str, frozenset[int]]:
+        """The CPUs of each of these zones, by the uuid of its provider."""
+        return {zone.uuid: zone.cpus for zone in self.zones}
+
+    @property
     def places(self) -> bool:
         """Whether the policy touches guests at all."""
         return self.policy is not place_nowhere

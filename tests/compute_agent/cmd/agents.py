@@ -115,6 +115,18 @@ class Agent:
                     os.kill(guest.pid, signal.SIGKILL)
 
 
+def put_allocation(client, provider, consumer, **resources):
+    """Has a consumer hold these resources of a provider and nothing else; none: nothing at all."""
+    body = {
+        "allocations": {provider: {"resources": resources}} if resources else {},
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_generation": client.allocations(consumer).generation,
+        "consumer_type": "INSTANCE",
+    }
+    client._request("PUT", f"/allocations/{consumer}", body)
+
+
 def allowed_cpus(pid):
     """What the kernel says in /proc/PID/status."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

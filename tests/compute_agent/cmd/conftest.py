@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from tests.compute_agent.cmd.agents import Agent
+from tests.compute_agent.cmd.agents import Agent, put_allocation
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
@@ -42,14 +42,7 @@ def claim(client, numa_node):
     """Allocates resources of the host to a consumer."""
 
     def claim(consumer, **resources):
-        body = {
-            "allocations": {numa_node: {"resources": resources}},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": client.allocations(consumer).generation,
-            "consumer_type": "INSTANCE",
-        }
-        client._request("PUT", f"/allocations/{consumer}", body)
+        put_allocation(client, numa_node, consumer, **resources)
 
     return claim
 

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from tests.compute_agent.cmd.agents import Agent, allowed_cpus
+from tests.compute_agent.cmd.agents import Agent, allowed_cpus, put_allocation
 from tests.databases.process import free_port
 
 NO_PLACE = "the host has no shared CPUs, and the guest holds no PCPU"
@@ -46,14 +46,7 @@ def claim(agent, client):
     """Has a consumer hold something of the host."""
 
     def claim(consumer, **resources):
-        body = {
-            "allocations": {agent.status()["provider_uuid"]: {"resources": resources}} if resources else {},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": client.allocations(consumer).generation,
-            "consumer_type": "INSTANCE",
-        }
-        client._request("PUT", f"/allocations/{consumer}", body)
+        put_allocation(client, agent.status()["provider_uuid"], consumer, **resources)
 
     return claim
 

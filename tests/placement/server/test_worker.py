@@ -18,9 +18,8 @@ import pytest
 import requests
 
 from placement.db import migration
-from tests.placement.candidates import packing
+from tests.placement.hard_world import HARD, call, create, make_hard
 from tests.placement.serving import HEADERS, Service, service
-from tests.placement.workers.test_long_searches import HARD, call, create
 
 pytestmark = pytest.mark.slow
 
@@ -47,18 +46,6 @@ def exchange(service: Service, data: bytes) -> bytes:
     """The first part of the answer to these bytes."""
     with connect(service, data) as made:
         return made.recv(65536)
-
-
-def make_hard(service: Service) -> None:
-    """A host for the hard question."""
-    for name in packing.CLASSES:
-        call(service, "PUT", f"/resource_classes/{name}")
-    root = create(service, "host")
-    for number, size in enumerate(packing.sizes()):
-        device = create(service, f"device{number}", root)
-        inventories = {name: {"total": total} for name, total in size.items()}
-        body = {"resource_provider_generation": 0, "inventories": inventories}
-        call(service, "PUT", f"/resource_providers/{device}/inventories", body)
 
 
 def log_says(folder: Path, words: str) -> bool:

@@ -1,6 +1,5 @@
 """A question that takes too long, and what others in the same worker have of it."""
 
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +10,11 @@ import requests
 
 from placement.db import migration
 from tests.placement.candidates import packing
+from tests.placement.hard_world import HARD, call, create, make_hard
 from tests.placement.serving import HEADERS, Service, service
 
 pytestmark = pytest.mark.slow
 
-HARD = f"/allocation_candidates?{packing.query()}"
 EASY = "/allocation_candidates?resources=CUSTOM_A:1&limit=5"
 
 
@@ -31,28 +30,8 @@ def running(url: str, tmp_path: Path) -> Iterator[Service]:
     """One worker that lets searches take four seconds and 2 MiB, and a host for the hard question."""
     bounds = "candidates_deadline = 4\ncandidates_size = 2"
     with service(url, tmp_path, workers=1, api_options=bounds) as started:
-        for name in packing.CLASSES:
-            call(started, "PUT", f"/resource_classes/{name}")
-        root = create(started, "host")
-        for number, size in enumerate(packing.sizes()):
-            device = create(started, f"device{number}", root)
-            inventories = {name: {"total": total} for name, total in size.items()}
-            body = {"resource_provider_generation": 0, "inventories": inventories}
-            call(started, "PUT", f"/resource_providers/{device}/inventories", body)
+        make_hard(started)
         yield started
-
-
-def create(service: Service, name: str, parent: str | None = None) -> str:
-    """The uuid of a new provider."""
-    body = {"name": name, "uuid": str(uuid.uuid4()), "parent_provider_uuid": parent}
-    call(service, "POST", "/resource_providers", body)
-    return body["uuid"] or ""
-
-
-def call(service: Service, method: str, path: str, body: Any = None) -> Any:
-    answer = requests.request(method, service.base + path, headers=HEADERS, json=body, timeout=60)
-    assert answer.ok, answer.text
-    return answer.json() if answer.content else None
 
 
 def ask_in_background(others: ThreadPoolExecutor, service: Service, number: int) -> list[Future[Any]]:

@@ -1,0 +1,37 @@
+"""The world of the question that takes too long, in a running service."""
+
+import uuid
+from typing import Any
+
+import requests
+
+from tests.placement.candidates import packing
+from tests.placement.serving import HEADERS, Service
+
+HARD = f"/allocation_candidates?{packing.query()}"
+
+
+def make_hard(service: Service) -> None:
+    """A host for the hard question."""
+    for name in packing.CLASSES:
+        call(service, "PUT", f"/resource_classes/{name}")
+    root = create(service, "host")
+    for number, size in enumerate(packing.sizes()):
+        device = create(service, f"device{number}", root)
+        inventories = {name: {"total": total} for name, total in size.items()}
+        body = {"resource_provider_generation": 0, "inventories": inventories}
+        call(service, "PUT", f"/resource_providers/{device}/inventories", body)
+
+
+def create(service: Service, name: str, parent: str | None = None) -> str:
+    """The uuid of a new provider."""
+    body = {"name": name, "uuid": str(uuid.uuid4()), "parent_provider_uuid": parent}
+    call(service, "POST", "/resource_providers", body)
+    return body["uuid"] or ""
+
+
+def call(service: Service, method: str, path: str, body: Any = None) -> Any:
+    """The body of an answer that has to be good."""
+    answer = requests.request(method, service.base + path, headers=HEADERS, json=body, timeout=60)
+    assert answer.ok, answer.text
+    return answer.json() if answer.content else None
