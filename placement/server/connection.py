@@ -23,6 +23,7 @@ _MOST_CHUNKS: Final = 100_000
 _PIECE: Final = 8 * 1024  # gunicorn copies what is left of a piece at every chunk in it
 _RENEWED_AFTER: Final = 1024 * 1024
 _MOST_AT_ONCE: Final = 256 * 1024
+_HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -127,7 +128,7 @@ class Connection:
         return True
 
     def _expects_continue(self) -> bool:
-        return self.request.version >= (1, 1) and any(
+        return self.request.version >= _HTTP_1_1 and any(
             name == "EXPECT" and value.lower() == "100-continue" for name, value in self.request.headers
         )
 
@@ -246,7 +247,9 @@ class _Chunks:
 
     def _end_of_trailers(self, received: bytearray, begin: int) -> int | None:
         end = received.find(b"\r\n\r\n", max(begin, self._searched))
-        self._searched = len(received) - 3
         if (len(received) if end < 0 else end) - begin > _MOST_HEADERS:
             raise _headers_too_large()
-        return None if end < 0 else end + 4
+        if end < 0:
+            self._searched = len(received) - 3
+            return None
+        return end + 4

@@ -212,7 +212,7 @@ class History:
         for name, view in views.items():
             others = frozenset().union(*(own for other, own in held.items() if other != name))
             if view.assignment is None:
-                assert online <= others or (view.allocation is None and not others), name
+                assert online <= others or not others, name
                 continue
             assert not others & (view.assignment.cpus | view.assignment.emulator_cpus), name
             if not online <= others:

@@ -74,7 +74,8 @@ def test_slow_clients_keep_nobody_from_being_answered(running: Service) -> None:
             assert call(running, "GET", f"/resource_providers/{uuid}")["name"] == f"host{number}"
 
 
-def test_a_request_that_comes_byte_by_byte_is_answered(running: Service) -> None:
+@pytest.mark.parametrize("piece", [1, 7, 100, 10_000])
+def test_a_request_that_comes_in_pieces_is_answered(running: Service, piece: int) -> None:
     body = b'{"name": "slow"}'
     request = b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nConnection: close\r\n" + TOKEN
     for framing in (
@@ -83,8 +84,9 @@ def test_a_request_that_comes_byte_by_byte_is_answered(running: Service) -> None
         % (body[:4], len(body) - 4, body[4:].replace(b"slow", b"more")),
     ):
         with connect(running) as made:
-            for byte in request + framing:
-                made.sendall(bytes([byte]))
+            whole = request + framing
+            for at in range(0, len(whole), piece):
+                made.sendall(whole[at : at + piece])
             assert made.recv(65536).startswith(b"HTTP/1.1 200 ")
     names = {each["name"] for each in call(running, "GET", "/resource_providers")["resource_providers"]}
     assert names == {"slow", "more"}
