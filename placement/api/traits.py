@@ -6,7 +6,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import Call, operation
-from placement.api.resource_providers import about, existing, path_uuid
+from placement.api.resource_providers import existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
 from placement.model.world import in_order
 from placement.policies import trait as rules
@@ -82,8 +82,7 @@ def list_of_provider(call: Call, uuid: str) -> Response:
 def replace_of_provider(call: Call, uuid: str) -> Response:
     """Make these the traits of a provider."""
     known = path_uuid(uuid)
-    with about(call, known):
-        body = call.body(_TRAITS)
+    body = call.body(_TRAITS)
     generation = call.service.database.write(
         lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
     )

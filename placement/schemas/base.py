@@ -277,9 +277,17 @@ class Schema(MarshmallowSchema):
         if not isinstance(data, Mapping):
             raise _wrong_type(data, "object")
         if isinstance(messages, dict):
+            missing_ones = [found for found in messages.values() if _keyword(found) == "required"]
             unknown = [name for name, found in messages.items() if found == ["unexpected"]]
+            if missing_ones:
+                raise ValidationError(missing_ones[0])
             if unknown:
                 raise _fail("additionalProperties", unexpected(unknown))
+
+
+def _keyword(found: Any) -> str | None:
+    """What is violated, if that is what was found."""
+    return getattr(found[0], "keyword", None) if isinstance(found, list) and found else None
 
 
 def unexpected(names: Sequence[str]) -> str:
@@ -299,8 +307,6 @@ def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not vali
     except ValidationError as error:
         path, violation = _first(error.messages)
         keyword = getattr(violation, "keyword", "type")
-        if keyword == "required":  # is said of the object that lacks it
-            path = path[:-1]
         where = f"Failed validating {keyword!r} in schema{_schema_path(path)}"
         raise InvalidRequest(f"{prefix}{violation} {where}") from None
 

@@ -23,14 +23,14 @@ class Aggregates(AggregateList):
 class Traits(Schema):
     """``PUT /resource_providers/{uuid}/traits``; a name that no trait can have is one that there is not."""
 
-    traits = Array(String(), required=True)
+    traits = Array(String(min_length=1, max_length=MAX_NAME), required=True)
     resource_provider_generation = Integer(required=True)
 
 
 class ResourceClass(Schema):
     """``POST /resource_classes``, and ``PUT`` up to 1.6; from 1.7 the name in the path."""
 
-    name = String(required=True, min_length=1, max_length=MAX_NAME, pattern=CUSTOM_NAME)
+    name = String(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
 
 class CustomTrait(Schema):

@@ -17,7 +17,7 @@ from placement.db.tables import (
     resource_classes,
     resource_providers,
 )
-from placement.exceptions import InvalidRequest, NotFound
+from placement.exceptions import NotFound
 from placement.model.world import Inventory
 from placement.store import consumers as consumer_store
 from placement.store import names
@@ -50,23 +50,31 @@ def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
     :raises Conflict: a provider has no such inventory or not enough of it.
     """
-    write_claims(tx, claims, lock_claimed(tx, claims))
+    locked = lock_claimed(tx, claims)
+    check_generations(claims, locked)
+    write_claims(tx, claims, locked)
 
 
 def lock_claimed(tx: Transaction, claims: Sequence[Claim], more: Iterable[str] = ()) -> Locked:
-    """Check the generations, make new consumers, lock all that the claims touch: consumers first."""
+    """Make new consumers and lock all that the claims touch, consumers first; ``more`` are providers."""
     # Consumers that the client calls new most often are: looked up only if they cannot be inserted.
     new_only = all(claim.generation is None and claim.takes for claim in claims)
     looked_up = () if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, looked_up)
-    known = locked.consumers
-    for claim in claims:
-        consumer_store.check_generation(claim.consumer, known.get(claim.consumer), claim.generation)
-    new = {claim.consumer: claim.owner for claim in claims if claim.takes and claim.consumer not in known}
-    consumer_store.create(tx, new)
+    new = [claim for claim in claims if claim.takes and claim.consumer not in locked.consumers]
+    consumer_store.create(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
     tx.lock({*locked.providers, *named, *more})
     return locked
+
+
+def check_generations(claims: Iterable[Claim], locked: Locked) -> None:
+    """Refuse claims of who does not know the consumers as they are.
+
+    :raises ConcurrentUpdate: naming both generations.
+    """
+    for claim in claims:
+        consumer_store.check_generation(locked.consumers.get(claim.consumer), claim.generation)
 
 
 def _lock(tx: Transaction, uuids: Collection[str]) -> Locked:
@@ -79,10 +87,12 @@ def _lock(tx: Transaction, uuids: Collection[str]) -> Locked:
 
 
 def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> None:
-    """The second half of :func:`replace`, for locked consumers and providers."""
+    """The last part of :func:`replace`, for locked consumers and providers."""
     _remove(tx, [row.id for row in locked.consumers.values()])
     stocks, known_classes = _read_stocks(tx, {uuid for claim in claims for uuid in claim.resources})
-    classes = _class_ids(tx, claims, known_classes)
+    named = {name for claim in claims for resources in claim.resources.values() for name in resources}
+    others = names.Lookup(tx, resource_classes, named - known_classes.keys())
+    classes = {**known_classes, **others.ids}
     check(claims, stocks, classes, locked.holdings)
     _insert(tx, claims, stocks, classes)
     _update_consumers(tx, claims, locked.consumers)
@@ -92,25 +102,6 @@ def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> No
     raised = left.union(stock.provider_id for stock in stocks.values())
     tx.changed(raised, generation=True, usage_only=True)
     tx.changed(locked.provider_ids - raised, generation=False, usage_only=True)
-
-
-def _class_ids(tx: Transaction, claims: Sequence[Claim], known: Mapping[str, int]) -> Mapping[str, int]:
-    """The ids of all classes that the claims name; ``known`` are those of which a provider has inventories.
-
-    :raises InvalidRequest: there is no such class.
-    """
-    every = {name for claim in claims for resources in claim.resources.values() for name in resources}
-    missing = every - known.keys()
-    found = {**known, **names.Lookup(tx, resource_classes, missing).ids}
-    if not every <= found.keys():
-        for claim in claims:
-            named = {name for resources in claim.resources.values() for name in resources}
-            if unknown := sorted(named - found.keys()):
-                raise InvalidRequest(
-                    f"Unable to allocate inventory for consumer {claim.consumer}: "
-                    f"No such resource class {', '.join(unknown)}."
-                )
-    return found
 
 
 @lru_cache(KEPT_SIZES)

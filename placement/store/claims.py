@@ -1,7 +1,7 @@
 """What consumers shall hold, and whether the providers can give it: data and a decision, no database."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.exceptions import Conflict, InvalidRequest
@@ -66,33 +66,45 @@ def check(
     worse by it, and guests can move away.
 
     :param stocks: by the uuids of those providers that exist.
-    :param class_ids: of all classes that the claims name.
-    :raises InvalidRequest: there is no such provider.
+    :param class_ids: by the names of those classes that exist.
+    :raises InvalidRequest: there is no such provider, or no such class.
     :raises Conflict: it has no such inventory or not enough of it.
     """
     for claim in claims:
         for uuid in claim.resources:
             if uuid not in stocks:
                 raise InvalidRequest(f"Allocation for resource provider '{uuid}' that does not exist.")
+    for claim in claims:
+        named = {name for resources in claim.resources.values() for name in resources}
+        if unknown := sorted(named - class_ids.keys()):
+            raise InvalidRequest(
+                f"Unable to allocate inventory for consumer {claim.consumer}: "
+                f"No such resource class {', '.join(unknown)}."
+            )
     held: Counter[tuple[int, int]] = Counter()
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used
     taken: Counter[tuple[int, int]] = Counter()
+    for uuid, name, amount in _amounts(claims):
+        stock, number = stocks[uuid], class_ids[name]
+        inventory = stock.inventories.get(number)
+        if inventory is None:
+            raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
+        what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
+        if not inventory.portions(amount):
+            raise _refusal(f"{what} The requested amount would violate inventory constraints.")
+        which = (stock.provider_id, number)
+        taken[which] += amount
+        if taken[which] > max(inventory.capacity - stock.used[number], held[which]):
+            raise _refusal(f"{what} The requested amount would exceed the capacity.")
+
+
+def _amounts(claims: Iterable[Claim]) -> Iterator[tuple[str, str, int]]:
+    """Everything that is claimed: provider, resource class, amount."""
     for claim in claims:
         for uuid, resources in claim.resources.items():
-            stock = stocks[uuid]
             for name, amount in resources.items():
-                number = class_ids[name]
-                inventory = stock.inventories.get(number)
-                if inventory is None:
-                    raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
-                what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
-                if not inventory.portions(amount):
-                    raise _refusal(f"{what} The requested amount would violate inventory constraints.")
-                which = (stock.provider_id, number)
-                taken[which] += amount
-                if taken[which] > max(inventory.capacity - stock.used[number], held[which]):
-                    raise _refusal(f"{what} The requested amount would exceed the capacity.")
+                yield uuid, name, amount
 
 
 def _refusal(why: str) -> Conflict:

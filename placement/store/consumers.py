@@ -77,7 +77,7 @@ def _locked(count: int) -> Prepared:
     return Prepared(chosen.order_by(consumers.c.uuid).with_for_update())
 
 
-def check_generation(uuid: str, present: Row | None, given: Generation) -> None:
+def check_generation(present: Row | None, given: Generation) -> None:
     """Refuse a generation that is not the consumer's; None stands for "there is no such consumer".
 
     :raises ConcurrentUpdate: naming both.

@@ -89,7 +89,8 @@ def change(
     if class_id is None:
         raise NotFound(f"No such resource class {resource_class}.")
     if class_id not in present:
-        raise InvalidRequest(f"No inventory record with resource class {resource_class} for {uuid}.")
+        why = f"No inventory of class {resource_class} found."
+        raise InvalidRequest(f"No inventory record with resource class for {uuid}: {why}")
     _update(tx, row.id, {class_id: values})
     tx.changed([row.id], generation=True)
     return row.generation + 1

@@ -38,13 +38,15 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
         row = rows.get(uuid)
         if row is None:
             raise InvalidRequest(
-                f"Resource provider {uuid} in inventories not found", exceptions.PROVIDER_NOT_FOUND
+                f"Resource provider {uuid} in inventories not found: {providers.missing(uuid)}",
+                exceptions.PROVIDER_NOT_FOUND,
             )
         if row.generation != new.generation:
             raise ConcurrentUpdate(
                 f"resource provider generation conflict for provider {uuid}: "
                 f"actual: {row.generation}, given: {new.generation}"
             )
+    allocations.check_generations(claims, locked)
     for uuid, new in wanted.items():
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
     allocations.write_claims(tx, claims, locked)
