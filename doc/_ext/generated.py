@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import commands
+import deviations
 import notes
 import options
 import policies
@@ -28,6 +29,7 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
     "messages": lambda package: sources.messages_page(
         ROOT / package, ROOT / "doc" / "reference" / "messages.yaml"
     ),
+    "deviations": lambda: deviations.page(ROOT / "doc" / "reference" / "deviations.yaml"),
     "rest": lambda: rest.page(ROOT / "api-ref"),
     "notes": lambda: notes.page(ROOT),
 }

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.qos.telemetry import Telemetry
@@ -80,3 +81,12 @@ def test_notes_are_of_a_kind_that_there_is() -> None:
         if note.name != "README.md":
             assert note.name.split(".")[-2] in kinds, note.name
             assert note.read_text(encoding="utf-8").strip()
+
+
+def test_the_table_of_differences_is_on_its_page() -> None:
+    table = yaml.safe_load((SITE / "reference" / "deviations.yaml").read_text(encoding="utf-8"))
+    text = generated.expand("<!-- generated: deviations -->")
+    for group in table:
+        assert f"## {group['about']}" in text
+        for case in group["cases"]:
+            assert f"| {case['theirs']} | {case['ours']} | {case['why']} |" in text

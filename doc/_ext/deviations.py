@@ -1,0 +1,24 @@
+"""What the service does in another way than OpenStack Placement, as tables."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+_HEAD: Final = "| OpenStack Placement 16.0.0 | here | why |\n| --- | --- | --- |\n"
+
+
+def page(table: Path) -> str:
+    """A section with a table for each group of `deviations.yaml`."""
+    groups = yaml.safe_load(table.read_text(encoding="utf-8"))
+    return "\n".join(f"## {group['about']}\n\n{_HEAD}{_rows(group['cases'])}" for group in groups)
+
+
+def _rows(cases: list[dict[str, Any]]) -> str:
+    return "".join(
+        f"| {_cell(each['theirs'])} | {_cell(each['ours'])} | {_cell(each['why'])} |\n" for each in cases
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,44 @@
+"""OpenStack Placement and the service of this checkout, running on each kind of database."""
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.reference import Reference, ReferenceMissing, install
+from tests.databases import DatabaseServer
+from tests.placement.differential.play import Names, Play
+from tests.placement.differential.services import Pair, running
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def reference() -> Reference:
+    try:
+        return install()
+    except ReferenceMissing as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def pair(
+    reference: Reference, database_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    with running(database_server, tmp_path_factory.mktemp("differential"), reference) as pair:
+        yield pair
+
+
+@pytest.fixture
+def play(pair: Pair) -> Play:
+    """A conversation with both."""
+    return Play(pair)
+
+
+@pytest.fixture
+def names() -> Names:
+    """Names that no other test uses."""
+    return Names(next(_NUMBERS))

@@ -1,0 +1,113 @@
+"""What may differ: the table in `doc/reference/deviations.yaml`, and by what a difference is recognised.
+
+Only those are recognised that requests at random run into; `test_deviations.py` shows the others.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import yaml
+
+from tests.placement.differential.compare import Difference, candidates
+from tests.placement.differential.services import Answer, Exchange
+
+TABLE: Final = Path(__file__).parents[3] / "doc" / "reference" / "deviations.yaml"
+
+
+def names() -> list[str]:
+    """The names in the table, in its order."""
+    groups = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    return [case["name"] for group in groups for case in group["cases"]]
+
+
+def explain(exchange: Exchange, difference: Difference) -> str | None:
+    """The name of the deviation that the difference is, if it is one."""
+    return next((name for name, is_this in _RECOGNISED.items() if is_this(exchange, difference)), None)
+
+
+def _said(answer: Answer) -> str:
+    return str(answer.error.get("detail", ""))
+
+
+def _last_modified(exchange: Exchange, difference: Difference) -> bool:
+    return difference.what == "last-modified" and "cache-control" in exchange.ours.headers
+
+
+def _method_of_older_versions(exchange: Exchange, difference: Difference) -> bool:
+    return difference.what == "allow" and "allow" not in exchange.theirs.headers
+
+
+def _status_500(exchange: Exchange, difference: Difference) -> bool:
+    return difference.what == "status" and exchange.theirs.status == 500 and exchange.ours.status < 500
+
+
+def _unknown_names(exchange: Exchange, difference: Difference) -> bool:
+    return (
+        difference.what == "status"
+        and (exchange.theirs.status, exchange.ours.status) == (200, 400)
+        and "No such " in _said(exchange.ours)
+        and not any(exchange.theirs.body.values())
+    )
+
+
+def _orphans(exchange: Exchange, difference: Difference) -> bool:
+    return difference.what in ("status", "code", "words") and "expected 0 but got" in _said(exchange.theirs)
+
+
+def _classes(exchange: Exchange, difference: Difference) -> bool:
+    said = _said(exchange.ours)
+    return (
+        difference.what == "words"
+        and exchange.ours.status == 400
+        and "['inventories']" in said
+        and "does not match any of the regexes: '^[A-Z0-9_]+$'" in said
+    )
+
+
+def _mappings(exchange: Exchange, difference: Difference) -> bool:
+    return exchange.ours.status == 400 and "['mappings']" in _said(exchange.ours)
+
+
+def _sums(exchange: Exchange, difference: Difference) -> bool:
+    """Candidates that only they have are of wrong amounts, those that only we have of right ones."""
+    url = urlsplit(exchange.request.path)
+    if difference.what != "body" or url.path != "/allocation_candidates":
+        return False
+    wanted: Counter[str] = Counter()
+    groups = 0
+    for name, value in parse_qsl(url.query):
+        if name.startswith("resources"):
+            groups += 1
+            wanted.update(_amounts(value))
+    there, here = (candidates(each.body) for each in (exchange.theirs, exchange.ours))
+    return (
+        groups > 1
+        and all(_total(each) != wanted for each in there if each not in here)
+        and all(_total(each) == wanted for each in here)
+    )
+
+
+def _amounts(text: str) -> dict[str, int]:
+    return {name: int(amount) for name, _, amount in (part.partition(":") for part in text.split(","))}
+
+
+def _total(candidate: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for resources in candidate.values():
+        total.update(resources)
+    return total
+
+
+_RECOGNISED: Final[dict[str, Callable[[Exchange, Difference], Any]]] = {
+    "last-modified": _last_modified,
+    "method-of-older-versions": _method_of_older_versions,
+    "status-500": _status_500,
+    "unknown-names": _unknown_names,
+    "orphans": _orphans,
+    "classes": _classes,
+    "mappings": _mappings,
+    "sums": _sums,
+}

@@ -1,0 +1,105 @@
+"""Requests to both services one after the other, with all that they answer compared."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from tests.placement.differential.compare import differences
+from tests.placement.differential.deviations import explain
+from tests.placement.differential.services import NEWEST, Answer, Exchange, Pair, Request
+
+_TOLD: Final = 30  # of the requests before one that was answered in two ways
+
+
+class Unexplained(AssertionError):
+    """The services differ, and the table of deviations does not say so."""
+
+
+@dataclass
+class Play:
+    """A conversation with both services.
+
+    ``deviations`` are the names of those that were met. After one of them the databases may not hold the same
+    any more: whoever plays on must know.
+    """
+
+    pair: Pair
+    #: whether a request can be wrong in several ways, so that the services may name one each
+    several_faults: bool = False
+    deviations: list[str] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    def ask(self, request: Request) -> Answer:
+        """Send the request to both, and return what OpenStack Placement answered.
+
+        :raises Unexplained: what our service answered is another thing, and no deviation says why.
+        """
+        exchange = self.pair.ask(request)
+        self.exchanges.append(exchange)
+        for difference in differences(exchange):
+            name = "order" if self.several_faults and difference.what == "words" else None
+            name = name or explain(exchange, difference)
+            if name is None:
+                raise Unexplained("\n".join([str(request), str(difference), "before it:", *self._story()]))
+            self.deviations.append(name)
+        return exchange.theirs
+
+    def differ(
+        self, method: str, path: str, body: Any = None, version: str | None = NEWEST, **more: Any
+    ) -> Exchange:
+        """Send a request that is answered in another way, as a deviation says.
+
+        :raises AssertionError: it is not.
+        """
+        exchange = self.pair.ask(Request(method, path, body, version, **more))
+        self.exchanges.append(exchange)
+        assert differences(exchange), f"{exchange.request}: both answered {exchange.ours}"
+        return exchange
+
+    def __call__(
+        self, method: str, path: str, body: Any = None, version: str | None = NEWEST, **more: Any
+    ) -> Answer:
+        """As :meth:`ask`, for the parts of a request."""
+        return self.ask(Request(method, path, body, version, **more))
+
+    def generation(self, provider: str) -> int:
+        """The generation of a provider, which has to be the same in both; -1 if there is no such provider."""
+        answer = self("GET", f"/resource_providers/{provider}")
+        return int(answer.body["generation"]) if answer.status == 200 else -1
+
+    def consumer_generation(self, consumer: str) -> int | None:
+        """The generation of a consumer, None if there is none."""
+        generation: int | None = self("GET", f"/allocations/{consumer}").body.get("consumer_generation")
+        return generation
+
+    def _story(self) -> list[str]:
+        told = [each for each in self.exchanges[:-1] if each.request.method != "GET"][-_TOLD:]
+        return [f"{each.theirs.status} {each.ours.status} {each.request}" for each in told]
+
+
+@dataclass
+class Names:
+    """The names of a story, unlike those of any other."""
+
+    number: int
+    providers: list[str] = field(init=False)
+    consumers: list[str] = field(init=False)
+    aggregates: list[str] = field(init=False)
+    traits: list[str] = field(init=False)
+    classes: list[str] = field(init=False)
+    projects: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.providers = [self._uuid(1, each) for each in range(5)]
+        self.consumers = [self._uuid(2, each) for each in range(4)]
+        self.aggregates = [self._uuid(3, each) for each in range(3)]
+        self.traits = [f"CUSTOM_T{self.number}_{each}" for each in range(3)]
+        self.classes = [f"CUSTOM_C{self.number}_{each}" for each in range(2)]
+        self.projects = [f"project-{self.number}-{each}" for each in range(2)]
+
+    def _uuid(self, kind: int, each: int) -> str:
+        return str(UUID(int=(self.number << 80) | (kind << 40) | (each + 1)))
+
+    def name(self, provider: str) -> str:
+        """What a provider is called if nobody calls it something else."""
+        return f"host-{self.number}-{self.providers.index(provider)}"

@@ -1,0 +1,142 @@
+"""The service of this checkout and OpenStack Placement, asked the same."""
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from benchmarks.reference import Reference
+from benchmarks.servers import OpenStack, Ours
+from tests.databases import DatabaseServer
+
+NEWEST: Final = "1.39"
+_SECONDS: Final = 60.0
+_TRIES: Final = 3  # a server may have closed the connection, as it was idle
+# What the administrator of noauth2 is elsewhere.
+_IDENTITY: Final = {"X-Auth-Token": "admin", "X-Roles": "admin,member,reader,service"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is sent: ``body`` as JSON unless it is None, else ``raw``; no header of a version that is None.
+
+    ``headers`` stand in the place of the usual ones; None takes one away.
+    """
+
+    method: str
+    path: str
+    body: Any = None
+    version: str | None = NEWEST
+    headers: tuple[tuple[str, str | None], ...] = ()
+    raw: bytes | None = None
+
+    def __str__(self) -> str:
+        sent = self.raw if self.body is None else json.dumps(self.body)
+        return f"{self.method} {self.path} {sent or ''} (version {self.version}) {self.headers or ''}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; header names in lower case, JSON parsed."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error in the body, empty if there is none."""
+        if self.status < 400 or not isinstance(self.body, dict):
+            return {}
+        (error,) = self.body.get("errors", [{}])
+        return dict(error)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request, and what each service answered."""
+
+    request: Request
+    theirs: Answer
+    ours: Answer
+
+
+@dataclass
+class Pair:
+    """Both services; what they answer can differ, and what is in their databases then, too."""
+
+    theirs: "Client"
+    ours: "Client"
+
+    def ask(self, request: Request) -> Exchange:
+        """Send the request to both."""
+        return Exchange(request, self.theirs.send(request), self.ours.send(request))
+
+
+@dataclass
+class Client:
+    """A connection to one of them."""
+
+    port: int
+    _connection: http.client.HTTPConnection = field(init=False)
+
+    def __enter__(self) -> Self:
+        self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def send(self, request: Request) -> Answer:
+        """Send a request and read the answer."""
+        for last in range(1, _TRIES + 1):
+            try:
+                return self._send(request)
+            except (ConnectionError, http.client.RemoteDisconnected):
+                self._connection.close()
+                if last == _TRIES:
+                    raise
+        raise AssertionError("not reached")
+
+    def _send(self, request: Request) -> Answer:
+        sent = request.raw if request.body is None else json.dumps(request.body).encode()
+        self._connection.putrequest(request.method, request.path)
+        headers = {**_IDENTITY, "Accept": "application/json"}
+        if request.version is not None:
+            headers["OpenStack-API-Version"] = f"placement {request.version}"
+        if sent is not None:
+            headers |= {"Content-Type": "application/json", "Content-Length": str(len(sent))}
+        named = {name for name, _ in request.headers}
+        kept = [(name, value) for name, value in headers.items() if name not in named]
+        for name, value in (*kept, *request.headers):
+            if value is not None:
+                self._connection.putheader(name, value)
+        self._connection.endheaders(sent)
+        response = self._connection.getresponse()
+        content = response.read()
+        received = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, received, _parsed(content, received.get("content-type", "")))
+
+
+def _parsed(content: bytes, media_type: str) -> Any:
+    if not content:
+        return None
+    return json.loads(content) if media_type.startswith("application/json") else content.decode()
+
+
+@contextmanager
+def running(server: DatabaseServer, folder: Path, reference: Reference) -> Iterator[Pair]:
+    """Both, each on a new database of the server."""
+    with (
+        OpenStack(server.fresh_database(), folder, 1, 1, reference) as theirs,
+        Ours(server.fresh_database(), folder, 1, 1) as ours,
+        Client(theirs.port) as their_client,
+        Client(ours.port) as our_client,
+    ):
+        yield Pair(their_client, our_client)

@@ -1,0 +1,75 @@
+"""What stories begin with, and the bodies of their requests."""
+
+from typing import Any
+
+from tests.placement.differential.play import Names, Play
+
+Amounts = dict[str, dict[str, int]]
+
+
+def make(play: Play, names: Names, *parents: int | None, **totals: int) -> list[str]:
+    """One provider more than ``parents``, each below the one of that number, all with these inventories."""
+    made = names.providers[: 1 + len(parents)]
+    for uuid, parent in zip(made, (None, *parents), strict=True):
+        body = {"name": names.name(uuid), "uuid": uuid}
+        if parent is not None:
+            body["parent_provider_uuid"] = made[parent]
+        assert play("POST", "/resource_providers", body).status == 200
+        if totals:
+            describe(play, uuid, **totals)
+    return made
+
+
+def inventories(play: Play, uuid: str, **totals: int | dict[str, Any]) -> dict[str, Any]:
+    """All inventories of a provider, given as totals or whole, with its present generation."""
+    whole = {name: each if isinstance(each, dict) else {"total": each} for name, each in totals.items()}
+    return {"resource_provider_generation": play.generation(uuid), "inventories": whole}
+
+
+def describe(play: Play, uuid: str, **totals: int | dict[str, Any]) -> None:
+    """Make these the inventories of a provider."""
+    body = inventories(play, uuid, **totals)
+    assert play("PUT", f"/resource_providers/{uuid}/inventories", body).status == 200
+
+
+def claim(amounts: Amounts, generation: int | None = None, **others: Any) -> dict[str, Any]:
+    """The body of a claim, in the form since 1.38."""
+    return {
+        "allocations": {uuid: {"resources": resources} for uuid, resources in amounts.items()},
+        "consumer_generation": generation,
+        "project_id": "project",
+        "user_id": "user",
+        "consumer_type": "INSTANCE",
+        **others,
+    }
+
+
+def put(play: Play, consumer: str, amounts: Amounts, generation: int | None = None) -> int:
+    """Claim, and return the status."""
+    return play("PUT", f"/allocations/{consumer}", claim(amounts, generation)).status
+
+
+def listed(uuid: str, **resources: int) -> dict[str, Any]:
+    """A claim of one provider in the form before 1.12."""
+    return {"allocations": [{"resource_provider": {"uuid": uuid}, "resources": resources}]}
+
+
+def set_traits(play: Play, uuid: str, *traits: str) -> None:
+    """Make these the traits of a provider."""
+    body = {"resource_provider_generation": play.generation(uuid), "traits": list(traits)}
+    assert play("PUT", f"/resource_providers/{uuid}/traits", body).status == 200
+
+
+def set_aggregates(play: Play, uuid: str, *aggregates: str) -> None:
+    """Make these the aggregates of a provider."""
+    body = {"resource_provider_generation": play.generation(uuid), "aggregates": list(aggregates)}
+    assert play("PUT", f"/resource_providers/{uuid}/aggregates", body).status == 200
+
+
+def look(play: Play, providers: list[str], consumers: list[str]) -> None:
+    """Compare all that there is of these."""
+    for uuid in providers:
+        for part in ("", "/inventories", "/usages", "/traits", "/aggregates", "/allocations"):
+            play("GET", f"/resource_providers/{uuid}{part}")
+    for uuid in consumers:
+        play("GET", f"/allocations/{uuid}")

@@ -1,0 +1,349 @@
+"""Everything in the table of deviations is so: each is shown on both services.
+
+A deviation that the reference does not have any more, or that we do not, fails here and leaves the table.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from tests.databases import DatabaseServer
+from tests.placement.differential import deviations
+from tests.placement.differential.compare import Candidate, candidates, comparable
+from tests.placement.differential.play import Names, Play
+from tests.placement.differential.services import Exchange, Request
+from tests.placement.differential.stories import (
+    claim,
+    describe,
+    inventories,
+    make,
+    put,
+    set_aggregates,
+    set_traits,
+)
+
+SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
+_WORLDS: Final = 12
+
+#: what cannot be shown by a request, and where ours is
+ELSEWHERE: Final = {
+    "collisions": "tests/placement/workers",
+    "over-commit": "tests/placement/workers",
+    "random-order": "tests/placement/candidates/test_search.py",
+    "audit-middleware": "nowhere: it is not there",
+}
+
+
+def statuses(exchange: Exchange) -> tuple[int, int]:
+    """Theirs and ours."""
+    return exchange.theirs.status, exchange.ours.status
+
+
+def sentences(play: Play, names: Names) -> None:
+    play("POST", "/resource_providers", {"name": 1})
+    theirs, ours = (each.error["detail"] for each in (play.exchanges[-1].theirs, play.exchanges[-1].ours))
+    assert len(theirs.splitlines()) == 3
+    said = "JSON does not validate: 1 is not of type 'string'"
+    assert ours == f"{said} Failed validating 'type' in schema['properties']['name']"
+    assert said in theirs.splitlines()[-1]
+
+
+def order(play: Play, names: Names) -> None:
+    body = {"name": 1, "uuid": "x"}
+    play.exchanges.append(exchange := play.differ("POST", "/resource_providers", body))
+    assert statuses(exchange) == (400, 400)
+
+
+def status_500(play: Play, names: Names) -> None:
+    (host,) = make(play, names, VCPU=8)
+    inventory = {"resource_provider_generation": 1, "inventories": {"vcpu": {}}}
+    for method, path, body, raw, ours in (
+        ("GET", "/usages?project_id=%FF", None, None, 400),
+        ("GET", "/allocation_candidates?resources=VCPU:1&limit=cow&limit=5", None, None, 400),
+        ("POST", "/resource_providers", None, b'{"name": "a\\ud800"}', 400),
+        ("POST", "/resource_classes", {"name": "CUSTOM_A\n"}, None, 400),
+        ("PUT", f"/resource_providers/{host}/inventories", inventory, None, 400),
+    ):
+        assert statuses(play.differ(method, path, body, raw=raw)) == (500, ours)
+
+
+def unauthenticated(play: Play, names: Names) -> None:
+    exchange = play.differ("GET", "/resource_providers", headers=(("X-Auth-Token", None),))
+    assert statuses(exchange) == (401, 401)
+    assert exchange.ours.error["detail"]
+    assert not {"code", "openstack-api-version"} & {*exchange.ours.error, *exchange.ours.headers}
+    assert "www-authenticate" in exchange.ours.headers
+    assert "errors" not in exchange.theirs.body
+
+
+def method_of_older_versions(play: Play, names: Names) -> None:
+    (host,) = make(play, names)
+    exchange = play.differ("DELETE", f"/resource_providers/{host}/inventories", version="1.4")
+    assert "allow" not in exchange.theirs.headers
+    assert exchange.ours.headers["allow"] == "GET, POST, PUT"
+
+
+def vary(play: Play, names: Names) -> None:
+    for path, version in (("/nowhere", "1.39"), ("/resource_providers", "1.99")):
+        play("GET", path, version=version)
+        theirs, ours = play.exchanges[-1].theirs, play.exchanges[-1].ours
+        assert "vary" not in theirs.headers
+        assert ours.headers["vary"] == "openstack-api-version"
+
+
+def uuids(play: Play, names: Names) -> None:
+    """In capital letters; the digits of the names have some."""
+    (host,) = make(play, names, VCPU=8)
+    capital = "00000000-0000-0000-0000-00000000ABCD"
+    assert play("POST", "/resource_providers", {"name": f"{host}-x", "uuid": capital}).status == 200
+    describe(play, capital.lower(), VCPU=8)
+    assert statuses(play.differ("GET", f"/resource_providers/{capital}")) == (404, 200)
+    assert statuses(play.differ("GET", f"/resource_providers/{capital}/inventories")) == (404, 200)
+    assert len(play.differ("GET", f"/resource_providers?uuid={capital}").ours.body["resource_providers"]) == 1
+    wanted = claim({capital: {"VCPU": 1}})
+    assert statuses(play.differ("PUT", f"/allocations/{names.consumers[0]}", wanted)) == (400, 204)
+    child = {"name": f"{host}-y", "uuid": names.providers[1], "parent_provider_uuid": capital}
+    assert statuses(play.differ("POST", "/resource_providers", child)) == (400, 200)
+    body = {"resource_provider_generation": play.generation(host), "aggregates": [capital]}
+    exchange = play.differ("PUT", f"/resource_providers/{host}/aggregates", body)
+    assert exchange.theirs.body["aggregates"] == [capital]
+    assert exchange.ours.body["aggregates"] == [capital.lower()]
+
+
+def not_uuids(play: Play, names: Names) -> None:
+    (host,) = make(play, names, VCPU=8)
+    one = claim({host: {"VCPU": 1}})
+    assert statuses(play.differ("POST", "/allocations", {"a" * 36: one})) == (204, 400)
+    spelt = "00000000-0000-0000-0000-0000000000AB"
+    theirs, ours = statuses(play.differ("POST", "/allocations", {spelt: one, spelt.lower(): one}))
+    assert theirs in (204, 409)
+    assert ours == 400
+
+
+def texts(play: Play, names: Names) -> None:
+    (host,) = make(play, names, VCPU=8)
+    line_feed = {**claim({host: {"VCPU": 1}}), "consumer_type": "A\n"}
+    assert statuses(play.differ("PUT", f"/allocations/{names.consumers[0]}", line_feed)) == (204, 400)
+    assert statuses(play.differ("PUT", f"/traits/{names.traits[0]}%0A")) == (201, 400)
+    exchange = play.differ("POST", "/resource_providers", {"name": f"{host}\0"})
+    assert statuses(exchange)[1] == 400
+
+
+def numbers(play: Play, names: Names) -> None:
+    (host,) = make(play, names, VCPU=8)
+    raw = b'{"resource_provider_generation": 0, "total": 5, "allocation_ratio": NaN}'
+    exchange = play.differ("PUT", f"/resource_providers/{host}/inventories/VCPU", raw=raw)
+    assert statuses(exchange) == (409, 400)
+
+
+def classes(play: Play, names: Names) -> None:
+    (host,) = make(play, names)
+    body = inventories(play, host, vcpu={"total": 1, "foo": 2})
+    exchange = play.differ("PUT", f"/resource_providers/{host}/inventories", body)
+    assert statuses(exchange) == (400, 400)
+    assert "No such resource class vcpu" in exchange.theirs.error["detail"]
+    assert "'vcpu' does not match" in exchange.ours.error["detail"]
+
+
+def mappings(play: Play, names: Names) -> None:
+    (host,) = make(play, names, VCPU=8)
+    for wrong in ({"": ["x"]}, {"": []}, {"": "x"}, {"x y": [host]}):
+        body = claim({host: {"VCPU": 1}}, mappings=wrong)
+        exchange = play.differ("PUT", f"/allocations/{names.consumers[0]}", body)
+        assert exchange.ours.status == 400
+
+
+def slashes(play: Play, names: Names) -> None:
+    assert statuses(play.differ("GET", "//resource_classes")) == (404, 200)
+
+
+def unknown_names(play: Play, names: Names) -> None:
+    nowhere = names.providers[4]
+    for path in (
+        f"/resource_providers?in_tree={nowhere}&required=CUSTOM_UNKNOWN",
+        f"/allocation_candidates?resources={names.classes[0]}:1&resources1=CUSTOM_UNKNOWN:1",
+    ):
+        assert play("PUT", f"/resource_classes/{names.classes[0]}").status in (201, 204)
+        assert statuses(play.differ("GET", path)) == (200, 400)
+
+
+def repeated_parameters(play: Play, names: Names) -> None:
+    for path in (
+        "/allocation_candidates?resources=VCPU:1&group_policy=bogus&group_policy=none",
+        f"/resource_providers?uuid=x&uuid={names.providers[0]}",
+    ):
+        assert statuses(play.differ("GET", path)) == (200, 400)
+
+
+def form_of_trait_names(play: Play, names: Names) -> None:
+    for text in ("foo:x", "xin:CUSTOM_A"):
+        assert statuses(play.differ("GET", f"/traits?name={text}")) == (200, 400)
+
+
+def case_of_trait_names(play: Play, names: Names) -> None:
+    exchange = play.differ("GET", "/traits?name=startswith:compute_node")
+    assert exchange.ours.body["traits"] == []
+    assert "COMPUTE_NODE" in exchange.theirs.body["traits"]
+
+
+def last_modified(play: Play, names: Names) -> None:
+    (host,) = make(play, names)
+    exchange = play.differ("GET", f"/resource_providers/{host}/inventories")
+    assert "last-modified" not in exchange.theirs.headers
+    assert "last-modified" in exchange.ours.headers
+
+
+def additional_classes(play: Play, names: Names) -> None:
+    exchange = play.differ("GET", "/resource_classes")
+    theirs, ours = (
+        {each["name"] for each in answer.body["resource_classes"] if not each["name"].startswith("CUSTOM_")}
+        for answer in (exchange.theirs, exchange.ours)
+    )
+    assert ours - theirs == {"LLC", "MBA"}
+    assert theirs - ours == set()
+
+
+def in_some_world(show: Callable[[Names], bool], names: Names) -> None:
+    """Show what depends on the order of sets in some of many worlds; in all of them ours has to be right."""
+    shown = [show(Names(names.number * 1000 + each)) for each in range(_WORLDS)]
+    assert any(shown)
+
+
+def sums(play: Play, names: Names) -> None:
+    """What the group without a suffix takes of the child is added once for each place of its disk."""
+
+    def show(names: Names) -> bool:
+        name = names.classes[0]
+        assert play("PUT", f"/resource_classes/{name}").status == 201
+        root, child = make(play, names, 0)
+        describe(play, root, VCPU=8, DISK_GB=8)
+        describe(play, child, DISK_GB=8, **{name: 8})
+        query = f"resources=VCPU:1,DISK_GB:1,{name}:1&resources1={name}:3&group_policy=isolate"
+        theirs, ours = answered(play, f"/allocation_candidates?{query}")
+        right = [
+            {root: {"VCPU": 1, "DISK_GB": 1}, child: {name: 4}},
+            {root: {"VCPU": 1}, child: {name: 4, "DISK_GB": 1}},
+        ]
+        assert comparable("", ours) == comparable("", right)
+        return any(each[child][name] > 4 for each in theirs)
+
+    in_some_world(show, names)
+
+
+def answered(play: Play, path: str) -> tuple[list[Candidate], list[Candidate]]:
+    """Their candidates and ours."""
+    exchange = play.pair.ask(Request("GET", path))
+    return candidates(exchange.theirs.body), candidates(exchange.ours.body)
+
+
+def sharing_children(play: Play, names: Names) -> None:
+    """A host and, in another tree, a child that shares its disk."""
+    host, _, pool = make(play, names, None, 1)
+    describe(play, host, VCPU=8)
+    describe(play, pool, DISK_GB=8)
+    set_traits(play, pool, SHARES)
+    for uuid in (host, pool):
+        set_aggregates(play, uuid, names.aggregates[0])
+    query = f"resources=VCPU:1,DISK_GB:1&member_of={names.aggregates[0]}"
+    exchange = play.differ("GET", f"/allocation_candidates?{query}")
+    assert statuses(exchange) == (500, 200)
+    assert candidates(exchange.ours.body) == [{host: {"VCPU": 1}, pool: {"DISK_GB": 1}}]
+
+
+def sharing_alone(play: Play, names: Names) -> None:
+    """A host whose disk comes from a pool, and nothing of the group without a suffix from itself."""
+
+    def show(names: Names) -> bool:
+        host, pool = make(play, names, None)
+        describe(play, host, VCPU=8)
+        describe(play, pool, DISK_GB=8)
+        set_traits(play, pool, SHARES)
+        for uuid in (host, pool):
+            set_aggregates(play, uuid, names.aggregates[0])
+        query = f"resources=DISK_GB:1&resources1=VCPU:1&in_tree1={host}"
+        theirs, ours = answered(play, f"/allocation_candidates?{query}")
+        assert ours == [{host: {"VCPU": 1}, pool: {"DISK_GB": 1}}]
+        return theirs == []
+
+    in_some_world(show, names)
+
+
+def tree_of_groups_without_resources(play: Play, names: Names) -> None:
+    host, child, other, cousin = make(play, names, 0, None, 2)
+    for uuid in (host, other):
+        describe(play, uuid, VCPU=8)
+    trait = names.traits[0]
+    assert play("PUT", f"/traits/{trait}").status == 201
+    for uuid in (child, cousin):
+        set_traits(play, uuid, trait)
+    query = f"resources_A=VCPU:1&required_B={trait}&in_tree_B={host}&same_subtree=_A,_B&group_policy=none"
+    exchange = play.differ("GET", f"/allocation_candidates?{query}")
+    assert candidates(exchange.ours.body) == [{host: {"VCPU": 1}}]
+    assert len(candidates(exchange.theirs.body)) == 2
+
+
+def capacity(play: Play, names: Names) -> None:
+    (host,) = make(play, names)
+    describe(play, host, VCPU={"total": 2**31 - 1, "allocation_ratio": 3e38})
+    exchange = play.differ("GET", f"/allocation_candidates?resources=VCPU:1000000&in_tree={host}")
+    theirs, ours = (
+        each.body["provider_summaries"][host]["resources"]["VCPU"]["capacity"]
+        for each in (exchange.theirs, exchange.ours)
+    )
+    assert len(str(theirs)) == 48
+    assert ours == 2**53
+
+
+def orphans(play: Play, names: Names) -> None:
+    (host,) = make(play, names, VCPU=8)
+    emptied, mistaken, *_ = names.consumers
+    assert put(play, emptied, {}) == 204
+    assert put(play, mistaken, {names.providers[4]: {"VCPU": 1}}) == 400
+    for consumer in (emptied, mistaken):
+        exchange = play.differ("PUT", f"/allocations/{consumer}", claim({host: {"VCPU": 1}}))
+        assert statuses(exchange) == (409, 204)
+        assert "expected 0 but got None" in exchange.theirs.error["detail"]
+
+
+def usages_on_postgresql(play: Play, names: Names) -> None:
+    (host,) = make(play, names, VCPU=8)
+    assert put(play, names.consumers[0], {host: {"VCPU": 1}}) == 204
+    assert statuses(play.differ("GET", "/usages?project_id=project")) == (500, 200)
+
+
+def roles_of_noauth2(play: Play, names: Names) -> None:
+    exchange = play.differ("POST", "/reshaper", {}, headers=(("X-Roles", None),))
+    assert statuses(exchange) == (403, 400)
+
+
+SHOWN: Final[dict[str, Callable[[Play, Names], None]]] = {
+    story.__name__.replace("_", "-"): story
+    for story in (
+        sentences, order, status_500, unauthenticated, method_of_older_versions, vary,
+        uuids, not_uuids, texts, numbers, classes, mappings, slashes,
+        unknown_names, repeated_parameters, form_of_trait_names, case_of_trait_names, last_modified,
+        additional_classes, sums, sharing_children, sharing_alone, tree_of_groups_without_resources, capacity,
+        orphans, usages_on_postgresql, roles_of_noauth2,
+    )
+}  # fmt: skip
+
+#: those that there are on some databases only
+ONLY_ON: Final = {
+    "usages-on-postgresql": {"postgresql"},
+    "case-of-trait-names": {"sqlite", "mariadb"},
+    "uuids": {"sqlite", "postgresql"},
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_deviation_is_as_the_table_says(
+    play: Play, names: Names, database_server: DatabaseServer, name: str
+) -> None:
+    if database_server.kind not in ONLY_ON.get(name, {database_server.kind}):
+        pytest.skip(f"not on {database_server.kind}")
+    SHOWN[name](play, names)
+
+
+def test_every_deviation_of_the_table_is_shown() -> None:
+    assert sorted(deviations.names()) == sorted([*SHOWN, *ELSEWHERE])
