@@ -3,8 +3,8 @@
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
@@ -18,6 +18,9 @@ _RETURNED: Final = "placement.returned"
 _TRUSTED_SECONDS: Final = 0.1  # servers take longer to restart
 _GRACE: Final = 1.0  # seconds for a server to say that a statement took too long
 _KEEPALIVES: Final = 3
+
+#: by driver, the modules of connections with a limit for answers
+_CONNECTIONS: Final = {"psycopg": "placement.db.postgresql", "pymysql": "placement.db.mysql"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,6 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return _create_sqlite(parsed, isolation_level, options)
-    postgresql = parsed.get_backend_name() == "postgresql"
     made = sa.create_engine(
         parsed,
         isolation_level=isolation_level,
@@ -76,8 +78,9 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
 
     @sa.event.listens_for(made, "do_connect")
     def _connect(dialect: object, record: object, cargs: Sequence[Any], cparams: Mapping[str, Any]) -> Any:
-        driver = import_module(f"placement.db.{'postgresql' if postgresql else 'mysql'}")
-        return driver.connect(answer_limit, *cargs, **cparams)
+        if module := _CONNECTIONS.get(made.dialect.driver):
+            return import_module(module).connect(answer_limit, *cargs, **cparams)
+        return None  # a driver that nobody tried here: the server's limits count, and the system's
 
     _ping(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout)
     return made
@@ -143,13 +146,21 @@ def _ping(engine: sa.Engine, trusted: float, limit: float) -> None:
             return
         dbapi = engine.dialect.dbapi
         assert dbapi is not None
-        usual, connection.answer_limit = connection.answer_limit, limit
         try:
-            engine.dialect.do_ping(connection)
+            with _brief(connection, limit) if engine.dialect.driver in _CONNECTIONS else nullcontext():
+                engine.dialect.do_ping(connection)
         except dbapi.Error as error:
             raise sa.exc.InvalidatePoolError from error
-        finally:
-            connection.answer_limit = usual
+
+
+@contextmanager
+def _brief(connection: Any, limit: float) -> Iterator[None]:
+    """One of our connections, with another limit for answers in this context."""
+    usual, connection.answer_limit = connection.answer_limit, limit
+    try:
+        yield
+    finally:
+        connection.answer_limit = usual
 
 
 def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.Engine:
