@@ -116,11 +116,6 @@ class Watermarks:
             thread.join(timeout)
 
     @property
-    def is_running(self) -> bool:
-        """Whether there is a thread."""
-        return self._thread is not None
-
-    @property
     def seen(self) -> Seen:
         """What is known now."""
         return Seen(self._settings.rules, self._executor.state, *self._latest)

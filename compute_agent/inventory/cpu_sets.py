@@ -38,16 +38,6 @@ class CpuSets:
     reserved_vcpus: int = 0
     warnings: tuple[str, ...] = ()
 
-    @property
-    def pcpu_total(self) -> int:
-        """Total of the `PCPU` inventory of the whole host."""
-        return len(self.dedicated)
-
-    @property
-    def vcpu_total(self) -> int:
-        """Total of the `VCPU` inventory of the whole host."""
-        return len(self.shared)
-
     def stray(self, held: frozenset[int], online: frozenset[int]) -> str:
         """What is wrong with the dedicated CPUs that a guest holds, in words; empty if nothing is.
 

@@ -6,10 +6,10 @@ import errno
 import logging
 from collections.abc import Sequence
 
-from compute_agent.monitoring.counters import CounterFiles
 from compute_agent.monitoring.groups import MonitoringGroups
 from compute_agent.monitoring.reading import CacheUse, Meter, Reading, TargetUse, add_up
 from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.resctrl.counters import CounterFiles
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.monitor import Sample
 from compute_agent.resctrl.platform import Platform

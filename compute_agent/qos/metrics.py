@@ -72,11 +72,6 @@ class Metric:
             raise ValueError(f"{self.name}: what an eviction does is known, but it cannot evict")
 
     @property
-    def sortable(self) -> bool:
-        """Whether it has an order of its own."""
-        return self.sorter is not None
-
-    @property
     def throttleable(self) -> bool:
         """Whether guests can be throttled for its sake."""
         return self.lever is not None

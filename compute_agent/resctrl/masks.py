@@ -87,13 +87,6 @@ class Mask:
             rest ^= piece
         return tuple(found)
 
-    def first_fit(self, count: int) -> Mask | None:
-        """The lowest `count` neighbouring ways of this mask; None where there is no such place."""
-        for piece in self.runs():
-            if len(piece) >= count:
-                return Mask.run(next(iter(piece)), count)
-        return None
-
     def part(self, first_percent: int, last_percent: int, at_least: int = 1) -> Mask:
         """The part of these ways between two percents: the first way rounded down, the last one up.
 

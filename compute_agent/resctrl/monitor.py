@@ -68,26 +68,6 @@ def make_monitoring_group(files: Filesystem, group: str, name: str) -> bool:
     return True
 
 
-def read_counters(files: Filesystem, group: str, time: float) -> Sample:
-    """The counters of a control group, or with its path of a monitoring group.
-
-    With sub-NUMA clustering a value is the sum of the nodes of its cache. Raises ResctrlError if the group is
-    gone.
-    """
-    values: dict[tuple[int, str], Value] = {}
-    folder = inside(group, "mon_data")
-    for name in files.folders(folder):
-        match = re.fullmatch(r"mon_L3_([0-9]+)", name)
-        for event in (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES) if match else ():
-            text = files.read_optional(f"{folder}/{name}/{event}")
-            value = parse_counter(text) if text is not None else None
-            if match and value is not None:
-                values[int(match[1]), event] = value
-    if not values and not (files.root / group).is_dir():
-        raise ResctrlError(errno.ENOENT, str(files.root / folder))
-    return Sample(time, values)
-
-
 def parse_counter(text: str) -> Value | None:
     """The value of a counter file; None for a text that no kernel has."""
     text = text.strip()
@@ -111,17 +91,6 @@ def increase(before: Value | None, now: Value | None) -> int | None:
         return now - before
     wrapped = now + 2**COUNTER_BITS - before
     return wrapped if wrapped < PLAUSIBLE_BYTES else now
-
-
-def rates(before: Sample, now: Sample) -> dict[tuple[int, str], float]:
-    """Bytes a second by L3 cache id and bandwidth event; what cannot be told is not in it."""
-    seconds = now.time - before.time
-    found = {}
-    for key, value in now.values.items():
-        grown = None if key[1] == OCCUPANCY else increase(before.values.get(key), value)
-        if grown is not None and seconds > 0:
-            found[key] = grown / seconds
-    return found
 
 
 class Totals:

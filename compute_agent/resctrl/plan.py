@@ -58,13 +58,12 @@ class Plan:
     """The steps, and what the operator should know of groups that are not ours."""
 
     steps: tuple[Step, ...]
-    foreign: tuple[str, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
 
 
 def make_plan(host: Host, present: Present, wanted: Resolution) -> Plan:
     """The steps from `present` to `wanted`; none where everything is as it should be."""
-    foreign = tuple(sorted(n for n in present.groups if n != DEFAULT_GROUP and not host.is_ours(n)))
+    foreign = sorted(n for n in present.groups if n != DEFAULT_GROUP and not host.is_ours(n))
     conflicts = tuple(
         Conflict(name, group.name, cache)
         for name in foreign
@@ -72,7 +71,7 @@ def make_plan(host: Host, present: Present, wanted: Resolution) -> Plan:
         for cache, mask in group.exclusive.items()
         if mask & cache_mask(host.platform, present.groups[name].schemata, cache)
     )
-    return Plan(_Planner(host, present, wanted).steps(), foreign, conflicts)
+    return Plan(_Planner(host, present, wanted).steps(), conflicts)
 
 
 class _Planner:

@@ -58,7 +58,6 @@ class BandwidthControl:
     granularity: int
     closids: int
     maximum: Mapping[int, int] = field(default_factory=dict, hash=False)
-    linear: bool = True
     in_mbps: bool = False
 
 

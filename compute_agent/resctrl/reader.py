@@ -181,7 +181,6 @@ def _bandwidth(
         granularity=max(1, granularity),
         closids=closids,
         maximum=maximum,
-        linear=files.read_optional(f"{folder}/delay_linear") != "0",
         in_mbps=resource == "MB" and ("mba_MBps" in options or UNLIMITED_MBPS in maximum.values()),
     )
 

@@ -142,6 +142,10 @@ class Overload:
         self.watermarks.stop()
         self.pipeline.stop()
 
+    def has_loop(self):
+        """Whether the watermarks have a thread of their own."""
+        return self.watermarks._thread is not None
+
     def reload(self, lines):
         """Other settings, and no thread beside the rounds that are made by hand."""
         self.lines = lines

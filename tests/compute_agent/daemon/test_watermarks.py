@@ -127,7 +127,7 @@ def test_without_watermarks_what_is_owed_is_given_back_and_the_loop_ends(overloa
     overloaded.boot()
     overloaded.watermarks.start()
     deadline = threading.Event()
-    while overloaded.watermarks.is_running:
+    while overloaded.has_loop():
         deadline.wait(0.02)
     assert overloaded.limits() == {}
     assert overloaded.switches[-1] is False
@@ -140,12 +140,12 @@ def test_without_watermarks_and_debts_there_is_no_loop(tmp_path):
     host.lines = ""
     host.boot()
     host.watermarks.start()
-    assert not host.watermarks.is_running
+    assert not host.has_loop()
     host.lines = LINES
     host.watermarks.use(host.settings())
-    assert host.watermarks.is_running
+    assert host.has_loop()
     host.crash()
-    assert not host.watermarks.is_running
+    assert not host.has_loop()
 
 
 def test_a_removed_section_gives_back_what_it_took(overloaded):

@@ -235,7 +235,7 @@ def test_files_that_fail_are_looked_for_anew(tree, monkeypatch):
 
 
 def test_without_file_descriptors_to_spare_counters_are_opened_for_each_reading(tree, monkeypatch):
-    monkeypatch.setattr("compute_agent.monitoring.counters.descriptors_to_keep", lambda: 3)
+    monkeypatch.setattr("compute_agent.resctrl.counters.descriptors_to_keep", lambda: 3)
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
     monitor.take([LS], 0.0)

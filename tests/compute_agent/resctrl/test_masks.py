@@ -77,13 +77,6 @@ def test_a_part_covers_its_range_and_has_enough_ways(bits, first, width, at_leas
 
 
 @pytest.mark.parametrize(
-    ("mask", "count", "fit"), [("fff", 3, "7"), ("f37", 4, "f00"), ("ff", 9, None), ("5", 1, "1")]
-)
-def test_first_fit_is_the_lowest_run_that_is_long_enough(mask, count, fit):
-    assert Mask.parse(mask).first_fit(count) == (Mask.parse(fit) if fit else None)
-
-
-@pytest.mark.parametrize(
     ("mask", "min_bits", "sparse", "fault"),
     [
         ("ff", 1, False, None),

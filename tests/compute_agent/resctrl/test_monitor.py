@@ -1,12 +1,14 @@
 """Counters, rates, and who is monitored when RMIDs run out."""
 
 import errno
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.resctrl import monitor
+from compute_agent.resctrl.counters import CounterFiles
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.masks import Mask, MaskRules
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, NoValue, Sample, Watched
@@ -58,13 +60,6 @@ def test_any_plausible_increase_is_found_over_a_wrap(before, grown):
     assert monitor.increase(before, (before + grown) % 2**64) == grown
 
 
-def test_rates_are_bytes_a_second_of_bandwidth_counters():
-    before = Sample(10.0, {(0, TOTAL_BYTES): 1000, (0, OCCUPANCY): 5, (1, TOTAL_BYTES): NoValue.UNAVAILABLE})
-    now = Sample(12.0, {(0, TOTAL_BYTES): 5000, (0, OCCUPANCY): 9, (1, TOTAL_BYTES): 7, (0, LOCAL_BYTES): 3})
-    assert monitor.rates(before, now) == {(0, TOTAL_BYTES): 2000.0}
-    assert monitor.rates(now, Sample(12.0, now.values)) == {}  # no time has passed
-
-
 def test_totals_only_grow_and_bridge_readings_without_a_number():
     totals = monitor.Totals()
     values = (1000, 1500, NoValue.UNAVAILABLE, 1800, 50, NoValue.ERROR, 60)
@@ -74,6 +69,15 @@ def test_totals_only_grow_and_bridge_readings_without_a_number():
     ]
     assert totals.bytes == {(0, TOTAL_BYTES): 500 + 300 + 50 + 10}
     assert rates == [None, 500.0, None, 150.0, 50.0, None, 5.0]
+
+
+def test_rates_are_bytes_a_second_of_bandwidth_counters():
+    totals = monitor.Totals()
+    before = {(0, TOTAL_BYTES): 1000, (0, OCCUPANCY): 5, (1, TOTAL_BYTES): NoValue.UNAVAILABLE}
+    now = {(0, TOTAL_BYTES): 5000, (0, OCCUPANCY): 9, (1, TOTAL_BYTES): 7, (0, LOCAL_BYTES): 3}
+    assert totals.add(Sample(10.0, before)) == {}
+    assert totals.add(Sample(12.0, now)) == {(0, TOTAL_BYTES): 2000.0}
+    assert totals.add(Sample(12.0, now)) == {}  # no time has passed
 
 
 def test_totals_go_on_with_the_counters_of_another_group():
@@ -86,15 +90,20 @@ def test_totals_go_on_with_the_counters_of_another_group():
     assert totals.bytes == {(0, TOTAL_BYTES): 21}
 
 
+def read_counters(files, group, time):
+    with closing(CounterFiles(files)) as counters:
+        return counters.read(group, time)
+
+
 def test_counters_of_a_captured_machine(captured):
     files = captured("full").files
-    sample = monitor.read_counters(files, "", 1.0)
+    sample = read_counters(files, "", 1.0)
     assert sample.values[0, TOTAL_BYTES] == 264830976
     assert sample.values[0, OCCUPANCY] == 32440320
     assert {cache for cache, _ in sample.values} == {0, 1, 2, 3}
     assert len(sample.values) == 12
     group = monitor.monitoring_group("goresctrl.Stale", "non_goresctrl.group")
-    assert len(monitor.read_counters(files, group, 1.0).values) == 12
+    assert len(read_counters(files, group, 1.0).values) == 12
 
 
 @pytest.fixture
@@ -109,7 +118,7 @@ def test_counters_without_numbers_are_kept_apart(files):
     (folder / OCCUPANCY).write_text("nonsense\n")
     (folder / "mon_sub_L3_01").mkdir()
     (files.root / "mon_data/mon_PERF_PKG_00").mkdir()  # of kernels to come
-    values = monitor.read_counters(files, "", 1.0).values
+    values = read_counters(files, "", 1.0).values
     assert {key: value for key, value in values.items() if key[0] == 1} == {
         (1, TOTAL_BYTES): NoValue.UNAVAILABLE
     }
@@ -118,7 +127,7 @@ def test_counters_without_numbers_are_kept_apart(files):
 
 def test_a_group_that_is_gone_has_no_counters(files):
     with pytest.raises(ResctrlError) as caught:
-        monitor.read_counters(files, "none", 1.0)
+        read_counters(files, "none", 1.0)
     assert caught.value.errno == errno.ENOENT
 
 
