@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from compute_agent.cmd.base import Lines, Lister
-from compute_agent.daemon.audit import DEFAULT_MIN_AGE
+from compute_agent.report.audit import DEFAULT_MIN_AGE
 
 _COLUMNS = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import stevedore
 from cliff.columns import FormattableColumn
@@ -13,12 +13,12 @@ from cliff.formatters.base import SingleFormatter
 from cliff.formatters.commaseparated import CSVLister
 from cliff.lister import Lister as CliffLister
 from cliff.show import ShowOne as CliffShowOne
-from oslo_config import cfg
 from stevedore.extension import Extension
 
-from compute_agent import conf as agent_conf
-from compute_agent.daemon.protocol import ask
-from compute_agent.daemon.service import socket_path
+from compute_agent.daemon.protocol import ask, socket_path
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
 
 
 class ConfigMixin:
@@ -26,9 +26,15 @@ class ConfigMixin:
 
     app: Any
 
+    def get_epilog(self) -> str:
+        """Nothing. cliff would look through all that is installed, to say which package a command is from."""
+        return ""
+
     def load_conf(self) -> cfg.ConfigOpts:
         """The configuration of ``--config-file``, read anew."""
-        return agent_conf.load([], self.app.options.config_file or None)
+        from compute_agent import conf  # half of what a help text would cost, which needs none
+
+        return conf.load([], self.app.options.config_file or None)
 
     def ask(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """The running daemon's answer."""

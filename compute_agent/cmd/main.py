@@ -4,49 +4,44 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
+from typing import Final
 
 from cliff.app import App
-from cliff.command import Command
 from cliff.commandmanager import CommandManager
+from cliff.help import HelpCommand
 
-from compute_agent.cmd import (
-    audit,
-    guest,
-    host,
-    maintenance,
-    metrics,
-    release,
-    resctrl,
-    reshape,
-    run,
-    watermark,
-)
+from compute_agent.cmd.base import ConfigMixin
 
-COMMANDS: dict[str, type[Command]] = {
-    "run": run.Run,
-    "status": run.Status,
-    "host show": host.HostShow,
-    "host disable": maintenance.HostDisable,
-    "host enable": maintenance.HostEnable,
-    "topology show": host.TopologyShow,
-    "inventory show": host.InventoryShow,
-    "config check": host.ConfigCheck,
-    "guest run": guest.GuestRun,
-    "guest adopt": guest.GuestAdopt,
-    "guest list": guest.GuestList,
-    "guest show": guest.GuestShow,
-    "guest set": guest.GuestSet,
-    "guest move": guest.GuestMove,
-    "guest stop": guest.GuestStop,
-    "metrics show": metrics.MetricsShow,
-    "reshape": reshape.Reshape,
-    "release": release.Release,
-    "resctrl group list": resctrl.ResctrlGroupList,
-    "audit": audit.Audit,
-    "watermark list": watermark.WatermarkList,
+COMMANDS: Final[Mapping[str, str]] = {
+    "run": "compute_agent.cmd.run:Run",
+    "status": "compute_agent.cmd.status:Status",
+    "host show": "compute_agent.cmd.host:HostShow",
+    "host disable": "compute_agent.cmd.maintenance:HostDisable",
+    "host enable": "compute_agent.cmd.maintenance:HostEnable",
+    "topology show": "compute_agent.cmd.host:TopologyShow",
+    "inventory show": "compute_agent.cmd.host:InventoryShow",
+    "config check": "compute_agent.cmd.host:ConfigCheck",
+    "guest run": "compute_agent.cmd.guest:GuestRun",
+    "guest adopt": "compute_agent.cmd.guest:GuestAdopt",
+    "guest list": "compute_agent.cmd.guest:GuestList",
+    "guest show": "compute_agent.cmd.guest:GuestShow",
+    "guest set": "compute_agent.cmd.guest:GuestSet",
+    "guest move": "compute_agent.cmd.guest:GuestMove",
+    "guest stop": "compute_agent.cmd.guest:GuestStop",
+    "metrics show": "compute_agent.cmd.metrics:MetricsShow",
+    "reshape": "compute_agent.cmd.reshape:Reshape",
+    "release": "compute_agent.cmd.release:Release",
+    "resctrl group list": "compute_agent.cmd.resctrl:ResctrlGroupList",
+    "audit": "compute_agent.cmd.audit:Audit",
+    "watermark list": "compute_agent.cmd.watermark:WatermarkList",
 }
+"""Where each command is. Only the one that is asked for is imported, as most need but a part of the agent."""
+
+
+class Help(ConfigMixin, HelpCommand):
+    """print detailed help for another command"""
 
 
 class AgentShell(App):
@@ -54,14 +49,14 @@ class AgentShell(App):
 
     def __init__(self) -> None:
         manager = CommandManager("compute_agent.cli")
-        for name, command in COMMANDS.items():
-            manager.add_command(name, command)
+        manager.commands.update((name, EntryPoint(name, place, "")) for name, place in COMMANDS.items())
         super().__init__(
             description="The host agent of the placement service: inventories, guests, pinning.",
             version=_version(),
             command_manager=manager,
             deferred_help=True,
         )
+        manager.add_command("help", Help)
 
     def build_option_parser(self, *args: object, **kwargs: object) -> argparse.ArgumentParser:
         """Add ``--config-file`` to cliff's own options."""

@@ -1,4 +1,4 @@
-"""``compute-agent run`` and ``status``."""
+"""``compute-agent run``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from compute_agent.cmd.base import Lister, ShowOne, columns
+from compute_agent.cmd.base import Lister
 from compute_agent.daemon import logs
 from compute_agent.daemon.rehearsal import rehearse
 from compute_agent.daemon.release import ReleasedError
@@ -71,11 +71,3 @@ class Run(Lister):
         rows = [dataclasses.astuple(each) for each in rehearse(self.load_conf())]
         self.app.stderr.write("Nothing was changed.\n" if rows else "Nothing would be changed.\n")
         return _COLUMNS, rows
-
-
-class Status(ShowOne):
-    """Show how the running agent does."""
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon."""
-        return columns(self.ask("status"))

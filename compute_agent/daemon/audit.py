@@ -21,7 +21,15 @@ from compute_agent.drivers.flavor import Flavor, OrderedGuests
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.policy.base import Assignment, EmulatorPolicy
-from compute_agent.report.audit import Allocation, Finding, Inhabitant, Kind, allocation_for, compare
+from compute_agent.report.audit import (
+    DEFAULT_MIN_AGE,
+    Allocation,
+    Finding,
+    Inhabitant,
+    Kind,
+    allocation_for,
+    compare,
+)
 from compute_agent.report.client import ConsumerAllocations, PlacementClient
 from compute_agent.report.errors import ConcurrentUpdateError, ConflictError
 from compute_agent.report.reporter import Reporter
@@ -30,9 +38,6 @@ from compute_agent.report.rooms import Place, Rooms
 LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 4
-
-DEFAULT_MIN_AGE = 3600.0
-"""Longer than a guest takes to come, its image copied: seconds."""
 
 UNKNOWN_OWNER = "00000000-0000-0000-0000-000000000000"
 """Project and user of guests whose owner nobody knows; Placement has the same for consumers of old."""

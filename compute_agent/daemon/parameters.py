@@ -8,12 +8,12 @@ from typing import Any
 
 from marshmallow import Schema, ValidationError, fields, validate, validates_schema
 
-from compute_agent.daemon.audit import DEFAULT_MIN_AGE
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.drivers.base import HIGHEST_PRIORITY, LONGEST_ANNOTATION, MOST_VCPUS
 from compute_agent.drivers.launch import GUEST_VARIABLE, VARIABLE_NAME
 from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 from compute_agent.qos.classes import CLASS_NAME
+from compute_agent.report.audit import DEFAULT_MIN_AGE
 from compute_agent.resctrl.wishes import BadWishError, parse_annotation
 
 

@@ -18,10 +18,13 @@ import stat
 import struct
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compute_agent.daemon.connections import LimitedThreads
 from compute_agent.files import check_folder
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
 
 LOG = logging.getLogger(__name__)
 
@@ -164,6 +167,11 @@ def _is_listened_on(path: Path) -> bool:
         except BlockingIOError:
             return True  # with many who wait
     return True
+
+
+def socket_path(conf: cfg.ConfigOpts) -> Path:
+    """Where the daemon listens, and where the command line asks."""
+    return Path(conf.daemon.socket) if conf.daemon.socket else Path(conf.state_path) / "agent.sock"
 
 
 def ask(path: Path, method: str, params: Mapping[str, Any] | None = None, timeout: float = 60.0) -> Any:

@@ -32,7 +32,7 @@ from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.daemon.monitored import monitor_targets
 from compute_agent.daemon.places import locate
-from compute_agent.daemon.protocol import RequestError, SocketServer
+from compute_agent.daemon.protocol import RequestError, SocketServer, socket_path
 from compute_agent.daemon.release import refuse_if_released
 from compute_agent.daemon.reporting import ReportLoop, status_document
 from compute_agent.daemon.resctrl_groups import group_documents
@@ -70,11 +70,6 @@ LOOK_SECONDS = 1.0
 
 PRUNE_SECONDS = 600.0
 """How often it is looked for logs of ended guests that have been kept long enough."""
-
-
-def socket_path(conf: cfg.ConfigOpts) -> Path:
-    """Where the daemon listens, and where the command line asks."""
-    return Path(conf.daemon.socket) if conf.daemon.socket else Path(conf.state_path) / "agent.sock"
 
 
 class Agent:

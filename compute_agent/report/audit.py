@@ -13,6 +13,11 @@ from compute_agent.report.rooms import Held, Place, Rooms
 
 Allocation = Mapping[str, Mapping[str, int]]
 
+DEFAULT_MIN_AGE = 3600.0
+"""How long an allocation has no guest before it may be deleted: longer than a guest takes to come, its image
+copied. Seconds.
+"""
+
 
 class Kind(enum.StrEnum):
     """What can be found."""

@@ -1,7 +1,6 @@
 """All commands of the programs, from their own parsers."""
 
 import argparse
-import inspect
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -26,7 +25,8 @@ def _parsers(program: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
         case "compute-agent":
             shell = AgentShell()
             yield "", shell.parser
-            for name, command in sorted(COMMANDS.items()):
+            for name in sorted(COMMANDS):
+                command, *_ = shell.command_manager.find_command(name.split())
                 yield name, command(shell, None, cmd_name=name).get_parser(f"{program} {name}")
         case "placement-manage":
             yield from _tree("", manage.parser())
@@ -77,9 +77,7 @@ def _command(program: str, words: str, parser: argparse.ArgumentParser) -> Itera
         return  # a word that only leads to commands
     yield f"\n({anchor(program, words)})="
     yield f"## {program} {words}".rstrip() + "\n"
-    if program == "compute-agent" and words:
-        yield _paragraphs(inspect.getdoc(COMMANDS[words]) or "") + "\n"
-    elif parser.description and words:
+    if parser.description and words:
         yield _paragraphs(parser.description) + "\n"
     yield "```text"
     own = [action for action in parser._actions if _is_worth_telling(action)]

@@ -4,7 +4,9 @@ import csv
 import io
 import json
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -211,7 +213,37 @@ def test_what_the_daemon_refuses_is_said(agent):
 def test_every_command_has_a_help_text(cli, name):
     status, out, _ = cli(*name.split(), "--help")
     assert status == 0
-    assert " ".join(COMMANDS[name].__doc__.split()[:4]) in " ".join(out.split())
+    command = EntryPoint(name, COMMANDS[name], "").load()
+    assert " ".join(command.__doc__.split()[:4]) in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unneeded"),
+    [
+        ("status --help", {"keystoneauth1", "oslo_config", "sqlalchemy"}),
+        ("guest list", {"compute_agent.daemon.service", "compute_agent.monitoring", "sqlalchemy"}),
+        ("audit --help", {"compute_agent.daemon.service", "compute_agent.pipeline", "keystoneauth1"}),
+    ],
+)
+def test_a_command_imports_what_it_needs_and_no_more(arguments, unneeded, tmp_path):
+    ini = tmp_path / "agent.conf"
+    ini.write_text(f"[DEFAULT]\nstate_path = {tmp_path}\n")
+    program = (
+        "import sys; from compute_agent.cmd.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print('', *sys.modules, sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--config-file", ini, *arguments.split()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    imported = set(done.stdout.splitlines())
+    assert "compute_agent.cmd.main" in imported
+    assert unneeded & imported == set()
 
 
 def test_the_installed_entry_point():
