@@ -26,7 +26,7 @@ from pathlib import Path
 from compute_agent import conf as agent_conf
 from compute_agent.daemon.protocol import ask
 from compute_agent.daemon.service import Agent
-from compute_agent.drivers.base import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import Reconcile, StartGuest
 from tests.demo.system import System
 

@@ -31,8 +31,8 @@ from benchmarks.policy_streams import Arrival, Departure, Guest, amount, stream
 from benchmarks.reference import ReferenceMissing, environment
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import ThreadPolicy
 from tests.compute_agent.inventory.machines import machine
 
 SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[2] / "shared"))

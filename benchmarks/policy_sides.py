@@ -17,8 +17,9 @@ from typing import Any, Protocol, Self
 
 from benchmarks.policy_streams import Guest, amount
 from compute_agent.host.topology import Topology
-from compute_agent.inventory.cpu_sets import CpuSets
-from compute_agent.policy.base import Assignment, Demand, Policy, Request, Supply
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.policy.base import Demand, Policy, Request, Supply
 
 CpuSet = frozenset[int]
 

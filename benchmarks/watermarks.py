@@ -21,6 +21,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Throttle
 from compute_agent.qos.executor import Executor
 from compute_agent.qos.levers import Steps, floor
@@ -29,7 +30,7 @@ from compute_agent.qos.plan import make_plan
 from compute_agent.qos.rounds import Subject
 from compute_agent.qos.rules import Rules
 from compute_agent.qos.sampler import Sampler
-from compute_agent.qos.snapshot import Entitlement, GuestUsage, Knob
+from compute_agent.qos.snapshot import Entitlement, GuestUsage
 from compute_agent.qos.state import QosState, Throttled
 from compute_agent.qos.streaks import observe
 from compute_agent.qos.telemetry import Telemetry

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from compute_agent.files import open_own
-from compute_agent.naming import printable
+from compute_agent.model.naming import printable
 
 _LONGEST = 1000
 """Bytes of what a holder says of itself."""

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from compute_agent.cmd.base import Lines, Lister, ShowOne, columns
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 
 
 def _add_wishes(parser: argparse.ArgumentParser) -> None:

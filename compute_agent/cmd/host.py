@@ -19,15 +19,18 @@ from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
-from compute_agent.host import cpuset, svg
+from compute_agent.host import svg
 from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import options
 from compute_agent.inventory.cache_platform import CachePlatform
-from compute_agent.inventory.cpu_sets import ConfigError, CpuSets, resolve
+from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import derive
 from compute_agent.inventory.tree import ProviderTree
+from compute_agent.model import cpuset
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
 from compute_agent.qos.classes import parse_classes

@@ -14,10 +14,9 @@ from compute_agent.daemon import logs
 from compute_agent.daemon.rehearsal import rehearse
 from compute_agent.daemon.release import ReleasedError
 from compute_agent.daemon.service import Agent
-from compute_agent.drivers.base import DriverError
-from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.locks import LockedError
+from compute_agent.model.errors import ConfigError, DriverError
 from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)

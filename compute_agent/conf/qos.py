@@ -12,6 +12,7 @@ from typing import Any
 from oslo_config import cfg
 
 from compute_agent.conf.written import files_of, read, value_error
+from compute_agent.model.qos_class import BEST_EFFORT
 
 GROUP = "qos"
 WATERMARK = "watermark:"
@@ -49,7 +50,7 @@ OPTS = [
     ),
     cfg.StrOpt(
         "highest_class",
-        default="BE",
+        default=BEST_EFFORT,
         help="Guests of this class and of lower ones may be acted on; guests of higher classes, of unknown"
         " classes, and those with dedicated CPUs never are.",
     ),

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from compute_agent.drivers.base import Guest
-from compute_agent.inventory.tree import Allocation, ProviderNode
-from compute_agent.policy.base import Assignment
-from compute_agent.qos.snapshot import Knob
+from compute_agent.inventory.tree import ProviderNode
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.guest import Guest
+from compute_agent.model.knob import Knob
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compute_agent.controllers.base import Target
-from compute_agent.inventory.tree import GROUPS, STOCK_NAMES, Allocation, ProviderNode
-from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
-from compute_agent.qos.snapshot import Knob
+from compute_agent.inventory.tree import GROUPS, STOCK_NAMES, ProviderNode
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
 from compute_agent.resctrl.host import Host, cache_mask
 from compute_agent.resctrl.reader import Present
 from compute_agent.resctrl.rules import Demand
@@ -69,8 +69,8 @@ def _demand(
         bandwidth=bandwidth,
         wish=wish,
         priority=settings.priority,
-        way_limits=_limits(target.limits, CACHE_WAYS.name),
-        bandwidth_limits=_limits(target.limits, MEMORY_BANDWIDTH.name),
+        way_limits=_limits(target.limits, CACHE_WAYS),
+        bandwidth_limits=_limits(target.limits, MEMORY_BANDWIDTH),
         counted=counted,
     )
     return demand, tuple(reasons)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from compute_agent.controllers.base import GuestController, Target
 from compute_agent.drivers.base import CpuLimits, Driver
-from compute_agent.inventory.tree import Allocation
-from compute_agent.qos.snapshot import Knob
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.knob import Knob
+from compute_agent.model.qos_class import BEST_EFFORT
 
 QUOTA = Knob("cpu_quota")
 
-BEST_EFFORT = "BE"
 """The class whose guests have no right to CPUs."""
 
 _PER_CPU = 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from compute_agent.controllers.base import GuestController, Target
 from compute_agent.drivers.base import CpuSettings, Driver
-from compute_agent.host import cpuset
-from compute_agent.policy.base import Assignment
+from compute_agent.model import cpuset
+from compute_agent.model.assignment import Assignment
 
 
 class CpusetController(GuestController):

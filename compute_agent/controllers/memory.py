@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from compute_agent.controllers.base import GuestController, Target
 from compute_agent.drivers.base import Driver
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
 
 
 class MemoryController(GuestController):

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from compute_agent.controllers.base import Target
 from compute_agent.controllers.cache_demands import Demands, demands
-from compute_agent.drivers.base import Driver, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.base import Driver
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.naming import printable
-from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
+from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH
+from compute_agent.model.naming import printable
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.filesystem import ResctrlError
@@ -110,7 +112,7 @@ class ResctrlController:
             self._placed[guest.uuid] = None  # settle() moves it when it succeeds
             return False
         moved = self._move(guest, group)
-        limited = any(knob.lever in (CACHE_WAYS.name, MEMORY_BANDWIDTH.name) for knob in target.limits)
+        limited = any(knob.lever in (CACHE_WAYS, MEMORY_BANDWIDTH) for knob in target.limits)
         if limited and guest.uuid in self._lacking and group in self._common:
             raise DriverError(f"guest {guest} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
         return moved

@@ -36,13 +36,10 @@ from compute_agent.daemon.parameters import (
     load,
 )
 from compute_agent.daemon.protocol import Method, RequestError
-from compute_agent.drivers.base import (
-    Driver,
-    DriverError,
-    GuestSettings,
-    StartingDriver,
-)
-from compute_agent.inventory.tree import Allocation
+from compute_agent.drivers.base import Driver, StartingDriver
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.errors import DriverError
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline

@@ -16,20 +16,16 @@ from typing import Any
 
 from compute_agent.daemon.places import locate
 from compute_agent.daemon.reporting import allocations_by_consumer
-from compute_agent.drivers.base import Driver, Guest, GuestGoneError
+from compute_agent.drivers.base import Driver
 from compute_agent.drivers.flavor import Flavor, OrderedGuests
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import EmulatorPolicy
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import Pipeline
-from compute_agent.policy.base import Assignment, EmulatorPolicy
-from compute_agent.report.audit import (
-    DEFAULT_MIN_AGE,
-    Allocation,
-    Finding,
-    Inhabitant,
-    Kind,
-    allocation_for,
-    compare,
-)
+from compute_agent.report.audit import DEFAULT_MIN_AGE, Finding, Inhabitant, Kind, allocation_for, compare
 from compute_agent.report.client import ConsumerAllocations, PlacementClient
 from compute_agent.report.errors import ConcurrentUpdateError, ConflictError
 from compute_agent.report.reporter import Reporter

@@ -9,9 +9,9 @@ from compute_agent.controllers.base import Controller, Target
 from compute_agent.controllers.cache_demands import demands
 from compute_agent.daemon.controllers import resctrl_of
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
 from compute_agent.pipeline.view import GuestView
-from compute_agent.qos.levers import CACHE_WAYS, MEMORY_BANDWIDTH
-from compute_agent.qos.snapshot import Entitlement, Knob
+from compute_agent.qos.snapshot import Entitlement
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB, BandwidthUnknownError
 from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.filesystem import ResctrlError
@@ -77,7 +77,7 @@ class CacheEntitlements:
             if control and full:
                 size = control.way_bytes.get(cache)
                 per_way = None if size is None else float(size)
-                found[Knob(CACHE_WAYS.name, str(cache))] = Entitlement(float(full), 1.0, per_way)
+                found[Knob(CACHE_WAYS, str(cache))] = Entitlement(float(full), 1.0, per_way)
         return found
 
     def _bandwidth(self, demand: Demand, wish: Wish) -> dict[Knob, Entitlement]:
@@ -93,7 +93,7 @@ class CacheEntitlements:
                 continue  # there is no limit but 100 %
             full = demand.bandwidth.get(cache) or wish.percent_on(domain) or 100
             step = float(min(engine.percent_step, full))
-            knob = Knob(MEMORY_BANDWIDTH.name, str(cache))
+            knob = Knob(MEMORY_BANDWIDTH, str(cache))
             found[knob] = Entitlement(float(full), step, self._per_percent())
         return found
 

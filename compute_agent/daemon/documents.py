@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
+from compute_agent.model.assignment import Assignment
 from compute_agent.pipeline.view import GuestView
-from compute_agent.policy.base import Assignment
 from compute_agent.report.plan import to_api
 from compute_agent.report.reshape import ReshapePlan
 

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from compute_agent.drivers.base import Driver, DriverError, Guest
+from compute_agent.drivers.base import Driver
+from compute_agent.model.errors import DriverError
+from compute_agent.model.guest import Guest
 from compute_agent.pipeline.events import GuestStopped
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.evictor import EvictionFailedError

@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.drivers.process import ProcessDriver
-from compute_agent.qos.levers import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
+from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
 from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 
@@ -48,11 +48,11 @@ def powerless(conf: cfg.ConfigOpts, resctrl: Resctrl, driver: str) -> dict[str, 
     platform = None if resctrl.control is None or resctrl.off else resctrl.control.platform
     why = f" ({resctrl.off})" if resctrl.off else ""
     if platform is None or platform.l3 is None:
-        found[CACHE_WAYS.name] = f"cache ways cannot be limited here{why}"
+        found[CACHE_WAYS] = f"cache ways cannot be limited here{why}"
     if platform is None or platform.mb is None:
-        found[MEMORY_BANDWIDTH.name] = f"memory bandwidth cannot be limited here{why}"
+        found[MEMORY_BANDWIDTH] = f"memory bandwidth cannot be limited here{why}"
     if driver == ProcessDriver.name and (reason := _without_groups(conf.cgroup.root)):
-        found[CPU_QUOTA.name] = f"process guests without groups of their own cannot be limited: {reason}"
+        found[CPU_QUOTA] = f"process guests without groups of their own cannot be limited: {reason}"
     return found
 
 

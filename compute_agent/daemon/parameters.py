@@ -9,17 +9,22 @@ from typing import Any
 from marshmallow import Schema, ValidationError, fields, validate, validates_schema
 
 from compute_agent.daemon.protocol import RequestError
-from compute_agent.drivers.base import HIGHEST_PRIORITY, LONGEST_ANNOTATION, MOST_VCPUS
 from compute_agent.drivers.launch import GUEST_VARIABLE, VARIABLE_NAME
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
-from compute_agent.qos.classes import CLASS_NAME
+from compute_agent.model.guest_settings import (
+    MAX_ANNOTATION,
+    MAX_PRIORITY,
+    MAX_VCPUS,
+    EmulatorPolicy,
+    ThreadPolicy,
+)
+from compute_agent.model.qos_class import CLASS_NAME, LATENCY_SENSITIVE
 from compute_agent.report.audit import DEFAULT_MIN_AGE
 from compute_agent.resctrl.wishes import BadWishError, parse_annotation
 
 
 def _check_annotation(text: str) -> None:
-    if len(text) > LONGEST_ANNOTATION:
-        raise ValidationError(f"longer than {LONGEST_ANNOTATION} characters")
+    if len(text) > MAX_ANNOTATION:
+        raise ValidationError(f"longer than {MAX_ANNOTATION} characters")
     try:
         parse_annotation(text)
     except BadWishError as error:
@@ -42,7 +47,7 @@ def _check_argument(text: str) -> None:
         raise ValidationError("a character that no argument can have")
 
 
-_PRIORITY = validate.Range(-HIGHEST_PRIORITY, HIGHEST_PRIORITY)
+_PRIORITY = validate.Range(-MAX_PRIORITY, MAX_PRIORITY)
 
 
 class SettingsSchema(Schema):
@@ -50,10 +55,10 @@ class SettingsSchema(Schema):
 
     uuid = fields.UUID()
     name = fields.String(validate=[validate.Length(1, 200), _check_printable])
-    vcpus = fields.Integer(strict=True, validate=validate.Range(1, MOST_VCPUS))
+    vcpus = fields.Integer(strict=True, validate=validate.Range(1, MAX_VCPUS))
     thread_policy = fields.Enum(ThreadPolicy, by_value=True, load_default=ThreadPolicy.PREFER)
     emulator_policy = fields.Enum(EmulatorPolicy, by_value=True, load_default=EmulatorPolicy.SHARE)
-    qos_class = fields.String(load_default="LS", validate=validate.Regexp(CLASS_NAME))
+    qos_class = fields.String(load_default=LATENCY_SENSITIVE, validate=validate.Regexp(CLASS_NAME))
     priority = fields.Integer(strict=True, load_default=0, validate=_PRIORITY)
     resctrl = fields.String(load_default="", validate=_check_annotation)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import Driver, GuestGoneError, GuestSettings
+from compute_agent.drivers.base import Driver
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.world import World
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 from compute_agent.report.rooms import Place
-
-CpuSet = frozenset[int]
 
 
 def locate(driver: Driver, world: World) -> dict[str, Place]:

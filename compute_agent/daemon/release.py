@@ -17,10 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from compute_agent.daemon.reporting import allocations_by_consumer
-from compute_agent.drivers.base import CpuLimits, CpuSettings, Driver, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.base import CpuLimits, CpuSettings, Driver
 from compute_agent.files import remove_durably, write_durably
-from compute_agent.host import cpuset
-from compute_agent.naming import called
+from compute_agent.model import cpuset
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
+from compute_agent.model.naming import called
 from compute_agent.pipeline.state import StateFile
 from compute_agent.qos.state import QosState
 from compute_agent.report.client import PlacementClient

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compute_agent.drivers.base import DriverError
-from compute_agent.inventory.tree import Allocation, ProviderTree
+from compute_agent.inventory.tree import ProviderTree
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.errors import DriverError
 from compute_agent.pipeline.events import AllocationsRead
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline

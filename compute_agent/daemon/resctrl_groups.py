@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.naming import printable
+from compute_agent.model.naming import printable
 from compute_agent.pipeline.view import GuestView
 from compute_agent.resctrl.apply import read_tasks
 from compute_agent.resctrl.control import Control

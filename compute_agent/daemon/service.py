@@ -43,9 +43,9 @@ from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
 from compute_agent.host.reader import read_topology
-from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.model.errors import ConfigError
 from compute_agent.monitoring.factory import Monitoring
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.pipeline.events import Reconcile, WorldChanged

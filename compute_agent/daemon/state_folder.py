@@ -8,7 +8,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
-from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.model.errors import ConfigError
 
 STATE_FILE = "state.json"
 GUESTS_FOLDER = "guests"

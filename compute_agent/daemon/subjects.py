@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.process import ProcessDriver
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.classes import Classes
 from compute_agent.qos.rounds import Subject
-from compute_agent.qos.snapshot import Entitlement, Knob
+from compute_agent.qos.snapshot import Entitlement
 from compute_agent.qos.subjects import build_subject
 
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.subjects import CacheEntitlements, Subjects
-from compute_agent.drivers.base import GuestGoneError
+from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.events import LimitGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import Pipeline
@@ -22,7 +23,7 @@ from compute_agent.qos.rounds import CacheReader
 from compute_agent.qos.rules import Rules
 from compute_agent.qos.sampler import Sampler
 from compute_agent.qos.settings import Settings
-from compute_agent.qos.snapshot import Knob, Snapshot
+from compute_agent.qos.snapshot import Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks
 from compute_agent.qos.telemetry import Telemetry

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import DriverError
 from compute_agent.drivers.cgroup import CgroupRoot, Group
 from compute_agent.drivers.procfs import ProcessIdentity
+from compute_agent.model.errors import DriverError
 
 _INIT = 1
 _OUTSIDE = 0

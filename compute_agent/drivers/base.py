@@ -4,57 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from compute_agent.naming import called
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
-
-MOST_VCPUS = 4096
-HIGHEST_PRIORITY = (1 << 31) - 1
-LONGEST_ANNOTATION = 4096
-"""Characters."""
-
-
-class DriverError(Exception):
-    """A guest could not be started, adopted, changed or stopped; the text says which and why."""
-
-
-class GuestGoneError(DriverError):
-    """The guest has ended meanwhile. Whoever wanted to change it has nothing left to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuestSettings:
-    """What the guest's owner asked for beside amounts.
-
-    ``resctrl`` is the annotation about cache and memory bandwidth, ``priority`` that of eviction; empty texts
-    are no wish.
-    """
-
-    vcpus: int = 1
-    thread_policy: ThreadPolicy = ThreadPolicy.PREFER
-    emulator_policy: EmulatorPolicy = EmulatorPolicy.SHARE
-    qos_class: str = "LS"
-    priority: int = 0
-    resctrl: str = ""
-    blockio_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Guest:
-    """One guest as its driver knows it. ``uuid`` is its consumer uuid, ``pid`` its main process."""
-
-    uuid: str
-    driver: str
-    name: str
-    pid: int
-    settings: GuestSettings = GuestSettings()
-    details: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return called(self.name, self.uuid)
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits
 from compute_agent.files import check_folder
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
 

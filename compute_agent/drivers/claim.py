@@ -19,8 +19,8 @@ from pathlib import Path
 from oslo_config import cfg
 
 from compute_agent import locks
-from compute_agent.drivers.base import DriverError
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
+from compute_agent.model.errors import DriverError
 
 LOG = logging.getLogger(__name__)
 

@@ -5,9 +5,11 @@ A guest without a group cannot be confined in this way: it has None for one.
 
 from __future__ import annotations
 
-from compute_agent.drivers.base import CpuLimits, DriverError, Guest
+from compute_agent.drivers.base import CpuLimits
 from compute_agent.drivers.cgroup import Group, agree
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
+from compute_agent.model.errors import DriverError
+from compute_agent.model.guest import Guest
 
 
 def other_limits(guest: Guest, group: Group | None, wanted: CpuLimits) -> CpuLimits | None:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from compute_agent.drivers.base import Driver, DriverError
+from compute_agent.drivers.base import Driver
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.claim import Claim, on_cgroup, on_libvirt
 from compute_agent.drivers.libvirt import address
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
+from compute_agent.model.errors import DriverError
 
 _LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from compute_agent.drivers.base import Guest
+from compute_agent.model.guest import Guest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from compute_agent.drivers.base import DriverError
+from compute_agent.model.errors import DriverError
 
 GUEST_VARIABLE = "COMPUTE_AGENT_GUEST"
 """Tells a guest its uuid. Nothing is made of it here: every process can have any environment."""

@@ -19,18 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from compute_agent.drivers import adoption, confinement, launch, procfs
-from compute_agent.drivers.base import (
-    CpuLimits,
-    CpuSettings,
-    DriverError,
-    Guest,
-    GuestGoneError,
-    GuestSettings,
-    Listener,
-)
+from compute_agent.drivers.base import CpuLimits, CpuSettings, Listener
 from compute_agent.drivers.cgroup import CgroupRoot, Group, group_name
 from compute_agent.drivers.registry import DRIVER, ProcessRecord, Registry
 from compute_agent.drivers.roster import Roster
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 
 LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import functools
 import os
 from dataclasses import dataclass
 
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
 
 # Threads that are born while we write inherit the affinity of the thread that makes them, so that two passes
 # nearly always do. A process that makes threads faster than we can list them is left to the reconcile.

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compute_agent.drivers.base import Guest, GuestSettings
 from compute_agent.drivers.cgroup import Group, group_name
 from compute_agent.drivers.guest_logs import LOG_SUFFIX, RECORD_SUFFIX
 from compute_agent.drivers.procfs import ProcessIdentity
@@ -31,8 +30,9 @@ from compute_agent.files import (
     secure_folder,
     write_durably,
 )
-from compute_agent.naming import called, printable
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.naming import called, printable
 
 LOG = logging.getLogger(__name__)
 

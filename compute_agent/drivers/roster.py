@@ -11,16 +11,11 @@ import threading
 from dataclasses import replace
 
 from compute_agent.drivers import adoption, procfs
-from compute_agent.drivers.base import (
-    Change,
-    ChangeKind,
-    DriverError,
-    GuestGoneError,
-    GuestSettings,
-    Listener,
-)
+from compute_agent.drivers.base import Change, ChangeKind, Listener
 from compute_agent.drivers.pidwatch import PidWatch
 from compute_agent.drivers.registry import ProcessRecord, Registry, Unusable
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest_settings import GuestSettings
 
 LOG = logging.getLogger(__name__)
 

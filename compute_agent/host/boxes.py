@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from compute_agent.host import cpuset
 from compute_agent.host.topology import Core, NumaNode, Topology
+from compute_agent.model import cpuset
 
 HOST, PACKAGE, DIE, NUMA, L3, CORE = range(6)
 """Kinds of boxes; of those with the same CPUs the earlier kind is the outer one."""

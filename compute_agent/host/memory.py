@@ -7,9 +7,9 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 
-from compute_agent.host import cpuset
 from compute_agent.host.sysfiles import SysFiles
 from compute_agent.host.topology import NumaNode
+from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
 

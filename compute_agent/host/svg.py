@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from compute_agent.host import boxes, cpuset
+from compute_agent.host import boxes
 from compute_agent.host.boxes import CORE, Box
 from compute_agent.host.topology import Topology
+from compute_agent.model import cpuset
 
 _CELL_WIDTH, _CELL_HEIGHT = 30, 22
 _GAP = 6

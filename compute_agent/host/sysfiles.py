@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
 

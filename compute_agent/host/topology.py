@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compute_agent.host import cpuset
-
-CpuSet = frozenset[int]
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,10 @@ The option names and their legacy combinations are Nova's (`[compute] cpu_dedica
 
 from dataclasses import dataclass
 
-from compute_agent.host import cpuset
 from compute_agent.host.topology import Topology
-
-
-class ConfigError(Exception):
-    """A configuration that the agent refuses to start with; the text names the options and CPUs concerned."""
+from compute_agent.model import cpuset
+from compute_agent.model.cpu_sets import CpuSets, named
+from compute_agent.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,45 +20,6 @@ class CpuOptions:
     cpu_shared_set: str | None = None
     vcpu_pin_set: str | None = None
     reserved_host_cpus: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CpuSets:
-    """What each online CPU is for; those in no set belong to the host.
-
-    `dedicated` and `shared` are disjoint but for the legacy `vcpu_pin_set` alone, which is both. `emulator`
-    is where emulator threads run that have no CPU of their own; it is empty where there is no shared CPU.
-    """
-
-    dedicated: frozenset[int]
-    shared: frozenset[int]
-    emulator: frozenset[int]
-    reserved_vcpus: int = 0
-    warnings: tuple[str, ...] = ()
-
-    def stray(self, held: frozenset[int], online: frozenset[int]) -> str:
-        """What is wrong with the dedicated CPUs that a guest holds, in words; empty if nothing is.
-
-        They are in no set, or in another one, after the configuration changed, and offline ones run nobody.
-        """
-        gone, offline = held & online - self.dedicated, held - online
-        reasons = [
-            f"{_named(cpus)} {reason}"
-            for cpus, reason in (
-                (gone, f"{_are(gone)} not in [compute] cpu_dedicated_set any more"),
-                (offline, f"{_are(offline)} offline"),
-            )
-            if cpus
-        ]
-        return ", ".join(reasons)
-
-
-def _named(cpus: frozenset[int]) -> str:
-    return f"{'CPU' if len(cpus) == 1 else 'CPUs'} {cpuset.format(cpus)}"
-
-
-def _are(cpus: frozenset[int]) -> str:
-    return "is" if len(cpus) == 1 else "are"
 
 
 def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
@@ -86,7 +45,7 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
             "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
         )
     if dedicated is not None and shared is not None and (both := dedicated & shared):
-        raise ConfigError(f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {_named(both)}")
+        raise ConfigError(f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {named(both)}")
     if options.reserved_host_cpus:
         _check_reserved(options, topology, pinned)
         warnings.append(

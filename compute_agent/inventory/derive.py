@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
-from compute_agent.inventory.cpu_sets import ConfigError, CpuSets
 from compute_agent.inventory.tree import GROUPS, Inventory, ProviderNode, ProviderTree, child_uuid
 from compute_agent.inventory.zones import Zone, layout
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.errors import ConfigError
 
 SHAPES = ("flat", "numa", "l3")
 

@@ -13,9 +13,6 @@ GROUPS = "CUSTOM_RESCTRL_GROUP"
 STOCK_NAMES: Mapping[str, str] = {"LLC": "CUSTOM_LLC", "MBA": "CUSTOM_MBA"}
 """Resource classes of ours that a stock OpenStack Placement does not know, and what stands for them there."""
 
-Allocation = Mapping[str, Mapping[str, int]]
-"""What a consumer holds: amounts by provider uuid and resource class."""
-
 
 @dataclass(frozen=True, slots=True)
 class Inventory:

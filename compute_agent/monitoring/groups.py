@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from compute_agent.drivers.base import DriverError
+from compute_agent.model.errors import DriverError
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl import apply, assignment
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from compute_agent.drivers.base import Guest
+from compute_agent.model.guest import Guest
 from compute_agent.resctrl.reader import DEFAULT_GROUP
 
 

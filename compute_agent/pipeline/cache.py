@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from compute_agent.drivers.base import Guest
-from compute_agent.inventory.tree import Allocation
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.guest import Guest
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.state import SavedGuest
-from compute_agent.policy.base import Assignment
-from compute_agent.qos.snapshot import Knob
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from compute_agent.controllers.base import Controller, Target
-from compute_agent.drivers.base import DriverError, GuestGoneError
+from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.pipeline.cache import Cache, CachedGuest
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.world import World

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compute_agent.controllers.base import Controller
-from compute_agent.drivers.base import Guest, GuestSettings
-from compute_agent.inventory.tree import Allocation
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.world import World
-from compute_agent.qos.snapshot import Knob
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from compute_agent.drivers.base import Guest
-from compute_agent.host import cpuset
-from compute_agent.inventory.tree import Allocation
-from compute_agent.naming import called
+from compute_agent.model import cpuset
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import Guest
+from compute_agent.model.naming import called
 from compute_agent.pipeline.cache import Cache, CachedGuest
 from compute_agent.pipeline.world import World, request_for
-from compute_agent.policy.base import Assignment, CpuSet, Refusal, Request, Supply, refit
+from compute_agent.policy.base import Refusal, Request, Supply, refit
 from compute_agent.policy.readback import read_back
 from compute_agent.policy.rebalance import best_move
 from compute_agent.policy.unplaced import confine, keep, may_stay

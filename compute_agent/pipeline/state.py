@@ -20,8 +20,8 @@ from typing import Any
 
 from compute_agent import locks
 from compute_agent.files import UnsafeFileError, put_aside, read_own, secure_folder, write_durably
-from compute_agent.inventory.tree import Allocation
-from compute_agent.policy.base import Assignment
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.assignment import Assignment
 from compute_agent.qos import state as qos
 from compute_agent.qos.state import QosState
 from compute_agent.report.plan import Owned, Ownership

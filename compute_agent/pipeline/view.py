@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compute_agent.drivers.base import Guest
-from compute_agent.inventory.tree import Allocation
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.guest import Guest
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.cache import CachedGuest
-from compute_agent.policy.base import Assignment
-from compute_agent.qos.snapshot import Knob
 
 
 @dataclass(frozen=True, slots=True)

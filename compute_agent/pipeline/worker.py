@@ -14,16 +14,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from compute_agent.controllers.base import Controller
-from compute_agent.drivers.base import (
-    Change,
-    Driver,
-    DriverError,
-    Guest,
-    GuestGoneError,
-    Listener,
-    StartingDriver,
-)
-from compute_agent.inventory.tree import Allocation
+from compute_agent.drivers.base import Change, Driver, Listener, StartingDriver
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.cache import CachedGuest, Unclaimed
 from compute_agent.pipeline.enforcer import Enforcer
 from compute_agent.pipeline.events import (
@@ -43,8 +39,7 @@ from compute_agent.pipeline.placer import Placer, where
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.view import GuestView, view
 from compute_agent.pipeline.world import World
-from compute_agent.policy.base import Assignment, Refusal
-from compute_agent.qos.snapshot import Knob
+from compute_agent.policy.base import Refusal
 
 LOG = logging.getLogger(__name__)
 

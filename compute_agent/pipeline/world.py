@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from compute_agent.drivers.base import Guest
 from compute_agent.host.topology import Topology
-from compute_agent.inventory.cpu_sets import CpuSets
-from compute_agent.inventory.tree import Allocation, ProviderNode, ProviderTree
-from compute_agent.naming import called
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest import Guest
+from compute_agent.model.naming import called
 from compute_agent.policy import place_nowhere
 from compute_agent.policy.base import Demand, Policy, Request, Supply
 

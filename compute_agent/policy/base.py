@@ -5,32 +5,16 @@ CPUs are logical CPU numbers. *Dedicated* CPUs back PCPU: one guest each. *Share
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from compute_agent.host import cpuset
 from compute_agent.host.topology import Topology
-from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.model import cpuset
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy.pieces import memory_nodes
-
-CpuSet = frozenset[int]
-
-
-class ThreadPolicy(enum.StrEnum):
-    """How a dedicated guest's CPUs relate to hardware threads (``hw:cpu_thread_policy``)."""
-
-    PREFER = "prefer"
-    REQUIRE = "require"
-    ISOLATE = "isolate"
-    SPREAD = "spread"
-
-
-class EmulatorPolicy(enum.StrEnum):
-    """Where emulator and I/O threads run (``hw:emulator_threads_policy``)."""
-
-    SHARE = "share"
-    ISOLATE = "isolate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +57,6 @@ class Request:
         on_shared = sum([demand.vcpu for demand in self.demands])
         emulator = int(self.has_emulator_cpu)
         return max(1, min(self.vcpus - on_shared, self.pcpu - emulator)) + emulator
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Where a guest runs.
-
-    ``dedicated`` are the CPUs no other guest gets, those of the guest CPUs in their order; ``withheld`` are
-    those of them that are kept empty as siblings of used ones. ``vcpu_cpus`` has a set per guest CPU,
-    ``emulator_cpus`` is for all other threads, ``mems`` are NUMA nodes.
-    """
-
-    vcpu_cpus: tuple[CpuSet, ...]
-    emulator_cpus: CpuSet
-    dedicated: tuple[int, ...] = ()
-    withheld: CpuSet = frozenset()
-    mems: CpuSet = frozenset()
-
-    @property
-    def held(self) -> CpuSet:
-        """The CPUs that no other guest may have."""
-        return frozenset(self.dedicated)
-
-    @property
-    def cpus(self) -> CpuSet:
-        """The CPUs that any guest CPU may use."""
-        return frozenset().union(*self.vcpu_cpus)
 
 
 @dataclass(frozen=True, slots=True)

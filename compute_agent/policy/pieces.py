@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compute_agent.host.topology import Topology
-
-CpuSet = frozenset[int]
+from compute_agent.model.cpuset import CpuSet
 
 
 @dataclass(frozen=True, slots=True, eq=False)

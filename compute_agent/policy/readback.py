@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compute_agent.policy.base import (
-    Assignment,
-    CpuSet,
-    EmulatorPolicy,
-    Request,
-    Supply,
-    ThreadPolicy,
-    assemble,
-)
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
+from compute_agent.policy.base import Request, Supply, assemble
 
 
 def read_back(

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compute_agent.host.topology import Topology
-from compute_agent.policy.base import Assignment, CpuSet, Policy, Request, Supply
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.policy.base import Policy, Request, Supply
 
 L3_CROSSED = 1.0
 """Each L3 domain after the first. A guest that crosses NUMA nodes or packages crosses L3 domains as well."""

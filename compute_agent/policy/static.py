@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from compute_agent.policy.base import (
-    Assignment,
-    CpuSet,
-    Demand,
-    Refusal,
-    Request,
-    Supply,
-    ThreadPolicy,
-    place,
-)
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest_settings import ThreadPolicy
+from compute_agent.policy.base import Demand, Refusal, Request, Supply, place
 
 
 def place_in_order(supply: Supply, request: Request) -> Assignment | Refusal:

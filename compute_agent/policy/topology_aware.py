@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from compute_agent.host.topology import Topology
-from compute_agent.policy.base import (
-    Assignment,
-    CpuSet,
-    Demand,
-    Refusal,
-    Request,
-    Supply,
-    ThreadPolicy,
-    place,
-)
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest_settings import ThreadPolicy
+from compute_agent.policy.base import Demand, Refusal, Request, Supply, place
 from compute_agent.policy.cores import Cost, Want, capacity, choose, cost
 from compute_agent.policy.pieces import Room, rooms
 

@@ -11,7 +11,9 @@ CPU 0, and on 2 once both are held.
 
 from __future__ import annotations
 
-from compute_agent.policy.base import Assignment, CpuSet, Request, Supply, assemble, in_place
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.policy.base import Request, Supply, assemble, in_place
 
 
 def confine(supply: Supply, request: Request) -> Assignment | None:

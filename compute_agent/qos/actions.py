@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compute_agent.qos.snapshot import Knob
+from compute_agent.model.knob import Knob
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oslo_config import cfg
 
 from compute_agent.conf.qos import QOS_CLASS, qos_class_sections
-from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.model.errors import ConfigError
+from compute_agent.model.qos_class import (
+    BEST_EFFORT,
+    CLASS_NAME,
+    LATENCY_SENSITIVE,
+    LATENCY_SENSITIVE_RESERVED,
+)
 from compute_agent.resctrl.rules import DEFAULT_CLASSES
 from compute_agent.resctrl.wishes import BadWishError, Wish, parse_per_cache, parse_percent, parse_range
 
-CLASS_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
-"""What a class may be called: folders and labels carry the name."""
-
-_RANKS = {"BE": 0, "LS": 10, "LSR": 20}
+_RANKS = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERVED: 20}
 
 
 @dataclass(frozen=True, slots=True)

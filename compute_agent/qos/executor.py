@@ -6,14 +6,15 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from compute_agent.drivers.base import GuestGoneError
-from compute_agent.naming import called
+from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.knob import Knob
+from compute_agent.model.naming import called
 from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle, takes
 from compute_agent.qos.evictor import Evictor
 from compute_agent.qos.plan import make_plan
 from compute_agent.qos.restore import forgiven
 from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import Knob, Snapshot
+from compute_agent.qos.snapshot import Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks, observe
 from compute_agent.qos.telemetry import Outcome, Telemetry

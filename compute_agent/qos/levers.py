@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from compute_agent.model import knob
 from compute_agent.qos.snapshot import Entitlement, GuestUsage, Series
 
 _TOLERANCE = 1e-9
@@ -75,9 +76,9 @@ class Lever:
         return guest.usage.get(Series(self.metric, domain))
 
 
-CPU_QUOTA = Lever("cpu_quota", "cpu_usage", "cores")
-MEMORY_BANDWIDTH = Lever("memory_bandwidth", "memory_bandwidth", "percent")
-CACHE_WAYS = Lever("cache_ways", "llc_occupancy", "ways")
+CPU_QUOTA = Lever(knob.CPU_QUOTA, "cpu_usage", "cores")
+MEMORY_BANDWIDTH = Lever(knob.MEMORY_BANDWIDTH, "memory_bandwidth", "percent")
+CACHE_WAYS = Lever(knob.CACHE_WAYS, "llc_occupancy", "ways")
 
 
 def left_by(use: float, before: float | None, after: float, entitlement: Entitlement) -> float:

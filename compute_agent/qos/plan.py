@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos import sorters
 from compute_agent.qos.actions import Act, Evict, SwitchScheduling, Throttle
 from compute_agent.qos.levers import Lever
 from compute_agent.qos.metrics import Metric
 from compute_agent.qos.restore import plan_restores
 from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import GuestUsage, Knob, Series, Snapshot
+from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks, confirmed, quiet
 from compute_agent.qos.waterlines import Action, Waterline

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Restore
 from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import Knob, Series, Snapshot
+from compute_agent.qos.snapshot import Series, Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streak, Streaks, overloaded, quiet
 from compute_agent.qos.waterlines import Action, Waterline

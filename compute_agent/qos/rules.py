@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos.levers import Steps, left_by, taken_by
 from compute_agent.qos.metrics import Registry
-from compute_agent.qos.snapshot import GuestUsage, Knob, Series, Snapshot
+from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.waterlines import Action, Waterline
 

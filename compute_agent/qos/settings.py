@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.model.errors import ConfigError
 from compute_agent.qos.classes import Classes, parse_classes
 from compute_agent.qos.evictor import Stop, command_stop
 from compute_agent.qos.levers import Steps

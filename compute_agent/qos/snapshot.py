@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from compute_agent.model.knob import Knob
+
 
 class Series(NamedTuple):
     """A metric on one domain of the host: an L3 cache id as text, or "" for the host as a whole."""
@@ -15,16 +17,6 @@ class Series(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.metric} of domain {self.domain}" if self.domain else self.metric
-
-
-class Knob(NamedTuple):
-    """A lever on one domain of the host: what a guest is throttled with."""
-
-    lever: str
-    domain: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.lever} on domain {self.domain}" if self.domain else self.lever
 
 
 @dataclass(frozen=True, slots=True)

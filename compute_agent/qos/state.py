@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
-from compute_agent.qos.snapshot import Knob
 
 MOST_RELAPSES = 4
 """Counted up to this; what is given back then waits 16 times as long."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compute_agent.drivers.base import Guest
+from compute_agent.model.guest import Guest
+from compute_agent.model.knob import CPU_QUOTA, Knob
 from compute_agent.qos.classes import Classes
-from compute_agent.qos.levers import CPU_QUOTA
 from compute_agent.qos.rounds import Subject
-from compute_agent.qos.snapshot import Entitlement, GuestUsage, Knob
+from compute_agent.qos.snapshot import Entitlement, GuestUsage
 
 
 def build_subject(
@@ -37,6 +37,6 @@ def build_subject(
         priority=settings.priority,
         protected=classes.protects(settings.qos_class, dedicated),
         started=started,
-        entitlements={Knob(CPU_QUOTA.name): Entitlement(float(settings.vcpus)), **(caches or {})},
+        entitlements={Knob(CPU_QUOTA): Entitlement(float(settings.vcpus)), **(caches or {})},
     )
     return Subject(facts, cgroup, pids or (guest.pid,))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.naming import called
+from compute_agent.model.naming import called
 from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
 from compute_agent.qos.snapshot import Series, Snapshot
 from compute_agent.qos.state import QosState

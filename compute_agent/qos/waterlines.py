@@ -12,7 +12,7 @@ from typing import Any
 from oslo_config import cfg
 
 from compute_agent.conf.qos import WATERMARK, watermark_sections
-from compute_agent.inventory.cpu_sets import ConfigError
+from compute_agent.model.errors import ConfigError
 from compute_agent.qos.classes import Classes
 from compute_agent.qos.metrics import Metric, Registry, Unit
 from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot

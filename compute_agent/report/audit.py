@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from compute_agent.model.allocation import Allocation
 from compute_agent.report.rooms import Held, Place, Rooms
-
-Allocation = Mapping[str, Mapping[str, int]]
 
 DEFAULT_MIN_AGE = 3600.0
 """How long an allocation has no guest before it may be deleted: longer than a guest takes to come, its image

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from compute_agent.inventory.tree import STOCK_NAMES, ProviderTree, with_stock_names
-from compute_agent.naming import called
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.naming import called
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
@@ -38,7 +39,7 @@ from compute_agent.report.plan import (
     unknown_traits,
 )
 from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
-from compute_agent.report.rooms import CpuSet, Place
+from compute_agent.report.rooms import Place
 from compute_agent.report.scheduling import DISABLED, MARKS, Wishes, switched, told
 
 LOG = logging.getLogger(__name__)

@@ -15,9 +15,10 @@ from fractions import Fraction
 from typing import Any
 
 from compute_agent.inventory.tree import STOCK_NAMES, Inventory, ProviderTree
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.report.client import ConsumerAllocations
 from compute_agent.report.plan import Owned, Ownership, ReportedProvider, to_api, wanted_inventories
-from compute_agent.report.rooms import CpuSet, Held, Place, Rooms
+from compute_agent.report.rooms import Held, Place, Rooms
 
 _MOVABLE = frozenset({"PCPU", "VCPU", "MEMORY_MB"})
 """What lies elsewhere in other shapes of the tree. Cache ways and bandwidth are of one L3 domain for good."""

@@ -10,8 +10,7 @@ import os_traits
 
 from compute_agent.inventory.derive import spread
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-
-CpuSet = frozenset[int]
+from compute_agent.model.cpuset import CpuSet
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 """What consumers hold on the host's providers: amounts by consumer, provider and resource class."""

@@ -22,8 +22,8 @@ from benchmarks.policy_judge import Judge
 from benchmarks.policy_sides import Decision, Nova, Ours
 from benchmarks.policy_streams import HIGHEST_LOAD, Arrival, Departure, Guest, amount, stream
 from benchmarks.reference import environment, is_installed
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import ThreadPolicy
 from tests.compute_agent.inventory.machines import machine
 
 HOST = machine(nodes=2, l3=2, cores=2, threads=2)

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 from compute_agent.drivers import cgroup, procfs
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
 
 ROOT = os.environ.get("CGROUP_ROOT")
 CONTROLLERS = ("cpuset", "cpu", "memory", "io")

@@ -3,8 +3,10 @@
 import itertools
 from dataclasses import replace
 
-from compute_agent.drivers.base import Change, ChangeKind, CpuLimits, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.base import Change, ChangeKind, CpuLimits
 from compute_agent.drivers.cgroup import agree, attainable
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
 
 
 class FakeDriver:

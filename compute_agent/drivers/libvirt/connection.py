@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from compute_agent.drivers.base import DriverError
 from compute_agent.drivers.libvirt import metadata
+from compute_agent.model.errors import DriverError
 
 LOG = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import PERIOD
 from compute_agent.drivers.libvirt.document import parse
 from compute_agent.drivers.libvirt.qemu import EMULATOR, Role, wanted_cpus
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
 
 NAMESPACE = "urn:placement-compute:agent:1"
 PREFIX = "agent"

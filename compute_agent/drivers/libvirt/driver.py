@@ -19,15 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import (
-    Change,
-    CpuLimits,
-    CpuSettings,
-    DriverError,
-    Guest,
-    GuestGoneError,
-    Listener,
-)
+from compute_agent.drivers.base import Change, CpuLimits, CpuSettings, Listener
 from compute_agent.drivers.flavor import Flavor
 from compute_agent.drivers.libvirt import qemu
 from compute_agent.drivers.libvirt.connection import Connection
@@ -39,6 +31,8 @@ from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.running import Running
 from compute_agent.drivers.libvirt.table import Table
 from compute_agent.drivers.libvirt.tuning import Tuning
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
 
 LOG = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 from compute_agent.drivers.flavor import Flavor
 from compute_agent.drivers.libvirt.document import parse
 from compute_agent.drivers.libvirt.metadata import NOVA_NAMESPACES
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
 
 _MIB_IN_GIB = 1024
 _LARGEST_AMOUNT = (1 << 31) - 1

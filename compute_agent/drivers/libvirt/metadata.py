@@ -23,9 +23,15 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from compute_agent.drivers.base import HIGHEST_PRIORITY, LONGEST_ANNOTATION, MOST_VCPUS, GuestSettings
 from compute_agent.drivers.libvirt.document import parse
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+from compute_agent.model.guest_settings import (
+    MAX_ANNOTATION,
+    MAX_PRIORITY,
+    MAX_VCPUS,
+    EmulatorPolicy,
+    GuestSettings,
+    ThreadPolicy,
+)
 
 NAMESPACE = "urn:placement-compute:guest:1"
 
@@ -59,15 +65,15 @@ def _name(text: str) -> str:
 
 
 def _annotation(text: str) -> str:
-    if len(text) > LONGEST_ANNOTATION:
-        raise ValueError(f"{LONGEST_ANNOTATION} characters at most")
+    if len(text) > MAX_ANNOTATION:
+        raise ValueError(f"{MAX_ANNOTATION} characters at most")
     return text
 
 
 def _priority(text: str) -> int:
     # int() would take digits of all scripts, and thousands of them.
-    if not _NUMBER.match(text) or abs(int(text)) > HIGHEST_PRIORITY:
-        raise ValueError(f"a whole number within {HIGHEST_PRIORITY} of 0")
+    if not _NUMBER.match(text) or abs(int(text)) > MAX_PRIORITY:
+        raise ValueError(f"a whole number within {MAX_PRIORITY} of 0")
     return int(text)
 
 
@@ -99,7 +105,7 @@ def describe(domain_xml: str) -> Description:
     uuid, name, vcpu = (root.find(tag) for tag in ("uuid", "name", "vcpu"))
     if uuid is None or name is None or vcpu is None or not uuid.text:
         raise ValueError("not the XML of a domain: uuid, name or vcpu is missing")
-    values: dict[str, Any] = {"vcpus": min(int(vcpu.get("current") or vcpu.text or 1), MOST_VCPUS)}
+    values: dict[str, Any] = {"vcpus": min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)}
     problems: list[str] = []
     for source, readers in ((_nova_specs(root), _NOVAS), (_our_settings(root), _OURS)):
         for key, text in source.items():

@@ -6,12 +6,14 @@ import os
 from dataclasses import dataclass
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import CpuLimits, CpuSettings, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import agree
 from compute_agent.drivers.libvirt import domain_group
 from compute_agent.drivers.libvirt.definition import Binding, Definition
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
 from compute_agent.drivers.libvirt.qemu import Process, wanted_cpus
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
 
 
 @dataclass(slots=True)

@@ -11,12 +11,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from compute_agent.drivers.base import Change, ChangeKind, DriverError, Guest, GuestGoneError
+from compute_agent.drivers.base import Change, ChangeKind
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.connection import Connection
 from compute_agent.drivers.libvirt.definition import Definition, parse_binding, parse_definition
 from compute_agent.drivers.libvirt.qemu import Process
 from compute_agent.drivers.libvirt.running import Running
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
 
 LOG = logging.getLogger(__name__)
 

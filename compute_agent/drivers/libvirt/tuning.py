@@ -24,8 +24,8 @@ from compute_agent.drivers.libvirt.definition import (
 )
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
 from compute_agent.drivers.libvirt.qemu import Role
-from compute_agent.host import cpuset
-from compute_agent.naming import called
+from compute_agent.model import cpuset
+from compute_agent.model.naming import called
 
 LOG = logging.getLogger(__name__)
 

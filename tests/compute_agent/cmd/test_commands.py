@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from compute_agent.cmd.main import COMMANDS
-from compute_agent.host import cpuset
 from compute_agent.host.reader import read_topology
+from compute_agent.model import cpuset
 from tests.compute_agent.cmd.agents import MAIN, run_here
 
 

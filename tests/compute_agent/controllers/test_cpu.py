@@ -4,9 +4,11 @@ import pytest
 
 from compute_agent.controllers.base import Target
 from compute_agent.controllers.cpu import CpuController, cpu_weight
-from compute_agent.drivers.base import CpuLimits, GuestGoneError, GuestSettings
-from compute_agent.policy.base import Assignment
-from compute_agent.qos.snapshot import Knob
+from compute_agent.drivers.base import CpuLimits
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.knob import Knob
 from tests.compute_agent.fakes import FakeDriver
 
 CPUS = frozenset({0, 1})

@@ -4,8 +4,9 @@ import pytest
 
 from compute_agent.controllers.base import Target
 from compute_agent.controllers.memory import MemoryController
-from compute_agent.drivers.base import GuestGoneError, GuestSettings
-from compute_agent.policy.base import Assignment
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent.fakes import FakeDriver
 
 CPUS = frozenset({0, 1})

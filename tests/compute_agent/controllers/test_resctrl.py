@@ -7,9 +7,11 @@ import pytest
 
 from compute_agent.controllers.base import Target
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.drivers.base import DriverError, Guest, GuestGoneError, GuestSettings
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.qos.snapshot import Knob
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.knob import Knob
 from compute_agent.resctrl.apply import read_tasks
 from compute_agent.resctrl.control import Control, Options
 from compute_agent.resctrl.engine import choose

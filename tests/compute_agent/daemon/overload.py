@@ -11,9 +11,11 @@ from compute_agent.controllers.cpu import CpuController
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.watermarks import Watermarks, limits
-from compute_agent.drivers.base import DriverError, GuestSettings
-from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.errors import DriverError
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.events import StartGuest
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile
@@ -24,7 +26,6 @@ from compute_agent.qos import sorters
 from compute_agent.qos.levers import CPU_QUOTA
 from compute_agent.qos.metrics import Metric, Registry, Unit
 from compute_agent.qos.settings import read_settings
-from compute_agent.qos.snapshot import Knob
 from compute_agent.qos.sources.base import whole
 from compute_agent.qos.telemetry import Telemetry
 from tests.compute_agent.fakes import FakeDriver

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from compute_agent.daemon.arrivals import Arrivals
-from compute_agent.drivers.base import Change, ChangeKind, GuestSettings
-from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.drivers.base import Change, ChangeKind
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import Reconcile
 from tests.compute_agent.pipeline.rig import SETS, WORLD, Rig
 

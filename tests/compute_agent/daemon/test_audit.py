@@ -9,10 +9,11 @@ from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon import audit as audit_module
 from compute_agent.daemon.audit import UNKNOWN_OWNER, Auditor, Orders
 from compute_agent.daemon.reporting import ReportLoop
-from compute_agent.drivers.base import DriverError, GuestSettings
 from compute_agent.drivers.flavor import Flavor
-from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.errors import DriverError
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import Reconcile, StartGuest
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compute_agent.daemon.protocol import RequestError
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.events import LimitGuest, Reconcile
-from compute_agent.qos.snapshot import Knob
 from compute_agent.report.errors import ConflictError
 from compute_agent.resctrl import control
 from compute_agent.resctrl.apply import read_tasks

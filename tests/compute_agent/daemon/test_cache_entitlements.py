@@ -3,11 +3,13 @@
 import pytest
 
 from compute_agent.daemon.cache_entitlements import CacheEntitlements
-from compute_agent.drivers.base import Guest, GuestSettings
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.cache import CachedGuest
 from compute_agent.pipeline.view import view
-from compute_agent.qos.snapshot import Entitlement, Knob
+from compute_agent.qos.snapshot import Entitlement
 from compute_agent.resctrl.control import Control, Options
 from compute_agent.resctrl.engine import choose
 from compute_agent.resctrl.reader import read_platform

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from compute_agent.daemon.places import locate, places
-from compute_agent.drivers.base import GuestSettings
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.host.reader import read_topology
-from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 from compute_agent.report.rooms import Place
 from tests.compute_agent.inventory.machines import machine
 

@@ -3,10 +3,12 @@
 import pytest
 
 from compute_agent.daemon.release import Orders, Release, blocked, children_first
-from compute_agent.drivers.base import CpuLimits, CpuSettings, DriverError, GuestSettings
+from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.inventory.tree import Inventory
+from compute_agent.model.errors import DriverError
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.state import StateFile
-from compute_agent.qos.snapshot import Knob
 from compute_agent.qos.state import QosState, Throttled
 from compute_agent.report.plan import Owned, ReportedProvider
 from compute_agent.resctrl.monitor import make_monitoring_group

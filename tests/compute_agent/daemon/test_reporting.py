@@ -8,9 +8,10 @@ import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon.reporting import FIRST_PAUSE, ReportLoop, status_document
-from compute_agent.drivers.base import DriverError, GuestSettings
-from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.errors import DriverError
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import StartGuest
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline

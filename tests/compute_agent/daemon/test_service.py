@@ -14,9 +14,8 @@ from compute_agent import conf as agent_conf
 from compute_agent.daemon.protocol import RequestError, ask
 from compute_agent.daemon.service import Agent
 from compute_agent.daemon.signature import host_signature
-from compute_agent.drivers.base import DriverError
-from compute_agent.inventory.cpu_sets import ConfigError
 from compute_agent.locks import LockedError
+from compute_agent.model.errors import ConfigError, DriverError
 from compute_agent.pipeline.events import Reconcile
 
 SECONDS = 20

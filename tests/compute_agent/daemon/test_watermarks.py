@@ -9,8 +9,8 @@ import pytest
 
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.watermarks import differences
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.events import GuestStarted, LimitGuest
-from compute_agent.qos.snapshot import Knob
 from compute_agent.qos.state import QosState, Throttled
 from compute_agent.report.client import ConsumerAllocations
 from tests.compute_agent.daemon.overload import LINES, NODE, QUOTA, Overload

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import CpuLimits, CpuSettings, GuestSettings
+from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import CgroupRoot, Group
 from compute_agent.drivers.process import ProcessDriver
+from compute_agent.model.guest_settings import GuestSettings
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})

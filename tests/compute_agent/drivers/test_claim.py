@@ -8,8 +8,8 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.drivers import claim as claims
-from compute_agent.drivers.base import DriverError
 from compute_agent.drivers.claim import Claim, lock_folder, on_cgroup, on_libvirt
+from compute_agent.model.errors import DriverError
 
 
 @pytest.fixture

@@ -9,17 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.drivers.base import (
-    ChangeKind,
-    CpuLimits,
-    CpuSettings,
-    DriverError,
-    GuestGoneError,
-    GuestSettings,
-)
+from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent.cgroups import FakeCgroups
 from tests.compute_agent.fakes import FakeDriver
 

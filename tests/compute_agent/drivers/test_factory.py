@@ -6,9 +6,9 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.drivers import factory
-from compute_agent.drivers.base import DriverError
 from compute_agent.drivers.claim import Claim
 from compute_agent.drivers.libvirt import address, connection
+from compute_agent.model.errors import DriverError
 
 
 @pytest.fixture

@@ -18,16 +18,11 @@ from pathlib import Path
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import (
-    ChangeKind,
-    CpuLimits,
-    CpuSettings,
-    DriverError,
-    GuestGoneError,
-    GuestSettings,
-)
+from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import CgroupRoot, Group
 from compute_agent.drivers.process import ProcessDriver
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent import cgroups
 
 ALL = frozenset(os.sched_getaffinity(0))

@@ -14,15 +14,10 @@ from dataclasses import asdict
 import pytest
 
 from compute_agent.drivers import process, procfs
-from compute_agent.drivers.base import (
-    Change,
-    ChangeKind,
-    CpuSettings,
-    DriverError,
-    GuestGoneError,
-    GuestSettings,
-)
+from compute_agent.drivers.base import Change, ChangeKind, CpuSettings
 from compute_agent.drivers.process import ProcessDriver
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest_settings import GuestSettings
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})

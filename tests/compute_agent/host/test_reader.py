@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.host import cpuset
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Cache, NumaNode, Topology
+from compute_agent.model import cpuset
 from compute_agent.policy.pieces import memory_nodes
 
 CPU = "sys/devices/system/cpu"

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.host import cpuset
 from compute_agent.host.topology import Cache, Topology
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
-from compute_agent.inventory.cpu_sets import ConfigError, CpuOptions, resolve
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, Settings, derive, spread
 from compute_agent.inventory.tree import Inventory, ProviderTree, with_stock_names
+from compute_agent.model import cpuset
+from compute_agent.model.errors import ConfigError
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "5a8f3e6c-9d5f-4ab0-8f3d-2a6c9a3a1f00"

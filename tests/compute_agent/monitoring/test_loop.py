@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
-from compute_agent.drivers.base import Guest, GuestSettings
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.monitoring.cache_reader import MonitoredCaches
 from compute_agent.monitoring.factory import Monitoring
 from compute_agent.monitoring.loop import STALE_ROUNDS, MonitorLoop

@@ -1,9 +1,9 @@
 """A pipeline on a fake host of two NUMA nodes: CPUs 1, 2, 5 and 6 are dedicated, 3 and 7 shared."""
 
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.drivers.base import GuestSettings
-from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import StartGuest
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline

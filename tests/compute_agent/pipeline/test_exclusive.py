@@ -7,9 +7,9 @@ import random
 import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.drivers.base import GuestSettings
-from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,
@@ -24,7 +24,6 @@ from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 

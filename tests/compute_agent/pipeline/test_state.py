@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from compute_agent import files
 from compute_agent.files import UnsafeFileError
 from compute_agent.locks import LockedError
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.state import (
     SavedGuest,
     State,
@@ -24,8 +26,6 @@ from compute_agent.pipeline.state import (
     lock_folder,
     parse,
 )
-from compute_agent.policy.base import Assignment
-from compute_agent.qos.snapshot import Knob
 from compute_agent.qos.state import Eviction, QosState, Throttled
 from compute_agent.report.plan import Owned
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.controllers.cpu import QUOTA
-from compute_agent.drivers.base import DriverError, GuestSettings
-from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.errors import DriverError
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.controllers.base import GuestController
-from compute_agent.drivers.base import DriverError, GuestGoneError, GuestSettings
-from compute_agent.inventory.cpu_sets import CpuSets
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest_settings import GuestSettings, ThreadPolicy
+from compute_agent.model.knob import Knob
 from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,
@@ -22,8 +24,6 @@ from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import ThreadPolicy
-from compute_agent.qos.snapshot import Knob
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.pipeline.rig import ALL, SETS, WORLD, Rig
 

@@ -6,18 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import (
-    Assignment,
-    Demand,
-    EmulatorPolicy,
-    Refusal,
-    Request,
-    Supply,
-    ThreadPolicy,
-    refit,
-)
+from compute_agent.policy.base import Demand, Refusal, Request, Supply, refit
 from compute_agent.policy.readback import read_back
 from tests.compute_agent.inventory.machines import machine
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from compute_agent.policy.base import ThreadPolicy
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.cores import Want, choose, cost
 from compute_agent.policy.pieces import rooms
 from tests.compute_agent.inventory.machines import machine

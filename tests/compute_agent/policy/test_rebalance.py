@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.inventory.cpu_sets import CpuSets
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import Demand, Request, Supply, ThreadPolicy, assemble
+from compute_agent.policy.base import Demand, Request, Supply, assemble
 from compute_agent.policy.rebalance import best_move, move_cost, place_cost
 from tests.compute_agent.inventory.machines import machine
 

@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.inventory.cpu_sets import CpuSets
-from compute_agent.policy.base import (
-    Assignment,
-    Demand,
-    EmulatorPolicy,
-    Refusal,
-    Request,
-    Supply,
-    ThreadPolicy,
-)
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
+from compute_agent.policy.base import Demand, Refusal, Request, Supply
 from compute_agent.policy.topology_aware import place_by_topology
 from tests.compute_agent.inventory.machines import machine
 

@@ -1,9 +1,10 @@
 """Short ways to snapshots, guests and rules."""
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos.levers import Steps
 from compute_agent.qos.metrics import Registry
 from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import Entitlement, GuestUsage, Knob, Series, Snapshot
+from compute_agent.qos.snapshot import Entitlement, GuestUsage, Series, Snapshot
 from compute_agent.qos.streaks import observe
 from compute_agent.qos.waterlines import Level, Waterline
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Act
 from compute_agent.qos.executor import Executor
 from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import Entitlement, GuestUsage, Knob, Series, Snapshot
+from compute_agent.qos.snapshot import Entitlement, GuestUsage, Series, Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.telemetry import Telemetry
 

@@ -5,13 +5,14 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compute_agent.drivers.base import GuestGoneError
+from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.knob import Knob
 from compute_agent.qos import sorters
 from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle
 from compute_agent.qos.executor import Executor
 from compute_agent.qos.levers import Lever
 from compute_agent.qos.metrics import BUILT_IN, Metric, Registry, Unit
-from compute_agent.qos.snapshot import Entitlement, Knob, Series
+from compute_agent.qos.snapshot import Entitlement, Series
 from compute_agent.qos.sources.base import Measured
 from compute_agent.qos.state import Eviction, QosState, Throttled
 from compute_agent.qos.telemetry import Outcome, Telemetry

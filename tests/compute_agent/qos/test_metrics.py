@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from compute_agent.model.knob import CPU_QUOTA
 from compute_agent.qos import sorters
-from compute_agent.qos.levers import CPU_QUOTA, Lever
+from compute_agent.qos.levers import Lever
 from compute_agent.qos.metrics import BUILT_IN, Metric, Registry, Unit
 from compute_agent.qos.sources.base import Measured
 
@@ -57,7 +58,7 @@ def test_metric_that_contradicts_itself_is_refused(change, told):
 def test_names_are_given_once():
     with pytest.raises(ValueError, match="there are two metrics own"):
         Registry([OWN, OWN])
-    other = replace(OWN, lever=Lever(CPU_QUOTA.name, "own", "shares"))
+    other = replace(OWN, lever=Lever(CPU_QUOTA, "own", "shares"))
     with pytest.raises(ValueError, match="own: there is another lever cpu_quota"):
         Registry([*BUILT_IN, other])
 

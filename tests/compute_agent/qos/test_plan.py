@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos import levers, sorters
 from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle
 from compute_agent.qos.levers import Lever, Steps
 from compute_agent.qos.metrics import BUILT_IN, Metric, Registry, Unit
 from compute_agent.qos.plan import make_plan, plan_throttles
-from compute_agent.qos.snapshot import Entitlement, Knob, Series, Snapshot
+from compute_agent.qos.snapshot import Entitlement, Series, Snapshot
 from compute_agent.qos.sources.base import Measured
 from compute_agent.qos.state import Eviction, QosState, Throttled
 from compute_agent.qos.streaks import observe

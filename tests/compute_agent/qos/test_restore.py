@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Restore
 from compute_agent.qos.plan import make_plan
-from compute_agent.qos.snapshot import Entitlement, Knob, Series, Snapshot
+from compute_agent.qos.snapshot import Entitlement, Series, Snapshot
 from compute_agent.qos.state import QosState, Throttled
 from compute_agent.qos.streaks import observe
 from tests.compute_agent.qos.builders import CPU, PRESSURE, QUOTA, guest, line, rules, seen, snapshot

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle
-from compute_agent.qos.snapshot import Knob
 from compute_agent.qos.state import Eviction, QosState, Throttled, from_json, to_json
 from tests.compute_agent.qos.builders import QUOTA
 

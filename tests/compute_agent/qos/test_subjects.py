@@ -3,9 +3,11 @@
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.drivers.base import Guest, GuestSettings
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.knob import Knob
 from compute_agent.qos.classes import parse_classes
-from compute_agent.qos.snapshot import Entitlement, Knob
+from compute_agent.qos.snapshot import Entitlement
 from compute_agent.qos.subjects import build_subject
 from tests.compute_agent.qos.builders import QUOTA
 

@@ -10,20 +10,13 @@ import uuid
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import (
-    Change,
-    ChangeKind,
-    CpuLimits,
-    CpuSettings,
-    DriverError,
-    GuestGoneError,
-    GuestSettings,
-)
+from compute_agent.drivers.base import Change, ChangeKind, CpuLimits, CpuSettings
 from compute_agent.drivers.flavor import Flavor
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.definition import NAMESPACE, Binding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.policy.base import EmulatorPolicy, ThreadPolicy
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
 
 SECONDS = 20

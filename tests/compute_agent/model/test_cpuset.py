@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.host import cpuset
+from compute_agent.model import cpuset
 
 CPUS = st.frozensets(st.integers(0, 300))
 PART = st.tuples(st.booleans(), st.integers(0, 40), st.one_of(st.none(), st.integers(0, 10)))

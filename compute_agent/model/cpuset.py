@@ -8,6 +8,9 @@ Exclusions (`^2`, `^4-5`) are what the configuration adds to lists.
 import re
 from collections.abc import Callable, Iterable
 
+CpuSet = frozenset[int]
+"""Logical CPUs, by the number that the kernel gives them."""
+
 Parser = Callable[[str], frozenset[int]]
 
 MAX_CPU = 65535

@@ -1,0 +1,3 @@
+"""The nouns that everybody uses, and that know nobody: guest, assignment, allocation, CPU set, knob, and the
+failures that several folders meet.
+"""

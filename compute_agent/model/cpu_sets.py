@@ -1,0 +1,45 @@
+"""What the CPUs of a host are for."""
+
+from dataclasses import dataclass
+
+from compute_agent.model import cpuset
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSets:
+    """What each online CPU is for; those in no set belong to the host.
+
+    `dedicated` and `shared` are disjoint but for the legacy `vcpu_pin_set` alone, which is both. `emulator`
+    is where emulator threads run that have no CPU of their own; it is empty where there is no shared CPU.
+    """
+
+    dedicated: frozenset[int]
+    shared: frozenset[int]
+    emulator: frozenset[int]
+    reserved_vcpus: int = 0
+    warnings: tuple[str, ...] = ()
+
+    def stray(self, held: frozenset[int], online: frozenset[int]) -> str:
+        """What is wrong with the dedicated CPUs that a guest holds, in words; empty if nothing is.
+
+        They are in no set, or in another one, after the configuration changed, and offline ones run nobody.
+        """
+        gone, offline = held & online - self.dedicated, held - online
+        reasons = [
+            f"{named(cpus)} {reason}"
+            for cpus, reason in (
+                (gone, f"{_are(gone)} not in [compute] cpu_dedicated_set any more"),
+                (offline, f"{_are(offline)} offline"),
+            )
+            if cpus
+        ]
+        return ", ".join(reasons)
+
+
+def named(cpus: frozenset[int]) -> str:
+    """CPUs in the words of a message: `CPU 3`, `CPUs 4-7`."""
+    return f"{'CPU' if len(cpus) == 1 else 'CPUs'} {cpuset.format(cpus)}"
+
+
+def _are(cpus: frozenset[int]) -> str:
+    return "is" if len(cpus) == 1 else "are"

@@ -1,0 +1,24 @@
+"""A guest: a virtual machine or a plain process that the agent looks after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.naming import called
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """One guest as its driver knows it. ``uuid`` is its consumer uuid, ``pid`` its main process."""
+
+    uuid: str
+    driver: str
+    name: str
+    pid: int
+    settings: GuestSettings = field(default_factory=GuestSettings)
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return called(self.name, self.uuid)

@@ -1,0 +1,46 @@
+"""What the owner of a guest asks for beside amounts."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from compute_agent.model.qos_class import LATENCY_SENSITIVE
+
+MAX_VCPUS = 4096
+MAX_PRIORITY = (1 << 31) - 1
+MAX_ANNOTATION = 4096
+"""Characters."""
+
+
+class ThreadPolicy(enum.StrEnum):
+    """How a dedicated guest's CPUs relate to hardware threads (``hw:cpu_thread_policy``)."""
+
+    PREFER = "prefer"
+    REQUIRE = "require"
+    ISOLATE = "isolate"
+    SPREAD = "spread"
+
+
+class EmulatorPolicy(enum.StrEnum):
+    """Where emulator and I/O threads run (``hw:emulator_threads_policy``)."""
+
+    SHARE = "share"
+    ISOLATE = "isolate"
+
+
+@dataclass(frozen=True, slots=True)
+class GuestSettings:
+    """What the guest's owner asked for beside amounts.
+
+    ``resctrl`` is the annotation about cache and memory bandwidth, ``priority`` that of eviction; empty texts
+    are no wish.
+    """
+
+    vcpus: int = 1
+    thread_policy: ThreadPolicy = ThreadPolicy.PREFER
+    emulator_policy: EmulatorPolicy = EmulatorPolicy.SHARE
+    qos_class: str = LATENCY_SENSITIVE
+    priority: int = 0
+    resctrl: str = ""
+    blockio_class: str = ""
