@@ -208,8 +208,9 @@ class Roster:
         """Take the exit status of a guest that is a child of this process; None if it is not, or has not
         ended.
         """
-        child = self._children.get(guest_uuid)
-        return None if child is None else child.poll()
+        with self._lock:  # of two that ask a child at once, Popen answers one that it knows nothing
+            child = self._children.get(guest_uuid)
+            return None if child is None else child.poll()
 
     def _tell(self, kind: ChangeKind, record: ProcessRecord) -> None:
         if self._listener is not None:

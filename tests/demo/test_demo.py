@@ -44,7 +44,13 @@ def start(folder: Path, keep: str = "") -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_mind_interrupts,
     )
+
+
+def _mind_interrupts() -> None:
+    """What a shell starts in the background ignores interrupts, and so does all below it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def left_behind(folder: Path) -> list[str]:

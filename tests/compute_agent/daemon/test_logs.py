@@ -1,8 +1,10 @@
 """The log of the daemon."""
 
 import logging
+import threading
 
 import pytest
+from oslo_context import context as oslo_context
 
 from compute_agent import conf as agent_conf
 from compute_agent.daemon import logs
@@ -46,8 +48,9 @@ def test_what_is_new_passes_at_once(lines, clock):
 
 
 @pytest.fixture
-def written(tmp_path):
+def written(tmp_path, monkeypatch):
     """Sets the log up, and tells what is in its file."""
+    monkeypatch.setattr(oslo_context, "_request_store", threading.local())  # a request of another test
     root, talkative = logging.getLogger(), logging.getLogger(logs.TALKATIVE)
     before = (list(root.handlers), root.level, list(talkative.handlers), talkative.propagate)
     path = tmp_path / "agent.log"
