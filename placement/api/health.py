@@ -2,7 +2,6 @@
 
 import threading
 import time
-from functools import cache
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -17,7 +16,7 @@ _KEPT: Final = 1.0  # seconds that an answer is good for: nobody needs a token t
 _OK: Final = "OK"
 _SILENT: Final = "the database does not answer"
 _AWAY: Final = "the database is not available"
-_OTHER_SCHEMA: Final = "the database does not have the schema of this version"
+_OTHER_SCHEMA: Final = "the database does not have a schema that this version can work with"
 
 
 class DatabaseHealthcheck(HealthcheckBaseExtension):
@@ -51,15 +50,10 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
     def _ask(self) -> None:
         reason = _AWAY
         try:
-            reason = _OK if migration.version(self._url) == _newest() else _OTHER_SCHEMA
+            reason = _OK if migration.obstacle(migration.version(self._url)) is None else _OTHER_SCHEMA
         except Unavailable:
             pass  # what the database says is for the log of those who have a token
         finally:
             with self._lock:
                 self._reason, self._asking = reason, False
                 self._answered.set()
-
-
-@cache
-def _newest() -> str | None:
-    return migration.newest()

@@ -83,9 +83,10 @@ class Service:
             url = self.conf.placement_database.connection
             if self.conf.placement_database.sync_on_startup:
                 migration.upgrade(url)
-            elif migration.version(url) != migration.newest():
-                raise Unavailable(
-                    "The database does not have the schema of this version: run 'placement-manage db sync'."
+            present = migration.require_schema(url)
+            if present != migration.newest():
+                LOG.warning(
+                    "The database is at revision %s of a later version: upgrade this service, too", present
                 )
             additional = self.conf.placement.additional_resource_classes
             self.database.write(lambda tx: classes.make_standard_names(tx, additional))

@@ -11,7 +11,6 @@ from prettytable import PrettyTable
 from placement.db import migration
 from placement.db.database import Database
 from placement.db.engine import UNHURRIED
-from placement.exceptions import Unavailable
 from placement.store.consumers import Owner
 
 
@@ -19,25 +18,15 @@ from placement.store.consumers import Owner
 def open_database(conf: cfg.ConfigOpts) -> Iterator[Database]:
     """The database that the configuration names.
 
-    :raises Unavailable: it does not answer or lacks the schema of this version.
+    :raises Unavailable: it does not answer or has a schema that this version cannot work with.
     """
     url = conf.placement_database.connection
-    require_newest_schema(url)
+    migration.require_schema(url)
     database = Database(url, UNHURRIED)
     try:
         yield database
     finally:
         database.close()
-
-
-def require_newest_schema(url: str) -> None:
-    """:raises Unavailable: the database does not answer or lacks the schema of this version."""
-    present, newest = migration.version(url), migration.newest()
-    if present != newest:
-        raise Unavailable(
-            f"The database is at revision {present}, this version needs {newest}: "
-            "run 'placement-manage db sync'."
-        )
 
 
 def incomplete_owner(conf: cfg.ConfigOpts) -> Owner:

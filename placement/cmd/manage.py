@@ -10,7 +10,7 @@ from oslo_config import cfg
 from sqlalchemy import exc
 
 from placement.cmd import auditing, importing
-from placement.cmd.common import open_database, require_newest_schema
+from placement.cmd.common import open_database
 from placement.conf import new_config
 from placement.conf.unknown import unknown_options
 from placement.db import migration
@@ -46,7 +46,7 @@ def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int
     if arguments.max_count is not None and arguments.max_count < 1:
         print("placement-manage: --max-count must be at least 1", file=sys.stderr)
         return _INVALID_COUNT
-    require_newest_schema(conf.placement_database.connection)
+    migration.require_schema(conf.placement_database.connection)
     print("No data need to be migrated.")
     return 0
 

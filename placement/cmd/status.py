@@ -10,7 +10,7 @@ from oslo_config import cfg
 from oslo_upgradecheck import common_checks, upgradecheck
 from oslo_upgradecheck.upgradecheck import Code, Result
 
-from placement.cmd.common import open_database, require_newest_schema
+from placement.cmd.common import open_database
 from placement.conf import PROJECT, files_from_environment, new_config, opts
 from placement.db import migration
 from placement.db.tables import consumers
@@ -50,7 +50,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return self._attempt(migration.version)
 
     def _schema(self) -> Result:
-        return self._attempt(require_newest_schema)
+        return self._attempt(migration.require_schema)
 
     def _attempt(self, action: Callable[[str], object]) -> Result:
         """Success when that can be done with the URL of the database."""

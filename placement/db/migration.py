@@ -1,9 +1,11 @@
 """Bringing the schema to the newest revision, safely when several processes do it at once."""
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -40,9 +42,15 @@ def _config(connection: sa.Connection | None = None) -> Config:
     return config
 
 
+@cache
 def newest() -> str | None:
     """The revision that this version of the service works with."""
     return ScriptDirectory.from_config(_config()).get_current_head()
+
+
+@cache
+def _known() -> frozenset[str]:
+    return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
 def version(url: str) -> str | None:
@@ -60,13 +68,58 @@ def version(url: str) -> str | None:
         source.dispose()
 
 
+def obstacle(present: str | None) -> str | None:
+    """Why this version cannot work with a database at a revision, and what to do; None if it can.
+
+    Revisions are numbers of four digits. Versions work with what later migrations have added, so that
+    services of two versions may run side by side on one database, and the older one again after the
+    newer; a migration that takes something away begins the next thousand.
+    """
+    ours = newest()
+    if present == ours:
+        return None
+    if present is None or present in _known():
+        found = "has no schema yet" if present is None else f"is at revision {present}"
+        return f"The database {found}, this version needs {ours}: run 'placement-manage db sync'."
+    if ours is None or not re.fullmatch("[0-9]{4}", present) or present < ours:
+        return (
+            f"The database is at revision {present}, which is none of this service: it belongs to another"
+            " program. Set [placement_database] connection to a database of the service's own; what OpenStack"
+            " Placement has is read by 'placement-manage import'."
+        )
+    if present[0] != ours[0]:
+        return (
+            f"The database is at revision {present} of a later version, which this one ({ours}) cannot work"
+            " with: run that version, or restore the backup from before its 'placement-manage db sync'."
+        )
+    return None
+
+
+def require_schema(url: str) -> str | None:
+    """The revision the database is at, with which this version can work.
+
+    :raises Unavailable: the database does not answer, or its schema will not do; the message says what to do.
+    """
+    present = version(url)
+    if (reason := obstacle(present)) is not None:
+        raise Unavailable(reason)
+    return present
+
+
 def upgrade(url: str, revision: str = "head") -> None:
     """Migrate the database; a process that comes second waits and finds the work done.
 
-    :raises Unavailable: when the database does not answer.
+    A database that a later version has migrated is left as it is.
+
+    :raises Unavailable: when the database does not answer, or this version cannot work with what is there.
     """
     with _exclusive(url) as conn:
         before = MigrationContext.configure(conn).get_current_revision()
+        if before is not None and before not in _known():
+            if (reason := obstacle(before)) is not None:
+                raise Unavailable(reason)
+            LOG.info("The database is at revision %s of a later version, and stays there", before)
+            return
         command.upgrade(_config(conn), revision)
         present = set(conn.execute(sa.select(change_buckets.c.id)).scalars())
         missing = [number for number in buckets.ALL if number not in present]

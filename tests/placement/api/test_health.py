@@ -64,7 +64,7 @@ def test_a_database_with_another_schema_is_unhealthy_until_it_is_migrated(
     url = f"sqlite:///{tmp_path}/placement.sqlite"
     migration.upgrade(url, "0001")
     api = api_on(url)
-    words = "the database does not have the schema of this version"
+    words = "the database does not have a schema that this version can work with"
     assert api.get("/healthcheck", status=503).text == words
     migration.upgrade(url)
     deadline = time.monotonic() + 30

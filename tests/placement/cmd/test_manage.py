@@ -76,7 +76,7 @@ def test_online_data_migrations_are_done_only_on_the_newest_schema(manage, url):
 def test_a_database_without_schema_is_named(manage, command):
     status, _, errors = manage(*command)
     assert status == 1
-    assert "The database is at revision None" in errors
+    assert "The database has no schema yet" in errors
 
 
 def test_a_refresh_shows_running_workers_what_was_changed_by_hand(synced, url):

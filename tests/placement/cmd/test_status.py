@@ -69,7 +69,7 @@ def test_the_table_is_that_of_openstacks_commands(conf_file, capsys):
 
 
 def test_an_old_schema_is_a_failure_that_says_what_to_do(check, execute):
-    execute("UPDATE alembic_version SET version_num = '0000'")
+    execute("UPDATE alembic_version SET version_num = '0001'")
     status, results = check()
     assert status == FAILURE
     assert results["Database"] == (SUCCESS, None)

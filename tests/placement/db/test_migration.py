@@ -147,6 +147,52 @@ def test_a_database_of_another_program_is_refused_and_left_alone(blank_database_
     engine.dispose()
 
 
+def at_revision(url: str, revision: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as conn:
+        conn.execute(sa.text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
+    engine.dispose()
+
+
+def test_a_database_that_a_later_version_migrated_is_used_and_left_as_it_is(database_url: str) -> None:
+    at_revision(database_url, "0999")
+    migration.upgrade(database_url)
+    assert migration.require_schema(database_url) == "0999"
+
+
+@pytest.mark.parametrize(
+    ("revision", "words"),
+    [
+        ("1000", "at revision 1000 of a later version.* run that version, or restore the backup"),
+        ("b4ed3a175331", "belongs to another program.* 'placement-manage import'"),
+    ],
+)
+def test_a_database_that_this_version_cannot_work_with_is_refused_and_left_alone(
+    database_url: str, revision: str, words: str
+) -> None:
+    at_revision(database_url, revision)
+    for action in (migration.upgrade, migration.require_schema):
+        with pytest.raises(Unavailable, match=words):
+            action(database_url)
+    assert migration.version(database_url) == revision
+
+
+def test_an_older_database_is_refused_until_it_is_migrated(blank_database_url: str) -> None:
+    with pytest.raises(Unavailable, match=r"no schema yet.* run 'placement-manage db sync'"):
+        migration.require_schema(blank_database_url)
+    migration.upgrade(blank_database_url, "0001")
+    with pytest.raises(Unavailable, match=r"at revision 0001.* run 'placement-manage db sync'"):
+        migration.require_schema(blank_database_url)
+    migration.upgrade(blank_database_url)
+    assert migration.require_schema(blank_database_url) == migration.newest()
+
+
+def test_revisions_are_numbers_that_grow() -> None:
+    folder = migration.script_location() / "versions"
+    revisions = [path.name[:5] for path in sorted(folder.glob("*.py"))]
+    assert revisions == [f"{number:04}_" for number in range(1, len(revisions) + 1)]
+
+
 def test_a_stamped_database_is_believed(blank_database_url: str) -> None:
     migration.stamp(blank_database_url, "head")
     assert migration.version(blank_database_url) == migration.newest()

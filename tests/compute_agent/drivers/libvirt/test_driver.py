@@ -79,8 +79,8 @@ def wait_for(condition):
 
 
 def sockets():
-    """How many this process has. (Where the daemon dies while a connection is made libvirt itself keeps an event
-    descriptor, but no socket.)
+    """How many this process has. (Where the daemon dies while a connection is made libvirt itself
+    keeps an event descriptor, but no socket.)
     """
     links = []
     for path in glob.glob("/proc/self/fd/*"):

@@ -1,0 +1,55 @@
+"""Workers on a database that a later version has migrated meanwhile."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import requests
+import sqlalchemy as sa
+
+from placement.db import buckets, migration
+from tests.placement.serving import HEADERS, Service, service
+
+pytestmark = pytest.mark.slow
+
+
+def migrate_elsewhere(url: str, revision: str) -> None:
+    """What a later version's ``db sync`` does: another revision, and a new epoch."""
+    engine = sa.create_engine(url)
+    with engine.begin() as conn:
+        conn.execute(sa.text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
+        renew = sa.text("UPDATE change_buckets SET counter = counter + 1 WHERE id = :it")
+        conn.execute(renew, {"it": buckets.EPOCH})
+    engine.dispose()
+
+
+def replace_worker(running: Service) -> None:
+    """Kill the worker, and wait for the one that is started in its place."""
+    (before,) = running.workers()
+    os.kill(before, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while running.workers() in ([], [before]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("options", ["", "sync_on_startup = true"])
+def test_old_workers_serve_on_a_newer_schema_unless_it_is_of_another_thousand(
+    database_url: str, tmp_path: Path, options: str
+) -> None:
+    with service(database_url, tmp_path, 1, database_options=options) as running:
+        migrate_elsewhere(database_url, "0999")
+        running.wait(200)
+        replace_worker(running)
+        running.wait(200)
+        assert migration.version(database_url) == "0999"
+        migrate_elsewhere(database_url, "1000")
+        replace_worker(running)
+        running.wait(503)
+        answer = requests.get(f"{running.base}/resource_providers", headers=HEADERS, timeout=60)
+        assert "revision 1000 of a later version" in answer.json()["errors"][0]["detail"]
+    log = (tmp_path / "service.log").read_text()
+    assert "WARNING placement.api.service" in log
+    assert "at revision 0999 of a later version: upgrade this service, too" in log
