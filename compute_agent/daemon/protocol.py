@@ -38,6 +38,8 @@ ANSWER_SECONDS = 30.0
 Method = Callable[[Mapping[str, Any]], Any]
 
 
+_REMEDY = "is it running? [daemon] socket, or [DEFAULT] state_path, of the same --config-file says where"
+
 _CREDENTIALS = "3i"
 """struct ucred: pid, uid, gid."""
 
@@ -185,7 +187,7 @@ def ask(path: Path, method: str, params: Mapping[str, Any] | None = None, timeou
             with connection.makefile("rb") as file:
                 line = file.readline(MAX_ANSWER)
     except OSError as error:
-        raise DaemonUnreachableError(f"no agent answers on {path}: {error}; is it running?") from error
+        raise DaemonUnreachableError(f"no agent answers on {path}: {error}; {_REMEDY}") from error
     if not line.endswith(b"\n"):
         raise DaemonUnreachableError(f"the agent on {path} hung up without an answer")
     answer = json.loads(line)

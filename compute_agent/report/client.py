@@ -43,6 +43,10 @@ _UNAVAILABLE = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE = "placement.concurrent_update"
 
 
+_WHERE = "is it running where [placement] says (endpoint_override; endpoint or auth_url of auth_type)?"
+_WHICH = "[placement] region_name and valid_interfaces choose it from the catalog, endpoint_override names it"
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderRecord:
     """A resource provider as ``GET /resource_providers`` lists it."""
@@ -263,7 +267,9 @@ class PlacementClient:
         except ks_exceptions.MissingAuthPlugin as error:
             raise OptionsError("auth_type is not set: how to reach Placement is not said") from error
         except ks_exceptions.ConnectionError as error:
-            raise UnavailableError(method, url, f"no answer: {_shortened(error)}") from error
+            raise UnavailableError(method, url, f"no answer: {_shortened(error)}; {_WHERE}") from error
+        except ks_exceptions.EndpointNotFound as error:
+            raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
         LOG.debug("%s %s: HTTP %d in %.3f s", method, url, response.status_code, time.monotonic() - started)

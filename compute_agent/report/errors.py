@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PlacementError(Exception):
     """A request to Placement failed.
@@ -28,8 +30,18 @@ class UnavailableError(PlacementError):
     """
 
 
+_AS_WHOM = (
+    "check as whom the agent asks: in [placement] username and password, or token;"
+    " it needs the role service or admin"
+)
+
+
 class CredentialsError(PlacementError):
     """The credentials of ``[placement]`` do not work (401, 403): the operator has to act."""
+
+    def __init__(self, method: str, url: str, detail: str, **answer: Any) -> None:
+        super().__init__(method, url, detail, **answer)
+        self.args = (f"{self.args[0]}; {_AS_WHOM}",)
 
 
 class OptionsError(CredentialsError):

@@ -11,6 +11,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from placement.api.pipeline import build_application
+from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
 from placement.server.worker import GatheringWorker
@@ -44,6 +45,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Serve until stopped; the exit status."""
     try:
         conf = new_config(sys.argv[1:] if args is None else args, cli_opts=CLI_OPTIONS)
+        check_bind(conf.bind)
     except (cfg.Error, ValueError) as error:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1

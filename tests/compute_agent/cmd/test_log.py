@@ -47,7 +47,8 @@ def test_a_refused_configuration_is_told_with_its_own_reason_and_no_other(agent,
         ("", "[placement] auth_type is not set: how to reach Placement is not said"),
         (
             "auth_type = none\nendpoint_override = http://127.0.0.1:1\nconnect_retries = 0",
-            "GET /: no answer: Unable to establish connection to http://127.0.0.1:1/: Connection refused",
+            "GET /: no answer: Unable to establish connection to http://127.0.0.1:1/: Connection refused;"
+            " is it running where [placement] says (endpoint_override; endpoint or auth_url of auth_type)?",
         ),
     ],
 )
@@ -57,6 +58,28 @@ def test_why_placement_is_away_is_told_in_the_words_of_whoever_failed(agent, wri
     agent.wait_for(lambda: agent.status()["placement"] == "away")
     assert agent.status()["last_error"] == reason
     assert f"Report to Placement failed, will be tried again: {reason}\n" in agent.log()
+
+
+def test_a_token_of_nobody_who_may_report_is_told_with_the_options_to_check(agent, write_ini, live_placement):
+    write_ini(placement=f"auth_type = admin_token\nendpoint = {live_placement.url}\ntoken = wrong")
+    agent.start()
+    agent.wait_for(lambda: agent.status()["last_error"])
+    reason = agent.status()["last_error"]
+    assert "HTTP 403: Policy does not allow" in reason
+    assert reason.endswith(
+        "; check as whom the agent asks: in [placement] username and password, or token;"
+        " it needs the role service or admin"
+    )
+
+
+def test_a_plugin_that_lacks_options_names_them_when_the_agent_does_not_start(agent, write_ini):
+    write_ini(placement="auth_type = password\nusername = placement\npassword = secret")
+    done = agent.run_in_vain()
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "The agent does not start: [placement] cannot be used:"
+        " Auth plugin requires parameters which were not given: auth_url"
+    )
 
 
 def test_warnings_of_each_attempt_to_connect_are_told_once(agent, write_ini):

@@ -247,7 +247,7 @@ def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeyp
 
 
 def test_nobody_there(tmp_path):
-    with pytest.raises(DaemonUnreachableError, match=r"none\.sock.*is it running"):
+    with pytest.raises(DaemonUnreachableError, match=r"none\.sock.*is it running\? \[daemon\] socket, or"):
         ask(tmp_path / "none.sock", "status")
 
 

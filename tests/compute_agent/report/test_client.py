@@ -99,7 +99,9 @@ def test_an_error_says_request_status_and_detail(tmp_path, server, status, code,
     with pytest.raises(PlacementError) as caught:
         make_client(tmp_path, server.url).inventories(UUID)
     assert type(caught.value) is kind
-    assert str(caught.value) == f"GET /resource_providers/{UUID}/inventories: HTTP {status}: so it is: no"
+    told, _, remedy = str(caught.value).partition("; ")
+    assert told == f"GET /resource_providers/{UUID}/inventories: HTTP {status}: so it is: no"
+    assert ("in [placement] username and password, or token" in remedy) == (kind is CredentialsError)
     assert caught.value.code == code
 
 

@@ -1,9 +1,11 @@
 """``placement-api`` and ``placement.wsgi.api:application``, as processes of their own."""
 
+import contextlib
 import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ import orjson
 import pytest
 
 from placement.cmd import api
+from placement.cmd.listening import check_bind
 from placement.conf import new_config
 from tests.databases.process import free_port
 
@@ -65,6 +68,52 @@ def test_a_wrong_configuration_is_one_line_on_stderr(tmp_path, capsys, text, com
 def test_a_missing_configuration_file_is_named(capsys):
     assert api.main(["--config-file", "/nowhere/placement.conf"]) == 1
     assert "/nowhere/placement.conf" in capsys.readouterr().err
+
+
+def taken_port(folder):
+    holder = socket.create_server(("127.0.0.1", 0))
+    return holder, f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+def socket_in_no_folder(folder):
+    return None, f"unix:{folder}/none/placement.sock"
+
+
+def file_that_is_no_socket(folder):
+    (folder / "placement.sock").write_text("mine")
+    return None, f"unix:{folder}/placement.sock"
+
+
+@pytest.mark.parametrize(
+    ("place", "reason", "remedy"),
+    [
+        (taken_port, "Address already in use", "ss -ltnp shows it): end it, or choose another port"),
+        (lambda _: (None, "127.0.0.1:http"), "'http' is not a valid port", "It is ADDRESS:PORT or"),
+        (lambda _: (None, "127.0.0.1:99999"), "0-65535", "choose an address of this machine"),
+        (lambda _: (None, "192.0.2.1:8778"), "Cannot assign requested", "choose an address of this machine"),
+        (socket_in_no_folder, "/none is not a folder", "unix: and a path in a folder"),
+        (file_that_is_no_socket, "placement.sock is there and is not a socket", "unix: and a path"),
+    ],
+)
+def test_where_it_cannot_listen_is_told_with_option_and_remedy(
+    config_file, tmp_path, capsys, place, reason, remedy
+):
+    holder, bind = place(tmp_path)
+    with holder or contextlib.nullcontext():
+        assert api.main(["--config-file", str(config_file), "--bind", bind]) == 1
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"placement-api: --bind {bind}: ")
+    assert reason in told
+    assert remedy in told
+
+
+def test_sockets_that_are_handed_over_are_not_asked_for(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        bind = f"127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(ValueError, match="already in use"):
+            check_bind(bind)
+        monkeypatch.setenv("GUNICORN_FD", "5")
+        check_bind(bind)
 
 
 @pytest.mark.slow
