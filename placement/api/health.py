@@ -1,5 +1,6 @@
 """What ``/healthcheck`` says of the database, where ``[healthcheck] backends`` asks for it."""
 
+import logging
 import threading
 import time
 from typing import Any, Final
@@ -9,6 +10,8 @@ from oslo_middleware.healthcheck.pluginbase import HealthcheckBaseExtension, Hea
 
 from placement.db import migration
 from placement.exceptions import Unavailable
+
+LOG = logging.getLogger(__name__)
 
 _PATIENCE: Final = 2.0  # seconds: proxies mostly wait for as long
 _KEPT: Final = 1.0  # seconds that an answer is good for: nobody needs a token to ask
@@ -53,6 +56,8 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
             reason = _OK if migration.obstacle(migration.version(self._url)) is None else _OTHER_SCHEMA
         except Unavailable:
             pass  # what the database says is for the log of those who have a token
+        except Exception:
+            LOG.exception("the health check could not ask the database")
         finally:
             with self._lock:
                 self._reason, self._asking = reason, False

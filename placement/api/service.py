@@ -102,3 +102,5 @@ class Service:
             self.prepare()
         except Unavailable as error:
             LOG.error("not ready yet: %s", error)
+        except Exception:
+            LOG.exception("the database cannot be prepared; each request tries again")

@@ -113,6 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"placement-manage: {error}", file=sys.stderr)
     except (exc.ArgumentError, ImportError) as error:  # no URL, or of a database that is not installed
         print(f"placement-manage: [placement_database] connection cannot be used: {error}", file=sys.stderr)
+    except exc.SQLAlchemyError as error:
+        print(f"placement-manage: the database refuses a statement: {error}", file=sys.stderr)
     return 1
 
 

@@ -18,8 +18,8 @@ from placement.exceptions import Unavailable
 from placement.maintenance import audit
 
 _UNEXPECTED: Final = 255
-# no answer or an old schema; no URL; a database or driver that is not installed
-_UNUSABLE: Final = (Unavailable, sa.exc.ArgumentError, ImportError)
+# no answer or an old schema; no URL, or tables that are not ours; a database or driver that is not installed
+_UNUSABLE: Final = (Unavailable, sa.exc.SQLAlchemyError, ImportError)
 _AUDIT: Final = "'placement-manage audit' names them;"
 
 

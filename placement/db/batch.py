@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
+from placement.db import errors
 from placement.exceptions import InvalidRequest
 
 T = TypeVar("T")
@@ -137,13 +137,10 @@ class Batch:
             else:
                 self._execute(waiting)
         except dialect.loaded_dbapi.Error as error:
-            base = dialect.loaded_dbapi.Error
-            lost = dialect.is_disconnect(error, connection, None)
-            if lost:
+            known = errors.of_driver(dialect, error, connection)
+            if known.connection_invalidated:
                 self._conn.invalidate(error)  # or the attempt to roll back would fail, and hide this error
-            raise exc.DBAPIError.instance(
-                None, None, error, base, dialect=dialect, connection_invalidated=lost
-            ) from error
+            raise known from error
 
     def _exchange(self, waiting: Sequence[Answer], *, commit: bool) -> None:
         pipeline = _pipeline_module()

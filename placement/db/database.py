@@ -164,24 +164,29 @@ class Database:
         """The sum of all change counters: the same number as before means that nothing changed.
 
         :raises Unavailable: when the database does not answer.
+        :raises sqlalchemy.exc.SQLAlchemyError: it does not take the question, which is a defect.
         """
         try:
             with self._outage.attempt():
                 return self._probe.counters_sum()
-        except self._probe.errors as error:
-            raise _unavailable(error) from error
+        except exc.SQLAlchemyError as error:
+            _refuse_unless_defect(error)
+            raise
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A connection whose queries all see one and the same state.
 
         :raises Unavailable: when the database does not answer.
+        :raises InvalidRequest: it cannot be asked for such a value, or for so many.
+        :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which is a defect.
         """
         try:
             with self._outage.attempt(), self._reader.connect() as conn, conn.begin():
                 yield conn
         except exc.SQLAlchemyError as error:
-            raise _unavailable(error) from error
+            _refuse_unless_defect(error)
+            raise
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Run ``work`` in a transaction of its own and commit what it did.
@@ -191,6 +196,8 @@ class Database:
         commit whose outcome is unknown is never repeated.
 
         :raises Unavailable: when the database does not answer or contention does not end.
+        :raises InvalidRequest: it cannot hold such a value, or is not told so much at once.
+        :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which is a defect.
         """
         deadline = time.monotonic() + self._patience
         for attempt in range(1, self._attempts + 1):
@@ -205,30 +212,26 @@ class Database:
             # No exception is kept beyond its block: its traceback leads back to this frame, and the circle
             # would keep all that the transaction used until garbage is collected.
             except exc.SQLAlchemyError as error:
-                _refuse_if_hopeless(error, committing=tx is not None and tx.committing)
-                if attempt == self._attempts or time.monotonic() > deadline:
-                    raise _unavailable(error) from error
+                committing = tx is not None and tx.committing
+                again = errors.is_conflict(error) or (errors.is_unavailable(error) and not committing)
+                if not again or attempt == self._attempts or time.monotonic() > deadline:
+                    _refuse_unless_defect(error)
+                    raise
                 LOG.debug("transaction attempt %d failed: %s", attempt, error)
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("not reached")
 
 
-def _refuse_if_hopeless(error: exc.SQLAlchemyError, *, committing: bool) -> None:
-    """Return only if a transaction that failed so may be run again.
+def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
+    """Return only if no request and no state of the database explains the error.
 
-    :raises InvalidRequest: it never succeeds.
-    :raises Unavailable: the database does not answer, or its commit may have succeeded.
+    :raises InvalidRequest: the request can never be done.
+    :raises Unavailable: the database does not answer, or others were faster again and again.
     """
-    if isinstance(error, exc.IntegrityError) or errors.is_transient(error):
-        return
     if isinstance(error, exc.DataError):
         raise InvalidRequest("The request holds a value that the database cannot.") from error
     if errors.is_too_much(error):
         raise InvalidRequest("The request names more things than can be handled at once.") from error
-    if committing or not errors.is_disconnect(error):
-        raise _unavailable(error) from error
-
-
-def _unavailable(error: Exception) -> Unavailable:
-    LOG.error("database error: %s", error)
-    return Unavailable("The database is not available. Please try again later.")
+    if errors.is_conflict(error) or errors.is_unavailable(error):
+        LOG.error("database error: %s", error)
+        raise Unavailable("The database is not available. Please try again later.") from error

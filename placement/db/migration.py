@@ -17,7 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import exc
 
-from placement.db import buckets, engine
+from placement.db import buckets, engine, errors
 from placement.db.batch import Batch
 from placement.db.engine import UNHURRIED, PoolOptions
 from placement.db.tables import change_buckets
@@ -63,7 +63,9 @@ def version(url: str) -> str | None:
         with source.connect() as conn:
             return MigrationContext.configure(conn).get_current_revision()
     except exc.SQLAlchemyError as error:
-        raise Unavailable(f"The database is not available: {error}") from error
+        if errors.is_conflict(error) or errors.is_unavailable(error):
+            raise Unavailable(f"The database is not available: {error}") from error
+        raise
     finally:
         source.dispose()
 
@@ -158,6 +160,8 @@ def _exclusive(url: str) -> Iterator[sa.Connection]:
                 if kind not in ("postgresql", "sqlite"):
                     conn.execute(sa.select(sa.func.release_lock(_LOCK_NAME)))
     except exc.SQLAlchemyError as error:
-        raise Unavailable(f"The database is not available: {error}") from error
+        if errors.is_conflict(error) or errors.is_unavailable(error):
+            raise Unavailable(f"The database is not available: {error}") from error
+        raise
     finally:
         source.dispose()

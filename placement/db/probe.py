@@ -5,8 +5,8 @@ from contextlib import closing
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
+from placement.db import errors
 from placement.db.tables import change_buckets
 
 
@@ -20,19 +20,24 @@ class Probe:
         self._engine = engine
         self._question = str(sa.select(sa.func.sum(change_buckets.c.counter)).compile(dialect=engine.dialect))
         self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
-        self._errors = (exc.SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         self._local = threading.local()
 
     def counters_sum(self) -> int:
         """The sum; a connection that died since the last question is replaced.
 
-        :raises sqlalchemy.exc.SQLAlchemyError, dbapi.Error: the database does not answer.
+        :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer, or not to this.
         """
+        try:
+            return self._asked()
+        except self._engine.dialect.loaded_dbapi.Error as error:
+            raise errors.of_driver(self._engine.dialect, error, None) from error
+
+    def _asked(self) -> int:
         connection: Any = getattr(self._local, "connection", None)
         if connection is not None:
             try:
                 return self._ask(connection)
-            except self._errors:
+            except self._engine.dialect.loaded_dbapi.Error:
                 self._local.connection = None
                 connection.invalidate()
         connection = self._engine.raw_connection()
@@ -52,11 +57,6 @@ class Probe:
             cursor.execute(self._question)
             (total,) = cursor.fetchone()
         return int(total or 0)
-
-    @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        """What :meth:`counters_sum` may raise."""
-        return self._errors
 
     def close(self) -> None:
         """Give this thread's connection back."""

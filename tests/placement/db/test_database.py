@@ -143,6 +143,20 @@ def test_contention_that_does_not_end_is_unavailable_in_the_end(database: Databa
         database.write(work)
 
 
+def test_a_row_without_a_value_that_it_must_have_is_a_defect_and_not_tried_again(database: Database) -> None:
+    attempts = []
+
+    def work(tx: Transaction) -> None:
+        attempts.append(1)
+        values = {"uuid": ONE, "project_id": None, "user_id": "u", "generation": 1, "updated_at": tx.now}
+        tx.insert(consumers, [values])
+
+    with pytest.raises(exc.IntegrityError):
+        database.write(work)
+    assert len(attempts) == 1
+    assert count(database) == 0
+
+
 def test_writers_of_one_provider_come_one_after_the_other(database: Database) -> None:
     inside = []
 
