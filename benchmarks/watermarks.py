@@ -34,7 +34,7 @@ from compute_agent.qos.snapshot import Entitlement, GuestUsage
 from compute_agent.qos.state import QosState, Throttled
 from compute_agent.qos.streaks import observe
 from compute_agent.qos.telemetry import Telemetry
-from tests.compute_agent.daemon.overload import TOPOLOGY, Overload, StubbornDriver
+from tests.compute_agent.loops.overload import TOPOLOGY, Overload, StubbornDriver
 from tests.compute_agent.qos.builders import line, rules
 from tests.compute_agent.qos.simulate import Host, Loop, SimulatedGuest
 from tests.compute_agent.qos.worlds import cpu_rules, host, picture

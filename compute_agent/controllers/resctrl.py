@@ -6,7 +6,7 @@ import errno
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import Controller, Target
 from compute_agent.controllers.cache_demands import Demands, demands
 from compute_agent.drivers.base import Driver
 from compute_agent.inventory.tree import ProviderNode
@@ -208,3 +208,8 @@ def _joined(
 
 def _shown(group: str) -> str:
     return group or "(default)"
+
+
+def resctrl_of(controllers: Iterable[Controller]) -> ResctrlController | None:
+    """The one that keeps resctrl groups; None where there is none."""
+    return next((one for one in controllers if isinstance(one, ResctrlController)), None)

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from marshmallow import Schema
 
 from compute_agent.daemon import release
-from compute_agent.daemon.audit import Orders, Outcome, audit_document
 from compute_agent.daemon.documents import (
     guest_document,
     move_document,
@@ -37,12 +36,14 @@ from compute_agent.daemon.parameters import (
 )
 from compute_agent.daemon.protocol import Method, RequestError
 from compute_agent.drivers.base import Driver, StartingDriver
+from compute_agent.loops.audit import Outcome, audit_document
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
+from compute_agent.report.audit import Options
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError, UnavailableError
 from compute_agent.report.reporter import Reporter
@@ -100,7 +101,7 @@ class AgentParts(Protocol):
         """The watermarks, and how usage stands to them."""
         ...
 
-    def audit(self, orders: Orders) -> list[Outcome]:
+    def audit(self, options: Options) -> list[Outcome]:
         """Compare guests and allocations, and mend them as ordered. Raises PlacementError, DriverError."""
         ...
 
@@ -283,7 +284,7 @@ class Methods:
         """What is wrong between guests and allocations, and what was done about it."""
         body = load(AuditSchema(), params)
         confirmed = body["confirmed"]
-        orders = Orders(
+        options = Options(
             heal=body["heal"],
             delete=body["delete"],
             confirmed=None if confirmed is None else frozenset(confirmed),
@@ -292,7 +293,7 @@ class Methods:
             consumers=frozenset(body["consumers"]),
         )
         try:
-            outcomes = self._agent.audit(orders)
+            outcomes = self._agent.audit(options)
         except (PlacementError, DriverError) as error:
             raise RequestError(str(error)) from error
         return audit_document(outcomes, {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones})

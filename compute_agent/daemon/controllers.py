@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from oslo_config import cfg
 
 from compute_agent.controllers.base import Controller
@@ -30,8 +28,3 @@ def build_controllers(conf: cfg.ConfigOpts, driver: Driver, resctrl: Resctrl) ->
         classes = {name: one.wish for name, one in parse_classes(conf).classes.items()}
         controllers.append(ResctrlController(driver, resctrl.control, classes))
     return tuple(controllers)
-
-
-def resctrl_of(controllers: Iterable[Controller]) -> ResctrlController | None:
-    """The one that keeps resctrl groups; None where there is none."""
-    return next((one for one in controllers if isinstance(one, ResctrlController)), None)

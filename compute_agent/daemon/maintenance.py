@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from compute_agent.daemon.protocol import RequestError
-from compute_agent.daemon.reporting import ReportLoop
+from compute_agent.loops.reporting import ReportLoop
 from compute_agent.report.scheduling import Cause, Maintenance, told
 
 LOG = logging.getLogger(__name__)

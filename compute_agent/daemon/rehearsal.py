@@ -19,14 +19,14 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.controllers import build_controllers
 from compute_agent.daemon.intentions import PLACEMENT, Intention, of_action, of_move
-from compute_agent.daemon.places import locate
-from compute_agent.daemon.reporting import allocations_read
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers.base import Driver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.inventory import identity
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.loops.places import locate
+from compute_agent.loops.reporting import allocations_read
 from compute_agent.model import cpuset
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.pipeline import state

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from compute_agent.daemon.reporting import allocations_by_consumer
 from compute_agent.drivers.base import CpuLimits, CpuSettings, Driver
 from compute_agent.files import remove_durably, write_durably
+from compute_agent.loops.reporting import allocations_by_consumer
 from compute_agent.model import cpuset
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest

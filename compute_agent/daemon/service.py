@@ -8,7 +8,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,36 +17,37 @@ from typing import Any
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
+from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.daemon import logs, release
 from compute_agent.daemon.api import OPEN_METHODS, Methods
-from compute_agent.daemon.arrivals import Arrivals
-from compute_agent.daemon.audit import Auditor, Orders, Outcome
 from compute_agent.daemon.cache_control import Resctrl, open_resctrl
-from compute_agent.daemon.cache_entitlements import open_entitlements
 from compute_agent.daemon.config_warnings import config_warnings
-from compute_agent.daemon.controllers import build_controllers, resctrl_of
+from compute_agent.daemon.controllers import build_controllers
 from compute_agent.daemon.documents import guest_reason
-from compute_agent.daemon.evictions import Evictions
 from compute_agent.daemon.host_driver import open_host_driver
 from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.maintenance import MaintenanceMode
-from compute_agent.daemon.monitored import monitor_targets
-from compute_agent.daemon.places import locate
 from compute_agent.daemon.protocol import RequestError, SocketServer, socket_path
 from compute_agent.daemon.release import refuse_if_released
-from compute_agent.daemon.reporting import ReportLoop, status_document
 from compute_agent.daemon.resctrl_groups import group_documents
 from compute_agent.daemon.signature import host_signature
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
 from compute_agent.daemon.watermark_list import watermark_rows
-from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.identity import IdentityError
-from compute_agent.inventory.tree import ProviderNode
+from compute_agent.loops.arrivals import Arrivals
+from compute_agent.loops.audit import Auditor, Outcome
+from compute_agent.loops.base import Configuration, Loop
+from compute_agent.loops.cache_entitlements import open_entitlements
+from compute_agent.loops.evictions import Evictions
+from compute_agent.loops.monitored import monitor_targets
+from compute_agent.loops.monitoring import Monitoring
+from compute_agent.loops.places import locate
+from compute_agent.loops.reporting import ReportLoop, status_document
+from compute_agent.loops.watermarks import Watermarks, limits
 from compute_agent.model.errors import ConfigError
-from compute_agent.monitoring.factory import Monitoring
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
@@ -55,6 +56,7 @@ from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import Settings, read_settings
 from compute_agent.qos.telemetry import Telemetry
+from compute_agent.report.audit import Options
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import Reporter
@@ -83,45 +85,45 @@ class Agent:
         DriverError, OSError.
         """
         self._load_conf = load_conf
-        self._conf = load_conf()
+        options = load_conf()
         self._config_error = ""
-        self._folder = folder = make_state_folder(self._conf)
+        self._folder = folder = make_state_folder(options)
         self._lock = lock_folder(folder)  # first: whoever is refused must not have changed anything
         try:
             refuse_if_released(folder)
-            self._assemble(folder)
+            self._assemble(folder, options)
         except BaseException:
             os.close(self._lock)
             raise
 
-    def _assemble(self, folder: Path) -> None:
+    def _assemble(self, folder: Path, options: cfg.ConfigOpts) -> None:
         """Make the parts; under the lock of the state folder."""
-        self._resctrl = open_resctrl(self._conf, acting=True)
-        world = build_world(self._conf, control=self._resctrl.control)
+        self._resctrl = open_resctrl(options, acting=True)
+        world = build_world(options, control=self._resctrl.control)
         self._registry = load_registry()
-        settings = read_settings(self._conf, self._registry)
-        self._classes = settings.classes.classes
+        settings = read_settings(options, self._registry)
         self.metrics = Metrics()
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         self._state = StateFile(folder / STATE_FILE)
         holder = f"pid {os.getpid()}, agent of {world.tree.root.name}, state folder {folder}"
         self._host_driver = open_host_driver(
-            self._conf, self._state, folder / GUESTS_FOLDER, holder, self.metrics
+            options, self._state, folder / GUESTS_FOLDER, holder, self.metrics
         )
         self.driver = self._host_driver.driver
-        self._config_warnings = self._find_warnings(self._conf, settings, self._resctrl)
+        self._config_warnings = self._find_warnings(options, settings, self._resctrl)
         for warning in self._config_warnings:
             LOG.warning("%s", warning)
-        self._controllers = build_controllers(self._conf, self.driver, self._resctrl)
-        self.pipeline = Pipeline(world, self.driver, self._controllers, self._state.keep_guests, self.metrics)
-        self.client = PlacementClient.from_conf(self._conf)
+        controllers = build_controllers(options, self.driver, self._resctrl)
+        self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
+        client = PlacementClient.from_conf(options)
+        self._conf = Configuration(options, client, settings, controllers, self._resctrl.control)
         self._reports = ReportLoop(
-            Reporter(self.client, self._state.state.owned, self._state.keep_owned),
-            self.client,
+            Reporter(client, self._state.state.owned, self._state.keep_owned),
+            client,
             self.pipeline,
             self.metrics,
-            self._conf.compute.update_resources_interval,
-            self._conf.placement.report_retry_maximum,
+            options.compute.update_resources_interval,
+            options.placement.report_retry_maximum,
             lambda: locate(self.driver, self.pipeline.world),
             _wishes(self._state.state, bool(settings.rules.lines)),
         )
@@ -129,39 +131,43 @@ class Agent:
             self._state.state.maintenance, self._state.keep_maintenance, self._reports
         )
         self.metrics.host_disabled.set_function(lambda: self.maintenance.is_on)
-        self._monitoring = Monitoring(
-            self._conf, self._resctrl.control, self._monitored, self.metrics.registry
-        )
+        self._monitoring = Monitoring(self._conf, self._monitored, self.metrics.registry)
         self._watermarks = Watermarks(
             settings,
             self._state.state.qos,
             self.pipeline,
-            Evictions(settings, self.pipeline, self.driver, lambda: self.client),
+            Evictions(settings, self.pipeline, self.driver, client),
             partial(self._reports.switch_scheduling, Cause.WATERMARK),
             self._state.keep_qos,
             Telemetry(self.metrics.registry),
-            root=self._conf.host.root,
+            root=options.host.root,
             cache=self._monitoring.reader,
-            cache_entitlements=open_entitlements(self._controllers, self._zones),
+            cache_entitlements=open_entitlements(controllers, lambda: self.pipeline.world.zones),
         )
-        self._arrivals = Arrivals(self.pipeline, lambda: self.client, self._reports.wake)
+        self._arrivals = Arrivals(self.pipeline, client, self._reports.wake)
+        self._loops: tuple[Loop, ...] = (self._monitoring, self._arrivals, self._reports, self._watermarks)
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._signature = host_signature(self._conf)
+        self._signature = host_signature(options)
         self._server: SocketServer | None = None
         self._http: HttpServer | None = None
+
+    @property
+    def client(self) -> PlacementClient:
+        """The way to Placement, as the configuration has it now."""
+        return self._conf.client
 
     def start(self) -> None:
         """Take over the guests, listen, report. Raises OSError if an address or the socket cannot be had."""
         saved = self._state.state
-        self.pipeline.start(saved.guests, self._arrivals.tell, limits(saved.qos), saved.unclaimed)
+        self.pipeline.start(saved.guests, self._arrivals.report, limits(saved.qos), saved.unclaimed)
         if self._resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
         self._monitoring.start()
         self._arrivals.start()
-        self._server = SocketServer(socket_path(self._conf), Methods(self).table(), OPEN_METHODS)
+        self._server = SocketServer(socket_path(self._conf.options), Methods(self).table(), OPEN_METHODS)
         threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
-        if self._conf.daemon.http_port:
-            daemon = self._conf.daemon
+        if self._conf.options.daemon.http_port:
+            daemon = self._conf.options.daemon
             self._http = HttpServer(daemon.http_address, daemon.http_port, self.metrics.registry, self.health)
         self._reports.start()
         self._watermarks.start()
@@ -174,10 +180,8 @@ class Agent:
             self._server.server_close()
         if self._http is not None:
             self._http.close()
-        self._watermarks.stop()
-        self._monitoring.stop()
-        self._reports.stop()
-        self._arrivals.stop()
+        for loop in (self._watermarks, self._monitoring, self._reports, self._arrivals):
+            loop.stop()
         self.pipeline.stop()
         self._host_driver.close()
         os.close(self._lock)
@@ -190,7 +194,7 @@ class Agent:
 
     def serve(self) -> None:
         """Live until SIGTERM or SIGINT, then stop(). SIGHUP reloads. After start()."""
-        due = time.monotonic() + self._conf.guests.reconcile_interval
+        due = time.monotonic() + self._conf.options.guests.reconcile_interval
         prune_due = time.monotonic()
         try:
             while True:
@@ -204,7 +208,7 @@ class Agent:
                     self.look()
                     if time.monotonic() >= due:
                         self.pipeline.submit(Reconcile())
-                        due = time.monotonic() + self._conf.guests.reconcile_interval
+                        due = time.monotonic() + self._conf.options.guests.reconcile_interval
                 if time.monotonic() >= prune_due:
                     self._prune_guest_logs()
                     prune_due = time.monotonic() + PRUNE_SECONDS
@@ -212,7 +216,7 @@ class Agent:
             self.stop()
 
     def _prune_guest_logs(self) -> None:
-        guests = self._conf.guests
+        guests = self._conf.options.guests
         try:
             guest_logs.prune(self._folder / GUESTS_FOLDER, guests.log_retention, guests.log_max_mb * 10**6)
         except OSError as error:
@@ -226,7 +230,7 @@ class Agent:
 
     def look(self) -> None:
         """Look whether configuration or hardware changed since the last time, and take that up."""
-        signature = host_signature(self._conf)
+        signature = host_signature(self._conf.options)
         if signature != self._signature:
             self._signature = signature
             self.reload()
@@ -243,34 +247,30 @@ class Agent:
     def _take_up(self) -> str:
         """Work by the configuration and the host as they are now. Returns why that cannot be."""
         try:
-            conf = self._load_conf()
-            topology = read_topology(Path(conf.host.root))
-            client = PlacementClient.from_conf(conf)
+            options = self._load_conf()
+            topology = read_topology(Path(options.host.root))
+            client = PlacementClient.from_conf(options)
         except (cfg.Error, PlacementError, OSError) as error:
             return str(error)
         try:
-            resctrl = open_resctrl(conf, acting=True)
-            world = build_world(conf, topology, control=resctrl.control)
-            settings = read_settings(conf, self._registry)
-            controllers = build_controllers(conf, self.driver, resctrl)
-            warnings = self._find_warnings(conf, settings, resctrl)
+            resctrl = open_resctrl(options, acting=True)
+            world = build_world(options, topology, control=resctrl.control)
+            settings = read_settings(options, self._registry)
+            controllers = build_controllers(options, self.driver, resctrl)
+            warnings = self._find_warnings(options, settings, resctrl)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
             return str(error)
-        self._conf, self._controllers, self._classes = conf, controllers, settings.classes.classes
+        self._conf = Configuration(options, client, settings, controllers, resctrl.control)
         self._config_warnings = warnings
-        logs.set_level(conf)
+        logs.set_level(options)
         for warning in self._warnings():
             LOG.warning("%s", warning)
         self._use_resctrl(resctrl)
-        self._reports.interval = conf.compute.update_resources_interval
-        self._reports.longest_pause = conf.placement.report_retry_maximum
         self.pipeline.submit(WorldChanged(world, controllers)).result()
-        self._monitoring.reload(conf, resctrl.control)
-        self.client = client
-        self._reports.use(client)
-        self._watermarks.use(settings, open_entitlements(controllers, self._zones))
+        for loop in self._loops:
+            loop.reload(self._conf)
         return ""
 
     def status(self) -> dict[str, Any]:
@@ -284,7 +284,7 @@ class Agent:
             **self.maintenance.document(),
             "config_error": self._config_error,
             "warnings": self._warnings(),
-            "policy": self._conf.policy.name,
+            "policy": self._conf.options.policy.name,
             "driver": self.driver.name,
             "driver_status": self._host_driver.status,
             "cache_control": f"off: {self._resctrl.off}" if self._resctrl.off else "on",
@@ -303,7 +303,7 @@ class Agent:
         """All resctrl groups of this host; see `resctrl_groups`. Raises RequestError where there are none,
         ResctrlError, BadSchemataError.
         """
-        controller = resctrl_of(self._controllers)
+        controller = resctrl_of(self._conf.controllers)
         if controller is None:
             raise RequestError(f"cache and bandwidth control is off: {self._resctrl.off}")
         return group_documents(controller, self.pipeline.views())
@@ -328,18 +328,15 @@ class Agent:
 
     def watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them; see `watermark_list`."""
-        return watermark_rows(self._watermarks.seen)
+        return watermark_rows(self._watermarks.status)
 
     def _monitored(self) -> list[MonitorTarget] | None:
-        snapshot = self._watermarks.seen.snapshot
-        return monitor_targets(self._controllers, self.pipeline.views(), self.driver, snapshot)
+        snapshot = self._watermarks.status.snapshot
+        return monitor_targets(self._conf.controllers, self.pipeline.views(), self.driver, snapshot)
 
-    def _zones(self) -> Sequence[ProviderNode]:
-        return self.pipeline.world.zones
-
-    def audit(self, orders: Orders) -> list[Outcome]:
-        """Compare guests and allocations, and mend them as ordered. Raises PlacementError, DriverError."""
-        return Auditor(self.pipeline, self.driver, self.client, self._reports.wake).audit(orders)
+    def audit(self, options: Options) -> list[Outcome]:
+        """Compare guests with allocations, and mend what is asked for. Raises PlacementError, DriverError."""
+        return Auditor(self.pipeline, self.driver, self.client, self._reports.wake).audit(options)
 
     def survey_release(self, orders: release.Orders) -> list[release.Row]:
         """What there is to give back when this host is left."""
@@ -361,20 +358,20 @@ class Agent:
 
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""
-        return float(self._conf.guests.stop_timeout)
+        return float(self._conf.options.guests.stop_timeout)
 
     def _warnings(self) -> list[str]:
         """What an operator should know beside errors: how the driver was chosen, what waits for a restart,
         what of the configuration has no effect.
         """
-        return [*self._host_driver.warnings(self._conf), *self._config_warnings]
+        return [*self._host_driver.warnings(self._conf.options), *self._config_warnings]
 
     def _find_warnings(self, conf: cfg.ConfigOpts, settings: Settings, resctrl: Resctrl) -> list[str]:
         return config_warnings(conf, settings.rules, resctrl, self.driver.name)
 
     def qos_classes(self) -> Collection[str]:
         """The names of the classes that guests may have."""
-        return self._classes.keys()
+        return self._conf.settings.classes.classes.keys()
 
     def _use_resctrl(self, resctrl: Resctrl) -> None:
         if resctrl.off != self._resctrl.off:

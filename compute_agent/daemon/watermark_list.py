@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from compute_agent.daemon.watermarks import Seen
+from compute_agent.loops.watermarks import Status
 from compute_agent.qos.metrics import Metric
 from compute_agent.qos.snapshot import Series
 from compute_agent.qos.streaks import Watch, quiet
 from compute_agent.qos.waterlines import Action, Waterline
 
 
-def watermark_rows(seen: Seen) -> list[dict[str, Any]]:
+def watermark_rows(status: Status) -> list[dict[str, Any]]:
     """All lines, by section.
 
     ``usage``, ``amount`` (the line) and ``gap`` are in the metric's unit, None where they are not known;
@@ -21,25 +21,25 @@ def watermark_rows(seen: Seen) -> list[dict[str, Any]]:
     the lines that keep new guests away only those in breach say so, or else those within their cool-down.
     """
     rows: list[dict[str, Any]] = []
-    for line in sorted(seen.rules.lines, key=lambda one: one.name):
-        measured = {} if seen.snapshot is None else seen.snapshot.host
+    for line in sorted(status.rules.lines, key=lambda one: one.name):
+        measured = {} if status.snapshot is None else status.snapshot.host
         domains = sorted(series.domain for series in measured if series.metric == line.metric)
         for domain in domains or [""]:
             for action in Action:
                 if line.level(action) is not None:
-                    rows.append(_row(seen, line, action, domain))
+                    rows.append(_row(status, line, action, domain))
     return rows
 
 
-def _row(seen: Seen, line: Waterline, action: Action, domain: str) -> dict[str, Any]:
-    snapshot = seen.snapshot
+def _row(status: Status, line: Waterline, action: Action, domain: str) -> dict[str, Any]:
+    snapshot = status.snapshot
     usage = None if snapshot is None else snapshot.host.get(Series(line.metric, domain))
     amount = None if snapshot is None else line.amount(action, snapshot, domain)
     gap = None
     if usage is not None and amount is not None:
         gap = amount - usage if action is Action.THROTTLE_UP else usage - amount
-    watched = seen.streaks.get(Watch(line.name, action, domain))
-    metric = seen.rules.registry[line.metric]
+    watched = status.streaks.get(Watch(line.name, action, domain))
+    metric = status.rules.registry[line.metric]
     return {
         "section": line.name,
         "metric": line.metric,
@@ -53,15 +53,15 @@ def _row(seen: Seen, line: Waterline, action: Action, domain: str) -> dict[str, 
         "gap": _rounded(gap) if gap is not None and gap > 0 else None,
         "streak": 0 if watched is None else watched.samples,
         "for_samples": line.for_samples,
-        "in_force": [] if line.preview else list(_in_force(seen, line, metric, action, domain)),
+        "in_force": [] if line.preview else list(_in_force(status, line, metric, action, domain)),
     }
 
 
-def _in_force(seen: Seen, line: Waterline, metric: Metric, action: Action, domain: str) -> Iterator[str]:
-    state = seen.state
+def _in_force(status: Status, line: Waterline, metric: Metric, action: Action, domain: str) -> Iterator[str]:
+    state = status.state
     match action:
         case Action.DISABLE_SCHEDULING if state.scheduling_off:
-            yield from _kept_away(seen, line, domain)
+            yield from _kept_away(status, line, domain)
         case Action.EVICT:
             yield from (f"{one.guest} leaves" for one in state.evictions if one.metric == metric.name)
         case Action.THROTTLE_DOWN if metric.lever is not None:
@@ -70,17 +70,17 @@ def _in_force(seen: Seen, line: Waterline, metric: Metric, action: Action, domai
                     yield f"{one.guest} has {one.limit:g} {metric.lever.unit}"
 
 
-def _kept_away(seen: Seen, line: Waterline, domain: str) -> Iterator[str]:
+def _kept_away(status: Status, line: Waterline, domain: str) -> Iterator[str]:
     """Whether it is this line for which new guests are kept away: it is in breach, or, if none is, it has
     been within its cool-down. Before the first round it could be any.
     """
     switch = Action.DISABLE_SCHEDULING
-    streak = seen.streaks.get(Watch(line.name, switch, domain))
-    in_breach = any(one.samples for watch, one in seen.streaks.items() if watch.action is switch)
-    if seen.snapshot is None or streak is None or streak.samples:
+    streak = status.streaks.get(Watch(line.name, switch, domain))
+    in_breach = any(one.samples for watch, one in status.streaks.items() if watch.action is switch)
+    if status.snapshot is None or streak is None or streak.samples:
         yield "new guests are kept away"
-    elif not in_breach and not quiet(streak, line, seen.snapshot.time, line.cool_down):
-        left = line.cool_down - (seen.snapshot.time - streak.quiet_since)
+    elif not in_breach and not quiet(streak, line, status.snapshot.time, line.cool_down):
+        left = line.cool_down - (status.snapshot.time - streak.quiet_since)
         yield f"new guests are kept away for {max(left, 0):.0f} s more"
 
 

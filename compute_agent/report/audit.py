@@ -7,15 +7,24 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from compute_agent.model.allocation import Allocation
+from compute_agent.model.allocation import Allocation, ConsumerAllocations
 from compute_agent.report.rooms import Held, Place, Rooms
 
 DEFAULT_MIN_AGE = 3600.0
 """How long an allocation has no guest before it may be deleted: longer than a guest takes to come, its image
 copied. Seconds.
 """
+
+UNKNOWN_OWNER = "00000000-0000-0000-0000-000000000000"
+"""Project and user of guests whose owner nobody knows; Placement has the same for consumers of old."""
+
+_GUEST_TYPE = "INSTANCE"
+_MIGRATION_TYPE = "MIGRATION"
+
+Decision = ConsumerAllocations | str
+"""What a consumer shall hold, or why nothing is changed."""
 
 
 class Kind(enum.StrEnum):
@@ -58,6 +67,32 @@ class Finding:
     name: str = ""
     allocation: Allocation = field(default_factory=dict)
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to mend: create what guests miss, delete what has had no guest for ``min_age`` seconds, of the
+    ``confirmed`` alone unless that is None. With ``dry_run`` it is only said what would be done.
+    ``consumers`` are those looked at; all if empty.
+    """
+
+    heal: bool = False
+    delete: bool = False
+    confirmed: frozenset[str] | None = None
+    dry_run: bool = False
+    min_age: float = DEFAULT_MIN_AGE
+    consumers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A consumer as it was found just before it is changed: all that it ``holds``, the part of that which is
+    ``ours``, and whether its guest is ``here``.
+    """
+
+    holds: ConsumerAllocations
+    ours: Allocation
+    here: bool
 
 
 def compare(guests: Iterable[Inhabitant], held: Held, dormant: frozenset[str]) -> list[Finding]:
@@ -140,3 +175,41 @@ def allocation_for(guest: Inhabitant, rooms: Rooms) -> Allocation | str:
         for provider, amount in parts.items():
             allocation.setdefault(provider, {})[name] = amount
     return allocation
+
+
+def create(
+    record: Record, allocation: Allocation, project_id: str, user_id: str, typed: bool = True
+) -> Decision:
+    """Whether a guest that held nothing here shall hold ``allocation`` now. ``project_id`` and ``user_id``
+    are its owner's (empty if unknown), ``typed``: Placement knows types of consumers.
+    """
+    if record.ours:
+        return "not needed: it has an allocation by now"
+    if record.holds.resources:
+        return "left: it holds something on other hosts, as guests do that are migrated"
+    if not record.here:
+        return "not needed: it is gone"
+    return replace(
+        record.holds,
+        resources=allocation,
+        project_id=project_id or UNKNOWN_OWNER,
+        user_id=user_id or UNKNOWN_OWNER,
+        consumer_type=_GUEST_TYPE if typed else None,
+    )
+
+
+def delete(record: Record, finding: Finding, age: float, options: Options) -> Decision:
+    """Whether what was found to have no guest shall be taken away now. ``age`` is for how many seconds it is
+    known to have had none.
+    """
+    if record.ours != finding.allocation:
+        return "left: somebody changes it"
+    if record.holds.consumer_type == _MIGRATION_TYPE:
+        return "left: a migration holds it"
+    if age < options.min_age:
+        return f"left: it has been without a guest for {age:.0f} s, as far as is known"
+    if options.confirmed is not None and finding.consumer not in options.confirmed:
+        return "left: it was not among those confirmed"
+    if record.here:
+        return "not needed: its guest is here by now"
+    return record.holds.without(record.ours)

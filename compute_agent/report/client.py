@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from keystoneauth1 import loading
 from oslo_config import cfg
 
 from compute_agent.conf.placement import plugin_names
+from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
     ConflictError,
@@ -55,23 +56,6 @@ class ProviderRecord:
     name: str
     generation: int
     parent_uuid: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerAllocations:
-    """What one consumer holds: amounts per provider uuid and resource class. Empty when it holds nothing."""
-
-    consumer: str
-    resources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    generation: int | None = None
-    project_id: str | None = None
-    user_id: str | None = None
-    consumer_type: str | None = None
-
-    def without(self, providers: Collection[str]) -> ConsumerAllocations:
-        """The same consumer when it holds nothing of these providers any more."""
-        rest = {uuid: amounts for uuid, amounts in self.resources.items() if uuid not in providers}
-        return replace(self, resources=rest)
 
 
 class PlacementClient:

@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 from compute_agent.inventory.tree import STOCK_NAMES, Inventory, ProviderTree
+from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.report.client import ConsumerAllocations
 from compute_agent.report.plan import Owned, Ownership, ReportedProvider, to_api, wanted_inventories
 from compute_agent.report.rooms import Held, Place, Rooms
 

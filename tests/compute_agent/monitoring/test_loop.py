@@ -1,21 +1,16 @@
-"""The thread, what watermarks and Prometheus are told, and the whole from a configuration."""
+"""The thread, and what watermarks and Prometheus are told."""
 
 import logging
 import sqlite3
 import threading
 import time
-from dataclasses import replace
 
 import pytest
-from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
-from compute_agent.conf import host as host_options
-from compute_agent.conf import monitoring as monitoring_options
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.monitoring.cache_reader import MonitoredCaches
-from compute_agent.monitoring.factory import Monitoring
 from compute_agent.monitoring.loop import STALE_ROUNDS, MonitorLoop
 from compute_agent.monitoring.metrics import MonitoringCollector
 from compute_agent.monitoring.monitor import CacheMonitor
@@ -23,7 +18,6 @@ from compute_agent.monitoring.settings import Settings
 from compute_agent.monitoring.store import SampleStore
 from compute_agent.monitoring.targets import MonitorTarget, build_targets
 from compute_agent.qos.rounds import CacheReading
-from compute_agent.resctrl.control import Control, Options
 from compute_agent.resctrl.filesystem import ResctrlError
 from tests.compute_agent.monitoring.counting import mount
 
@@ -257,112 +251,6 @@ def test_metrics_count_who_is_not_monitored_and_failed_writes(bench, monkeypatch
     assert bench.metric("compute_agent_sample_write_failures_total") == 1
 
 
-# From a configuration
-
-
-@pytest.fixture
-def conf(tmp_path):
-    def conf(**options):
-        conf = cfg.ConfigOpts()
-        for module in (host_options, monitoring_options):
-            module.register_opts(conf)
-        conf([], default_config_files=[])
-        conf.set_override("state_path", str(tmp_path))
-        for name, value in options.items():
-            conf.set_override(name, value, "monitoring")
-        return conf
-
-    return conf
-
-
-@pytest.fixture
-def control(tmp_path):
-    """A mount as the daemon has it; each call makes another object, as a reload does."""
-    made = mount(tmp_path / "tree")
-    made.files.make("a.class.LS")
-
-    def control(**changes):
-        values = {"files": made.files, "platform": made.platform, "engine": None, "options": Options("a.")}
-        return Control(**values | changes)
-
-    return control
-
-
-def wait_for(condition):
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.01)
-
-
-FAST = {"interval": "0.02", "store_interval": "0.02"}
-
-
-def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, control, tmp_path):
-    files = control().files
-    files.make("mon_groups/a.mon.orphan")
-    monitoring = Monitoring(conf(**FAST), control(), lambda: [LS, ONE], CollectorRegistry())
-    assert monitoring.reader.read() == CacheReading()
-    monitoring.start()
-    wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
-    assert files.monitoring_groups() == [GROUP]
-    assert monitoring.reader.read().bandwidth_capacity == {}
-    assert monitoring.off == ""
-    monitoring.reload(conf(interval="0"), control())
-    assert monitoring.off == "[monitoring] interval is 0"
-    assert monitoring.reader.read() == CacheReading()
-    wait_for(lambda: files.monitoring_groups() == [] and monitoring._loop.monitor.newest is None)
-    monitoring.reload(conf(**FAST), control(options=Options("a.", memory_bandwidth_gbps=5.0)))
-    wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
-    assert monitoring.reader.read().bandwidth_capacity == {"0": 5e9, "1": 5e9}
-    monitoring.stop()
-    assert files.monitoring_groups() == [GROUP]  # for the next agent
-    with sqlite3.connect(tmp_path / "samples.db") as connection:
-        assert connection.execute("SELECT count(*) FROM samples").fetchone()[0] > 4
-
-
-def test_totals_go_on_over_a_change_of_the_configuration(conf, control):
-    monitoring = Monitoring(conf(**FAST), control(), lambda: [LS], CollectorRegistry())
-    monitoring._loop.take(time.monotonic(), 0.0)
-    monitor = monitoring._loop.monitor
-    monitoring.reload(conf(), control())
-    monitoring._loop.take(time.monotonic(), 0.0)
-    assert monitoring._loop.monitor is monitor
-    monitoring.stop()
-
-
-def test_a_mount_may_come_and_go(conf, control):
-    monitoring = Monitoring(conf(**FAST), None, lambda: [LS, ONE], CollectorRegistry())
-    monitoring.start()
-    assert monitoring.off == "there is no resctrl with counters"
-    assert monitoring.reader.read() == CacheReading()
-    monitoring.reload(conf(**FAST), control())
-    wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
-    monitoring.reload(conf(**FAST), None)
-    wait_for(lambda: monitoring.reader.read() == CacheReading())
-    monitoring.stop()
-
-
-@pytest.mark.parametrize("what", ["captured", "without counters"])
-def test_what_cannot_be_measured_is_left_alone(conf, control, what):
-    platform = replace(control().platform, monitoring=None)
-    unfit = control(writable=False) if what == "captured" else control(platform=platform)
-    monitoring = Monitoring(conf(**FAST), unfit, lambda: [LS, ONE], CollectorRegistry())
-    assert monitoring.off
-    monitoring._loop.take(time.monotonic(), 0.0)
-    assert unfit.files.monitoring_groups() == []
-    monitoring.stop()
-
-
-def test_switched_off_from_the_start_groups_of_before_go(conf, control):
-    files = control().files
-    files.make("mon_groups/a.mon.orphan")
-    monitoring = Monitoring(conf(interval="0"), control(), lambda: [LS, ONE], CollectorRegistry())
-    monitoring.start()
-    wait_for(lambda: files.monitoring_groups() == [])
-    monitoring.stop()
-
-
 def test_a_round_that_hangs_does_not_keep_the_agent_from_stopping(bench, caplog):
     hanging, released = threading.Event(), threading.Event()
 
@@ -379,12 +267,6 @@ def test_a_round_that_hangs_does_not_keep_the_agent_from_stopping(bench, caplog)
     assert "hangs" in caplog.text
     released.set()
     thread.join(30)
-
-
-def test_settings_are_in_seconds_and_bytes(conf):
-    options = conf(interval="1m", retention="2d", store_max_mb=3, store_interval="5")
-    assert Settings.of(options) == Settings(60.0, 5.0, 172800.0, 3_000_000)
-    assert Settings.of(conf()) == Settings()
 
 
 # Targets

@@ -1,9 +1,24 @@
 """What is wrong between guests and allocations, and what a guest should hold."""
 
+from dataclasses import replace
+
 import pytest
 
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-from compute_agent.report.audit import Finding, Inhabitant, Kind, allocation_for, compare, needs
+from compute_agent.model.allocation import ConsumerAllocations
+from compute_agent.report.audit import (
+    UNKNOWN_OWNER,
+    Finding,
+    Inhabitant,
+    Kind,
+    Options,
+    Record,
+    allocation_for,
+    compare,
+    create,
+    delete,
+    needs,
+)
 from compute_agent.report.rooms import Place, Rooms
 
 OWN = Place(frozenset({1, 2}), frozenset(), 2)
@@ -137,3 +152,66 @@ class TestAllocations:
         assert allocation_for(guest(resources={"VGPU": 1}), self.rooms()) == (
             "there is no room for 1 VGPU (free: none)"
         )
+
+
+# Just before something is changed
+
+
+HELD = ConsumerAllocations("c", {"node": {"VCPU": 2}, "disk": {"DISK_GB": 5}}, 3)
+NOTHING = ConsumerAllocations("c")
+WANTED = {"node": {"VCPU": 2}}
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (Record(HELD, WANTED, here=True), "not needed: it has an allocation by now"),
+        (
+            Record(HELD, {}, here=True),
+            "left: it holds something on other hosts, as guests do that are migrated",
+        ),
+        (Record(NOTHING, {}, here=False), "not needed: it is gone"),
+    ],
+)
+def test_an_allocation_is_not_made_for_a_guest_that_has_one_or_is_gone(record, reason):
+    assert create(record, WANTED, "project", "user") == reason
+
+
+def test_an_allocation_that_is_made_has_the_owner_and_the_type_of_the_guest():
+    record = Record(NOTHING, {}, here=True)
+    made = ConsumerAllocations("c", WANTED, None, "project", "user", "INSTANCE")
+    assert create(record, WANTED, "project", "user") == made
+    unknown = ConsumerAllocations("c", WANTED, None, UNKNOWN_OWNER, UNKNOWN_OWNER, None)
+    assert create(record, WANTED, "", "", typed=False) == unknown
+
+
+@pytest.mark.parametrize(
+    ("record", "age", "confirmed", "reason"),
+    [
+        (Record(HELD, {}, here=False), 99.0, None, "left: somebody changes it"),
+        (
+            Record(replace(HELD, consumer_type="MIGRATION"), WANTED, here=False),
+            *(99.0, None, "left: a migration holds it"),
+        ),
+        (
+            Record(HELD, WANTED, here=False),
+            *(9.0, None, "left: it has been without a guest for 9 s, as far as is known"),
+        ),
+        (
+            Record(HELD, WANTED, here=False),
+            *(99.0, frozenset({"other"}), "left: it was not among those confirmed"),
+        ),
+        (Record(HELD, WANTED, here=True), 99.0, None, "not needed: its guest is here by now"),
+    ],
+)
+def test_an_allocation_without_guest_stays_while_there_is_doubt(record, age, confirmed, reason):
+    finding = Finding(Kind.UNUSED, "c", allocation=WANTED)
+    options = Options(delete=True, min_age=10.0, confirmed=confirmed)
+    assert delete(record, finding, age, options) == reason
+
+
+def test_of_an_allocation_without_guest_the_part_of_this_host_is_taken():
+    finding = Finding(Kind.UNUSED, "c", allocation=WANTED)
+    record = Record(HELD, WANTED, here=False)
+    options = Options(delete=True, min_age=10.0, confirmed=frozenset({"c"}))
+    assert delete(record, finding, 10.0, options) == HELD.without(["node"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, Settings, derive
-from compute_agent.report.client import ConsumerAllocations
+from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.report.plan import Owned, ReportedProvider
 from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
 from compute_agent.report.rooms import Place

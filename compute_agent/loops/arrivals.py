@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from compute_agent.drivers.base import Change, ChangeKind
+from compute_agent.loops.base import Configuration
 from compute_agent.pipeline.events import Event, GuestStarted, GuestStopped
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.client import PlacementClient
@@ -20,12 +21,8 @@ LOG = logging.getLogger(__name__)
 class Arrivals:
     """Hands a driver's changes to the pipeline, in their order."""
 
-    def __init__(
-        self, pipeline: Pipeline, client: Callable[[], PlacementClient], missed: Callable[[], None]
-    ) -> None:
-        """``client`` is called for each guest anew: the configuration may change. ``missed`` is called when
-        the pipeline has a guest for which Placement has to be asked again.
-        """
+    def __init__(self, pipeline: Pipeline, client: PlacementClient, missed: Callable[[], None]) -> None:
+        """``missed`` is called when the pipeline has a guest for which Placement has to be asked again."""
         self._pipeline = pipeline
         self._client = client
         self._missed = missed
@@ -36,7 +33,11 @@ class Arrivals:
         """Begin to hand over."""
         self._thread.start()
 
-    def tell(self, change: Change) -> None:
+    def reload(self, conf: Configuration) -> None:
+        """Ask with another client about the next guest."""
+        self._client = conf.client
+
+    def report(self, change: Change) -> None:
         """Take a change; for the driver's threads."""
         self._changes.put((change, time.monotonic()))
 
@@ -66,7 +67,7 @@ class Arrivals:
                 started = change.kind is ChangeKind.STARTED
                 as_of = time.monotonic()
                 try:
-                    held = self._client().allocations(guest.uuid).resources
+                    held = self._client.allocations(guest.uuid).resources
                 except PlacementError as error:
                     LOG.warning("What guest %s may use is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from compute_agent import conf as agent_conf
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.daemon.evictions import Evictions
-from compute_agent.daemon.watermarks import Watermarks, limits
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.loops.evictions import Evictions
+from compute_agent.loops.watermarks import Watermarks, limits
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
@@ -30,6 +30,7 @@ from compute_agent.qos.sources.base import whole
 from compute_agent.qos.telemetry import Telemetry
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.loops.configurations import configuration
 
 TOPOLOGY = machine(nodes=1, cores=8)
 NODE = "11111111-0000-4000-8000-000000000000"
@@ -122,7 +123,7 @@ class Overload:
             settings,
             qos,
             self.pipeline,
-            Evictions(settings, self.pipeline, self.driver, lambda: self.client),
+            Evictions(settings, self.pipeline, self.driver, self.client),
             self.switches.append,
             self.state.keep_qos,
             Telemetry(self.metrics),
@@ -150,7 +151,8 @@ class Overload:
     def reload(self, lines):
         """Other settings, and no thread beside the rounds that are made by hand."""
         self.lines = lines
-        self.watermarks._settings = self.watermarks._evictions.settings = self.settings()
+        settings = self.watermarks._settings = self.settings()
+        self.watermarks._evictions.reload(configuration(settings=settings, client=self.client))
 
     # The guests
 

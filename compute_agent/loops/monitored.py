@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from compute_agent.controllers.base import Controller
-from compute_agent.daemon.controllers import resctrl_of
+from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.drivers.base import Driver
 from compute_agent.monitoring.targets import MonitorTarget, build_targets
 from compute_agent.pipeline.view import GuestView

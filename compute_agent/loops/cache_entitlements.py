@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from compute_agent.controllers.base import Controller, Target
 from compute_agent.controllers.cache_demands import demands
-from compute_agent.daemon.controllers import resctrl_of
+from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
 from compute_agent.pipeline.view import GuestView

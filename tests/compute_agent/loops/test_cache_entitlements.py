@@ -2,8 +2,8 @@
 
 import pytest
 
-from compute_agent.daemon.cache_entitlements import CacheEntitlements
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.loops.cache_entitlements import CacheEntitlements
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.knob import Knob

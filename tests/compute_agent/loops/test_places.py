@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.daemon.places import locate, places
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.loops.places import locate, places
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.world import World

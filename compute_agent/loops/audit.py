@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compute_agent.daemon.places import locate
-from compute_agent.daemon.reporting import allocations_by_consumer
 from compute_agent.drivers.base import Driver
 from compute_agent.drivers.flavor import Flavor, OrderedGuests
+from compute_agent.loops.places import locate
+from compute_agent.loops.reporting import allocations_by_consumer
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.errors import GuestGoneError
@@ -25,8 +25,19 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import EmulatorPolicy
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import Pipeline
-from compute_agent.report.audit import DEFAULT_MIN_AGE, Finding, Inhabitant, Kind, allocation_for, compare
-from compute_agent.report.client import ConsumerAllocations, PlacementClient
+from compute_agent.report.audit import (
+    Decision,
+    Finding,
+    Inhabitant,
+    Kind,
+    Options,
+    Record,
+    allocation_for,
+    compare,
+    create,
+    delete,
+)
+from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConcurrentUpdateError, ConflictError
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.rooms import Place, Rooms
@@ -35,31 +46,7 @@ LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 4
 
-UNKNOWN_OWNER = "00000000-0000-0000-0000-000000000000"
-"""Project and user of guests whose owner nobody knows; Placement has the same for consumers of old."""
-
-_GUEST_TYPE = "INSTANCE"
-_MIGRATION_TYPE = "MIGRATION"
-
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
-
-Decision = ConsumerAllocations | str
-"""What a consumer shall hold, or why nothing is changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What to mend: create what guests miss, delete what has had no guest for ``min_age`` seconds, of the
-    ``confirmed`` alone unless that is None. With ``dry_run`` it is only said what would be done.
-    ``consumers`` are those looked at; all if empty.
-    """
-
-    heal: bool = False
-    delete: bool = False
-    confirmed: frozenset[str] | None = None
-    dry_run: bool = False
-    min_age: float = DEFAULT_MIN_AGE
-    consumers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +71,7 @@ class Auditor:
         self._changed = changed
         self._flavors: dict[str, Flavor] = {}
 
-    def audit(self, orders: Orders) -> list[Outcome]:
+    def audit(self, options: Options) -> list[Outcome]:
         """What is wrong, and what was done about it. Raises PlacementError, DriverError: nothing is done as
         long as it is not known what is held and what runs.
         """
@@ -101,13 +88,13 @@ class Auditor:
         rooms = Rooms(reader.server_tree(world.tree), inventories, held)
         outcomes = []
         for finding in compare(guests.values(), held, self._dormant()):
-            if orders.consumers and finding.consumer not in orders.consumers:
+            if options.consumers and finding.consumer not in options.consumers:
                 continue
             match finding.kind:
                 case Kind.UNALLOCATED:
-                    outcome = self._create(finding, guests[finding.consumer], rooms, orders)
+                    outcome = self._create(finding, guests[finding.consumer], rooms, options)
                 case Kind.UNUSED:
-                    outcome = self._delete(finding, orders)
+                    outcome = self._delete(finding, options)
                 case Kind.STRAY:
                     outcome = Outcome(finding, _MOVE)
                 case _:
@@ -146,49 +133,29 @@ class Auditor:
 
     # What is done
 
-    def _create(self, finding: Finding, guest: Inhabitant, rooms: Rooms, orders: Orders) -> Outcome:
+    def _create(self, finding: Finding, guest: Inhabitant, rooms: Rooms, options: Options) -> Outcome:
         allocation = allocation_for(guest, rooms)
         if isinstance(allocation, str):
             return Outcome(finding, _HEAL, f"not possible: {allocation}")
 
-        def decide(record: ConsumerAllocations) -> Decision:
-            if self._pipeline.world.own_part(record.resources):
-                return "not needed: it has an allocation by now"
-            if record.resources:
-                return "left: it holds something on other hosts, as guests do that are migrated"
-            if not self._is_here(guest.uuid):
-                return "not needed: it is gone"
-            flavor = self._flavors[guest.uuid]
-            return replace(
-                record,
-                resources=allocation,
-                project_id=flavor.project_id or UNKNOWN_OWNER,
-                user_id=flavor.user_id or UNKNOWN_OWNER,
-                consumer_type=_GUEST_TYPE if self._client.knows_consumer_types() else None,
-            )
+        flavor, typed = self._flavors[guest.uuid], self._client.knows_consumer_types
 
-        outcome = self._carry_out(guest.uuid, decide, orders.heal, orders.dry_run)
+        def decide(record: Record) -> Decision:
+            return create(record, allocation, flavor.project_id, flavor.user_id, typed())
+
+        outcome = self._carry_out(guest.uuid, decide, options.heal, options.dry_run)
         _take(rooms, allocation)
         return Outcome(replace(finding, allocation=allocation), _HEAL, outcome)
 
-    def _delete(self, finding: Finding, orders: Orders) -> Outcome:
+    def _delete(self, finding: Finding, options: Options) -> Outcome:
         age = self._age(finding)
 
-        def decide(record: ConsumerAllocations) -> Decision:
-            ours = self._pipeline.world.own_part(record.resources)
-            if ours != finding.allocation:
-                return "left: somebody changes it"
-            if record.consumer_type == _MIGRATION_TYPE:
-                return "left: a migration holds it"
-            if age < orders.min_age:
-                return f"left: it has been without a guest for {age:.0f} s, as far as is known"
-            if orders.confirmed is not None and finding.consumer not in orders.confirmed:
-                return "left: it was not among those confirmed"
-            if self._is_here(finding.consumer):
-                return "not needed: its guest is here by now"
-            return record.without(ours)
-
-        outcome = self._carry_out(finding.consumer, decide, orders.delete, orders.dry_run)
+        outcome = self._carry_out(
+            finding.consumer,
+            lambda record: delete(record, finding, age, options),
+            options.delete,
+            options.dry_run,
+        )
         return Outcome(replace(finding, detail=f"without a guest for {age:.0f} s"), _DELETE, outcome)
 
     def _age(self, finding: Finding) -> float:
@@ -198,15 +165,20 @@ class Auditor:
             return 0.0
         return time.monotonic() - known.since
 
+    def _record(self, consumer: str) -> Record:
+        """What is known of a consumer now: what it holds before who is there."""
+        holds = self._client.allocations(consumer)
+        return Record(holds, self._pipeline.world.own_part(holds.resources), self._is_here(consumer))
+
     def _carry_out(
-        self, consumer: str, decide: Callable[[ConsumerAllocations], Decision], ordered: bool, dry_run: bool
+        self, consumer: str, decide: Callable[[Record], Decision], asked_for: bool, dry_run: bool
     ) -> str:
         """What came of it, in words. What a consumer holds is read again when somebody else changed it."""
-        if not ordered and not dry_run:
+        if not asked_for and not dry_run:
             return ""
         reason = ""
         for _ in range(MAX_ATTEMPTS):
-            wanted = decide(self._client.allocations(consumer))
+            wanted = decide(self._record(consumer))
             if isinstance(wanted, str):
                 return wanted
             if dry_run:

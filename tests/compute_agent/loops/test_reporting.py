@@ -3,12 +3,13 @@
 import logging
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.daemon.reporting import FIRST_PAUSE, ReportLoop, status_document
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.loops.reporting import FIRST_PAUSE, ReportLoop, status_document
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
@@ -22,6 +23,7 @@ from compute_agent.report.reporter import Reporter
 from compute_agent.report.scheduling import Cause
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.loops.configurations import configuration
 
 TOPOLOGY = machine(nodes=2, cores=4)
 ROOT = "11111111-0000-4000-8000-000000000000"
@@ -189,9 +191,13 @@ def test_a_new_client_is_used_from_the_next_report_on(rig, client):
 
             return fail
 
-    rig.loop.use(Gone())
+    options = SimpleNamespace(
+        compute=SimpleNamespace(update_resources_interval=60.0),
+        placement=SimpleNamespace(report_retry_maximum=300.0),
+    )
+    rig.loop.reload(configuration(options, client=Gone()))
     assert not rig.loop.once()
-    rig.loop.use(client)
+    rig.loop.reload(configuration(options, client=client))
     assert rig.loop.once()
 
 

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from compute_agent.daemon.evictions import Evictions
-from compute_agent.daemon.subjects import CacheEntitlements, Subjects
+from compute_agent.loops.base import Configuration
+from compute_agent.loops.cache_entitlements import open_entitlements
+from compute_agent.loops.evictions import Evictions
+from compute_agent.loops.subjects import CacheEntitlements, Subjects
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.knob import Knob
 from compute_agent.pipeline.events import LimitGuest
@@ -39,7 +41,7 @@ Limits = dict[str, dict[Knob, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Status:
     """What the watermarks know after a round; ``snapshot`` is None before the first."""
 
     rules: Rules
@@ -77,7 +79,7 @@ class Watermarks:
         self._executor = Executor(
             settings.rules,
             state,
-            _Hands(pipeline, switch_scheduling),
+            _Actuator(pipeline, switch_scheduling),
             Evictor(evictions.stop, evictions.give_back),
             save,
             telemetry,
@@ -96,13 +98,15 @@ class Watermarks:
         with self._lock:
             self._start()
 
-    def use(self, settings: Settings, cache_entitlements: CacheEntitlements | None = None) -> None:
-        """Go by other settings from the next round on. It comes when it is due: rates of a shorter time would
-        mean little.
+    def reload(self, conf: Configuration) -> None:
+        """Go by another configuration from the next round on. It comes when it is due: rates of a shorter
+        time would mean little.
         """
+        entitlements = open_entitlements(conf.controllers, lambda: self._pipeline.world.zones)
         with self._lock:
-            self._subjects.cache_entitlements = cache_entitlements
-            self._settings = self._evictions.settings = settings
+            self._subjects.cache_entitlements = entitlements
+            self._evictions.reload(conf)
+            self._settings = conf.settings
             self._start()
 
     def stop(self, timeout: float = 2.0) -> None:
@@ -117,9 +121,9 @@ class Watermarks:
             thread.join(timeout)
 
     @property
-    def seen(self) -> Seen:
+    def status(self) -> Status:
         """What is known now."""
-        return Seen(self._settings.rules, self._executor.state, *self._latest)
+        return Status(self._settings.rules, self._executor.state, *self._latest)
 
     # The loop
 
@@ -189,7 +193,7 @@ class Watermarks:
         self._refused = refused
 
 
-class _Hands:
+class _Actuator:
     """Acts through the worker; see :class:`compute_agent.qos.executor.Actuator`."""
 
     def __init__(self, pipeline: Pipeline, switch_scheduling: SwitchScheduling) -> None:

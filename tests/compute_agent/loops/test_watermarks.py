@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.daemon.watermark_list import watermark_rows
-from compute_agent.daemon.watermarks import differences
+from compute_agent.loops.watermarks import differences
+from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.model.knob import Knob
 from compute_agent.pipeline.events import GuestStarted, LimitGuest
 from compute_agent.qos.state import QosState, Throttled
-from compute_agent.report.client import ConsumerAllocations
-from tests.compute_agent.daemon.overload import LINES, NODE, QUOTA, Overload
+from tests.compute_agent.loops.configurations import configuration
+from tests.compute_agent.loops.overload import LINES, NODE, QUOTA, Overload
 
 SWITCH = LINES + "disable_scheduling = 3.5\n"
 EVICT = """
@@ -142,7 +143,7 @@ def test_without_watermarks_and_debts_there_is_no_loop(tmp_path):
     host.watermarks.start()
     assert not host.has_loop()
     host.lines = LINES
-    host.watermarks.use(host.settings())
+    host.watermarks.reload(configuration(settings=host.settings()))
     assert host.has_loop()
     host.crash()
     assert not host.has_loop()
@@ -212,7 +213,7 @@ def test_limits_that_levers_set_by_themselves_are_not_the_pipelines(overloaded):
 
 def test_a_round_that_fails_is_told_once_and_counted(overloaded, caplog):
     overloaded.lines = LINES.replace("[qos]", "[qos]\ninterval = 0.1")
-    overloaded.watermarks.use(overloaded.settings())
+    overloaded.watermarks.reload(configuration(settings=overloaded.settings()))
     overloaded.watermarks._subjects = None
     failures = "compute_agent_watermark_round_failures_total"
     while overloaded.metrics.get_sample_value(failures) < 3:
@@ -221,8 +222,8 @@ def test_a_round_that_fails_is_told_once_and_counted(overloaded, caplog):
 
 
 def test_evicted_guests_are_stopped_the_largest_first_and_no_more_than_needed(overloaded):
-    overloaded.reload(EVICT)
     overloaded.client = Placement()
+    overloaded.reload(EVICT)
     overloaded.rounds(1)
     assert overloaded.saved().evicting == {"big"}
     overloaded.rounds(until=lambda: not overloaded.saved().evictions)
@@ -249,7 +250,7 @@ def test_an_eviction_is_finished_by_the_next_agent(overloaded):
 def test_rows_tell_line_usage_gap_streak_and_what_is_done(overloaded):
     overloaded.reload(SWITCH)
     overloaded.rounds(1)
-    rows = {row["action"]: row for row in watermark_rows(overloaded.watermarks.seen)}
+    rows = {row["action"]: row for row in watermark_rows(overloaded.watermarks.status)}
     assert rows["throttle_down"] == {
         "section": "cpu",
         "metric": "cpu_usage",
@@ -269,7 +270,7 @@ def test_rows_tell_line_usage_gap_streak_and_what_is_done(overloaded):
     assert (rows["throttle_up"]["gap"], rows["throttle_up"]["in_force"]) == (None, [])
     calm_down(overloaded)
     overloaded.rounds(1)
-    rows = {row["action"]: row for row in watermark_rows(overloaded.watermarks.seen)}
+    rows = {row["action"]: row for row in watermark_rows(overloaded.watermarks.status)}
     assert (rows["throttle_up"]["gap"], rows["throttle_down"]["gap"]) == (2.0, None)
 
 
@@ -280,7 +281,7 @@ def test_new_guests_are_kept_away_by_the_line_in_breach_and_no_other(overloaded)
     )
 
     def in_force():
-        rows = watermark_rows(overloaded.watermarks.seen)
+        rows = watermark_rows(overloaded.watermarks.status)
         return {row["section"]: row["in_force"] for row in rows if row["action"] == "disable_scheduling"}
 
     overloaded.rounds(1)
@@ -292,7 +293,7 @@ def test_new_guests_are_kept_away_by_the_line_in_breach_and_no_other(overloaded)
 
 
 def test_no_row_is_wrong_before_the_first_round(host):
-    rows = watermark_rows(host.watermarks.seen)
+    rows = watermark_rows(host.watermarks.status)
     assert [(row["action"], row["line"], row["usage"]) for row in rows] == [
         ("throttle_down", "4", None),
         ("throttle_up", "3", None),
@@ -308,4 +309,4 @@ def test_rows_are_of_the_settings_in_force_though_a_round_of_others_ended_later(
 
     overloaded.watermarks._subjects.build = build
     overloaded.rounds(1)
-    assert watermark_rows(overloaded.watermarks.seen) == []
+    assert watermark_rows(overloaded.watermarks.status) == []

@@ -8,7 +8,7 @@ import pytest
 
 from compute_agent.controllers.base import Target
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.daemon.monitored import monitor_targets
+from compute_agent.loops.monitored import monitor_targets
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor

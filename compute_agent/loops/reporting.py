@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compute_agent.inventory.tree import ProviderTree
+from compute_agent.loops.base import Configuration
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError
 from compute_agent.pipeline.events import AllocationsRead
@@ -51,7 +52,7 @@ class ReportLoop:
         pipeline: Pipeline,
         metrics: Metrics,
         interval: float,
-        longest_pause: float,
+        max_pause: float,
         locate: Callable[[], Mapping[str, Place]] = dict,
         wishes: Wishes | None = None,
     ) -> None:
@@ -62,8 +63,8 @@ class ReportLoop:
         self._client = client
         self._pipeline = pipeline
         self._metrics = metrics
-        self.interval = interval
-        self.longest_pause = longest_pause
+        self._interval = interval
+        self._max_pause = max_pause
         self.status = ReportStatus()
         self._next_client: PlacementClient | None = None
         self._wake = threading.Event()
@@ -104,9 +105,11 @@ class ReportLoop:
         """The traits of the root provider as they were last seen; None as long as it has not been."""
         return self._reporter.root_traits(self._pipeline.world.tree.root.uuid)
 
-    def use(self, client: PlacementClient) -> None:
-        """Talk through another client from the next report on; for any thread."""
-        self._next_client = client
+    def reload(self, conf: Configuration) -> None:
+        """Report now, and as often as another configuration says, through its client; for any thread."""
+        self._interval = conf.options.compute.update_resources_interval
+        self._max_pause = conf.options.placement.report_retry_maximum
+        self._next_client = conf.client
         self.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
@@ -127,8 +130,8 @@ class ReportLoop:
     def _pause(self, failures: int) -> float:
         """Seconds until the next report after so many failures in a row."""
         if failures == 0:
-            return self.interval
-        return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 30), self.longest_pause)
+            return self._interval
+        return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 30), self._max_pause)
 
     def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
         """Move what guests hold to where the tree has it now, then report; with ``dry_run`` just the plan.

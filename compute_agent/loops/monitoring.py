@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
+from compute_agent.loops.base import Configuration
 from compute_agent.monitoring.cache_reader import MonitoredCaches
 from compute_agent.monitoring.loop import MonitorLoop, Targets
 from compute_agent.monitoring.metrics import MonitoringCollector
@@ -21,20 +21,18 @@ from compute_agent.resctrl.control import Control
 class Monitoring:
     """What the daemon has of monitoring: a thread, metrics in a registry, and ``reader`` for watermarks."""
 
-    def __init__(
-        self, conf: cfg.ConfigOpts, control: Control | None, targets: Targets, registry: CollectorRegistry
-    ) -> None:
-        """``control`` is the mount, if there is one. ``targets`` tells whom to measure, from the thread and
+    def __init__(self, conf: Configuration, targets: Targets, registry: CollectorRegistry) -> None:
+        """``targets`` tells whom to measure, from the thread and
         in every round: it has to be quick. Who is no longer told of loses its monitoring group; None is for
         when it is not known.
         """
-        settings = Settings.of(conf)
-        store = SampleStore(Path(conf.state_path) / FILE, settings.retention, settings.store_bytes)
+        settings = Settings.of(conf.options)
+        store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)
         self._measured: tuple[Any, ...] | None = None
         self._loop = MonitorLoop(targets, store, settings)
         self.reader = MonitoredCaches(self._loop.newest)
         registry.register(MonitoringCollector(self._loop))
-        self.reload(conf, control)
+        self.reload(conf)
 
     @property
     def off(self) -> str:
@@ -51,8 +49,9 @@ class Monitoring:
         """Stop measuring; groups stay for the next agent."""
         self._loop.stop()
 
-    def reload(self, conf: cfg.ConfigOpts, control: Control | None) -> None:
+    def reload(self, conf: Configuration) -> None:
         """Go on with another configuration, and the mount that there is now."""
+        control = conf.control
         usable = control is not None and control.writable and control.platform.monitoring is not None
         measured = _measured(control) if control is not None and usable else None
         if measured != self._measured:
@@ -65,7 +64,7 @@ class Monitoring:
         self._measured = measured
         if control is not None:
             self.reader.use(control.platform, control.options.memory_bandwidth_gbps)
-        self._loop.reload(Settings.of(conf))
+        self._loop.reload(Settings.of(conf.options))
 
 
 def _measured(control: Control) -> tuple[Any, ...]:

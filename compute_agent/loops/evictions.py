@@ -6,10 +6,10 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from compute_agent.drivers.base import Driver
+from compute_agent.loops.base import Configuration
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
 from compute_agent.pipeline.events import GuestStopped
@@ -25,7 +25,7 @@ _ANSWER_SECONDS = 50.0
 _POLL_SECONDS = 0.1
 
 _FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 60.0
+_MAX_PAUSE = 60.0
 
 
 class Evictions:
@@ -36,16 +36,19 @@ class Evictions:
         settings: Settings,
         pipeline: Pipeline,
         driver: Driver,
-        client: Callable[[], PlacementClient],
+        client: PlacementClient,
     ) -> None:
-        """``client`` is called for each request anew: the configuration may change."""
-        self.settings = settings
+        self._settings = settings
         self._pipeline = pipeline
         self._driver = driver
         self._client = client
         self._ended = threading.Event()
         self._called: dict[str, str] = {}
         """What the log calls guests, also when they are gone."""
+
+    def reload(self, conf: Configuration) -> None:
+        """Go by another configuration with the next guest, and the next attempt to give back."""
+        self._settings, self._client = conf.settings, conf.client
 
     def end(self) -> None:
         """Wait for nothing any more. The next agent goes on."""
@@ -66,7 +69,7 @@ class Evictions:
             if self._runs(guest):
                 raise
             LOG.info("Guest %s has left, though: %s", guest, error)
-        deadline = time.monotonic() + self.settings.evict_grace
+        deadline = time.monotonic() + self._settings.evict_grace
         while self._runs(guest):
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs, though it was told to leave")
@@ -81,34 +84,35 @@ class Evictions:
 
         Raises EvictionFailedError if it was not to be done.
         """
-        pause, told = _FIRST_PAUSE, ""
+        pause, logged = _FIRST_PAUSE, ""
         name = self._called.pop(uuid, uuid)
         while self._running(uuid) is None:
             try:
                 self._give_back(uuid, name)
                 return
             except PlacementError as error:
-                if str(error) != told:
-                    told = str(error)
-                    LOG.warning("What guest %s held is not given back yet: %s", name, told)
+                if str(error) != logged:
+                    logged = str(error)
+                    LOG.warning("What guest %s held is not given back yet: %s", name, logged)
             self._wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
 
     def _tell_to_leave(self, guest: Guest) -> None:
-        settings = self.settings
+        settings = self._settings
         if settings.evict_command is None:
             self._driver.stop(guest, settings.evict_grace)
         else:
             settings.evict_command(guest.uuid)
 
     def _give_back(self, uuid: str, name: str) -> None:
-        held = self._client().allocations(uuid)
+        client = self._client
+        held = client.allocations(uuid)
         ours = self._pipeline.world.own_part(held.resources)
         if not ours:
             return
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
-        self._client().set_allocations(held.without(ours))
+        client.set_allocations(held.without(ours))
         LOG.info("Guest %s gave back %s", name, self._pipeline.world.told(ours))
 
     def _wait(self, seconds: float) -> None:

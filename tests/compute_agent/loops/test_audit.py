@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.daemon import audit as audit_module
-from compute_agent.daemon.audit import UNKNOWN_OWNER, Auditor, Orders
-from compute_agent.daemon.reporting import ReportLoop
 from compute_agent.drivers.flavor import Flavor
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.loops import audit as audit_module
+from compute_agent.loops.audit import Auditor
+from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
@@ -19,6 +19,7 @@ from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
+from compute_agent.report.audit import UNKNOWN_OWNER, Options
 from compute_agent.report.errors import ConcurrentUpdateError
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.rooms import Place
@@ -42,7 +43,7 @@ TREE = ProviderTree(
     )
 )
 SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
-HEAL, DELETE = Orders(heal=True), Orders(delete=True, min_age=0.0)
+HEAL, DELETE = Options(heal=True), Options(delete=True, min_age=0.0)
 
 
 class Driver(FakeDriver):
@@ -108,7 +109,7 @@ class Rig:
         auditor = Auditor(self.pipeline, self.driver, self.client, lambda: None)
         return [
             (it.finding.kind.name, it.finding.consumer, it.outcome)
-            for it in auditor.audit(orders or Orders())
+            for it in auditor.audit(orders or Options())
         ]
 
 
@@ -125,7 +126,7 @@ class TestHealing:
     def test_a_plain_audit_changes_nothing(self, rig):
         rig.run()
         assert rig.audit() == [("UNALLOCATED", GUEST, "")]
-        assert rig.audit(Orders(heal=True, dry_run=True)) == [("UNALLOCATED", GUEST, "would be done")]
+        assert rig.audit(Options(heal=True, dry_run=True)) == [("UNALLOCATED", GUEST, "would be done")]
         assert rig.held(GUEST) == {}
 
     def test_a_guest_on_shared_cpus_gets_vcpu(self, rig):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.daemon.arrivals import Arrivals
 from compute_agent.drivers.base import Change, ChangeKind
+from compute_agent.loops.arrivals import Arrivals
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import Reconcile
@@ -22,11 +22,11 @@ REFUSING = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, frozenset(), frozense
 def test_only_a_guest_that_started_is_stopped_for_want_of_a_place(kind, runs):
     rig = Rig(REFUSING)
     nothing = SimpleNamespace(allocations=lambda uuid: SimpleNamespace(resources={}))
-    arrivals = Arrivals(rig.pipeline, lambda: nothing, lambda: None)
+    arrivals = Arrivals(rig.pipeline, nothing, lambda: None)
     rig.pipeline.start({})
     guest = rig.driver.create("free", "free", GuestSettings(), ())
     arrivals.start()
-    arrivals.tell(Change(kind, guest))
+    arrivals.report(Change(kind, guest))
     arrivals.stop(30)
     rig.pipeline.submit(Reconcile()).result(30)
     rig.pipeline.stop()

@@ -11,7 +11,7 @@ from compute_agent.model.errors import DriverError
 from compute_agent.qos.evictor import EvictionFailedError
 from compute_agent.report.errors import ConflictError
 from compute_agent.report.plan import to_api
-from tests.compute_agent.daemon.overload import HELD, NODE, Overload
+from tests.compute_agent.loops.overload import HELD, NODE, Overload
 
 DISK = "33333333-0000-4000-8000-000000000001"
 GUEST = "22222222-0000-4000-8000-000000000001"

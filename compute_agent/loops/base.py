@@ -1,0 +1,44 @@
+"""What every loop has, and the configuration that it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from oslo_config import cfg
+
+from compute_agent.controllers.base import Controller
+from compute_agent.qos.settings import Settings
+from compute_agent.report.client import PlacementClient
+from compute_agent.resctrl.control import Control
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A configuration that was found to be good, and what was made of it on this host.
+
+    ``options`` are those of the files, ``client`` is the way to Placement, ``settings`` are those of the
+    watermarks. ``control`` is the mount of resctrl, if there is one.
+    """
+
+    options: cfg.ConfigOpts
+    client: PlacementClient
+    settings: Settings
+    controllers: tuple[Controller, ...] = ()
+    control: Control | None = None
+
+
+class Loop(Protocol):
+    """A thread of the agent."""
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def reload(self, conf: Configuration) -> None:
+        """Go on by another configuration, from the next round on; for any thread."""
+        ...
+
+    def stop(self) -> None:
+        """End; what hangs is not waited for for long."""
+        ...
