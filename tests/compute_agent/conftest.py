@@ -14,6 +14,17 @@ from placement.db import migration
 from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing
 
 
+_STARTED = {"agent", "libvirtd", "rig"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What starts the daemon or libvirtd takes its time."""
+    for item in items:
+        if _STARTED & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 class LivePlacement:
     """The real service on a loopback port, in a thread; it can go away and come back on the same port."""
 

@@ -18,6 +18,8 @@ SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[
 ARCHIVES = sorted(SHARED.joinpath("topologies").glob("*.tar.bz2"))
 LSTOPO = shutil.which("lstopo-no-graphics")
 
+pytestmark = pytest.mark.slow
+
 CpuSet = frozenset[int]
 
 

@@ -20,6 +20,8 @@ from tests.placement.differential.stories import (
     set_aggregates,
 )
 
+pytestmark = pytest.mark.slow
+
 ROLES = (("X-Roles", "member"),)
 
 

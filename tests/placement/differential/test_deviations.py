@@ -23,6 +23,8 @@ from tests.placement.differential.stories import (
     set_traits,
 )
 
+pytestmark = pytest.mark.slow
+
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 _WORLDS: Final = 12
 

@@ -14,6 +14,8 @@ from tests.placement.differential.play import Names, Play
 from tests.placement.differential.services import Pair, Request
 from tests.placement.differential.stories import look
 
+pytestmark = pytest.mark.slow
+
 _ASKED: Final = os.environ.get("PLACEMENT_COMPUTE_DIFFERENTIAL_STORIES")
 STORIES: Final = int(_ASKED or "6")
 REQUESTS: Final = 30
