@@ -13,8 +13,7 @@ from placement.conf import new_config
 from placement.db import migration
 from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing
 
-
-_STARTED = {"agent", "libvirtd", "rig"}
+_STARTED = {"agent", "libvirtd"}
 
 
 @pytest.hookimpl(tryfirst=True)

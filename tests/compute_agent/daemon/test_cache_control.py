@@ -19,6 +19,8 @@ from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.daemon.test_service import Rig
 from tests.compute_agent.resctrl import fake
 
+pytestmark = pytest.mark.slow
+
 CPU = "sys/devices/system/cpu"
 
 

@@ -20,6 +20,8 @@ from compute_agent.pipeline.events import Reconcile
 
 SECONDS = 20
 
+pytestmark = pytest.mark.slow
+
 
 class Rig:
     """An agent, the way to ask it, and the way to change its ini file."""
