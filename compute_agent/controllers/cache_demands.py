@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compute_agent.controllers.base import Target
-from compute_agent.inventory.tree import GROUPS, STOCK_NAMES, ProviderNode
+from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
+from compute_agent.model.resource_class import RESCTRL_GROUP, STOCK_NAMES
 from compute_agent.resctrl.host import Host, cache_mask
 from compute_agent.resctrl.reader import Present
 from compute_agent.resctrl.rules import Demand
@@ -54,7 +55,7 @@ def _demand(
         ways, bandwidth = _kept(uuid, host, present)
         counted = bool(ways or bandwidth)
     else:
-        counted = any(resources.get(GROUPS) for resources in target.allocation.values())
+        counted = any(resources.get(RESCTRL_GROUP) for resources in target.allocation.values())
         ways = _amounts(target.allocation, _WAYS, caches, reasons)
         bandwidth = _amounts(target.allocation, _BANDWIDTH, caches, reasons)
     wish = Wish()

@@ -17,6 +17,7 @@ from compute_agent.drivers.base import CpuLimits, Driver
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.knob import Knob
 from compute_agent.model.qos_class import BEST_EFFORT
+from compute_agent.model.resource_class import CPU_CLASSES
 
 QUOTA = Knob("cpu_quota")
 
@@ -61,7 +62,7 @@ def cpu_limits(target: Target) -> CpuLimits:
 
 def cpu_weight(allocation: Allocation, qos_class: str) -> int:
     """The weight of a guest that holds ``allocation``, 1 to 10000."""
-    cpus = sum(held.get("VCPU", 0) + held.get("PCPU", 0) for held in allocation.values())
+    cpus = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     per_cpu = _PER_CPU_OF_BEST_EFFORT if qos_class == BEST_EFFORT else _PER_CPU
     return min(max(cpus, 1) * per_cpu, _GREATEST)
 

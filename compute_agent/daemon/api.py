@@ -40,6 +40,7 @@ from compute_agent.loops.audit import Outcome, audit_document
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.resource_class import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
@@ -378,7 +379,7 @@ class Methods:
 
 def _settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
     """The guest's settings; without a number of guest CPUs as many as the allocation has, one at least."""
-    amount = sum(held.get("PCPU", 0) + held.get("VCPU", 0) for held in allocation.values())
+    amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(
         vcpus=body.get("vcpus") or max(amount, 1),
         thread_policy=body["thread_policy"],

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
-from compute_agent.inventory.tree import GROUPS, Inventory, ProviderNode, ProviderTree, child_uuid
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree, child_uuid
 from compute_agent.inventory.zones import Zone, layout
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import ConfigError
+from compute_agent.model.resource_class import RESCTRL_GROUP
 
 SHAPES = ("flat", "numa", "l3")
 
@@ -57,7 +58,7 @@ def derive(
             by_zone[zone.name].update(_cache_inventories(control.domains[zone.l3.id]))
     on_root.update(_disk(settings))
     if control.groups > 0:
-        on_root[GROUPS] = _inventory(control.groups, min(control.groups_taken, control.groups))
+        on_root[RESCTRL_GROUP] = _inventory(control.groups, min(control.groups_taken, control.groups))
     root = ProviderNode(
         name=root_name,
         uuid=root_uuid,

@@ -7,11 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-GROUPS = "CUSTOM_RESCTRL_GROUP"
-"""The resource class of resctrl groups."""
-
-STOCK_NAMES: Mapping[str, str] = {"LLC": "CUSTOM_LLC", "MBA": "CUSTOM_MBA"}
-"""Resource classes of ours that a stock OpenStack Placement does not know, and what stands for them there."""
+from compute_agent.model.resource_class import STOCK_NAMES
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.model.resource_class import HOST_OWNED
 
 CUSTOM_PREFIX = "CUSTOM_"
 
@@ -200,10 +201,6 @@ def _deletions(
         doomed -= ready
 
 
-HOST_CLASSES = frozenset({"PCPU", "VCPU", "MEMORY_MB", "LLC", "MBA", "CUSTOM_LLC", "CUSTOM_MBA"})
-"""Resource classes that nobody but the agent of a host can speak for."""
-
-
 def assume_ownership(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
@@ -212,7 +209,7 @@ def assume_ownership(
     """
     assumed = {
         node.uuid: Owned(
-            classes=(HOST_CLASSES | node.inventories.keys()) & has.inventories.keys(),
+            classes=(HOST_OWNED | node.inventories.keys()) & has.inventories.keys(),
             traits=node.traits & has.traits,
         )
         for node in derived.nodes

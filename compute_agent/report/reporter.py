@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from compute_agent.inventory.tree import STOCK_NAMES, ProviderTree, with_stock_names
+from compute_agent.inventory.tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.naming import called
+from compute_agent.model.resource_class import STOCK_NAMES
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (
     ConcurrentUpdateError,

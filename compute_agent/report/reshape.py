@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from compute_agent.inventory.tree import STOCK_NAMES, Inventory, ProviderTree
+from compute_agent.inventory.tree import Inventory, ProviderTree
 from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.resource_class import MOVABLE, STOCK_NAMES
 from compute_agent.report.plan import Owned, Ownership, ReportedProvider, to_api, wanted_inventories
 from compute_agent.report.rooms import Held, Place, Rooms
-
-_MOVABLE = frozenset({"PCPU", "VCPU", "MEMORY_MB"})
-"""What lies elsewhere in other shapes of the tree. Cache ways and bandwidth are of one L3 domain for good."""
 
 _OTHER_NAME = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
 
@@ -201,7 +199,7 @@ class _Planner:
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
                     assert other is not None
                     self._record(consumer, (name, other), {uuid: amount}, {uuid: amount})
-                elif name in _MOVABLE and name in self._rooms.homes:
+                elif name in MOVABLE and name in self._rooms.homes:
                     sources[name, name][uuid] = amount
                 else:
                     self.stuck.add((uuid, name))

@@ -24,11 +24,11 @@ from compute_agent.drivers.flavor import Flavor
 from compute_agent.drivers.libvirt.document import parse
 from compute_agent.drivers.libvirt.metadata import NOVA_NAMESPACES
 from compute_agent.model import cpuset
+from compute_agent.model.resource_class import CPU_CLASSES
 
 _MIB_IN_GIB = 1024
 _LARGEST_AMOUNT = (1 << 31) - 1
 _MOST_DIGITS = 20
-_CPU_CLASSES = frozenset({"PCPU", "VCPU"})
 _RESOURCES = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")
 
 
@@ -78,7 +78,7 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
             amounts[match["name"]] += _number(amount)
         else:
             amounts[match["name"]] = _number(amount)
-    return {name: amount for name, amount in amounts.items() if amount > 0 and name not in _CPU_CLASSES}
+    return {name: amount for name, amount in amounts.items() if amount > 0 and name not in CPU_CLASSES}
 
 
 def _dedicated(specs: Mapping[str, str], vcpus: int) -> int | None:

@@ -1,0 +1,53 @@
+"""The resource classes that the agent reports, in one table: what each of them is, wherever somebody has to
+know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RESCTRL_GROUP = "CUSTOM_RESCTRL_GROUP"
+"""The resource class of resctrl groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceClass:
+    """A class of the inventories of a host.
+
+    ``host_owned``: an inventory of it on one of our providers is ours even where nobody remembers who put it
+    there. ``movable``: it lies elsewhere in other shapes of the tree, and so do allocations of it; cache ways
+    and bandwidth are of one L3 domain for good. ``cpu``: its amounts are CPUs, which the agent itself hands
+    out. ``stock_name``: what stands for it on a stock OpenStack Placement, which does not know it.
+    """
+
+    name: str
+    host_owned: bool = False
+    movable: bool = False
+    cpu: bool = False
+    stock_name: str = ""
+
+
+RESOURCE_CLASSES = (
+    ResourceClass("PCPU", host_owned=True, movable=True, cpu=True),
+    ResourceClass("VCPU", host_owned=True, movable=True, cpu=True),
+    ResourceClass("MEMORY_MB", host_owned=True, movable=True),
+    ResourceClass("DISK_GB"),
+    ResourceClass("LLC", host_owned=True, stock_name="CUSTOM_LLC"),
+    ResourceClass("MBA", host_owned=True, stock_name="CUSTOM_MBA"),
+    ResourceClass(RESCTRL_GROUP),
+)
+
+STOCK_NAMES: Mapping[str, str] = {one.name: one.stock_name for one in RESOURCE_CLASSES if one.stock_name}
+"""By name what stands for it on a stock OpenStack Placement."""
+
+HOST_OWNED = frozenset(
+    name for one in RESOURCE_CLASSES if one.host_owned for name in (one.name, one.stock_name) if name
+)
+"""The classes that are the agent's on its own providers, under either name."""
+
+MOVABLE = frozenset(one.name for one in RESOURCE_CLASSES if one.movable)
+"""The classes that lie elsewhere in other shapes of the tree."""
+
+CPU_CLASSES = frozenset(one.name for one in RESOURCE_CLASSES if one.cpu)
+"""The classes whose amounts are CPUs."""

@@ -1,0 +1,26 @@
+"""The table of resource classes says something of every class that a host can offer."""
+
+import pytest
+
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve
+from compute_agent.inventory.derive import SHAPES, Settings, derive
+from compute_agent.model.resource_class import CPU_CLASSES, HOST_OWNED, MOVABLE, RESOURCE_CLASSES, STOCK_NAMES
+from tests.compute_agent.inventory.machines import machine
+
+ROOT = "8f0c0000-0000-4000-8000-000000000000"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_classes_of_an_inventory_are_in_the_table(shape):
+    topology = machine(cores=4)
+    sets = resolve(CpuOptions(cpu_dedicated_set="0-1", cpu_shared_set="2-3"), topology)
+    tree = derive(topology, sets, Settings(provider_tree=shape, disk_gb=10), ROOT, "host")
+    offered = {name for node in tree.nodes for name in node.inventories}
+    assert {"PCPU", "VCPU", "MEMORY_MB", "DISK_GB"} <= offered <= {one.name for one in RESOURCE_CLASSES}
+
+
+def test_what_the_table_says_of_the_classes():
+    assert {"PCPU", "VCPU"} == CPU_CLASSES
+    assert {"PCPU", "VCPU", "MEMORY_MB"} == MOVABLE
+    assert {"PCPU", "VCPU", "MEMORY_MB", "LLC", "CUSTOM_LLC", "MBA", "CUSTOM_MBA"} == HOST_OWNED
+    assert STOCK_NAMES == {"LLC": "CUSTOM_LLC", "MBA": "CUSTOM_MBA"}
