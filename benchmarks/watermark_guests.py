@@ -22,7 +22,7 @@ from pathlib import Path
 
 from compute_agent.daemon.protocol import ask
 from compute_agent.drivers.libvirt.metadata import NAMESPACE
-from compute_agent.qos.sources.guests import parse_process_stat
+from compute_agent.host.process_stat import parse_process_stat
 from tests.compute_agent.cmd.agents import Agent
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, Libvirtd, LibvirtMissing
 from tests.compute_agent.servers import running
@@ -117,7 +117,7 @@ def wait_for(condition):
 
 def cpu_seconds(pid):
     """CPU time of a process, all threads."""
-    return parse_process_stat(Path(f"/proc/{pid}/stat").read_text())[1]
+    return parse_process_stat(Path(f"/proc/{pid}/stat").read_text()).cpu_seconds
 
 
 def busy_sector(millions):

@@ -8,6 +8,7 @@ from oslo_config import cfg
 
 from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.drivers.process import ProcessDriver
+from compute_agent.host import kernel_files
 from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
 from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
@@ -30,9 +31,9 @@ def unmeasured(conf: cfg.ConfigOpts, control: Control | None) -> dict[str, str]:
         elif conf.monitoring.interval == 0:
             found[metric] = "[monitoring] interval is 0, so that it is not measured"
     for resource in _PRESSURES:
-        path = Path(conf.host.root) / "proc/pressure" / resource
+        path = str(Path(conf.host.root) / "proc/pressure" / resource)
         try:
-            path.read_bytes()
+            kernel_files.read(path)
         except OSError as error:
             found[f"{resource}_pressure"] = (
                 f"the kernel tells no pressures ({path}: {error.strerror}): it needs CONFIG_PSI, and psi=1"
@@ -61,7 +62,7 @@ def _without_groups(root: str | None) -> str:
     if not root:
         return "[cgroup] root is not set"
     try:
-        controllers = (Path(root) / "cgroup.controllers").read_text().split()
+        controllers = kernel_files.read_text(str(Path(root) / "cgroup.controllers")).split()
     except OSError as error:
         return f"[cgroup] root = {root} is no group of cgroup v2 ({error.strerror})"
     return "" if "cpu" in controllers else f"[cgroup] root = {root} has not the controller cpu"

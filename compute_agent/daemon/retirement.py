@@ -18,7 +18,7 @@ from compute_agent.host.reader import read_topology
 from compute_agent.inventory import identity
 from compute_agent.locks import LockedError
 from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.state import StateFile, lock_folder
+from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.report.client import PlacementClient
 
 _POLL_SECONDS = 0.1
@@ -57,7 +57,7 @@ def _wait_for_lock(folder: Path, patience: float) -> int:
     deadline = time.monotonic() + patience
     while True:
         try:
-            return lock_folder(folder)
+            return lock_state_folder(folder)
         except LockedError as error:
             if time.monotonic() >= deadline:
                 raise LockedError(f"{error}: end it (systemctl stop compute-agent), and try again") from error

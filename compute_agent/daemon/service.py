@@ -51,7 +51,7 @@ from compute_agent.model.errors import ConfigError
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.state import State, StateFile, lock_folder
+from compute_agent.pipeline.state import State, StateFile, lock_state_folder
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import Settings, read_settings
@@ -88,7 +88,7 @@ class Agent:
         options = load_conf()
         self._config_error = ""
         self._folder = folder = make_state_folder(options)
-        self._lock = lock_folder(folder)  # first: whoever is refused must not have changed anything
+        self._lock = lock_state_folder(folder)  # first: whoever is refused must not have changed anything
         try:
             refuse_if_released(folder)
             self._assemble(folder, options)

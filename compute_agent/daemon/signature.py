@@ -9,6 +9,7 @@ from oslo_config import cfg
 
 from compute_agent.conf import written
 from compute_agent.daemon import cache_control
+from compute_agent.host.kernel_files import read_optional
 
 
 def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
@@ -18,7 +19,7 @@ def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
     system = Path(conf.host.root) / "sys/devices/system"
     return (
         *((path, _stamp(path)) for path in written.files_of(conf)),
-        *(_content(system / name) for name in ("cpu/online", "node/online")),
+        *(read_optional(f"{system}/{name}") for name in ("cpu/online", "node/online")),
         cache_control.signature(conf),
     )
 
@@ -29,10 +30,3 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None

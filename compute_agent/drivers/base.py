@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
+
+
+class QuotaError(DriverError):
+    """A guest that is to have at most ``quota`` cores cannot have a quota; ``why`` says what it lacks."""
+
+    def __init__(self, guest: Guest, quota: float, why: str) -> None:
+        super().__init__(f"guest {guest} cannot be limited to {quota:g} cores: {why}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits
 from compute_agent.files import check_folder
+from compute_agent.host import kernel_files
 from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ class CgroupRoot:
         """
         try:
             check_folder(folder)
-            offered = (folder / "cgroup.controllers").read_text().split()
-            enabled = (folder / "cgroup.subtree_control").read_text().split()
+            offered = kernel_files.read_text(f"{folder}/cgroup.controllers").split()
+            enabled = kernel_files.read_text(f"{folder}/cgroup.subtree_control").split()
             if not os.access(folder / "cgroup.procs", os.W_OK) or not os.access(folder, os.W_OK):
                 raise PermissionError(errno.EACCES, "not writable", str(folder))
         except OSError as error:
@@ -141,7 +141,7 @@ class Group:
         found: list[int] = []
         for folder in self._tree():
             with contextlib.suppress(OSError):
-                found.extend(map(int, procfs.read(f"{folder}/cgroup.procs").split()))
+                found.extend(map(int, kernel_files.read(f"{folder}/cgroup.procs").split()))
         return found
 
     def confine(self, cpus: frozenset[int]) -> None:
@@ -196,7 +196,7 @@ class Group:
     def _read(self, name: str) -> str | None:
         """The content of a file; None if there is none."""
         try:
-            return procfs.read(f"{self.folder}/{name}").decode().strip()
+            return kernel_files.read_text(f"{self.folder}/{name}").strip()
         except FileNotFoundError:
             return None
 

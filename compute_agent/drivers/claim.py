@@ -92,7 +92,7 @@ def on_libvirt(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> Cl
         holder,
         f"the domains of {uri}",
         "give this one another [libvirt] uri",
-        lock_folder(conf) / _name("libvirt", uri if folder is None else os.path.realpath(folder)),
+        lock_path(conf) / _name("libvirt", uri if folder is None else os.path.realpath(folder)),
         None if folder is None else folder / _MARK,
     )
 
@@ -104,11 +104,11 @@ def on_cgroup(conf: cfg.ConfigOpts, holder: str) -> Claim:
         holder,
         f"the guests below {root}",
         "give this one another [cgroup] root",
-        lock_folder(conf) / _name("cgroup", os.path.realpath(root)),
+        lock_path(conf) / _name("cgroup", os.path.realpath(root)),
     )
 
 
-def lock_folder(conf: cfg.ConfigOpts) -> Path:
+def lock_path(conf: cfg.ConfigOpts) -> Path:
     """Where the locks are that all agents have in common, as far as they may."""
     if conf.lock_path:
         return Path(conf.lock_path)

@@ -5,7 +5,7 @@ A guest without a group cannot be confined in this way: it has None for one.
 
 from __future__ import annotations
 
-from compute_agent.drivers.base import CpuLimits
+from compute_agent.drivers.base import CpuLimits, QuotaError
 from compute_agent.drivers.cgroup import Group, agree
 from compute_agent.model import cpuset
 from compute_agent.model.errors import DriverError
@@ -19,10 +19,8 @@ def other_limits(guest: Guest, group: Group | None, wanted: CpuLimits) -> CpuLim
     """
     has = None if group is None else group.cpu_limits()
     if has is None and wanted.quota is not None:
-        raise DriverError(
-            f"guest {guest} cannot be limited to {wanted.quota:g} cores: it is in no cgroup v2 group of"
-            " its own with the controller cpu ([cgroup] root)"
-        )
+        why = "it is in no cgroup v2 group of its own with the controller cpu ([cgroup] root)"
+        raise QuotaError(guest, wanted.quota, why)
     return None if has is None or agree(has, wanted) else has
 
 

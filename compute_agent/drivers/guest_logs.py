@@ -11,10 +11,11 @@ import logging
 import os
 import stat
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from compute_agent.model.naming import is_uuid
 
 LOG = logging.getLogger(__name__)
 
@@ -61,17 +62,10 @@ def _ended(folder: Path) -> Iterator[EndedLog]:
     names = set(os.listdir(folder)) if folder.is_dir() else set()
     for name in names:
         guest_uuid, suffix = os.path.splitext(name)
-        if suffix != LOG_SUFFIX or guest_uuid + RECORD_SUFFIX in names or not _is_uuid(guest_uuid):
+        if suffix != LOG_SUFFIX or guest_uuid + RECORD_SUFFIX in names or not is_uuid(guest_uuid):
             continue
         path = folder / name
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
             if stat.S_ISREG(status.st_mode):
                 yield EndedLog(path, status.st_size, status.st_mtime)
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        return str(uuid.UUID(text)) == text
-    except ValueError:
-        return False

@@ -6,21 +6,16 @@ import functools
 import os
 from dataclasses import dataclass
 
+from compute_agent.host.kernel_files import read, read_text
+from compute_agent.host.process_stat import ProcessStat, parse_process_stat
 from compute_agent.model import cpuset
 
 # Threads that are born while we write inherit the affinity of the thread that makes them, so that two passes
 # nearly always do. A process that makes threads faster than we can list them is left to the reconcile.
 MAX_PASSES = 16
 
-_CHUNK = 1 << 16
-
 _LONGEST_COMMAND_LINE = 1 << 17
 """Bytes; a process may make its own as long as its memory (PR_SET_MM_MAP)."""
-
-_KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD among the flags (field 9) of /proc/PID/stat."""
-
-_DEAD_STATES = frozenset("ZXx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +30,16 @@ class ProcessIdentity:
     boot_id: str
 
 
-def read(path: str, most: int | None = None) -> bytes:
-    """The content of a file that the kernel makes up, ``most`` bytes of it unless that is None; a few system
-    calls and no more, as every reconcile reads hundreds. Raises OSError.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(descriptor, _CHUNK if most is None else min(most, _CHUNK)):
-            parts.append(part)
-            if most is not None and (most := most - len(part)) == 0:
-                break
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
-
-
 @functools.cache
 def boot_id() -> str:
     """The random id of this boot of the kernel."""
-    return read("/proc/sys/kernel/random/boot_id").decode().strip()
+    return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def identify(pid: int) -> ProcessIdentity | None:
     """The identity of the process that has ``pid`` now; None if there is none or it is a zombie."""
     stat = _stat(pid)
-    if stat is None or stat[0] in _DEAD_STATES:
-        return None
-    return ProcessIdentity(pid, int(stat[19]), boot_id())
+    return None if stat is None or stat.is_dead else ProcessIdentity(pid, stat.start_time, boot_id())
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
@@ -73,7 +50,7 @@ def is_alive(identity: ProcessIdentity) -> bool:
 def is_kernel_thread(pid: int) -> bool:
     """Whether a process is the kernel's own; False when it is gone."""
     stat = _stat(pid)
-    return stat is not None and bool(int(stat[6]) & _KERNEL_THREAD)
+    return stat is not None and stat.is_kernel_thread
 
 
 def command_line(pid: int) -> tuple[str, ...]:
@@ -101,7 +78,7 @@ def thread_ids(pid: int) -> frozenset[int]:
 def thread_name(pid: int, tid: int) -> str:
     """The name of a thread (/proc/PID/task/TID/comm); empty when it is gone."""
     try:
-        return read(f"/proc/{pid}/task/{tid}/comm").decode(errors="replace").rstrip("\n")
+        return read_text(f"/proc/{pid}/task/{tid}/comm").rstrip("\n")
     except OSError:
         return ""
 
@@ -130,7 +107,7 @@ def memory_nodes(pid: int) -> frozenset[int] | None:
 def nodes_with_memory() -> frozenset[int]:
     """The NUMA nodes of the host that have memory; 0 alone where the kernel knows no nodes."""
     try:
-        return cpuset.parse(read("/sys/devices/system/node/has_memory").decode())
+        return cpuset.parse(read_text("/sys/devices/system/node/has_memory"))
     except FileNotFoundError:
         return frozenset({0})
 
@@ -173,16 +150,6 @@ def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int
     return {tid: has for tid, has in found.items() if has is not None and has != cpus}
 
 
-def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third (state) on; None when the process is gone."""
-    try:
-        text = read(f"/proc/{pid}/stat").decode(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The second field is the command's name in brackets and may itself hold blanks and brackets.
-    return text.rpartition(")")[2].split()
-
-
 def descendants(pid: int) -> list[int]:
     """A process and all its descendants (/proc/PID/task/TID/children), parents first."""
     found = [pid]
@@ -201,6 +168,14 @@ def session_members(session: int) -> list[int]:
     members = []
     for pid in pids():
         stat = _stat(pid)
-        if pid != session and stat is not None and int(stat[3]) == session and stat[0] not in _DEAD_STATES:
+        if pid != session and stat is not None and stat.session == session and not stat.is_dead:
             members.append(pid)
     return members
+
+
+def _stat(pid: int) -> ProcessStat | None:
+    """What /proc/PID/stat says; None when the process is gone."""
+    try:
+        return parse_process_stat(read_text(f"/proc/{pid}/stat"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None

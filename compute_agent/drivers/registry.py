@@ -13,7 +13,6 @@ import dataclasses
 import json
 import logging
 import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from compute_agent.files import (
 )
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
-from compute_agent.model.naming import called, printable
+from compute_agent.model.naming import called, is_uuid, printable
 
 LOG = logging.getLogger(__name__)
 
@@ -203,7 +202,7 @@ def parse_record(content: Any) -> ProcessRecord:
         raise ValueError(f"format {number!r} is not {_FORMAT}")
     newer = number > _FORMAT
     guest_uuid = content["uuid"]
-    if str(uuid.UUID(guest_uuid)) != guest_uuid:
+    if not is_uuid(guest_uuid):
         raise ValueError(f"{guest_uuid!r} is not a uuid as it is written here")
     cgroup = _typed(content, "cgroup", str)
     if cgroup and (not os.path.isabs(cgroup) or Path(cgroup).name != group_name(guest_uuid)):

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from compute_agent.host.kernel_files import read_text
 from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class SysFiles:
     def text(self, path: str) -> str | None:
         """Content of `path` (relative to the root) without blanks at its ends; None if it cannot be read."""
         try:
-            content = (self.root / path).read_text(encoding="utf-8", errors="replace")
+            content = read_text(f"{self.root}/{path}")
         except FileNotFoundError:
             return None
         except OSError as error:

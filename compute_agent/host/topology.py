@@ -4,7 +4,7 @@ CPUs are logical CPUs (hardware threads) by their kernel number. Every set of CP
 only, except `Topology.offline` and `Topology.present`. Sizes are in KiB.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,6 +126,11 @@ class Topology:
         """The online threads of the core of `cpu`, itself included; just `cpu` where no core is known."""
         core = self._core_of.get(cpu)
         return frozenset({cpu}) if core is None else core.cpus
+
+    def siblings_of(self, cpus: Iterable[int]) -> CpuSet:
+        """The other online threads of the cores of `cpus`."""
+        cpus = frozenset(cpus)
+        return frozenset[int]().union(*map(self.threads_of, cpus)) - cpus
 
     def node_of(self, cpu: int) -> int | None:
         """Id of the NUMA node of `cpu`, None where it is not known."""

@@ -47,7 +47,9 @@ def places(
     for uuid, sets in affinities.items():
         observed = frozenset[int]().union(*sets)
         used = bound[uuid]
-        own = used | _siblings(used, settings[uuid], world)
+        # Thread policy isolate keeps the dedicated CPUs beside those in use empty.
+        isolated = settings[uuid].thread_policy is ThreadPolicy.ISOLATE
+        own = used | (world.topology.siblings_of(used) & dedicated if isolated else frozenset())
         others = frozenset[int]().union(*(cpus for other, cpus in bound.items() if other != uuid))
         if not used or own & others:
             found[uuid] = Place(floating=observed)
@@ -57,11 +59,3 @@ def places(
         pinned = len(used) == vcpus + extra and not ambiguous
         found[uuid] = Place(own, observed - own, vcpus if pinned else 0)
     return found
-
-
-def _siblings(used: CpuSet, settings: GuestSettings, world: World) -> CpuSet:
-    """The dedicated CPUs that a guest of thread policy `isolate` keeps empty beside those it uses."""
-    if settings.thread_policy is not ThreadPolicy.ISOLATE:
-        return frozenset()
-    threads = frozenset[int]().union(*(world.topology.threads_of(cpu) for cpu in used))
-    return (threads & world.cpu_sets.dedicated) - used

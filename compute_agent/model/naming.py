@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 _LONGEST = 1000
 """Characters that are shown of a text."""
+
+
+def is_uuid(text: str) -> bool:
+    """Whether a text is a uuid in the one spelling that the agent writes: small letters, with hyphens."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def called(name: str, uuid: str) -> str:

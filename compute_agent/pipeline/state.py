@@ -136,7 +136,7 @@ def look_up(path: Path) -> State:
         return State()
 
 
-def lock_folder(folder: Path) -> int:
+def lock_state_folder(folder: Path) -> int:
     """Make sure that no other agent uses ``folder`` (made if absent) as long as this process lives.
 
     Returns the descriptor that holds the lock. Raises LockedError, OSError.

@@ -39,7 +39,8 @@ def read_back(
         return None
     of_vcpus = [cpu for cpus in positions for cpu in sorted(cpus & dedicated)]
     others = sorted(dedicated.difference(of_vcpus))
-    siblings = _siblings(supply, request, dedicated) - taken
+    isolated = request.thread_policy is ThreadPolicy.ISOLATE
+    siblings = supply.topology.siblings_of(dedicated) & sets.dedicated - taken if isolated else frozenset()
     # Each once, those of the guest CPUs first: the last one in use is that of the emulator threads.
     in_order = tuple(dict.fromkeys((*of_vcpus, *others, *sorted(siblings))))
     found = assemble(supply, request, in_order, floating=seen - dedicated, withheld=siblings)
@@ -68,11 +69,3 @@ def _own(request: Request, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSe
         return seen if len(seen) <= request.vcpus + alone else frozenset()
     bound = frozenset().union(*(cpus for cpus in positions if len(cpus) == 1))
     return seen if alone and len(seen - bound) == 1 else bound
-
-
-def _siblings(supply: Supply, request: Request, used: CpuSet) -> CpuSet:
-    """The dedicated CPUs that thread policy isolate keeps empty beside those used."""
-    if request.thread_policy is not ThreadPolicy.ISOLATE:
-        return frozenset()
-    threads = frozenset().union(*(supply.topology.threads_of(cpu) for cpu in used))
-    return (threads & supply.cpu_sets.dedicated) - used

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from compute_agent.host.kernel_files import read_optional
 from compute_agent.qos.snapshot import GuestUsage
 
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ class Round:
 
     def _parse(self, path: str, parse: Callable[[str], T]) -> T | None:
         if path not in self._texts:
-            self._texts[path] = _text(path)
+            self._texts[path] = read_optional(path)
         text = self._texts[path]
         if text is None:
             return None
@@ -109,22 +107,3 @@ class Round:
         except (ValueError, LookupError) as error:
             LOG.debug("%s is not understood: %s", path, error)
             return None
-
-
-def _text(path: str) -> str | None:
-    """The content of a file; a few system calls and no more, as each round reads hundreds."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        parts = []
-        while part := os.read(descriptor, _CHUNK):
-            parts.append(part)
-            if len(part) < _CHUNK:
-                break
-    except OSError:  # ENODEV: the cgroup was removed; EOPNOTSUPP: PSI is switched off
-        return None
-    finally:
-        os.close(descriptor)
-    return b"".join(parts).decode(errors="replace")

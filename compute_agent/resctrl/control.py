@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compute_agent.resctrl import host
 from compute_agent.resctrl.engine import Engine, choose
-from compute_agent.resctrl.filesystem import Filesystem
+from compute_agent.resctrl.filesystem import Filesystem, read_text
 from compute_agent.resctrl.mount import Mount
 from compute_agent.resctrl.platform import Platform
 from compute_agent.resctrl.reader import Present, read_platform
@@ -49,10 +49,7 @@ def open_control(mount: Mount, options: Options, root: Path = Path("/")) -> Cont
     Raises ResctrlError, BadSchemataError where it cannot be read.
     """
     files = Filesystem(mount.path)
-    try:
-        cpuinfo = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        cpuinfo = ""
+    cpuinfo = read_text(root / "proc/cpuinfo")
     platform = read_platform(files, cpuinfo, mount.options)
     engine = choose(platform, options.memory_bandwidth_gbps)
     return Control(files, platform, engine, options, not mount.captured)

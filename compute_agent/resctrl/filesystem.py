@@ -24,6 +24,14 @@ class ResctrlError(OSError):
         return f"{text}: {self.status}" if self.status else text
 
 
+def read_text(path: Path) -> str:
+    """The content of a file of the kernel; empty where it is missing or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 class Filesystem:
     """A mounted resctrl (or a copy of one, to read). Paths are relative to its root."""
 

@@ -40,6 +40,14 @@ class Mask:
         """`count` ways next to each other, from way `first` upwards."""
         return cls((1 << count) - 1 << first)
 
+    @classmethod
+    def union(cls, masks: Iterable[Mask]) -> Mask:
+        """The ways that any of the masks has."""
+        bits = 0
+        for mask in masks:
+            bits |= mask.bits
+        return cls(bits)
+
     def __str__(self) -> str:
         """Hexadecimal digits as the kernel takes them: `3c0`."""
         return f"{self.bits:x}"

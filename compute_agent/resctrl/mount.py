@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from compute_agent.resctrl.filesystem import read_text
+
 MOUNT_POINT = "sys/fs/resctrl"
 
 
@@ -52,7 +54,7 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
 
 def supported(root: Path) -> bool:
     """Whether the kernel has the filesystem, which it registers only where the hardware has something."""
-    return any(line.split()[-1:] == ["resctrl"] for line in _text(root / "proc/filesystems").splitlines())
+    return any(line.split()[-1:] == ["resctrl"] for line in read_text(root / "proc/filesystems").splitlines())
 
 
 def find_mount(root: Path) -> Mount | None:
@@ -60,7 +62,7 @@ def find_mount(root: Path) -> Mount | None:
 
     A captured tree of another machine has no mounts of its own; its folder counts.
     """
-    for line in _text(root / "proc/mounts").splitlines():
+    for line in read_text(root / "proc/mounts").splitlines():
         fields = line.split()
         if len(fields) >= 4 and fields[2] == "resctrl":
             # The kernel writes blanks and backslashes in octal.
@@ -77,10 +79,3 @@ def make_mount(path: Path, options: str) -> None:
         number = ctypes.get_errno()
         with_options = f" with options {options!r}" if options else ""
         raise NoMountError(f"resctrl cannot be mounted at {path}{with_options}: {os.strerror(number)}")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -113,7 +113,7 @@ def resolve(
             refuse(group, taken_up)
     membership = {demand.guest: _group_of(host, usable, demand, names, taken_up, refuse) for demand in guests}
     exclusive = _exclusive(host, guests, membership, present, refuse)
-    taken = {cache: _union(found.masks.values()) for cache, found in exclusive.items()}
+    taken = {cache: Mask.union(found.masks.values()) for cache, found in exclusive.items()}
 
     groups = {DEFAULT_GROUP: WantedGroup(DEFAULT_GROUP, _masks(host, Wish(), {}, taken))}
     for name, wish in usable.items():
@@ -362,10 +362,3 @@ def _masks(
                 mask = cut
         masks[cache] = mask.bits
     return Schemata(dict.fromkeys(cache_control.resources, masks))
-
-
-def _union(masks: Iterable[Mask]) -> Mask:
-    union = NOTHING
-    for mask in masks:
-        union = union | mask
-    return union

@@ -146,7 +146,7 @@ def _valid(division: Division, mask: Mask) -> bool:
 def _shrunk(division: Division, masks: Mapping[str, Mask], owner: str, count: int) -> Mask:
     """The part to keep: the one that leaves most to everybody else."""
     mask = masks[owner]
-    others = _union({name: other for name, other in masks.items() if name != owner})
+    others = Mask.union(other for name, other in masks.items() if name != owner)
     if not mask.contiguous:
         return Mask.of(list(mask)[:count])
     first = next(iter(mask))
@@ -160,14 +160,14 @@ def _room(
     """The moves after which `owner` has `count` ways; there is room by number."""
     others = {name: mask for name, mask in masks.items() if name != owner}
     own = masks.get(owner, NOTHING)
+    taken = Mask.union(others.values())
     # What is to be replaced is still in force: better not to step on it.
-    for avoided in (_union(misplaced), NOTHING):
-        free = division.pool - _union(others) - avoided
-        place = _best_place(division, free, _union(others), own, count)
+    for avoided in (Mask.union(misplaced.values()), NOTHING):
+        place = _best_place(division, division.pool - taken - avoided, taken, own, count)
         if place is not None:
             return (Move(owner, own, place),)
     if _holes_allowed(division.rules):
-        free = division.pool - _union(others) - own
+        free = division.pool - taken - own
         kept = Mask.of(list(own) + list(free)[: count - len(own)])
         return (Move(owner, own, kept),)
     moves = []
@@ -177,7 +177,8 @@ def _room(
             own = after
         else:
             others[name] = after
-    place = _best_place(division, division.pool - _union(others), _union(others), own, count)
+    taken = Mask.union(others.values())
+    place = _best_place(division, division.pool - taken, taken, own, count)
     assert place is not None  # make_room has made it
     return (*moves, Move(owner, own, place))
 
@@ -197,10 +198,3 @@ def _best_place(division: Division, free: Mask, taken: Mask, own: Mask, count: i
             if best is None or key > best_key:
                 best, best_key = place, key
     return best
-
-
-def _union(masks: Mapping[str, Mask]) -> Mask:
-    union = NOTHING
-    for mask in masks.values():
-        union = union | mask
-    return union

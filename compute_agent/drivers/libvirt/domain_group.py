@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits
 from compute_agent.drivers.cgroup import Group
+from compute_agent.host.kernel_files import read, read_text
 
 # Each domain has groups of its own below that of the whole domain, one of them for the main thread; cgroup v2
 # under systemd has one more level between them.
@@ -60,13 +60,13 @@ class DomainGroup:
         return CpuLimits(weight, quota / self._number("cpu.cfs_period_us") if quota > 0 else None)
 
     def _number(self, name: str) -> int:
-        return int(procfs.read(f"{self.folders[0]}/{name}"))
+        return int(read(f"{self.folders[0]}/{name}"))
 
 
 def find(pid: int) -> DomainGroup | None:
     """The group of the domain whose QEMU process this is; None if libvirt made none for CPUs."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
@@ -86,7 +86,7 @@ def _mounts() -> Mapping[str, Path]:
     (/proc/self/mountinfo, proc(5)).
     """
     found: dict[str, Path] = {}
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in read_text("/proc/self/mountinfo").splitlines():
         mount, _, file_system = line.partition(" - ")
         kind, _, options = file_system.split(" ", 2)
         if kind == "cgroup2":

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import CpuLimits, CpuSettings
+from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
 from compute_agent.drivers.cgroup import agree
 from compute_agent.drivers.libvirt import domain_group
 from compute_agent.drivers.libvirt.definition import Binding, Definition
@@ -85,10 +85,8 @@ class Running:
         if not self.is_alive:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if wanted.quota is not None:
-            raise DriverError(
-                f"guest {self.guest} cannot be limited to {wanted.quota:g} cores: libvirt made no cgroup"
-                " with the controller cpu for it"
-            )
+            why = "libvirt made no cgroup with the controller cpu for it"
+            raise QuotaError(self.guest, wanted.quota, why)
         return None
 
     def other_nodes(self, wanted: frozenset[int]) -> frozenset[int] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 
+from compute_agent.host.process_stat import parse_process_stat
 from compute_agent.qos.rounds import Round, Subject
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -18,13 +18,6 @@ def parse_cpu_stat(text: str) -> float:
         if name == "usage_usec":
             return int(number) / 1e6
     raise ValueError("there is no usage_usec")
-
-
-def parse_process_stat(text: str) -> tuple[int, float]:
-    """Start time (ticks since boot) and CPU time (seconds, all threads) from /proc/PID/stat."""
-    # The second field is the command's name in brackets and may itself hold blanks and brackets.
-    fields = text.rpartition(")")[2].split()
-    return int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def parse_resident(text: str) -> int:
@@ -66,7 +59,7 @@ def _cpu_seconds(now: Round, subject: Subject) -> dict[Hashable, float]:
     for pid in subject.pids:
         process = now.parsed(f"{now.root}/proc/{pid}/stat", parse_process_stat)
         if process is not None:
-            counted[pid, process[0]] = process[1]
+            counted[pid, process.start_time] = process.cpu_seconds
     return counted
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.drivers import claim as claims
-from compute_agent.drivers.claim import Claim, lock_folder, on_cgroup, on_libvirt
+from compute_agent.drivers.claim import Claim, lock_path, on_cgroup, on_libvirt
 from compute_agent.model.errors import DriverError
 
 
@@ -149,8 +149,8 @@ def test_the_folder_that_all_agents_have_in_common(load, monkeypatch, user, runt
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     if runtime:
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
-    assert lock_folder(load()) == Path(folder)
-    assert lock_folder(load("[DEFAULT]\nlock_path = /srv/locks\n")) == Path("/srv/locks")
+    assert lock_path(load()) == Path(folder)
+    assert lock_path(load("[DEFAULT]\nlock_path = /srv/locks\n")) == Path("/srv/locks")
 
 
 def test_a_released_claim_leaves_no_descriptor(claim, sockets):

@@ -23,7 +23,7 @@ from compute_agent.pipeline.state import (
     State,
     StateFile,
     dump,
-    lock_folder,
+    lock_state_folder,
     parse,
 )
 from compute_agent.qos.state import Eviction, QosState, Throttled
@@ -222,8 +222,8 @@ def test_a_crash_at_any_moment_leaves_the_old_content_or_the_new(tmp_path):
 
 def test_a_second_agent_is_refused_and_told_who_is_there(tmp_path):
     folder = tmp_path / "new" / "state"
-    descriptor = lock_folder(folder)
+    descriptor = lock_state_folder(folder)
     with pytest.raises(LockedError, match=rf"pid {os.getpid()}.*{folder}"):
-        lock_folder(folder)
+        lock_state_folder(folder)
     os.close(descriptor)
-    os.close(lock_folder(folder))
+    os.close(lock_state_folder(folder))

@@ -98,8 +98,8 @@ def test_late_round_measures_no_less(tree):
 
 def test_each_file_is_read_once_a_round_and_only_for_metrics_that_have_lines(tree, monkeypatch):
     read = []
-    real = rounds._text
-    monkeypatch.setattr(rounds, "_text", lambda path: read.append(path) or real(path))
+    real = rounds.read_optional
+    monkeypatch.setattr(rounds, "read_optional", lambda path: read.append(path) or real(path))
     sampler = Sampler(str(tree.root))
     for second in (0, 1, 2):
         tree.at(second)

@@ -1,7 +1,5 @@
 """The groups that libvirt makes, as its documentation shows them; on real ones in test_driver.py."""
 
-from pathlib import Path
-
 import pytest
 
 from compute_agent.drivers.base import CpuLimits
@@ -15,12 +13,9 @@ SCOPE = "machine.slice/machine-qemu\\x2d1\\x2da.scope"
 def find(tmp_path, monkeypatch):
     """The group of a process whose /proc/PID/cgroup says this."""
     monkeypatch.setattr(domain_group, "_mounts", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"})
-    read = Path.read_text
 
     def look(text):
-        monkeypatch.setattr(
-            Path, "read_text", lambda self: text if str(self) == "/proc/7/cgroup" else read(self)
-        )
+        monkeypatch.setattr(domain_group, "read_text", {"/proc/7/cgroup": text}.__getitem__)
         return domain_group.find(7)
 
     return look

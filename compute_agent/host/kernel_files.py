@@ -1,0 +1,40 @@
+"""Files that the kernel makes up as they are read (/proc, /sys, cgroups): a few system calls for each and no
+more, as every round reads hundreds.
+"""
+
+from __future__ import annotations
+
+import os
+
+_CHUNK = 1 << 16
+
+
+def read(path: str, most: int | None = None) -> bytes:
+    """The content of a file, ``most`` bytes of it unless that is None. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, _CHUNK if most is None else min(most, _CHUNK)):
+            parts.append(part)
+            if most is not None and (most := most - len(part)) == 0:
+                break
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: str) -> str:
+    """The content of a file as text; what is no UTF-8 is replaced. Raises OSError."""
+    return read(path).decode(errors="replace")
+
+
+def read_optional(path: str) -> str | None:
+    """The content of a file as text; None where it is missing or cannot be read.
+
+    Reading fails with ENODEV when a cgroup was removed or a CPU went offline meanwhile, with EOPNOTSUPP when
+    PSI is switched off, and in containers with EACCES.
+    """
+    try:
+        return read_text(path)
+    except OSError:
+        return None
