@@ -52,7 +52,8 @@ def list_all(call: Call) -> Response:
         finally:
             if budget.ended:
                 LOG.warning("A search for candidates was ended by [api] candidates_%s.", budget.ended)
-        answer = call.answer(render(view.world, found, call.version), time.time())
+        body = render(view.world, found, call.version, call.service.summaries)
+        answer = call.answer(body, time.time())
     if budget.ended:
         answer.headers[INCOMPLETE] = budget.ended
     return answer

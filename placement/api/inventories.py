@@ -11,7 +11,7 @@ from placement.api.call import Call, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.exceptions import NotFound
 from placement.model.feed import View
-from placement.model.world import Inventory, Provider
+from placement.model.provider import Inventory, Provider
 from placement.policies import inventory as rules
 from placement.schemas import inventory as schemas
 from placement.schemas.base import storable

@@ -18,7 +18,7 @@ from placement.candidates.request import check_names
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.model.feed import View
-from placement.model.world import Provider
+from placement.model.provider import Provider
 from placement.policies import resource_provider as rules
 from placement.schemas import resource_provider as schemas
 from placement.schemas.base import canonical_uuid

@@ -7,6 +7,7 @@ from typing import Final
 
 from oslo_config import cfg
 
+from placement.candidates.render import Summaries
 from placement.db import migration
 from placement.db.database import Database
 from placement.db.engine import PoolOptions
@@ -23,12 +24,14 @@ _PATIENCE: Final = 3.0  # seconds for another request that prepares the database
 
 @dataclass
 class Service:
-    """The configuration, the database, the read model and the policy of a worker process."""
+    """The configuration, the database, the read model and the policy of a worker process; what it keeps."""
 
     conf: cfg.ConfigOpts
     database: Database
     model: Model
     enforcer: Enforcer
+    #: parts of answers about allocation candidates
+    summaries: Summaries = field(default_factory=Summaries)
     #: how often the model had been read anew when this was prepared last; None when it never was
     _prepared: int | None = None
     #: whether that failed the last time it was tried

@@ -8,7 +8,7 @@ from placement import microversion
 from placement.api.call import Call, operation
 from placement.api.resource_providers import existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
-from placement.model.world import in_order
+from placement.model.provider import in_order
 from placement.policies import trait as rules
 from placement.schemas import base
 from placement.schemas import membership as schemas

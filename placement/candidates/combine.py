@@ -17,7 +17,7 @@ from typing import Final
 from placement.candidates.deadends import DeadEnds
 from placement.candidates.feasibility import fits_at_all
 from placement.candidates.rules import Assignment, Rules
-from placement.model.world import Provider
+from placement.model.provider import Provider
 
 #: how many choices without a result it takes to rest for the first time; then twice as many, and so on
 _PATIENCE: Final = 256

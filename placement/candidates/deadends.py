@@ -10,7 +10,7 @@ from typing import Final
 
 from placement.candidates.feasibility import room
 from placement.candidates.rules import Assignment
-from placement.model.world import Provider
+from placement.model.provider import Provider
 
 #: how many dead ends are remembered below one root, to bound the memory
 MOST: Final = 100_000

@@ -20,7 +20,7 @@ from typing import Final
 
 from placement.candidates.budget import Budget
 from placement.candidates.needs import Need
-from placement.model.world import Provider
+from placement.model.provider import Provider
 
 #: amounts by provider id and resource class
 Taken = dict[tuple[int, str], int]

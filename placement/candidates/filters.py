@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from placement.candidates.request import ProviderFilter
-from placement.model.world import Provider, World
+from placement.model.provider import Provider
+from placement.model.world import World
 
 
 def filter_providers(world: World, wanted: ProviderFilter) -> list[Provider]:

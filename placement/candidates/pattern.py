@@ -34,8 +34,17 @@ class Pattern:
         return cls(resources, mappings)
 
 
-#: Patterns of candidates that follow one another.
-Batch = tuple[Pattern, ...]
+class Batch(tuple[Pattern, ...]):
+    """Patterns of candidates that follow one another; equal only to itself.
+
+    Like trees have the same batch, so that what is made of one is made once.
+    """
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
+
 
 #: Such candidates of one place.
 Offer = tuple[Place, Batch]

@@ -17,8 +17,8 @@ from placement.candidates.combine import combine
 from placement.candidates.needs import Need
 from placement.candidates.pattern import Batch, Pattern
 from placement.candidates.rules import Rules
+from placement.model.provider import Provider
 from placement.model.trees import Place, Tree
-from placement.model.world import Provider
 
 #: Of a provider that may serve a need: its position, and slots and amounts of what it has to have free.
 _Option = tuple[int, tuple[tuple[int, int], ...]]
@@ -149,14 +149,14 @@ class Plan:
         try:
             for pattern in patterns:
                 if pattern is None:
-                    return tuple(batch), True
+                    return Batch(batch), True
                 batch.append(pattern)
                 if len(batch) == self._batch:
-                    return tuple(batch), True
+                    return Batch(batch), True
         except Exhausted:
             if not batch:
                 raise
-        return tuple(batch), False
+        return Batch(batch), False
 
 
 def _own_options(rules: Rules, need: Need, tree: Tree) -> Iterator[_Option]:

@@ -1,32 +1,76 @@
 """The body of ``GET /allocation_candidates``, put together from ready-made pieces.
 
-What a candidate asks for is a template that the uuids of a place fill in. The
-summaries of a tree change only when something in the tree does (from microversion
-1.29 on, where they do not depend on the request), and are kept with it.
+What a candidate asks for is a template that the uuids of a place fill in. The summaries of a tree change
+only when something in the tree does (from microversion 1.29 on, where they do not depend on the request),
+and :class:`Summaries` keeps them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from placement import microversion
 from placement.candidates.pattern import Offer, Pattern, candidates_of
 from placement.microversion import Microversion
+from placement.model.provider import Provider, in_order
 from placement.model.trees import Tree
-from placement.model.world import Provider, World, in_order
+from placement.model.world import World
+
+#: Of trees that changed, summaries are thrown away when there are so many times as many as trees.
+_MOST_OUTDATED: Final = 2
 
 
-def render(world: World, offers: Sequence[Offer], version: Microversion) -> bytes:
-    """The JSON of the answer, in the shape of a microversion."""
+class Shape(NamedTuple):
+    """What the summary of a provider tells in a microversion."""
+
+    #: traits
+    traits: bool
+    #: parent and root, of the whole tree of every provider in a candidate
+    nested: bool
+
+    @classmethod
+    def of(cls, version: Microversion) -> "Shape":
+        """What a microversion asks for."""
+        return cls(version >= microversion.CANDIDATES_TRAITS, version >= microversion.NESTED_CANDIDATES)
+
+
+class Summaries:
+    """The JSON of the summaries of whole trees, kept for as long as these trees are there as they are."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Shape, dict[Tree, bytes]] = {}
+
+    def of_trees(self, world: World, trees: Iterable[Tree], shape: Shape) -> list[bytes]:
+        """The summaries of each tree in this shape."""
+        kept = self._kept.get(shape, {})
+        present = world.whole_trees()
+        if len(kept) > _MOST_OUTDATED * len(present):
+            kept = {tree: kept[tree] for tree in present.values() if tree in kept}
+        self._kept[shape] = kept
+        return [kept.get(tree) or self._made(world, tree, shape) for tree in trees]
+
+    def _made(self, world: World, tree: Tree, shape: Shape) -> bytes:
+        summaries = b",".join([_summary(world, each, shape, each.inventories) for each in tree.members])
+        self._kept[shape][tree] = summaries
+        return summaries
+
+
+def render(
+    world: World, offers: Sequence[Offer], version: Microversion, kept: Summaries | None = None
+) -> bytes:
+    """The JSON of the answer, in the shape of a microversion.
+
+    :param kept: summaries that earlier answers needed, where there were any.
+    """
     if not offers:
         return b'{"allocation_requests":[],"provider_summaries":{}}'
     # The answer may be megabytes: its parts are joined once, with the commas between the parts.
     parts = _allocation_requests(offers, version)
     parts[0] = b'{"allocation_requests":[' + parts[0]
-    first, *others = _summaries(world, offers, version)
+    first, *others = _summaries(world, offers, version, kept or Summaries())
     parts[-1] += b'],"provider_summaries":{' + first
     parts += others
     parts[-1] += b"}}"
@@ -35,11 +79,10 @@ def render(world: World, offers: Sequence[Offer], version: Microversion) -> byte
 
 def _allocation_requests(offers: Sequence[Offer], version: Microversion) -> list[bytes]:
     """The JSON of the candidates of each offer."""
-    distinct = {id(patterns): patterns for _, patterns in offers}
-    templates = {number: _template(patterns, version) for number, patterns in distinct.items()}
+    templates = {patterns: _template(patterns, version) for patterns in {patterns for _, patterns in offers}}
     requests = []
     for place, patterns in offers:
-        text, pick = templates[id(patterns)]
+        text, pick = templates[patterns]
         requests.append(text % pick(place.uuids))
     return requests
 
@@ -78,18 +121,21 @@ def _mapping(suffix: str, providers: int) -> str:
     return f'"{suffix}":[{uuids}]'
 
 
-def _summaries(world: World, offers: Sequence[Offer], version: Microversion) -> Iterable[bytes]:
+def _summaries(
+    world: World, offers: Sequence[Offer], version: Microversion, kept: Summaries
+) -> Iterable[bytes]:
     """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
-    if version >= microversion.NESTED_CANDIDATES:
-        return [tree.summaries or _summarise(world, tree, version) for tree in _trees(world, offers)]
+    shape = Shape.of(version)
+    if shape.nested:
+        return kept.of_trees(world, _trees(world, offers), shape)
     providers = world.providers
     candidates = list(candidates_of(offers))
     used = dict.fromkeys(number for candidate in candidates for number in candidate.resources)
     if version >= microversion.ALL_CLASSES_SUMMARISED:
-        return [_summary(world, providers[number], version, providers[number].inventories) for number in used]
+        return [_summary(world, providers[number], shape, providers[number].inventories) for number in used]
     # every candidate has all the classes of the request
     classes = set().union(*candidates[0].resources.values())
-    return [_summary(world, providers[number], version, classes) for number in used]
+    return [_summary(world, providers[number], shape, classes) for number in used]
 
 
 def _trees(world: World, offers: Iterable[Offer]) -> Iterable[Tree]:
@@ -105,15 +151,7 @@ def _trees(world: World, offers: Iterable[Offer]) -> Iterable[Tree]:
     return found
 
 
-def _summarise(world: World, tree: Tree, version: Microversion) -> bytes:
-    summaries = b",".join([_summary(world, each, version, each.inventories) for each in tree.members])
-    tree.summaries = summaries
-    return summaries
-
-
-def _summary(
-    world: World, provider: Provider, version: Microversion, classes: Mapping[str, Any] | set[str]
-) -> bytes:
+def _summary(world: World, provider: Provider, shape: Shape, classes: Mapping[str, Any] | set[str]) -> bytes:
     summary: dict[str, Any] = {
         "resources": {
             name: {"capacity": inventory.capacity, "used": provider.used.get(name, 0)}
@@ -121,9 +159,9 @@ def _summary(
             if name in classes
         }
     }
-    if version >= microversion.CANDIDATES_TRAITS:
+    if shape.traits:
         summary["traits"] = in_order(provider.traits)
-    if version >= microversion.NESTED_CANDIDATES:
+    if shape.nested:
         parent = None if provider.parent_id is None else world.providers[provider.parent_id].uuid
         summary["parent_provider_uuid"] = parent
         summary["root_provider_uuid"] = world.providers[provider.root_id].uuid

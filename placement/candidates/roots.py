@@ -11,10 +11,12 @@ from functools import cached_property
 from typing import Final
 
 from placement.candidates.budget import Budget
+from placement.candidates.conditions import InAggregates, InTree
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
 from placement.model.index import Index
-from placement.model.world import SHARES, Provider, World
+from placement.model.provider import SHARES, Provider
+from placement.model.world import World
 
 #: Roots by what is free have to be sorted first, others are kept in order.
 _MUCH_RARER: Final = 0.5
@@ -91,14 +93,12 @@ def possible_roots(
 
 def _unshared_roots(world: World, request: CandidatesRequest, needs: Sequence[Need]) -> Sequence[int]:
     """As :func:`possible_roots` where nothing is shared, from roots that the world keeps in order."""
-    for need in needs:
-        if need.in_tree is not None:
-            member = world.get(need.in_tree)
-            return () if member is None else (member.root_id,)
+    for members in _trees_named(world, needs):
+        return sorted({world.providers[number].root_id for number in members})
     rarest = min(
         (
             [world.roots_having(each.index, name) for name in each.names]
-            for each in _conditions(world, request, needs)
+            for each in _indexed(world, request, needs)
         ),
         key=lambda any_roots: sum(map(len, any_roots)),
         default=None,
@@ -109,7 +109,7 @@ def _unshared_roots(world: World, request: CandidatesRequest, needs: Sequence[Ne
 
 
 @dataclass(frozen=True, slots=True)
-class _Condition:
+class _Indexed:
     """Something that a provider of every candidate has: one of the names in an index of the world.
 
     ``at_root``: that provider is the root of the anchoring tree. ``spans_trees``:
@@ -122,20 +122,33 @@ class _Condition:
     spans_trees: bool = False
 
 
-def _conditions(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[_Condition]:
-    """All conditions of a request that an index can tell; what several needs have in common comes once."""
+def _indexed(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[_Indexed]:
+    """All that a request asks for and an index can tell; what several needs have in common comes once."""
     for trait in request.root_required:
-        yield _Condition(world.by_trait, (trait,), at_root=True)
+        yield _Indexed(world.by_trait, (trait,), at_root=True)
     for group in request.groups:
         for any_trait in group.required:
-            yield _Condition(world.by_trait, any_trait)
+            yield _Indexed(world.by_trait, any_trait)
     for need in needs:
         for name, _ in need.resources:
-            yield _Condition(world.by_class, (name,))
-    for any_aggregate, collective in dict.fromkeys(
-        (any_aggregate, need.collective) for need in needs for any_aggregate in need.member_of
+            yield _Indexed(world.by_class, (name,))
+    for any_aggregate, or_root in dict.fromkeys(
+        (any_aggregate, condition.or_root)
+        for need in needs
+        for condition in need.conditions
+        if isinstance(condition, InAggregates)
+        for any_aggregate in condition.member_of
     ):
-        yield _Condition(world.by_aggregate, any_aggregate, spans_trees=collective)
+        yield _Indexed(world.by_aggregate, any_aggregate, spans_trees=or_root)
+
+
+def _trees_named(world: World, needs: Iterable[Need]) -> Iterator[set[int]]:
+    """For each need that asks for one tree the providers of that tree."""
+    for need in needs:
+        for condition in need.conditions:
+            if isinstance(condition, InTree):
+                member = world.get(condition.uuid)
+                yield world.trees[member.root_id] if member else set()
 
 
 Seed = tuple[int, Callable[[], Iterable[int]], bool]
@@ -146,16 +159,14 @@ def _seeds(world: World, request: CandidatesRequest, needs: Sequence[Need], budg
 
     A set that may not share holds the root of the anchoring tree itself.
     """
-    for each in _conditions(world, request, needs):
+    for each in _indexed(world, request, needs):
         sets = [each.index.get(name, set()) for name in each.names]
         budget.spend(sum(map(len, sets)) if each.spans_trees else 1)
         if each.spans_trees:
             sets = [_with_trees(world, members) for members in sets]
         yield _seed(sets, anchored=not each.at_root)
-    for need in needs:
-        if need.in_tree is not None:
-            member = world.get(need.in_tree)
-            yield _seed([world.trees[member.root_id] if member else set()])
+    for members in _trees_named(world, needs):
+        yield _seed([members])
 
 
 def _seed(sets: list[set[int]], *, anchored: bool = True) -> Seed:

@@ -5,12 +5,15 @@ here is whether it may serve a need beside what is chosen for the others.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
 
 from placement.candidates.budget import Budget
+from placement.candidates.conditions import Condition, HasTraits
 from placement.candidates.feasibility import Taken, fits_at_all
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
-from placement.model.world import Provider, World
+from placement.model.provider import Provider
+from placement.model.world import World
 
 
 class Rules:
@@ -29,6 +32,15 @@ class Rules:
         self.nested = request.nested
         #: what the providers of the group without a suffix must have together
         self.together = next((group.required for group in request.groups if group.suffix == ""), ())
+        #: all conditions that decide which provider may serve what, each once
+        self.conditions: tuple[Condition, ...] = tuple(
+            dict.fromkeys(
+                [
+                    *chain.from_iterable(need.conditions for need in needs),
+                    *(HasTraits((traits,)) for traits in self.together),
+                ]
+            )
+        )
         self._collective = [index for index, need in enumerate(needs) if need.collective]
         subtrees = [
             [index for index, need in enumerate(needs) if need.suffix in suffixes]

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, Literal, TypeVar
 
 from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.conditions import HasTraits
 from placement.candidates.needs import Need, needs_of
 from placement.candidates.pattern import Batch, Candidate, Offer, candidates_of
 from placement.candidates.plan import Plan
@@ -21,8 +22,9 @@ from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
 from placement.candidates.rules import Rules
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
+from placement.model.provider import Provider
 from placement.model.trees import Place, Tree
-from placement.model.world import Provider, World
+from placement.model.world import World
 
 T = TypeVar("T")
 Strategy = Literal["depth-first", "breadth-first"]
@@ -144,7 +146,7 @@ def _first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
     if limit < 1:
         return
     for place, patterns in offers:
-        yield place, patterns[:limit]
+        yield place, patterns if len(patterns) <= limit else Batch(patterns[:limit])
         limit -= len(patterns)
         if limit <= 0:
             return
@@ -192,15 +194,16 @@ class _Search:
         self._sharing = Sharing(world, budget)
         self._rules = Rules(world, request, self._needs, budget)
         self._classes = {name for need in self._needs for name, _ in need.resources}
-        self._any_traits = [any_trait for group in request.groups for any_trait in group.required]
-        self._forbidden = frozenset[str]().union(*(group.forbidden for group in request.groups))
-        self._aggregates = frozenset[str]().union(
-            *(names for group in request.groups for names in (*group.member_of, group.forbidden_aggregates))
+        self._root = HasTraits(
+            tuple(frozenset({trait}) for trait in request.root_required), request.root_forbidden
         )
-        self._in_trees = any(need.in_tree is not None for need in self._needs)
+        #: all of a tree that decides on its plan, beside what is shared with it: conditions look at no more
+        self._read = attrgetter(
+            *sorted({"kind", self._root.reads, *[each.reads for each in self._rules.conditions]})
+        )
         #: whether the same candidate may be found at two roots
         self.may_repeat = bool(self._sharing.providers)
-        #: by what is quickly told of a tree, and by what of that matters
+        #: by what is quickly told of trees, and by which of their providers meet the conditions
         self._plans: dict[Hashable, Plan | None] = {}
         self._distinct_plans: dict[Hashable, Plan | None] = {}
         #: sharing providers that served for a tree without any help of its own
@@ -220,7 +223,7 @@ class _Search:
             roots = self._rng.sample(found, len(found))
         trees, plans = self._world.whole_trees(), self._plans
         shared: Sequence[Provider] = ()
-        kind_tells_all = not self._aggregates and not self._in_trees
+        read = self._read
         uncounted = 0
         for root in roots:
             uncounted += 1
@@ -230,7 +233,7 @@ class _Search:
             tree = trees[root]
             if self.may_repeat:
                 shared = self._sharing.with_tree(root)
-            key = tree.kind if kind_tells_all and not shared else self._key(tree, shared)
+            key = (read(tree), *[each.id for each in shared]) if shared else read(tree)
             try:
                 plan = plans[key]
             except KeyError:
@@ -256,32 +259,18 @@ class _Search:
         self._alone.add(numbers)
         return repeated
 
-    def _key(self, tree: Tree, shared: Iterable[Provider]) -> Hashable:
-        """What trees have in common that have a plan in common, and more."""
-        numbers = tuple([each.id for each in shared])
-        return tree.kind, tree.aggregates, numbers, self._in_trees and tree.root.id
-
     def _plan(self, tree: Tree, shared: Sequence[Provider], batch: int) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""
-        self.budget.spend(len(tree.members))
-        root, kind = tree.root.traits, tree.kind
-        if not self._request.root_required <= root or not root.isdisjoint(self._request.root_forbidden):
+        conditions, members, world = self._rules.conditions, tree.members, self._world
+        self.budget.spend((1 + len(conditions)) * len(members))
+        if not self._root.met_by(tree.root, world):
             return None
-        if not shared and not self._classes <= kind.shape.classes:
+        if not shared and not self._classes <= tree.kind.shape.classes:
             return None
-        if not shared and any(map(kind.traits.isdisjoint, self._any_traits)):
+        met = [tuple([condition.met_by(each, world) for each in members]) for condition in conditions]
+        if not shared and not all(map(any, met)):
             return None
-        key = (
-            kind.shape,
-            *[self._forbidden & each.traits for each in tree.members],
-            *[
-                tuple([each.traits.isdisjoint(any_of) for each in tree.members])
-                for any_of in self._any_traits
-            ],
-            *[self._aggregates & each.aggregates for each in tree.members],
-            tuple([each.id for each in shared]),
-            self._in_trees and tree.root.id,
-        )
+        key = (tree.kind.shape, *met, *[each.id for each in shared])
         if key not in self._distinct_plans:
             plan = Plan(self._rules, tree, shared, batch)
             self._distinct_plans[key] = plan if plan.hopeful else None

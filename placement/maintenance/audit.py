@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from placement.db.tables import allocations, consumers, inventories, resource_classes, resource_providers
 from placement.maintenance.trees import Roots, find_roots
-from placement.model.world import Inventory
+from placement.model.provider import Inventory
 
 
 class Problem(StrEnum):

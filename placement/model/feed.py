@@ -28,8 +28,9 @@ from placement.db.batch import Batch, Prepared
 from placement.db.database import Database
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import rows
+from placement.model.provider import Provider
 from placement.model.turns import LONG_REQUESTS, Turn, Turns
-from placement.model.world import Provider, World
+from placement.model.world import World
 
 LOG = logging.getLogger(__name__)
 

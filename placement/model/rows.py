@@ -17,7 +17,7 @@ from placement.db.tables import (
     resource_providers,
     traits,
 )
-from placement.model.world import Inventory, Provider
+from placement.model.provider import Inventory, Provider
 
 _CHUNK: Final = 500
 _MOST_PAIRS: Final = 64  # of bucket and counter, in one statement

@@ -6,11 +6,9 @@ tree of a kind holds for every other that has as much free.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-if TYPE_CHECKING:
-    from placement.model.world import Provider
+from placement.model.provider import Provider
 
 
 class Shape:
@@ -22,7 +20,7 @@ class Shape:
 
     __slots__ = ("__weakref__", "capacities", "classes", "having", "slots")
 
-    def __init__(self, members: Sequence["Provider"]) -> None:
+    def __init__(self, members: Sequence[Provider]) -> None:
         inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
         self.slots = {inventory: slot for slot, inventory in enumerate(inventories)}
         #: by class: positions and slots of those that have it
@@ -34,16 +32,21 @@ class Shape:
         #: by slot: no tree of this shape ever had more
         self.capacities = [0] * len(inventories)
 
+    def note_capacities(self, members: Sequence[Provider]) -> None:
+        """Take notice of a tree of this shape."""
+        for slot, (at, name) in enumerate(self.slots):
+            capacity = members[at].inventories[name].capacity
+            if capacity > self.capacities[slot]:
+                self.capacities[slot] = capacity
+
 
 class Kind:
-    """A shape, and the traits of each provider."""
+    """A shape, and the traits of each provider: equal only to itself, and the same for all such trees."""
 
-    __slots__ = ("__weakref__", "shape", "traits")
+    __slots__ = ("__weakref__", "shape")
 
-    def __init__(self, shape: Shape, members: Sequence["Provider"]) -> None:
+    def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        #: of all providers of the tree
-        self.traits = frozenset[str]().union(*(each.traits for each in members))
 
 
 class Place:
@@ -54,7 +57,7 @@ class Place:
 
     __slots__ = ("members", "own", "uuids")
 
-    def __init__(self, members: tuple["Provider", ...], own: int) -> None:
+    def __init__(self, members: tuple[Provider, ...], own: int) -> None:
         self.members = members
         self.own = own
         self.uuids = tuple([each.uuid.encode() for each in members])
@@ -65,26 +68,21 @@ class Tree(Place):
 
     ``free`` has what is free of each inventory, below zero where more is used than
     there is; ``most``, by class, how much of it one of the providers could give in one
-    go; ``aggregates`` those of each provider. ``summaries`` is for the JSON of the tree,
-    which is made when it is asked for.
+    go; ``aggregates`` those of each provider.
     """
 
-    __slots__ = ("aggregates", "free", "kind", "most", "root", "summaries")
+    __slots__ = ("aggregates", "free", "kind", "most", "root")
 
-    def __init__(self, root: "Provider", members: tuple["Provider", ...], kind: Kind) -> None:
+    def __init__(self, root: Provider, members: tuple[Provider, ...], kind: Kind) -> None:
         super().__init__(members, len(members))
         self.root = root
         self.kind = kind
         self.aggregates = tuple([each.aggregates for each in members])
-        self.summaries: bytes | None = None
         self.most: dict[str, int] = {}
         free = []
-        capacities = kind.shape.capacities
-        for slot, (at, name) in enumerate(kind.shape.slots):
+        for at, name in kind.shape.slots:
             provider = members[at]
             inventory = provider.inventories[name]
-            if inventory.capacity > capacities[slot]:
-                capacities[slot] = inventory.capacity
             here = inventory.capacity - provider.used.get(name, 0)
             free.append(here)
             most = min(here, inventory.max_unit)
@@ -100,7 +98,7 @@ class Kinds:
         self._shapes: WeakValueDictionary[Hashable, Shape] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, Kind] = WeakValueDictionary()
 
-    def tree(self, root: "Provider", members: tuple["Provider", ...]) -> Tree:
+    def tree(self, root: Provider, members: tuple[Provider, ...]) -> Tree:
         """The tree of these providers."""
         features = tuple(_features(members))
         shape = self._shapes.get(features)
@@ -109,11 +107,12 @@ class Kinds:
         key = (shape, *[each.traits for each in members])
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = Kind(shape, members)
+            kind = self._kinds[key] = Kind(shape)
+        shape.note_capacities(members)
         return Tree(root, members, kind)
 
 
-def _features(members: Sequence["Provider"]) -> Iterator[Hashable]:
+def _features(members: Sequence[Provider]) -> Iterator[Hashable]:
     """What makes a shape."""
     positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
     for each in members:

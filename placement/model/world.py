@@ -2,75 +2,17 @@
 
 Plain data in indexed dictionaries; what fills and refreshes it is
 :mod:`placement.model.feed`, what searches it is :mod:`placement.candidates`.
-Resource classes, traits and aggregates are their names (interned strings), so
-that no search has to translate numbers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from placement.model.index import Index
+from placement.model.provider import Provider
 from placement.model.room import Room, Rooms
 from placement.model.trees import Kinds, Tree
 
-SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
-_MAX_CAPACITY: Final = 2.0**53
 _ANEW_SHARE: Final = 0.1  # of all trees changed: sorting all by what they have free is cheaper
-
-
-def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
-    """What may be allocated in all: ``(total - reserved) * allocation_ratio`` without the fraction.
-
-    Ratios may be huge, and more than any reader of JSON takes for an integer is not shown.
-    """
-    return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """How much of one resource class a provider has, and in which portions it gives it.
-
-    ``updated_at`` is in seconds since 1970 (UTC), as all times of the model.
-    """
-
-    total: int
-    reserved: int
-    min_unit: int
-    max_unit: int
-    step_size: int
-    allocation_ratio: float
-    updated_at: float
-    #: what may be allocated in all
-    capacity: int = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
-
-    def portions(self, amount: int) -> bool:
-        """Whether ``amount`` is one that is given in one go, however much is free."""
-        return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
-
-    def accepts(self, amount: int, used: int) -> bool:
-        """Whether ``amount`` more can be allocated in one go when ``used`` is taken."""
-        return self.portions(amount) and used + amount <= self.capacity
-
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """A resource provider with all that belongs to it. Never changed, only replaced."""
-
-    id: int
-    uuid: str
-    name: str
-    generation: int
-    parent_id: int | None
-    root_id: int
-    updated_at: float
-    inventories: Mapping[str, Inventory]
-    used: Mapping[str, int]
-    traits: frozenset[str]
-    aggregates: frozenset[str]
 
 
 class World:
@@ -215,11 +157,6 @@ class World:
         yield self.by_class, provider.inventories, other.inventories if other else ()
         yield self.by_trait, provider.traits, other.traits if other else ()
         yield self.by_aggregate, provider.aggregates, other.aggregates if other else ()
-
-
-def in_order(traits: Iterable[str]) -> list[str]:
-    """Traits as answers list them: the standard ones by name, then the custom ones."""
-    return sorted(traits, key=lambda name: (name.startswith("CUSTOM_"), name))
 
 
 def _parents(provider: Provider | None) -> tuple[int, ...]:

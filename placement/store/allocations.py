@@ -18,7 +18,7 @@ from placement.db.tables import (
     resource_providers,
 )
 from placement.exceptions import NotFound
-from placement.model.world import Inventory
+from placement.model.provider import Inventory
 from placement.store import consumers as consumer_store
 from placement.store import names
 from placement.store.claims import Claim, Holding, Stock, check

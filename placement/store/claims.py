@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.exceptions import Conflict, InvalidRequest
-from placement.model.world import Inventory
+from placement.model.provider import Inventory
 from placement.store.consumers import Generation, Owner
 
 Resources = Mapping[str, int]

@@ -11,7 +11,7 @@ from placement.db.batch import Answer, Prepared
 from placement.db.database import Transaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
-from placement.model.world import capacity
+from placement.model.provider import capacity
 from placement.store import names, providers
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.model.world import SHARES, Provider, World
+from placement.model.provider import SHARES, Provider
+from placement.model.world import World
 
 #: what each suffix gets from whom: (suffix, resource class or None, amount, provider)
 Assignment = tuple[tuple[str, str | None, int, Provider], ...]

@@ -1,6 +1,7 @@
 """Worlds in which the rules show: hosts with shared disks, NUMA nodes, devices and networks."""
 
-from placement.model.world import SHARES, World
+from placement.model.provider import SHARES
+from placement.model.world import World
 from tests.placement.candidates.worlds import Spec, build, inventory
 
 

@@ -3,7 +3,8 @@
 from hypothesis import strategies as st
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.model.world import SHARES, Inventory, World
+from placement.model.provider import SHARES, Inventory
+from placement.model.world import World
 from tests.placement.candidates.worlds import Spec, build, inventory, name_to_uuid
 
 CLASSES = ("VCPU", "DISK_GB", "CUSTOM_A")

@@ -15,7 +15,8 @@ from placement.candidates.roots import Sharing, possible_roots
 from placement.candidates.rules import Assignment, Rules
 from placement.candidates.search import search
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, Unavailable
-from placement.model.world import SHARES, World
+from placement.model.provider import SHARES
+from placement.model.world import World
 from tests.placement.candidates.packing import asked, hard_question, host
 from tests.placement.candidates.worlds import Spec, build, name_to_uuid
 

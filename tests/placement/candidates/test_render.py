@@ -9,7 +9,8 @@ import pytest
 
 from placement.candidates.render import render
 from placement.candidates.search import search
-from placement.model.world import SHARES, World
+from placement.model.provider import SHARES
+from placement.model.world import World
 from placement.schemas.query import parse_candidates
 from tests.placement.candidates.worlds import Spec, build, inventory, name_to_uuid
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from placement.model.world import SHARES
+from placement.model.provider import SHARES
 from tests.placement.candidates import landscapes
 from tests.placement.candidates.asking import ask, candidates, mappings, readable
 from tests.placement.candidates.worlds import Spec, build, inventory

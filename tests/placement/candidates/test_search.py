@@ -9,7 +9,8 @@ from placement.candidates.pattern import Candidate
 from placement.candidates.plan import Plan
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.candidates.rules import Assignment
-from placement.model.world import SHARES, Provider, World
+from placement.model.provider import SHARES, Provider
+from placement.model.world import World
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.worlds import Spec, build
 

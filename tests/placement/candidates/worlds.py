@@ -4,7 +4,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from placement.model.world import Inventory, Provider, World
+from placement.model.provider import Inventory, Provider
+from placement.model.world import World
 
 NAMESPACE = uuid.UUID("c0ffee00-0000-4000-8000-000000000000")
 

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placement.model.index import Index
-from placement.model.world import Inventory, Provider, World
+from placement.model.provider import Inventory, Provider
+from placement.model.world import World
 
 CLASSES = ("VCPU", "MEMORY_MB")
 

@@ -1,0 +1,76 @@
+"""What a provider has to be to serve a part of a request, beside having the inventories.
+
+Each condition says what it *reads* of a tree. What a search found for one tree it uses again for others,
+and which others is told by what the conditions read, and by which providers meet them; so a new condition
+is a class here, and nothing else has to know of it.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from placement.model.provider import Provider
+from placement.model.world import World
+
+
+class Condition(ABC):
+    """A condition on one provider; equal ones are met by the same providers."""
+
+    #: The attribute of :class:`~placement.model.trees.Tree` that has all the condition looks at: where it is
+    #: equal in two trees of a kind, the same positions meet the condition. By default one that is equal in no
+    #: two trees, which is always right.
+    reads: ClassVar[str] = "root.id"
+
+    @abstractmethod
+    def met_by(self, provider: Provider, world: World) -> bool:
+        """Whether the provider meets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HasTraits(Condition):
+    """One trait of each set in ``required``, and none of ``forbidden``."""
+
+    reads: ClassVar[str] = "kind"
+
+    required: tuple[frozenset[str], ...]
+    forbidden: frozenset[str] = frozenset()
+
+    def met_by(self, provider: Provider, world: World) -> bool:
+        """Whether the provider has, and lacks, the traits."""
+        traits = provider.traits
+        return traits.isdisjoint(self.forbidden) and not any(map(traits.isdisjoint, self.required))
+
+
+@dataclass(frozen=True, slots=True)
+class InAggregates(Condition):
+    """In one aggregate of each set in ``member_of``, and in none of ``forbidden``.
+
+    With ``or_root`` the provider or its root, but one of them alone, has to be in all of them.
+    """
+
+    reads: ClassVar[str] = "aggregates"
+
+    member_of: tuple[frozenset[str], ...]
+    forbidden: frozenset[str]
+    or_root: bool
+
+    def met_by(self, provider: Provider, world: World) -> bool:
+        """Whether the provider, or its root for it, is where it has to be, and both where they may be."""
+        memberships = [provider.aggregates]
+        if self.or_root:
+            memberships.append(world.providers[provider.root_id].aggregates)
+        return all(map(self.forbidden.isdisjoint, memberships)) and any(
+            not any(map(aggregates.isdisjoint, self.member_of)) for aggregates in memberships
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InTree(Condition):
+    """In the tree of the provider with this uuid."""
+
+    uuid: str
+
+    def met_by(self, provider: Provider, world: World) -> bool:
+        """Whether there is such a tree, and the provider in it."""
+        member = world.get(self.uuid)
+        return member is not None and member.root_id == provider.root_id

@@ -1,0 +1,132 @@
+"""Plans are shared between trees by what conditions say that they read, whatever conditions there are."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from placement.candidates import needs as module_of_needs
+from placement.candidates import search as module_of_search
+from placement.candidates.conditions import Condition
+from placement.candidates.needs import Need
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.model.provider import Provider
+from placement.model.world import World
+from tests.placement.candidates.asking import find
+from tests.placement.candidates.strategies import fleets, situations
+from tests.placement.candidates.test_against_brute_force import comparable
+from tests.placement.candidates.worlds import Spec, build
+
+ODD = "CUSTOM_ODD"
+
+
+@dataclass(frozen=True, slots=True)
+class EvenGeneration(Condition):
+    """Made up: the provider was changed an even number of times. Nothing else in a search looks at that."""
+
+    def met_by(self, provider: Provider, world: World) -> bool:
+        return provider.generation % 2 == 0
+
+
+@dataclass(frozen=True, slots=True)
+class EvenGenerationOfKind(EvenGeneration):
+    """As above, and wrong about what it reads: trees of a kind may differ in it."""
+
+    reads = "kind"
+
+
+@dataclass(frozen=True, slots=True)
+class WithHealthyRoot(Condition):
+    """Made up: something about the tree that the provider itself does not tell."""
+
+    def met_by(self, provider: Provider, world: World) -> bool:
+        return world.providers[provider.root_id].generation % 2 == 0
+
+
+def also(condition: Condition) -> Callable[[CandidatesRequest], tuple[Need, ...]]:
+    """The needs of a request, each with one condition more."""
+
+    def needs_of(request: CandidatesRequest) -> tuple[Need, ...]:
+        needs = module_of_needs.needs_of(request)
+        return tuple(replace(need, conditions=(*need.conditions, condition)) for need in needs)
+
+    return needs_of
+
+
+def found(world: World, request: CandidatesRequest, condition: Condition) -> set[object]:
+    with patch.object(module_of_search, "needs_of", also(condition)):
+        return {comparable(candidate) for candidate in find(world, request)}
+
+
+def with_generations(world: World, generations: Sequence[int]) -> World:
+    """The world with these generations, in turn; who does not meet the condition has the trait as well."""
+    return World(
+        replace(
+            provider,
+            generation=generation,
+            traits=provider.traits | ({ODD} if generation % 2 else set()),
+        )
+        for provider, generation in zip(sorted(world, key=lambda each: each.id), generations, strict=False)
+    )
+
+
+def forbidding(request: CandidatesRequest, trait: str) -> CandidatesRequest:
+    groups = tuple(replace(group, forbidden=group.forbidden | {trait}) for group in request.groups)
+    return replace(request, groups=groups)
+
+
+generations = st.lists(st.integers(0, 1), min_size=16, max_size=16)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(fleets(), generations)
+def test_a_condition_that_nobody_knew_is_right_for_every_tree_of_a_fleet(
+    situation: tuple[World, CandidatesRequest], generations: list[int]
+) -> None:
+    world, request = situation
+    world = with_generations(world, generations)
+    told_by_trait = {comparable(candidate) for candidate in find(world, forbidding(request, ODD))}
+    untold = World(replace(each, traits=each.traits - {ODD}) for each in world)
+    assert found(untold, request, EvenGeneration()) == told_by_trait
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@given(situations(requests_each=4), generations)
+def test_a_condition_that_nobody_knew_is_right_beside_all_others(
+    situation: tuple[World, list[CandidatesRequest]], generations: list[int]
+) -> None:
+    world, requests = situation
+    world = with_generations(world, generations)
+    untold = World(replace(each, traits=each.traits - {ODD}) for each in world)
+    for request in requests:
+        told_by_trait = {comparable(candidate) for candidate in find(world, forbidding(request, ODD))}
+        assert found(untold, request, EvenGeneration()) == told_by_trait
+
+
+def hosts(*generations: int) -> World:
+    """Hosts of one kind."""
+    world = build(*(Spec(f"cn{number}", None, {"VCPU": 4}) for number, _ in enumerate(generations)))
+    return World(replace(each, generation=generations[each.id - 1]) for each in world)
+
+
+REQUEST = CandidatesRequest((RequestGroup("_1", {"VCPU": 1}),))
+
+
+@pytest.mark.parametrize("generations", list(product((0, 1), repeat=3)))
+@pytest.mark.parametrize("condition", [EvenGeneration(), WithHealthyRoot()])
+def test_hosts_of_one_kind_are_told_apart_by_it(condition: Condition, generations: tuple[int, ...]) -> None:
+    serving = {number + 1 for number, generation in enumerate(generations) if generation == 0}
+    candidates = found(hosts(*generations), REQUEST, condition)
+    assert candidates == {
+        (frozenset({(number, "VCPU", 1)}), frozenset({("_1", number)})) for number in serving
+    }
+
+
+def test_what_a_condition_says_of_its_reading_counts() -> None:
+    """A condition that reads more than it says shares plans wrongly, which the tests above would notice."""
+    assert len(found(hosts(0, 1), REQUEST, EvenGeneration())) == 1
+    assert len(found(hosts(0, 1), REQUEST, EvenGenerationOfKind())) == 2
