@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,26 +37,52 @@ def secure_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UnsafeFileError as secure_folder() does; what is not there yet is right."""
+    """Raises UnsafeFileError as secure_folder() does; what is not there yet is right. Symbolic links on the
+    way may lead where they like, as long as nobody else can lead them elsewhere.
+    """
     real = folder.resolve()
-    for part in (real, *real.parents):
-        try:
-            status = part.stat()
-        except FileNotFoundError:
-            continue
-        if status.st_uid not in _trusted():
-            raise UnsafeFileError(
-                f"{part} belongs to user {status.st_uid}, who could replace what the agent keeps in {folder}:"
-                f" chown it to user {os.geteuid()}, or choose another folder"
-            )
-        # Above the folder itself a group may be trusted (that of the user, mostly), and in a folder such as
-        # /tmp nobody can rename what others have.
-        shared = stat.S_IWOTH | (stat.S_IWGRP if part == real else 0)
-        if status.st_mode & shared and (part == real or not status.st_mode & stat.S_ISVTX):
-            raise UnsafeFileError(
-                f"{part} (mode {stat.S_IMODE(status.st_mode):04o}) can be written by others, who could"
-                f" replace what the agent keeps in {folder}: chmod {'go' if part == real else 'o'}-w {part}"
-            )
+    _check_part(real, folder, stat.S_IWOTH | stat.S_IWGRP)
+    _check_above(real, folder)
+    for link in _links(folder.absolute()):
+        _check_owner(link, link.lstat(), folder)
+        _check_above(link.parent.resolve() / link.name, folder)
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """The symbolic links on the way to a path, of which resolve() has shown that they come to an end."""
+    for part in (path, *path.parents):
+        if part.is_symlink():
+            yield part
+            yield from _links(part.parent / part.readlink())
+
+
+def _check_above(path: Path, folder: Path) -> None:
+    # Above the folder itself a group may be trusted (that of the user, mostly), and in a folder such as
+    # /tmp nobody can rename what others have.
+    for part in path.parents:
+        _check_part(part, folder, stat.S_IWOTH, sticky=True)
+
+
+def _check_part(part: Path, folder: Path, shared: int, *, sticky: bool = False) -> None:
+    try:
+        status = part.stat()
+    except FileNotFoundError:
+        return
+    _check_owner(part, status, folder)
+    if status.st_mode & shared and not (sticky and status.st_mode & stat.S_ISVTX):
+        raise UnsafeFileError(
+            f"{part} (mode {stat.S_IMODE(status.st_mode):04o}) can be written by others, who could"
+            f" replace what the agent keeps in {folder}: chmod {'o' if sticky else 'go'}-w {part}"
+        )
+
+
+def _check_owner(part: Path, status: os.stat_result, folder: Path) -> None:
+    if status.st_uid not in _trusted():
+        link = " is a symbolic link that" if stat.S_ISLNK(status.st_mode) else ""
+        raise UnsafeFileError(
+            f"{part}{link} belongs to user {status.st_uid}, who could replace what the agent keeps in"
+            f" {folder}: chown it to user {os.geteuid()}, or choose another folder"
+        )
 
 
 def open_own(path: Path, flags: int, mode: int = 0o600) -> int:

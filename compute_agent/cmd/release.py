@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from compute_agent.cmd.base import Lister
@@ -12,7 +13,8 @@ from compute_agent.daemon import release
 from compute_agent.daemon.protocol import DaemonUnreachableError
 from compute_agent.daemon.release import Orders
 from compute_agent.daemon.retirement import open_release
-from compute_agent.daemon.state_folder import make_state_folder
+from compute_agent.daemon.state_folder import check_state_folder, make_state_folder
+from compute_agent.inventory import identity
 
 _COLUMNS = ("kind", "name", "detail", "outcome")
 
@@ -53,13 +55,13 @@ class Release(Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """End the daemon, and give back what it has set; or just look."""
         conf = self.load_conf()
+        wanted = {"pins": parsed_args.pins, "provider": parsed_args.provider}
+        if parsed_args.dry_run:
+            return self._table(self._survey(conf, wanted))
         folder = make_state_folder(conf)
         if parsed_args.undo:
             release.unmark(folder)
             return _COLUMNS, []
-        wanted = {"pins": parsed_args.pins, "provider": parsed_args.provider}
-        if parsed_args.dry_run:
-            return self._table(self._survey(conf, wanted))
         release.mark(folder)
         with contextlib.suppress(DaemonUnreachableError):
             self.ask("release.retire")
@@ -70,6 +72,8 @@ class Release(Lister):
         try:
             rows: list[dict[str, Any]] = self.ask("release.survey", wanted)
         except DaemonUnreachableError:
+            if check_state_folder(conf) or identity.look_up(Path(conf.state_path)) is None:
+                return []  # no agent has worked here, and a look leaves nothing behind
             with open_release(conf, Orders(**wanted), 0.0) as found:
                 rows = [asdict(row) for row in found.survey()]
         return rows

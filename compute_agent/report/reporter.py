@@ -265,17 +265,14 @@ class Reporter:
         return dict(fresh)
 
     def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:
-        inventories, before = self._client.inventories(uuid)
-        traits, after = self._client.traits(uuid)
-        if before != after:
-            raise ConcurrentUpdateError(
-                "GET",
-                f"/resource_providers/{uuid}/traits",
-                "the provider changed while it was read",
-                status=200,
-            )
-        parsed = {rc: from_api(record) for rc, record in inventories.items()}
-        return ReportedProvider(uuid, name, parent, after, parsed, traits)
+        for _ in range(MAX_ATTEMPTS):
+            inventories, before = self._client.inventories(uuid)
+            traits, after = self._client.traits(uuid)
+            if before == after:
+                parsed = {rc: from_api(record) for rc, record in inventories.items()}
+                return ReportedProvider(uuid, name, parent, after, parsed, traits)
+        path = f"/resource_providers/{uuid}/traits"
+        raise ConcurrentUpdateError("GET", path, "the provider changed while it was read", status=200)
 
     def _names(self) -> Known:
         if self._known is None:

@@ -61,6 +61,35 @@ def test_a_folder_behind_a_symbolic_link_is_judged_where_it_is(folder, tmp_path)
         check_folder(link)
 
 
+@as_root
+def test_a_symbolic_link_of_another_user_is_refused_wherever_it_is_on_the_way(folder, tmp_path):
+    secure_folder(folder)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)  # as /tmp
+    (shared / "link").symlink_to(folder.parent)
+    (tmp_path / "other").symlink_to(shared / "link")
+    for path in (shared / "link" / "state", tmp_path / "other" / "state"):
+        check_folder(path)
+    os.chown(shared / "link", ANOTHER, -1, follow_symlinks=False)
+    for path in (shared / "link" / "state", tmp_path / "other" / "state"):
+        with pytest.raises(
+            UnsafeFileError, match=f"{shared}/link is a symbolic link that belongs to user {ANOTHER}"
+        ):
+            check_folder(path)
+
+
+def test_a_symbolic_link_that_everybody_can_replace_is_refused(folder, tmp_path):
+    secure_folder(folder)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "link").symlink_to(folder)
+    check_folder(shared / "link")
+    shared.chmod(0o777)
+    with pytest.raises(UnsafeFileError, match=f"chmod o-w {shared}"):
+        check_folder(shared / "link")
+
+
 class TestOneFile:
     """Whether a file is believed."""
 

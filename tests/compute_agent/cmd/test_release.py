@@ -8,7 +8,7 @@ import pytest
 
 from compute_agent.cmd import release as command
 from compute_agent.drivers import procfs
-from tests.compute_agent.cmd.agents import SECONDS, allowed_cpus
+from tests.compute_agent.cmd.agents import SECONDS, allowed_cpus, run_here
 
 DISABLED = "COMPUTE_STATUS_DISABLED"
 
@@ -82,6 +82,14 @@ def test_a_dry_run_changes_nothing_and_the_agent_goes_on(agent, guest, client, l
     assert release(agent, "--dry-run", "--pins") == (status, outcomes)
     agent.start()  # it was not marked either
     assert agent.ask("guest", "show", "web-1")["kind"] == "dedicated"
+
+
+def test_a_dry_run_where_no_agent_has_worked_leaves_nothing_behind(write_ini, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    ini = write_ini()
+    done = run_here(ini, "release", "--dry-run", "--pins", "--provider", "-f", "json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, ini])
 
 
 def test_what_broke_off_is_finished_by_doing_it_again(agent, guest, live_placement, client):

@@ -124,6 +124,24 @@ def test_a_conflict_is_read_again_and_retried(client, memory, monkeypatch):
     assert client.traits(NODE_0)[0] == {"HW_NUMA_ROOT"}
 
 
+def test_a_provider_that_changes_while_it_is_read_is_read_again(client, memory, monkeypatch):
+    memory.reporter(client).report(numa_tree())
+    read, interfere = client.inventories, [True, True]
+
+    def interfering(uuid):
+        answer = read(uuid)
+        if interfere.pop() if interfere else False:
+            traits, current = client.traits(uuid)
+            client.set_traits(uuid, traits ^ {"COMPUTE_NODE"}, current)
+        return answer
+
+    monkeypatch.setattr(client, "inventories", interfering)
+    found = memory.reporter(client).reported(ROOT)
+    assert {uuid: found[uuid].generation for uuid in found} == {
+        uuid: read(uuid)[1] for uuid in (ROOT, NODE_0)
+    }
+
+
 def test_after_four_conflicts_it_is_left_for_the_next_time(client, memory, monkeypatch):
     attempts = []
 
