@@ -13,10 +13,11 @@ from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
 from compute_agent.model.resource_class import RESCTRL_GROUP, STOCK_NAMES
+from compute_agent.qos.annotation import parse_annotation
 from compute_agent.resctrl.host import Host, cache_mask
 from compute_agent.resctrl.reader import Present
 from compute_agent.resctrl.rules import Demand
-from compute_agent.resctrl.wishes import BadWishError, Wish, parse_annotation
+from compute_agent.resctrl.wishes import BadWishError, Wish
 
 _WAYS = ("LLC", STOCK_NAMES["LLC"])
 _BANDWIDTH = ("MBA", STOCK_NAMES["MBA"])
@@ -53,9 +54,9 @@ def _demand(
     reasons: list[str] = []
     if target.allocation is None:
         ways, bandwidth = _kept(uuid, host, present)
-        counted = bool(ways or bandwidth)
+        reserved = bool(ways or bandwidth)
     else:
-        counted = any(resources.get(RESCTRL_GROUP) for resources in target.allocation.values())
+        reserved = any(resources.get(RESCTRL_GROUP) for resources in target.allocation.values())
         ways = _amounts(target.allocation, _WAYS, caches, reasons)
         bandwidth = _amounts(target.allocation, _BANDWIDTH, caches, reasons)
     wish = Wish()
@@ -72,7 +73,7 @@ def _demand(
         priority=settings.priority,
         way_limits=_limits(target.limits, CACHE_WAYS),
         bandwidth_limits=_limits(target.limits, MEMORY_BANDWIDTH),
-        counted=counted,
+        reserved=reserved,
     )
     return demand, tuple(reasons)
 

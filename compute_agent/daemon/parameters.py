@@ -18,8 +18,9 @@ from compute_agent.model.guest_settings import (
     ThreadPolicy,
 )
 from compute_agent.model.qos_class import CLASS_NAME, LATENCY_SENSITIVE
+from compute_agent.qos.annotation import parse_annotation
 from compute_agent.report.audit import DEFAULT_MIN_AGE
-from compute_agent.resctrl.wishes import BadWishError, parse_annotation
+from compute_agent.resctrl.wishes import BadWishError
 
 
 def _check_annotation(text: str) -> None:

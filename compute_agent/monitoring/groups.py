@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from compute_agent.model.errors import DriverError
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.resctrl import apply, assignment
+from compute_agent.resctrl import apply, counter_assignment
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.monitor import (
     Watched,
@@ -32,7 +32,7 @@ class MonitoringGroups:
         self._files = files
         self._platform = platform
         self._prefix = prefix
-        self._assigned = assignment.is_needed(platform)
+        self._assigned = counter_assignment.is_needed(platform)
         self.unmonitored: frozenset[str] = frozenset()
         """Guests that have no monitoring group, as RMIDs or counters do not last for them."""
         self.exhaustions = 0
@@ -99,10 +99,10 @@ class MonitoringGroups:
             for name in group.monitoring_groups
             if self._is_ours(name)
         ]
-        counters = assignment.read_available(self._files)
+        counters = counter_assignment.read_available(self._files)
         control_groups = self._counted(present)
         for path in (*control_groups, *ours):
-            for cache, _ in assignment.read_assigned(self._files, path):
+            for cache, _ in counter_assignment.read_assigned(self._files, path):
                 counters[cache] = counters.get(cache, 0) + 1
         return max(0, min(room, min(counters.values(), default=0) - len(control_groups)))
 
@@ -147,10 +147,10 @@ class MonitoringGroups:
     def _assign(self, groups: Iterable[str]) -> None:
         """Give counters to groups in this order. Control groups come first: they have what the host moves."""
         order = tuple(dict.fromkeys(groups))
-        held = {group: assignment.read_assigned(self._files, group) for group in order}
-        for step in assignment.plan(assignment.read_available(self._files), held, order):
+        held = {group: counter_assignment.read_assigned(self._files, group) for group in order}
+        for step in counter_assignment.plan(counter_assignment.read_available(self._files), held, order):
             try:
-                assignment.change(self._files, step)
+                counter_assignment.change(self._files, step)
             except ResctrlError as error:
                 # Others take counters, too, and groups go. The next time is soon.
                 LOG.debug("A counter cannot be assigned: %s", error)

@@ -15,8 +15,21 @@ from compute_agent.model.qos_class import (
     LATENCY_SENSITIVE,
     LATENCY_SENSITIVE_RESERVED,
 )
-from compute_agent.resctrl.rules import DEFAULT_CLASSES
-from compute_agent.resctrl.wishes import BadWishError, Wish, parse_per_cache, parse_percent, parse_range
+from compute_agent.resctrl.wishes import (
+    BadWishError,
+    WayRange,
+    Wish,
+    parse_per_cache,
+    parse_percent,
+    parse_range,
+)
+
+DEFAULT_CLASSES: Mapping[str, Wish] = {
+    LATENCY_SENSITIVE_RESERVED: Wish(WayRange(0, 100), mb=100),
+    LATENCY_SENSITIVE: Wish(WayRange(0, 100), mb=100),
+    BEST_EFFORT: Wish(WayRange(0, 30), mb=100),
+}
+"""The shares of the classes that exist without configuration."""
 
 _RANKS = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERVED: 20}
 

@@ -1,8 +1,8 @@
 """Who gets what: configuration and guests resolved to exact schemata, without touching the kernel.
 
-For each domain of a guest the first of these that says something applies: its allocation, its annotation, its
-QoS class; what nobody speaks of stays open. Caches of level 2 and slow memory are left as the kernel made
-them, and so is the bandwidth of the default group.
+For each domain of a guest the first of these that says something applies: what it was given for itself, its
+own wish, that of its class; what nobody speaks of stays open. Caches of level 2 and slow memory are left as
+the kernel made them, and so is the bandwidth of the default group.
 """
 
 from __future__ import annotations
@@ -16,24 +16,17 @@ from compute_agent.resctrl.host import Host, cache_mask
 from compute_agent.resctrl.masks import Mask
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Present
 from compute_agent.resctrl.schemata import Schemata
-from compute_agent.resctrl.ways import NOTHING, Assignment, Move, assign
+from compute_agent.resctrl.ways import NOTHING, Move, WayAssignment, assign
 from compute_agent.resctrl.wishes import BadWishError, WayRange, Wish
-
-DEFAULT_CLASSES: Mapping[str, Wish] = {
-    "LSR": Wish(WayRange(0, 100), mb=100),
-    "LS": Wish(WayRange(0, 100), mb=100),
-    "BE": Wish(WayRange(0, 30), mb=100),
-}
-"""The QoS classes that exist without configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A guest. `ways` and `bandwidth` (percent) are its allocation by L3 cache id, `wish` its annotation.
+    """A guest. `ways` and `bandwidth` (percent) are given to it by L3 cache id, `wish` is what it asks for.
 
     `way_limits` and `bandwidth_limits` hold it down for the time being, by L3 cache id: it gets no more than
-    that, whoever gave it. `counted`: it holds a group in the inventory. Such guests get groups first when
-    there are not enough, then those of a higher priority.
+    that, whoever gave it. `reserved`: whoever asks keeps a group free for it. Such guests get groups first
+    when there are not enough, then those of a higher priority.
     """
 
     guest: str
@@ -44,11 +37,11 @@ class Demand:
     priority: int = 0
     way_limits: Mapping[int, int] = field(default_factory=dict, hash=False)
     bandwidth_limits: Mapping[int, int] = field(default_factory=dict, hash=False)
-    counted: bool = False
+    reserved: bool = False
 
     @property
     def allocated(self) -> bool:
-        """Whether Placement has given it cache ways or bandwidth."""
+        """Whether cache ways or bandwidth were given to it."""
         return any(self.ways.values()) or any(self.bandwidth.values())
 
 
@@ -88,7 +81,7 @@ def resolve(
     """Everybody's groups and schemata. What cannot be had is refused, and the next rule applies.
 
     When there are more groups wanted than the kernel can make, classes come first, then guests whose group is
-    counted, allocations, annotations and limits; among these, groups that exist and guests of a higher
+    reserved, allocations, annotations and limits; among these, groups that exist and guests of a higher
     priority. `most` is how many groups there can be, if the kernel has shown that it is fewer than it tells.
     """
     refused: dict[str, list[str]] = {}
@@ -246,7 +239,7 @@ def _admitted(
     for demand in demands:
         group = _own_group(host, classes, demand)
         if group is not None:
-            rank = (1 if demand.counted else 2 if demand.allocated else 3, group not in present.groups)
+            rank = (1 if demand.reserved else 2 if demand.allocated else 3, group not in present.groups)
             wanted[group] = min(rank, wanted.get(group, rank))
     # Equals stay in their order: classes as configured, guests by priority.
     return frozenset(sorted(wanted, key=wanted.__getitem__)[: max(0, capacity - 1 - foreign)])
@@ -281,7 +274,7 @@ def _exclusive(
     membership: Mapping[str, str],
     present: Present,
     refuse: _Refuse,
-) -> dict[int, Assignment]:
+) -> dict[int, WayAssignment]:
     """The exclusive ways on each cache, of groups; those that exist keep theirs."""
     guest_of = {group: guest for guest, group in membership.items()}
     wanted: dict[int, dict[str, int]] = {cache: {} for cache in host.divisions}

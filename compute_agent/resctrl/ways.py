@@ -46,7 +46,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class WayAssignment:
     """Exclusive masks by owner, the moves that lead there in their order, and who gets none and why."""
 
     masks: Mapping[str, Mask] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def divide(rules: MaskRules, shareable: Mask, shared_ways: int, locked: Mask = N
     return Division(rules, best, locked)
 
 
-def assign(division: Division, held: Mapping[str, Mask], wanted: Mapping[str, int]) -> Assignment:
+def assign(division: Division, held: Mapping[str, Mask], wanted: Mapping[str, int]) -> WayAssignment:
     """Give every owner its number of ways; `held` are the masks in force, those with the oldest rights first.
 
     Who has the right number keeps its ways unless somebody else cannot be served otherwise. Ways of owners
@@ -121,7 +121,7 @@ def assign(division: Division, held: Mapping[str, Mask], wanted: Mapping[str, in
             before = move.after if move.owner == owner else before
             moves.append(move)
             masks[move.owner] = move.after
-    return Assignment(masks, tuple(moves), refused)
+    return WayAssignment(masks, tuple(moves), refused)
 
 
 def _holes_allowed(rules: MaskRules) -> bool:

@@ -12,6 +12,7 @@ from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.knob import Knob
+from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.apply import read_tasks
 from compute_agent.resctrl.control import Control, Options
 from compute_agent.resctrl.engine import choose
@@ -19,7 +20,6 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.host import cache_mask
 from compute_agent.resctrl.masks import Mask
 from compute_agent.resctrl.reader import read_groups, read_platform, read_schemata
-from compute_agent.resctrl.rules import DEFAULT_CLASSES
 from compute_agent.resctrl.wishes import WayRange, Wish
 from tests.compute_agent.resctrl import fake
 

@@ -7,7 +7,7 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.daemon.cache_control import offered, open_resctrl, signature
 from compute_agent.daemon.controllers import build_controllers
-from compute_agent.resctrl.rules import DEFAULT_CLASSES
+from compute_agent.qos.classes import DEFAULT_CLASSES
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.resctrl import fake
 

@@ -9,11 +9,11 @@ from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.knob import Knob
 from compute_agent.pipeline.cache import CachedGuest
 from compute_agent.pipeline.view import view
+from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.qos.snapshot import Entitlement
 from compute_agent.resctrl.control import Control, Options
 from compute_agent.resctrl.engine import choose
 from compute_agent.resctrl.reader import read_platform
-from compute_agent.resctrl.rules import DEFAULT_CLASSES
 from tests.compute_agent.resctrl import fake
 
 ZONES = (

@@ -4,12 +4,12 @@ import pytest
 
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.loops.cache_entitlements import open_entitlements
+from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.qos.metrics import BUILT_IN, Registry
 from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.control import Control, Options
 from compute_agent.resctrl.engine import choose
 from compute_agent.resctrl.reader import read_groups, read_platform
-from compute_agent.resctrl.rules import DEFAULT_CLASSES
 from tests.compute_agent.loops.overload import TREE, Overload
 from tests.compute_agent.resctrl import fake
 

@@ -13,11 +13,11 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
 from compute_agent.resctrl.apply import read_tasks
 from compute_agent.resctrl.control import Options, open_control
 from compute_agent.resctrl.mount import Mount
-from compute_agent.resctrl.rules import DEFAULT_CLASSES
 from tests.compute_agent.resctrl import fake
 
 

@@ -22,12 +22,17 @@ from compute_agent.resctrl.masks import Mask
 from compute_agent.resctrl.plan import Create, Remove, Write, make_plan
 from compute_agent.resctrl.platform import UNLIMITED_MBPS, Vendor
 from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_platform, read_schemata
-from compute_agent.resctrl.rules import DEFAULT_CLASSES, Demand, resolve
+from compute_agent.resctrl.rules import Demand, resolve
 from compute_agent.resctrl.schemata import Schemata
 from compute_agent.resctrl.wishes import WayRange, Wish
 
 MOUNT = os.environ.get("RESCTRL_MOUNT")
 PREFIX = "test."
+CLASSES = {
+    "LSR": Wish(WayRange(0, 100), mb=100),
+    "LS": Wish(WayRange(0, 100), mb=100),
+    "BE": Wish(WayRange(0, 30), mb=100),
+}
 GBPS = 10.0
 """What 100 % is where the kernel wants MiB/s."""
 
@@ -61,12 +66,12 @@ class Kernel:
     def host(self, shared_ways=2):
         return describe(self.platform, self.engine, self.present, PREFIX, shared_ways)
 
-    def plan(self, demands, classes=DEFAULT_CLASSES):
+    def plan(self, demands, classes=CLASSES):
         host = self.host()
         resolution = resolve(host, classes, demands, self.present)
         return resolution, make_plan(host, self.present, resolution)
 
-    def settle(self, demands, classes=DEFAULT_CLASSES):
+    def settle(self, demands, classes=CLASSES):
         """Put demands into effect; everything has to read as resolved, and nothing be left to do."""
         resolution, plan = self.plan(demands, classes)
         apply.carry_out(self.files, plan.steps, self.engine)
@@ -269,7 +274,7 @@ def test_a_group_that_exists_cannot_be_made_again(kernel):
 def test_classes_become_groups_with_their_part_of_the_ways(kernel):
     resolution = kernel.settle([Demand("guest", "BE")])
     assert resolution.membership == {"guest": "test.class.BE"}
-    assert set(kernel.present.groups) == {DEFAULT_GROUP, *(f"test.class.{n}" for n in DEFAULT_CLASSES)}
+    assert set(kernel.present.groups) == {DEFAULT_GROUP, *(f"test.class.{n}" for n in CLASSES)}
     all_ways = kernel.platform.l3.rules.all_ways
     for cache in kernel.platform.l3.ids:
         assert kernel.mask("test.class.LS", cache) == all_ways
@@ -278,12 +283,12 @@ def test_classes_become_groups_with_their_part_of_the_ways(kernel):
 
 def test_classes_are_changed_at_run_time(kernel):
     kernel.settle([])
-    kernel.settle([], {**DEFAULT_CLASSES, "BE": Wish(WayRange(50, 100), mb=50)})
+    kernel.settle([], {**CLASSES, "BE": Wish(WayRange(50, 100), mb=50)})
     ways, domain = kernel.platform.l3.rules.all_ways, kernel.platform.mb.ids[0]
     assert kernel.mask("test.class.BE", kernel.platform.l3.ids[0]) == ways.part(50, 100)
     value = read_schemata(kernel.files, "test.class.BE").get("MB", domain)
     assert kernel.engine.percent(domain, value) == 50
-    kernel.settle([], {"BE": DEFAULT_CLASSES["BE"]})
+    kernel.settle([], {"BE": CLASSES["BE"]})
     assert set(kernel.present.groups) == {DEFAULT_GROUP, "test.class.BE"}
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.arm import ArmEngine
 from compute_agent.resctrl.host import Host, cache_mask, describe
 from compute_agent.resctrl.intel import IntelEngine
@@ -13,7 +14,7 @@ from compute_agent.resctrl.masks import Mask, MaskRules
 from compute_agent.resctrl.plan import Create, Remove, Write, make_plan
 from compute_agent.resctrl.platform import BandwidthControl, CacheControl, Platform, Vendor
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, Present
-from compute_agent.resctrl.rules import DEFAULT_CLASSES, Demand, resolve
+from compute_agent.resctrl.rules import Demand, resolve
 from compute_agent.resctrl.schemata import Schemata, parse
 from compute_agent.resctrl.wishes import WayRange, Wish
 

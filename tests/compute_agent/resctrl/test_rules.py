@@ -4,14 +4,16 @@ import re
 
 import pytest
 
+from compute_agent.qos.annotation import parse_annotation
+from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.engine import choose
 from compute_agent.resctrl.host import Host, describe
 from compute_agent.resctrl.masks import Mask, MaskRules
 from compute_agent.resctrl.platform import BandwidthControl, CacheControl, Platform, Vendor
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, Present, read_groups, read_platform
-from compute_agent.resctrl.rules import DEFAULT_CLASSES, Demand, resolve
+from compute_agent.resctrl.rules import Demand, resolve
 from compute_agent.resctrl.schemata import Schemata, parse
-from compute_agent.resctrl.wishes import WayRange, Wish, parse_annotation
+from compute_agent.resctrl.wishes import WayRange, Wish
 from tests.compute_agent.resctrl import fake
 
 PREFIX = "goresctrl."

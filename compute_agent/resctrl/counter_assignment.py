@@ -28,7 +28,7 @@ Slot = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class CounterAssignment:
     """A counter to give to an event of a group (`assign`), or to take from it."""
 
     group: str
@@ -58,7 +58,7 @@ def read_assigned(files: Filesystem, group: str) -> frozenset[Slot]:
 
 def plan(
     available: Mapping[int, int], held: Mapping[str, frozenset[Slot]], order: Sequence[str]
-) -> tuple[Assignment, ...]:
+) -> tuple[CounterAssignment, ...]:
     """What to change so that the first groups of `order` have counters, as far as these last.
 
     Total bandwidth of all comes before local bandwidth of any. `held` is what the groups of `order` have now;
@@ -78,20 +78,20 @@ def plan(
     keep = set(wanted)
     return (
         *(
-            Assignment(group, slot, assign=False)
+            CounterAssignment(group, slot, assign=False)
             for group in order
             for slot in sorted(held.get(group, ()))
             if (group, slot) not in keep
         ),
         *(
-            Assignment(group, slot, assign=True)
+            CounterAssignment(group, slot, assign=True)
             for group, slot in wanted
             if slot not in held.get(group, frozenset())
         ),
     )
 
 
-def change(files: Filesystem, one: Assignment) -> None:
+def change(files: Filesystem, one: CounterAssignment) -> None:
     """Carry out an assignment. Raises ResctrlError."""
     cache, event = one.slot
     state = ASSIGNED if one.assign else FREE

@@ -1,0 +1,111 @@
+"""The annotation of a guest that asks for cache and bandwidth: Koordinator's `node.koordinator.sh/resctrl`.
+
+Its design document spells the keys `LLC`, `MB` and `cacheid`, its API `llc`, `mb` and `cacheID`; both are
+understood, one at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from compute_agent.resctrl.wishes import BadWishError, WayRange, Wish, check_percent
+
+T = TypeVar("T")
+
+
+def parse_annotation(text: str) -> Wish:
+    """The wish of an annotation; an empty text is an empty wish. Raises BadWishError."""
+    if not text.strip():
+        return Wish()
+    try:
+        body = json.loads(text, object_pairs_hook=_no_duplicates)
+    except BadWishError:
+        raise
+    except RecursionError as error:
+        raise BadWishError("the annotation is nested too deeply") from error
+    except ValueError as error:  # also numbers of thousands of digits
+        raise BadWishError(f"the annotation is no JSON: {error}") from error
+    top = _object("the annotation", body, ("LLC", "MB"))
+    llc, llc_per_cache = _part("LLC", top.get("LLC"), "range", _json_range)
+    mb, mb_per_cache = _part("MB", top.get("MB"), "percent", _json_percent)
+    return Wish(llc, llc_per_cache, mb, mb_per_cache)
+
+
+def _part(
+    name: str, body: object, key: str, parse: Callable[[str, object], T]
+) -> tuple[T | None, dict[int, T]]:
+    """The value for all caches and the overrides of one part of the annotation."""
+    if body is None:
+        return None, {}
+    fields = _object(name, body, ("schemata", "schemataPerCache"))
+    everywhere = None
+    if fields.get("schemata") is not None:
+        where = f"{name}.schemata"
+        schemata = _object(where, fields["schemata"], (key,))
+        if key in schemata:
+            everywhere = parse(f"{where}.{key}", schemata[key])
+    per_cache: dict[int, T] = {}
+    overrides = fields.get("schemataPerCache")
+    if overrides is None:
+        overrides = []
+    if not isinstance(overrides, list):
+        raise BadWishError(f"{name}.schemataPerCache is no list")
+    for index, body in enumerate(overrides):
+        where = f"{name}.schemataPerCache[{index}]"
+        override = _object(where, body, ("cacheid", key))
+        for needed in ("cacheid", key):
+            if needed not in override:
+                raise BadWishError(f"{where} has no {needed}")
+        cache = _whole(f"{where}.cacheid", override["cacheid"])
+        if cache in per_cache:
+            raise BadWishError(f"{where}: cache {cache} is named twice")
+        per_cache[cache] = parse(f"{where}.{key}", override[key])
+    return everywhere, per_cache
+
+
+_SPELLINGS = {"llc": "LLC", "mb": "MB", "cacheID": "cacheid"}
+
+
+def _object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, object]:
+    """The fields of a JSON object by the first of their spellings."""
+    if not isinstance(body, dict):
+        raise BadWishError(f"{where} is no object")
+    fields: dict[str, object] = {}
+    for spelled, value in body.items():
+        key = _SPELLINGS.get(spelled, spelled)
+        if key not in keys:
+            raise BadWishError(f"{where} has an unknown key {spelled!r}: it may have {', '.join(keys)}")
+        if key in fields:
+            raise BadWishError(f"{where} has {key} twice")
+        fields[key] = value
+    return fields
+
+
+def _no_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for key, value in pairs:
+        if key in fields:
+            raise BadWishError(f"the annotation has the key {key!r} twice")
+        fields[key] = value
+    return fields
+
+
+def _json_range(where: str, value: object) -> WayRange:
+    if not isinstance(value, list) or len(value) != 2:
+        raise BadWishError(f"{where} is not a pair of percents")
+    try:
+        return WayRange(_whole(where, value[0]), _whole(where, value[1]))
+    except BadWishError as error:
+        raise BadWishError(f"{where}: {error}") from error
+
+
+def _json_percent(where: str, value: object) -> int:
+    return check_percent(where, _whole(where, value))
+
+
+def _whole(where: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadWishError(f"{where}: {value!r} is not a whole number")
+    return value
