@@ -65,10 +65,10 @@ class Audit(Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
         wish = {"min_age": parsed_args.min_age, "consumers": parsed_args.consumer}
-        orders = {"heal": parsed_args.heal, "delete": parsed_args.delete, "dry_run": parsed_args.dry_run}
+        options = {"heal": parsed_args.heal, "delete": parsed_args.delete, "dry_run": parsed_args.dry_run}
         if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:
-            orders["confirmed"] = self._confirmed(wish)
-        rows = self.ask("audit", {**wish, **orders})
+            options["confirmed"] = self._confirmed(wish)
+        rows = self.ask("audit", {**wish, **options})
         if rows:
             mended = all(row["outcome"] == "done" for row in rows)
             self._status = ALL_MENDED if mended else FOUND

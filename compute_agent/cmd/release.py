@@ -11,14 +11,14 @@ from typing import Any
 from compute_agent.cmd.base import Lister
 from compute_agent.daemon import release
 from compute_agent.daemon.protocol import DaemonUnreachableError
-from compute_agent.daemon.release import Orders
+from compute_agent.daemon.release import Options
 from compute_agent.daemon.retirement import open_release
 from compute_agent.daemon.state_folder import check_state_folder, make_state_folder
 from compute_agent.inventory import identity
 
 _COLUMNS = ("kind", "name", "detail", "outcome")
 
-PATIENCE = 30.0
+LOCK_TIMEOUT = 30.0
 """Seconds that a running agent has to end."""
 
 
@@ -65,7 +65,7 @@ class Release(Lister):
         release.mark(folder)
         with contextlib.suppress(DaemonUnreachableError):
             self.ask("release.retire")
-        with open_release(conf, Orders(**wanted), PATIENCE) as found:
+        with open_release(conf, Options(**wanted), LOCK_TIMEOUT) as found:
             return self._table([asdict(row) for row in found.carry_out()])
 
     def _survey(self, conf: Any, wanted: dict[str, bool]) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ class Release(Lister):
         except DaemonUnreachableError:
             if check_state_folder(conf) or identity.look_up(Path(conf.state_path)) is None:
                 return []  # no agent has worked here, and a look leaves nothing behind
-            with open_release(conf, Orders(**wanted), 0.0) as found:
+            with open_release(conf, Options(**wanted), 0.0) as found:
                 rows = [asdict(row) for row in found.survey()]
         return rows
 

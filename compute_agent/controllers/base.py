@@ -43,10 +43,10 @@ class Controller(Protocol):
 
     @property
     def refused(self) -> Mapping[str, Sequence[str]]:
-        """What guests, by uuid, do not get of what they ask for, and why; as of the last settle()."""
+        """What guests, by uuid, do not get of what they ask for, and why; as of the last sync()."""
         ...
 
-    def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Do what concerns all guests together, such as dividing what they share; before drifted() and
         apply(), and when a guest came, left or became another.
 
@@ -76,5 +76,5 @@ class GuestController:
 
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
-    def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Guests share nothing here."""

@@ -55,11 +55,11 @@ class ResctrlController:
         self._lacking: frozenset[str] = frozenset()
         self._told: frozenset[str] = frozenset()
         self.membership: Mapping[str, str] = {}
-        """The group of each guest, as of the last settle()."""
+        """The group of each guest, as of the last sync()."""
         self.refused: Mapping[str, tuple[str, ...]] = {}
         """What guests (and, by the names of their groups, classes) do not get, and why."""
 
-    def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Make the groups of classes and guests what they should be, and take away those of guests that left.
 
         Raises OSError (the kernel's) or DriverError; then as much as can be is in effect.
@@ -86,7 +86,7 @@ class ResctrlController:
             self._settled = (wanted, self._read() if plan.steps else present)
 
     def plan(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> tuple[Step, ...]:
-        """What settle() would do to groups; nothing is done. Raises OSError, DriverError."""
+        """What sync() would do to groups; nothing is done. Raises OSError, DriverError."""
         present = self._read()
         host = self.control.host(present)
         wanted = demands(targets, zones, host, present)
@@ -96,7 +96,7 @@ class ResctrlController:
         """Whether somebody changed the guest's group, or has moved its threads."""
         group = self.membership.get(target.guest.uuid)
         if group is None:
-            return None  # settle() has failed and is called again
+            return None  # sync() has failed and is called again
         if group in self._repaired:
             return f"its resctrl group {_shown(group)} had been changed"
         outside = self._outside(target.guest, group)
@@ -109,7 +109,7 @@ class ResctrlController:
         guest = target.guest
         group = self.membership.get(guest.uuid)
         if group is None:
-            self._placed[guest.uuid] = None  # settle() moves it when it succeeds
+            self._placed[guest.uuid] = None  # sync() moves it when it succeeds
             return False
         moved = self._move(guest, group)
         limited = any(knob.lever in (CACHE_WAYS, MEMORY_BANDWIDTH) for knob in target.limits)

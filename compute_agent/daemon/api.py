@@ -106,7 +106,7 @@ class AgentParts(Protocol):
         """Compare guests and allocations, and mend them as ordered. Raises PlacementError, DriverError."""
         ...
 
-    def survey_release(self, orders: release.Orders) -> list[release.Row]:
+    def survey_release(self, options: release.Options) -> list[release.Row]:
         """What there is to give back when this host is left."""
         ...
 
@@ -315,9 +315,8 @@ class Methods:
 
     def release_survey(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What there is to give back when this host is left."""
-        return [
-            asdict(row) for row in self._agent.survey_release(release.Orders(**load(ReleaseSchema(), params)))
-        ]
+        options = release.Options(**load(ReleaseSchema(), params))
+        return [asdict(row) for row in self._agent.survey_release(options)]
 
     def release_retire(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """End the agent, so that the host can be released."""

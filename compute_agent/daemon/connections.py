@@ -29,7 +29,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     daemon_threads = True
     request_queue_size = 64
-    most_connections = 64
+    max_connections = 64
     patience = 10.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -59,7 +59,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         if admitted:
             super().process_request(request, client_address)
             return
-        LOG.warning("%s has %d connections and refuses another", type(self).__name__, self.most_connections)
+        LOG.warning("%s has %d connections and refuses another", type(self).__name__, self.max_connections)
         request.setblocking(False)
         with contextlib.suppress(OSError):
             self.refuse(request)
@@ -90,13 +90,13 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     # Inner parts, under the guard
 
     def _make_room(self) -> bool:
-        if len(self._open) < self.most_connections:
+        if len(self._open) < self.max_connections:
             return True
         oldest = next(iter(self._waited_for), None)
         if oldest is None:
             return False
         self._hang_up(oldest)
-        return self._guard.wait_for(lambda: len(self._open) < self.most_connections, _SECONDS_TO_END)
+        return self._guard.wait_for(lambda: len(self._open) < self.max_connections, _SECONDS_TO_END)
 
     def _hang_up(self, connection: socket.socket) -> None:
         """Its thread finds the end of the connection, and ends."""

@@ -23,7 +23,7 @@ Health = Callable[[], tuple[bool, dict[str, Any]]]
 class _Server(LimitedThreads, WSGIServer):
     """Requests are small, and so are answers: the whole exchange is waited for, and no longer."""
 
-    most_connections = 32
+    max_connections = 32
 
 
 class _Handler(WSGIRequestHandler):

@@ -100,9 +100,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
 
     def refuse(self, connection: socket.socket) -> None:
         """Say that there are too many connections."""
-        connection.send(
-            _line({"error": f"the agent has {self.most_connections} requests in hand: try again"})
-        )
+        connection.send(_line({"error": f"the agent has {self.max_connections} requests in hand: try again"}))
 
     def answer(self, line: bytes, user: int) -> bytes:
         """The answer to one request line of a user."""

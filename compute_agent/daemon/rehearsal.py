@@ -131,7 +131,7 @@ class Onlooker:
         self._targets: dict[str, Target] = {}
         self._together: tuple[Sequence[Target], Sequence[ProviderNode]] = ((), ())
 
-    def settle(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Remember what concerns all guests together."""
         self._together = targets, zones
 

@@ -72,7 +72,7 @@ def refuse_if_released(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class Options:
     """What to give back beside limits, ways and the scheduling switch: ``pins`` (with memory binding and
     weights), and the ``provider`` tree in Placement.
     """
@@ -117,7 +117,7 @@ class Release:
         state: StateFile,
         root_uuid: str,
         online: frozenset[int],
-        orders: Orders,
+        options: Options,
     ) -> None:
         """``control`` None: there is no resctrl that the agent could have changed. ``online`` are the CPUs
         that a guest without pins may use.
@@ -128,7 +128,7 @@ class Release:
         self._state = state
         self._root_uuid = root_uuid
         self._online = online
-        self._orders = orders
+        self._options = options
 
     def survey(self) -> list[Row]:
         """What there is, and what would become of it."""
@@ -184,7 +184,7 @@ class Release:
                 give_back = _bound(driver.apply_cpu_limits, guest, unlimited)
                 yield Item("quota", str(guest), f"{has.quota:g} cores", give_back)
             if detail := self._pins(guest):
-                if self._orders.pins:
+                if self._options.pins:
                     yield Item("pins", str(guest), detail, _bound(self._unpin, guest))
                 else:
                     yield Item("pins", str(guest), detail, None, f"{STAYS}: --pins gives it back")
@@ -261,7 +261,7 @@ class Release:
         for uuid in children_first(reported):
             provider = reported[uuid]
             name, detail = called(provider.name, uuid), ", ".join(sorted(provider.inventories))
-            if not self._orders.provider:
+            if not self._options.provider:
                 yield Item("provider", name, detail, None, f"{STAYS}: --provider gives it back")
             elif held:
                 names = ", ".join(sorted(held)[:3]) + (", ..." if len(held) > 3 else "")

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.host_driver import open_host_driver
-from compute_agent.daemon.release import Orders, Release
+from compute_agent.daemon.release import Options, Release
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import identity
@@ -25,14 +25,14 @@ _POLL_SECONDS = 0.1
 
 
 @contextlib.contextmanager
-def open_release(conf: cfg.ConfigOpts, orders: Orders, patience: float) -> Iterator[Release]:
+def open_release(conf: cfg.ConfigOpts, options: Options, lock_timeout: float) -> Iterator[Release]:
     """The release of this host, as long as no agent works on its state folder; one that ends is waited for,
     so many seconds.
 
     Raises ConfigError, LockedError, IdentityError, DriverError, PlacementError, OSError.
     """
     folder = make_state_folder(conf)
-    lock = _wait_for_lock(folder, patience)
+    lock = _wait_for_lock(folder, lock_timeout)
     try:
         state = StateFile(folder / STATE_FILE)
         holder = f"compute-agent release, pid {os.getpid()}"
@@ -45,7 +45,7 @@ def open_release(conf: cfg.ConfigOpts, orders: Orders, patience: float) -> Itera
                 state,
                 identity.load_or_create(folder),
                 read_topology(Path(conf.host.root)).online,
-                orders,
+                options,
             )
         finally:
             opened.close()
@@ -53,8 +53,8 @@ def open_release(conf: cfg.ConfigOpts, orders: Orders, patience: float) -> Itera
         os.close(lock)
 
 
-def _wait_for_lock(folder: Path, patience: float) -> int:
-    deadline = time.monotonic() + patience
+def _wait_for_lock(folder: Path, lock_timeout: float) -> int:
+    deadline = time.monotonic() + lock_timeout
     while True:
         try:
             return lock_state_folder(folder)

@@ -338,7 +338,7 @@ class Agent:
         """Compare guests with allocations, and mend what is asked for. Raises PlacementError, DriverError."""
         return Auditor(self.pipeline, self.driver, self.client, self._reports.wake).audit(options)
 
-    def survey_release(self, orders: release.Orders) -> list[release.Row]:
+    def survey_release(self, options: release.Options) -> list[release.Row]:
         """What there is to give back when this host is left."""
         world = self.pipeline.world
         found = release.Release(
@@ -348,7 +348,7 @@ class Agent:
             self._state,
             world.tree.root.uuid,
             world.topology.online,
-            orders,
+            options,
         )
         return found.survey()
 

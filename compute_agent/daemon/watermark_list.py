@@ -9,7 +9,7 @@ from compute_agent.loops.watermarks import Status
 from compute_agent.qos.metrics import Metric
 from compute_agent.qos.snapshot import Series
 from compute_agent.qos.streaks import Watch, quiet
-from compute_agent.qos.waterlines import Action, Waterline
+from compute_agent.qos.watermarks import Action, Watermark
 
 
 def watermark_rows(status: Status) -> list[dict[str, Any]]:
@@ -26,12 +26,12 @@ def watermark_rows(status: Status) -> list[dict[str, Any]]:
         domains = sorted(series.domain for series in measured if series.metric == line.metric)
         for domain in domains or [""]:
             for action in Action:
-                if line.level(action) is not None:
+                if line.threshold(action) is not None:
                     rows.append(_row(status, line, action, domain))
     return rows
 
 
-def _row(status: Status, line: Waterline, action: Action, domain: str) -> dict[str, Any]:
+def _row(status: Status, line: Watermark, action: Action, domain: str) -> dict[str, Any]:
     snapshot = status.snapshot
     usage = None if snapshot is None else snapshot.host.get(Series(line.metric, domain))
     amount = None if snapshot is None else line.amount(action, snapshot, domain)
@@ -47,7 +47,7 @@ def _row(status: Status, line: Waterline, action: Action, domain: str) -> dict[s
         "domain": domain,
         "mode": "preview" if line.preview else "act",
         "action": action.value,
-        "line": str(line.level(action)),
+        "line": str(line.threshold(action)),
         "amount": _rounded(amount),
         "usage": _rounded(usage),
         "gap": _rounded(gap) if gap is not None and gap > 0 else None,
@@ -57,7 +57,7 @@ def _row(status: Status, line: Waterline, action: Action, domain: str) -> dict[s
     }
 
 
-def _in_force(status: Status, line: Waterline, metric: Metric, action: Action, domain: str) -> Iterator[str]:
+def _in_force(status: Status, line: Watermark, metric: Metric, action: Action, domain: str) -> Iterator[str]:
     state = status.state
     match action:
         case Action.DISABLE_SCHEDULING if state.scheduling_off:
@@ -70,7 +70,7 @@ def _in_force(status: Status, line: Waterline, metric: Metric, action: Action, d
                     yield f"{one.guest} has {one.limit:g} {metric.lever.unit}"
 
 
-def _kept_away(status: Status, line: Waterline, domain: str) -> Iterator[str]:
+def _kept_away(status: Status, line: Watermark, domain: str) -> Iterator[str]:
     """Whether it is this line for which new guests are kept away: it is in breach, or, if none is, it has
     been within its cool-down. Before the first round it could be any.
     """

@@ -49,10 +49,10 @@ def _bandwidth(host: Host, cache: int) -> tuple[int | None, int | None]:
     if engine is None or domain is None:
         return None, None
     try:
-        engine.bandwidth(domain, engine.least_percent)
+        engine.bandwidth(domain, engine.min_percent)
     except BandwidthUnknownError:
         return None, None
-    return engine.least_percent, engine.percent_step
+    return engine.min_percent, engine.percent_step
 
 
 def _features(platform: Platform) -> frozenset[str]:

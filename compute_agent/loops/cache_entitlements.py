@@ -88,7 +88,7 @@ class CacheEntitlements:
             if engine is None or domain is None:
                 continue
             try:
-                engine.bandwidth(domain, engine.least_percent)
+                engine.bandwidth(domain, engine.min_percent)
             except BandwidthUnknownError:
                 continue  # there is no limit but 100 %
             full = demand.bandwidth.get(cache) or wish.percent_on(domain) or 100

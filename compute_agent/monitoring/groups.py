@@ -40,7 +40,7 @@ class MonitoringGroups:
         self.control_groups: tuple[str, ...] = ()
         """All control groups, the default group and those of others included."""
 
-    def settle(self, targets: Sequence[MonitorTarget]) -> dict[tuple[str, str], str]:
+    def sync(self, targets: Sequence[MonitorTarget]) -> dict[tuple[str, str], str]:
         """The group whose counters are those of each target, by its key.
 
         A target that cannot be told apart is left out: for want of RMIDs, or because its control group is

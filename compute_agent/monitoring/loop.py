@@ -152,7 +152,7 @@ class MonitorLoop:
 
     def _keep(self, reading: Reading, now: float, wall: float) -> None:
         settings = self.settings
-        self.store.retention, self.store.most_bytes = settings.retention, settings.store_bytes
+        self.store.retention, self.store.max_bytes = settings.retention, settings.store_bytes
         if settings.store_interval <= 0:
             self._kept = None
             return

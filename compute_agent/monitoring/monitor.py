@@ -77,7 +77,7 @@ class CacheMonitor:
         if caches != self._caches:  # CPUs came or went
             self._counters.close()
             self._caches = caches
-        self._paths = self._groups.settle(targets)
+        self._paths = self._groups.sync(targets)
         self._counters.keep({*self._paths.values(), *self._groups.control_groups})
         self._meters = {target.key: self._meters.get(target.key) or Meter(time) for target in targets}
         self._host_meters = {

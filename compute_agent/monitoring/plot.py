@@ -11,7 +11,7 @@ from compute_agent.monitoring.chart import COLOURS, Curve, Panel, Point, draw
 from compute_agent.monitoring.history import Span
 from compute_agent.monitoring.samples import StoredSample
 
-MOST_CACHES = 6
+MAX_CACHES = 6
 """Caches with curves of their own: those most used. The others are added up."""
 
 BREAK = 3.5
@@ -29,7 +29,7 @@ def plot(samples: Sequence[StoredSample], span: Span) -> str:
     ``samples`` are of one guest or class, by time; there has to be one.
     """
     caches = _by_use(samples)
-    own, others = sorted(caches[:MOST_CACHES]), caches[MOST_CACHES:]
+    own, others = sorted(caches[:MAX_CACHES]), caches[MAX_CACHES:]
     rate_unit, rate = _unit((one.total or one.local for one in samples), _RATES)
     size_unit, size = _unit((one.occupancy for one in samples), _SIZES)
     bandwidth, occupancy = [], []

@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 LOCK_SECONDS = 0.5
 """How long a write waits for somebody who has locked the file; then it is tried again with the next."""
 
-MOST_PENDING = 100_000
+MAX_PENDING = 100_000
 """Samples that are kept in memory while the file cannot be written; then the oldest are dropped."""
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -45,14 +45,14 @@ class OtherContentError(Exception):
 class SampleStore:
     """The samples of a state folder. To be used by one thread."""
 
-    def __init__(self, path: Path, retention: float, most_bytes: int) -> None:
+    def __init__(self, path: Path, retention: float, max_bytes: int) -> None:
         """``retention`` is in seconds. Nothing is opened before the first write."""
         self.path = path
         self.retention = retention
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self.failures = 0
         """Writes that failed since the start."""
-        self._pending: deque[StoredSample] = deque(maxlen=MOST_PENDING)
+        self._pending: deque[StoredSample] = deque(maxlen=MAX_PENDING)
         self._engine: sa.Engine | None = None
         self._targets: dict[tuple[str, str, str], int] = {}
         self._trouble = ""
@@ -106,7 +106,7 @@ class SampleStore:
             connection.execute(insert(SAMPLES).prefix_with("OR REPLACE"), rows)
             if _forget_before(connection, time - self.retention):
                 self._targets.clear()
-        while _bytes_used(self._engine) > self.most_bytes:
+        while _bytes_used(self._engine) > self.max_bytes:
             with self._engine.begin() as connection:
                 _thin_out(connection)
             self._targets.clear()

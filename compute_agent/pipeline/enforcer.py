@@ -82,7 +82,7 @@ class Enforcer:
         settled = True
         for controller in self._controllers:
             try:
-                controller.settle(targets, world.zones)
+                controller.sync(targets, world.zones)
             except (DriverError, OSError) as error:
                 self._failed(controller, error)
                 settled = False

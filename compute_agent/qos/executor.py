@@ -21,12 +21,12 @@ from compute_agent.qos.telemetry import Outcome, Telemetry
 
 LOG = logging.getLogger(__name__)
 
-_SHUNNED_SECONDS = 300.0
+_BACKOFF_SECONDS = 300.0
 """A guest that could not be evicted is left alone for so long; the next one is taken meanwhile."""
 
 
 class Actuator(Protocol):
-    """Whoever has hands. Every method raises an exception if it fails, and may be repeated."""
+    """Whoever acts on host and guests. Every method raises an exception if it fails, and may be repeated."""
 
     def throttle(self, guest: str, knob: Knob, limit: float) -> None:
         """Limit a guest, in the lever's unit. Raises GuestGoneError, if it is gone."""
@@ -66,7 +66,7 @@ class Executor:
         self._streaks: Streaks = {}
         self._preview_streaks: Streaks = {}
         self._previewed: frozenset[tuple[type[Act], str]] = frozenset()
-        self._shunned: dict[str, float] = {}
+        self._backoff: dict[str, float] = {}
         self._names: dict[str, str] = {}
         """Of the guests of the latest snapshot, and of those that have been evicted since."""
 
@@ -117,7 +117,7 @@ class Executor:
                 self._streaks,
                 self.state,
                 excluded=frozenset(tried),
-                unevictable=frozenset(self._shunned),
+                unevictable=frozenset(self._backoff),
             )
             if tried:
                 plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
@@ -185,7 +185,7 @@ class Executor:
         """See which evictions ended. Returns the guests that have left: the snapshot may still have them, so
         that they count as being evicted in this round.
         """
-        self._shunned = {guest: until for guest, until in self._shunned.items() if until > time}
+        self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
         gone = []
         for guest, error in self._evictor.finished().items():
             if error is None:
@@ -194,7 +194,7 @@ class Executor:
                 continue
             metric = next((one.metric for one in self.state.evictions if one.guest == guest), "")
             self.state = self.state.left(guest)
-            self._shunned[guest] = time + _SHUNNED_SECONDS
+            self._backoff[guest] = time + _BACKOFF_SECONDS
             self._record(Evict(guest, metric, ""), Outcome.FAILED, str(error))
         return gone
 

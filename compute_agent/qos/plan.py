@@ -19,7 +19,7 @@ from compute_agent.qos.rules import Rules
 from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks, confirmed, quiet
-from compute_agent.qos.waterlines import Action, Waterline
+from compute_agent.qos.watermarks import Action, Watermark
 
 _TOLERANCE = 1e-9
 """Relative; adding and subtracting the same use a hundred times leaves less."""
@@ -33,7 +33,7 @@ class Breach:
     """
 
     action: Action
-    line: Waterline
+    line: Watermark
     metric: Metric
     series: Series
     amount: float
@@ -106,7 +106,7 @@ def plan_switch(
 ) -> list[SwitchScheduling]:
     """The scheduling switch, where it has to be turned."""
     action = Action.DISABLE_SCHEDULING
-    lines = [line for line in rules.lines if line.level(action) is not None]
+    lines = [line for line in rules.lines if line.threshold(action) is not None]
     watches = [
         (line, watch)
         for line in lines

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from compute_agent.conf.qos import WATERMARK
 from compute_agent.qos.metrics import Registry
-from compute_agent.qos.waterlines import Waterline
+from compute_agent.qos.watermarks import Watermark
 
 
 def out_of_reach(
-    lines: Iterable[Waterline],
+    lines: Iterable[Watermark],
     registry: Registry,
     unmeasured: Mapping[str, str],
     powerless: Mapping[str, str],

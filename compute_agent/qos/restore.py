@@ -11,7 +11,7 @@ from compute_agent.qos.rules import Rules
 from compute_agent.qos.snapshot import Series, Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streak, Streaks, overloaded, quiet
-from compute_agent.qos.waterlines import Action, Waterline
+from compute_agent.qos.watermarks import Action, Watermark
 
 _COSTLY = (Action.EVICT, Action.THROTTLE_DOWN)
 
@@ -67,7 +67,7 @@ def forgiven(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState
             lever
             for lever in (state.relapses.keys() | state.giving_back) - in_use
             if all(
-                snapshot.time - streak.quiet_since >= 2 * _patience(rules, line, state, lever)
+                snapshot.time - streak.quiet_since >= 2 * _cool_down(rules, line, state, lever)
                 for metric in rules.registry.moved_by(lever)
                 for line, streak in _watched(rules, streaks, metric.name)
             )
@@ -83,7 +83,7 @@ def _gate(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, k
         down = _lowest(rules, _COSTLY, snapshot, series)
         up = _lowest(rules, (Action.THROTTLE_UP,), snapshot, series)
         if not all(
-            quiet(streak, line, snapshot.time, _patience(rules, line, state, knob.lever))
+            quiet(streak, line, snapshot.time, _cool_down(rules, line, state, knob.lever))
             for line, streak in watched
         ):
             return _Gate(False)
@@ -104,7 +104,7 @@ def _gate(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, k
 
 def _watched(
     rules: Rules, streaks: Streaks, metric: str, domain: str | None = None
-) -> list[tuple[Waterline, Streak]]:
+) -> list[tuple[Watermark, Streak]]:
     """What is known of the lines of a metric that throttle or evict, on one domain or on all."""
     by_name = {line.name: line for line in rules.lines if line.metric == metric}
     return [
@@ -123,7 +123,7 @@ def _lowest(rules: Rules, actions: tuple[Action, ...], snapshot: Snapshot, serie
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
-def _patience(rules: Rules, line: Waterline, state: QosState, lever: str) -> float:
+def _cool_down(rules: Rules, line: Watermark, state: QosState, lever: str) -> float:
     """Seconds of quiet before something is given back.
 
     After each relapse it is longer, where nobody can compute beforehand what giving back leads to.

@@ -9,7 +9,7 @@ from compute_agent.qos.levers import Steps, left_by, taken_by
 from compute_agent.qos.metrics import Registry
 from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
 from compute_agent.qos.state import QosState
-from compute_agent.qos.waterlines import Action, Waterline
+from compute_agent.qos.watermarks import Action, Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Rules:
     """The configuration as decisions need it; ``margin`` is a share of the gap (0.1: a tenth more)."""
 
     registry: Registry
-    lines: tuple[Waterline, ...]
+    lines: tuple[Watermark, ...]
     steps: Steps = field(default_factory=Steps)
     margin: float = 0.1
 
@@ -25,9 +25,9 @@ class Rules:
         """The rules with the lines of one mode."""
         return replace(self, lines=tuple(line for line in self.lines if line.preview is preview))
 
-    def of_metric(self, metric: str, action: Action) -> list[Waterline]:
+    def of_metric(self, metric: str, action: Action) -> list[Watermark]:
         """The lines of a metric that ask for an action."""
-        return [line for line in self.lines if line.metric == metric and line.level(action) is not None]
+        return [line for line in self.lines if line.metric == metric and line.threshold(action) is not None]
 
     def expected(self, state: QosState) -> list[Series]:
         """The series that throttles in force are about."""

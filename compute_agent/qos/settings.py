@@ -12,7 +12,7 @@ from compute_agent.qos.evictor import Stop, command_stop
 from compute_agent.qos.levers import Steps
 from compute_agent.qos.metrics import Registry
 from compute_agent.qos.rules import Rules
-from compute_agent.qos.waterlines import parse_waterlines
+from compute_agent.qos.watermarks import parse_watermarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def build_rules(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> R
     """What decisions go by. Raises ConfigError naming section and option of what contradicts itself."""
     return Rules(
         registry,
-        parse_waterlines(conf, registry, classes),
+        parse_watermarks(conf, registry, classes),
         Steps(conf.qos.step / 100, conf.qos.min_share / 100),
         conf.qos.margin / 100,
     )

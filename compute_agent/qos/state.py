@@ -13,7 +13,7 @@ from typing import Any
 from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
 
-MOST_RELAPSES = 4
+MAX_RELAPSES = 4
 """Counted up to this; what is given back then waits 16 times as long."""
 
 
@@ -108,7 +108,7 @@ class QosState:
     def _relapsed(self, lever: str) -> QosState:
         if lever not in self.giving_back:
             return self
-        count = min(self.relapses.get(lever, 0) + 1, MOST_RELAPSES)
+        count = min(self.relapses.get(lever, 0) + 1, MAX_RELAPSES)
         return replace(self, relapses={**self.relapses, lever: count}, giving_back=self.giving_back - {lever})
 
 

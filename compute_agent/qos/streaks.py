@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from compute_agent.qos.snapshot import Series, Snapshot
-from compute_agent.qos.waterlines import ABOVE, Action, Waterline
+from compute_agent.qos.watermarks import ABOVE, Action, Watermark
 
 
 class Watch(NamedTuple):
@@ -34,7 +34,7 @@ Streaks = Mapping[Watch, Streak]
 
 
 def observe(
-    streaks: Streaks, lines: Iterable[Waterline], snapshot: Snapshot, expected: Iterable[Series] = ()
+    streaks: Streaks, lines: Iterable[Watermark], snapshot: Snapshot, expected: Iterable[Series] = ()
 ) -> dict[Watch, Streak]:
     """What is known after another snapshot, of all domains that have been seen or are ``expected``.
 
@@ -48,13 +48,13 @@ def observe(
         for action in ABOVE:
             for domain in domains or {""}:
                 watch = Watch(line.name, action, domain)
-                if line.level(action) is not None:
+                if line.threshold(action) is not None:
                     before = streaks.get(watch, Streak(quiet_since=snapshot.time))
                     after[watch] = _next(before, line, watch, snapshot)
     return after
 
 
-def _next(before: Streak, line: Waterline, watch: Watch, snapshot: Snapshot) -> Streak:
+def _next(before: Streak, line: Watermark, watch: Watch, snapshot: Snapshot) -> Streak:
     usage = snapshot.host.get(Series(line.metric, watch.domain))
     amount = line.amount(watch.action, snapshot, watch.domain)
     if usage is None or amount is None:
@@ -65,7 +65,7 @@ def _next(before: Streak, line: Waterline, watch: Watch, snapshot: Snapshot) -> 
     return Streak(0, 0, before.quiet_since)
 
 
-def confirmed(streaks: Streaks, line: Waterline, action: Action, domain: str) -> bool:
+def confirmed(streaks: Streaks, line: Watermark, action: Action, domain: str) -> bool:
     """Whether a line has been in breach for long enough to act."""
     return streaks.get(Watch(line.name, action, domain), Streak()).samples >= line.for_samples
 
@@ -79,12 +79,12 @@ def overloaded(streaks: Streaks) -> bool:
     )
 
 
-def blind(streak: Streak, line: Waterline) -> bool:
+def blind(streak: Streak, line: Watermark) -> bool:
     """Whether there has been no sample for so long that the line is not watched any more."""
     return streak.unseen >= line.for_samples
 
 
-def quiet(streak: Streak, line: Waterline, time: float, cool_down: float) -> bool:
+def quiet(streak: Streak, line: Watermark, time: float, cool_down: float) -> bool:
     """Whether it has been quiet long enough to give something back, as far as can be seen."""
     seen = streak.unseen == 0 or blind(streak, line)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down

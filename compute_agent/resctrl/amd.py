@@ -14,7 +14,7 @@ class AmdEngine:
     """100 % is `memory_bandwidth_gbps`, or else the maximum that the default group has."""
 
     shares_cap = True
-    least_percent = 1
+    min_percent = 1
     percent_step = 1
 
     def __init__(self, control: BandwidthControl, memory_bandwidth_gbps: float | None) -> None:

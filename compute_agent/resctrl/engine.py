@@ -17,7 +17,7 @@ class Engine(Protocol):
     """Whether a cap holds for all tasks of a group together, rather than for each processor they run on."""
 
     @property
-    def least_percent(self) -> int:
+    def min_percent(self) -> int:
         """The smallest percent that can be had."""
         ...
 

@@ -19,7 +19,7 @@ class IntelEngine:
         self._step = control.granularity
 
     @property
-    def least_percent(self) -> int:
+    def min_percent(self) -> int:
         return max(1, self._minimum)
 
     @property
@@ -40,7 +40,7 @@ class IntelMbpsEngine:
     """Bandwidth in MiB/s (mount option mba_MBps). Without `memory_bandwidth_gbps`, only 100 % has a value."""
 
     shares_cap = True
-    least_percent = 1
+    min_percent = 1
     percent_step = 1
 
     def __init__(self, control: BandwidthControl, memory_bandwidth_gbps: float | None) -> None:

@@ -194,7 +194,7 @@ def _limited(host: Host, of_class: Wish, demand: Demand, refuse: _Refuse) -> Dem
         if host.engine is None or domain is None:
             refuse(demand.guest, f"the bandwidth of L3 cache {cache} cannot be limited")
             continue
-        limit = max(limit, host.engine.least_percent)
+        limit = max(limit, host.engine.min_percent)
         if cache in bandwidth:
             bandwidth[cache] = min(bandwidth[cache], limit)
             continue

@@ -96,17 +96,17 @@ class Rig:
     def end(self, uuid):
         del self.driver.threads[uuid], self.targets[uuid]
 
-    def settle(self):
-        self.controller.settle(tuple(self.targets.values()), self.zones)
+    def sync(self):
+        self.controller.sync(tuple(self.targets.values()), self.zones)
 
     def work(self):
         """What the worker does after a change."""
-        self.settle()
+        self.sync()
         return {uuid: self.controller.apply(target) for uuid, target in self.targets.items()}
 
     def drift(self):
         """What the worker does at each reconcile."""
-        self.settle()
+        self.sync()
         return {uuid: self.controller.drifted(target) for uuid, target in self.targets.items()}
 
     def group(self, uuid):
@@ -171,7 +171,7 @@ def test_the_group_goes_with_the_guest_and_its_ways_are_everybodys_again(rig):
     rig.work()
     rig.files.make("compute-agent.guest.a/mon_groups/compute-agent.mon.a")
     rig.end("a")
-    rig.settle()
+    rig.sync()
     assert rig.groups() == CLASS_GROUPS
     assert len(rig.mask("", 0)) == 16
 
@@ -256,7 +256,7 @@ def test_threads_follow_when_another_guest_leaves_room(make_rig):
     assert rig.controller.refused == {"b": ("all 5 resctrl groups are taken",)}
     assert (rig.group("b"), rig.inside("b")) == ("compute-agent.class.LS", True)
     rig.end("a")
-    rig.settle()
+    rig.sync()
     assert rig.controller.refused == {}
     assert len(rig.mask(rig.group("b"), 0)) == 4
     assert rig.inside("b")
@@ -288,7 +288,7 @@ def test_when_the_kernel_has_no_room_all_others_get_theirs_and_it_is_tried_again
     assert rig.controller.refused == {"b": ("all 5 resctrl groups are taken",)}
     assert len(rig.mask(rig.group("a"), 0)) == 4
     monkeypatch.setattr(rig.files, "make", make)
-    rig.settle()
+    rig.sync()
     assert len(rig.mask(rig.group("b"), 0)) == 4
     assert rig.inside("b")
     assert rig.controller.refused == {}
@@ -368,7 +368,7 @@ def test_limits_cut_what_was_allocated(rig):
 def test_a_limit_for_which_there_is_no_group_is_an_error(make_rig):
     rig = make_rig(fake.Machine(closids=4, mb_closids=4))
     rig.guest("a", {}, limits={Knob("memory_bandwidth", "0"): 40.0})
-    rig.settle()
+    rig.sync()
     with pytest.raises(DriverError, match="guest a cannot be limited: all 4 resctrl groups are taken"):
         rig.controller.apply(rig.targets["a"])
     assert rig.inside("a")
@@ -384,8 +384,8 @@ def test_a_limit_above_what_a_guest_has_is_in_effect_whatever_else_it_lacks(rig)
 def test_a_class_that_names_a_cache_that_is_not_there_is_told_and_used_elsewhere(make_rig, caplog):
     wish = Wish(WayRange(0, 50), {7: WayRange(0, 10)})
     rig = make_rig(classes={"LS": wish})
-    rig.settle()
-    rig.settle()
+    rig.sync()
+    rig.sync()
     assert caplog.text.count("compute-agent.class.LS: LLC has no cache id 7: there are 0, 1") == 1
     assert len(rig.mask("compute-agent.class.LS", 0)) == 8
 
@@ -393,7 +393,7 @@ def test_a_class_that_names_a_cache_that_is_not_there_is_told_and_used_elsewhere
 def test_a_mount_that_makes_no_sense_is_an_error_of_the_driver(rig):
     (rig.files.root / "schemata").write_text("L3:0=xyz\n")
     with pytest.raises(DriverError, match="xyz"):
-        rig.settle()
+        rig.sync()
 
 
 def test_a_mount_that_cannot_be_read_leaves_guests_alone_until_it_can(rig, monkeypatch):
@@ -404,10 +404,10 @@ def test_a_mount_that_cannot_be_read_leaves_guests_alone_until_it_can(rig, monke
     with monkeypatch.context() as patch:
         patch.setattr(rig.files, "read", broken)
         with pytest.raises(ResctrlError):
-            rig.settle()
+            rig.sync()
         assert rig.controller.apply(rig.targets["a"]) is False
         assert rig.controller.drifted(rig.targets["a"]) is None
-    rig.settle()
+    rig.sync()
     assert rig.inside("a")
 
 

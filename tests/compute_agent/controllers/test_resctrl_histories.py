@@ -109,7 +109,7 @@ def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps)
                         rig.files.make("theirs")
                 case "stray", uuid if uuid in held:
                     rig.files.write("tasks", f"{threads[uuid][0]}\n")
-            rig.settle()
+            rig.sync()
             for uuid, target in rig.targets.items():
                 if not limited[uuid]:
                     rig.controller.apply(target)
@@ -147,6 +147,6 @@ def check(rig, machine, caches, held, limited):
     before = (rig.controller.refused, rig.controller.membership)
     rig.files.write, write = None, rig.files.write
     rig.controller._settled = None
-    rig.settle()
+    rig.sync()
     rig.files.write = write
     assert (rig.controller.refused, rig.controller.membership) == before

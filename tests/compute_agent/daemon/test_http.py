@@ -89,7 +89,7 @@ def test_clients_that_idle_leave_no_traceback(monkeypatch, capfd, caplog, behave
     "said", [b"", b"GET /metrics HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "]
 )
 def test_however_many_clients_say_nothing_others_are_served(monkeypatch, server, said):
-    monkeypatch.setattr(http._Server, "most_connections", 3)
+    monkeypatch.setattr(http._Server, "max_connections", 3)
     silent = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(7)]
     try:
         for connection in silent:

@@ -49,7 +49,7 @@ def path(tmp_path):
 @pytest.fixture
 def few(monkeypatch):
     """There may be three connections at once."""
-    monkeypatch.setattr(SocketServer, "most_connections", 3)
+    monkeypatch.setattr(SocketServer, "max_connections", 3)
 
 
 def connect(path):

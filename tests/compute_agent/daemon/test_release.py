@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.daemon.release import Orders, Release, blocked, children_first
+from compute_agent.daemon.release import Options, Release, blocked, children_first
 from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.inventory.tree import Inventory
 from compute_agent.model.errors import DriverError
@@ -43,7 +43,7 @@ def release(driver, client, state):
     """Releases the host: outcomes by kind and name."""
 
     def release(pins=False, control=None):
-        made = Release(driver, control, client, state, ROOT, ONLINE, Orders(pins=pins))
+        made = Release(driver, control, client, state, ROOT, ONLINE, Options(pins=pins))
         return {(row.kind, row.name): row.outcome for row in made.carry_out()}
 
     return release

@@ -66,14 +66,14 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
         control = replace(controller.control, files=fake.FakeResctrl(tmp_path / "tree"))
         controller = ResctrlController(driver, control, DEFAULT_CLASSES)
         wanted = [Target(guest, None, frozenset()) for guest in guests]
-        controller.settle(wanted, ())
+        controller.sync(wanted, ())
         for target in wanted:
             controller.apply(target)
         monitor = CacheMonitor(control.files, control.platform, "x.")
         views = [SimpleNamespace(guest=guest) for guest in guests]
         for time in (0.0, 10.0, 20.0):
             monitor.take(monitor_targets([controller], views, driver), time)
-            controller.settle(wanted, ())
+            controller.sync(wanted, ())
             assert [controller.drifted(target) for target in wanted] == [None, None]
         for guest in guests:
             group = f"x.class.LS/mon_groups/x.mon.{guest.uuid}"

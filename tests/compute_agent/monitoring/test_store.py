@@ -31,7 +31,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def store(path):
-    store = SampleStore(path, retention=DAY, most_bytes=LARGE)
+    store = SampleStore(path, retention=DAY, max_bytes=LARGE)
     yield store
     store.close()
 
@@ -63,7 +63,7 @@ def test_samples_go_when_they_are_too_old_and_their_targets_with_the_last_of_the
 
 def test_the_oldest_go_when_samples_take_too_much_room(store, path):
     store.retention = 1e9
-    store.most_bytes = 120_000
+    store.max_bytes = 120_000
     for batch in range(20):
         store.add([sample(batch * 100.0 + n, f"g{g}", total=float(n)) for n in range(100) for g in range(5)])
         store.flush(0.0)
@@ -72,7 +72,7 @@ def test_the_oldest_go_when_samples_take_too_much_room(store, path):
     assert max(times) == 1999.0
     assert min(times) > 500.0
     assert len(times) > 1500
-    store.most_bytes = 50_000  # a smaller limit shrinks the file
+    store.max_bytes = 50_000  # a smaller limit shrinks the file
     store.add([sample(2000.0)])
     store.flush(2000.0)
     store.close()
@@ -171,7 +171,7 @@ def test_a_file_that_others_lock_waits_and_nothing_is_lost(store, path, caplog, 
 
 
 def test_a_full_disk_costs_samples_and_one_line_in_the_log(store, path, caplog, monkeypatch):
-    monkeypatch.setattr(store_module, "MOST_PENDING", 5)
+    monkeypatch.setattr(store_module, "MAX_PENDING", 5)
     store = SampleStore(path, DAY, LARGE)
     full = sqlite3.OperationalError("database or disk is full")
     full.sqlite_errorcode = sqlite3.SQLITE_FULL

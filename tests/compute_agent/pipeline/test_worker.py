@@ -465,7 +465,7 @@ class Recorder(GuestController):
     def __init__(self):
         self.applied, self.settled, self.broken = {}, [], None
 
-    def settle(self, targets, zones):
+    def sync(self, targets, zones):
         if self.broken:
             raise self.broken
         self.settled.append({target.guest.uuid for target in targets})

@@ -6,7 +6,7 @@ from compute_agent.qos.metrics import Registry
 from compute_agent.qos.rules import Rules
 from compute_agent.qos.snapshot import Entitlement, GuestUsage, Series, Snapshot
 from compute_agent.qos.streaks import observe
-from compute_agent.qos.waterlines import Level, Waterline
+from compute_agent.qos.watermarks import Threshold, Watermark
 
 CPU = Series("cpu_usage")
 MEMORY = Series("memory_usage")
@@ -56,8 +56,8 @@ def line(name="line", metric="cpu_usage", **settings):
     """A line; numbers are amounts."""
     for action in ("throttle_down", "throttle_up", "evict", "disable_scheduling"):
         if isinstance(settings.get(action), int | float):
-            settings[action] = Level(float(settings[action]))
-    return Waterline(name, metric, **settings)
+            settings[action] = Threshold(float(settings[action]))
+    return Watermark(name, metric, **settings)
 
 
 def rules(*lines, margin=0.0, step=0.2, min_share=0.1, registry=None):

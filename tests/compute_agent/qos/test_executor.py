@@ -19,7 +19,7 @@ from compute_agent.qos.telemetry import Outcome, Telemetry
 from tests.compute_agent.qos.builders import PRESSURE, QUOTA, guest, line, rules, snapshot
 
 
-class Hands:
+class FakeActuator:
     """Actuator and evictor that write down what they are told, and fail when they are told to."""
 
     def __init__(self):
@@ -53,17 +53,22 @@ class World:
     """An executor with all that is around it."""
 
     def __init__(self, by, state=None):
-        self.hands, self.saved, self.full = Hands(), [], False
+        self.actuator, self.saved, self.full = FakeActuator(), [], False
         self.registry = CollectorRegistry()
         self.telemetry = Telemetry(self.registry)
         self.executor = Executor(
-            by, state or QosState(scheduling_off=False), self.hands, self.hands, self.save, self.telemetry
+            by,
+            state or QosState(scheduling_off=False),
+            self.actuator,
+            self.actuator,
+            self.save,
+            self.telemetry,
         )
 
     def save(self, state):
         if self.full:
             raise OSError(28, "No space left on device")
-        self.saved.append((len(self.hands.calls), state))
+        self.saved.append((len(self.actuator.calls), state))
 
     def count(self, action, metric, outcome):
         labels = {"action": action, "metric": metric, "outcome": outcome}
@@ -76,7 +81,7 @@ DOWN = line(throttle_down=7.2, throttle_up=5)
 def test_plan_is_carried_out_in_order_and_kept():
     world = World(rules(line(evict=9, throttle_down=5.5, throttle_up=4, disable_scheduling=2)))
     done = world.executor.round(snapshot(guest("a", 4.0), guest("b", 3.0), guest("c", 3.0)))
-    assert world.hands.calls == [("switch", True), ("evict", "a"), ("throttle", "b", 2.04)]
+    assert world.actuator.calls == [("switch", True), ("evict", "a"), ("throttle", "b", 2.04)]
     assert [type(one) for one in done] == [SwitchScheduling, Evict, Throttle]
     state = world.executor.state
     assert (state.scheduling_off, state.evicting, len(state.throttles)) == (True, {"a"}, 1)
@@ -86,11 +91,11 @@ def test_plan_is_carried_out_in_order_and_kept():
 
 def test_next_guest_is_taken_when_an_action_fails(caplog):
     world = World(rules(DOWN))
-    world.hands.broken["a"] = OSError("cpu.max: Device or resource busy")
+    world.actuator.broken["a"] = OSError("cpu.max: Device or resource busy")
     with caplog.at_level(logging.ERROR):
         done = world.executor.round(snapshot(guest("a", 4.0), guest("b", 3.9)))
     assert [(one.guest, round(one.limit, 2)) for one in done] == [("b", 3.2)]
-    assert world.hands.calls == [("throttle", "a", 3.2), ("throttle", "b", 3.2)]
+    assert world.actuator.calls == [("throttle", "a", 3.2), ("throttle", "b", 3.2)]
     assert "throttle a to 3.2 of cpu_quota for cpu_usage (line): OSError: cpu.max" in caplog.text
     assert world.count("throttle_down", "cpu_usage", "failed") == 1
     assert [one.guest for one in world.executor.state.throttles] == ["b"]
@@ -101,25 +106,25 @@ def test_next_guest_is_taken_when_an_action_fails(caplog):
 
 def test_round_ends_when_everything_fails():
     world = World(rules(DOWN))
-    world.hands.broken = {name: RuntimeError("no") for name in "abc"}
+    world.actuator.broken = {name: RuntimeError("no") for name in "abc"}
     assert world.executor.round(snapshot(guest("a", 4.0), guest("b", 3.9), guest("c", 3.8))) == ()
-    assert [call[1] for call in world.hands.calls] == ["a", "b", "c"]
+    assert [call[1] for call in world.actuator.calls] == ["a", "b", "c"]
     assert world.executor.state.throttles == ()
     assert world.saved[-1][1].throttles == ()
 
 
 def test_failure_does_not_throttle_the_others_twice_when_everybody_is_throttled():
     world = World(rules(line("psi", "cpu_pressure", throttle_down=20, throttle_up=5)))
-    world.hands.broken["a"] = OSError("no")
+    world.actuator.broken["a"] = OSError("no")
     world.executor.round(snapshot(guest("a"), guest("b"), host={Series("cpu_pressure"): 50.0}))
-    assert world.hands.calls == [("throttle", "a", 3.2), ("throttle", "b", 3.2)]
+    assert world.actuator.calls == [("throttle", "a", 3.2), ("throttle", "b", 3.2)]
 
 
 def test_guest_that_ended_meanwhile_is_no_failure():
     world = World(rules(DOWN))
-    world.hands.broken["a"] = GuestGoneError("guest a has ended")
+    world.actuator.broken["a"] = GuestGoneError("guest a has ended")
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
-    assert world.hands.calls == [("throttle", "a", 3.2)]
+    assert world.actuator.calls == [("throttle", "a", 3.2)]
     assert world.count("throttle_down", "cpu_usage", "failed") is None
     world.executor.round(snapshot(guest("b", 4.0)))
     assert world.executor.state.throttles == ()
@@ -127,9 +132,9 @@ def test_guest_that_ended_meanwhile_is_no_failure():
 
 def test_switch_that_fails_is_tried_again_in_the_next_round():
     world = World(rules(line(disable_scheduling=2)))
-    world.hands.broken[True] = OSError("placement is away")
+    world.actuator.broken[True] = OSError("placement is away")
     assert world.executor.round(snapshot(guest("a", 4.0))) == ()
-    world.hands.broken.clear()
+    world.actuator.broken.clear()
     assert world.executor.round(snapshot(guest("a", 4.0))) == (SwitchScheduling(True, ("line",)),)
 
 
@@ -147,7 +152,7 @@ def test_host_is_protected_although_the_state_cannot_be_saved(caplog):
     world = World(rules(DOWN))
     world.full = True
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
-    assert world.hands.calls == [("throttle", "a", 3.2)]
+    assert world.actuator.calls == [("throttle", "a", 3.2)]
     assert "cannot be saved: [Errno 28] No space left on device" in caplog.text
     world.full = False
     world.executor.round(snapshot(guest("a", 3.2), guest("b", 4.0)))
@@ -161,9 +166,9 @@ def test_after_a_restart_limits_are_set_again_and_evictions_go_on():
         True,
     )
     world = World(rules(DOWN), state)
-    world.hands.broken = {"gone": GuestGoneError("gone"), "bad": OSError("no")}
+    world.actuator.broken = {"gone": GuestGoneError("gone"), "bad": OSError("no")}
     world.executor.resume()
-    assert world.hands.calls == [
+    assert world.actuator.calls == [
         ("throttle", "a", 2.0), ("throttle", "gone", 1.0), ("throttle", "bad", 3.0), ("evict", "c"),
     ]  # fmt: skip
     assert world.executor.state == state
@@ -173,8 +178,8 @@ def test_eviction_ends_when_the_guest_has_been_seen_off():
     world = World(rules(line("m", "memory_usage", evict=5)))
     world.executor.round(snapshot(guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)))
     world.executor.round(snapshot(guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)))
-    assert world.hands.calls == [("evict", "a")]
-    world.hands.over = {"a": None}
+    assert world.actuator.calls == [("evict", "a")]
+    world.actuator.over = {"a": None}
     world.executor.round(snapshot(guest("b", 0.0, 3.0)))
     assert world.executor.state.evictions == world.saved[-1][1].evictions == ()
 
@@ -183,9 +188,9 @@ def test_guest_that_left_after_it_was_measured_is_not_evicted_again():
     world = World(rules(line("m", "memory_usage", evict=5)))
     both = guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)
     world.executor.round(snapshot(*both))
-    world.hands.over = {"a": None}
+    world.actuator.over = {"a": None}
     world.executor.round(snapshot(*both))
-    assert world.hands.calls == [("evict", "a")]
+    assert world.actuator.calls == [("evict", "a")]
     assert world.executor.state.evictions == ()
 
 
@@ -193,23 +198,23 @@ def test_next_guest_is_evicted_when_one_stays(caplog):
     world = World(rules(line("m", "memory_usage", evict=5)))
     both = guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)
     world.executor.round(snapshot(*both))
-    world.hands.over = {"a": RuntimeError("migrate ended with 1")}
+    world.actuator.over = {"a": RuntimeError("migrate ended with 1")}
     world.executor.round(snapshot(*both))
-    assert world.hands.calls == [("evict", "a"), ("evict", "b")]
+    assert world.actuator.calls == [("evict", "a"), ("evict", "b")]
     assert "evict a for memory_usage" in caplog.text
     assert world.count("evict", "memory_usage", "failed") == 1
-    world.hands.over = {"b": None}
+    world.actuator.over = {"b": None}
     world.executor.round(snapshot(both[0], time=399.0))
-    assert len(world.hands.calls) == 2
+    assert len(world.actuator.calls) == 2
     world.executor.round(snapshot(both[0], time=400.0))
-    assert world.hands.calls[-1] == ("evict", "a")
+    assert world.actuator.calls[-1] == ("evict", "a")
 
 
 def test_preview_tells_once_and_does_nothing():
     world = World(rules(line(throttle_down=7.2, throttle_up=5, disable_scheduling=2, preview=True)))
     for _ in range(3):
         assert world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0))) == ()
-    assert world.hands.calls == []
+    assert world.actuator.calls == []
     assert [(event.kind, event.outcome, event.guest) for event in world.telemetry.events] == [
         ("disable_scheduling", Outcome.PREVIEW, ""), ("throttle_down", Outcome.PREVIEW, "a"),
     ]  # fmt: skip
@@ -223,7 +228,7 @@ def test_lines_that_go_to_preview_give_back_what_they_took():
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
     world.executor.use(rules(line(throttle_down=7.2, throttle_up=5, preview=True)))
     assert world.executor.round(snapshot(guest("a", 3.2), guest("b", 4.1))) == (Restore("a", QUOTA, None),)
-    assert world.hands.calls[-1] == ("restore", "a")
+    assert world.actuator.calls[-1] == ("restore", "a")
 
 
 def test_metric_of_another_package_brings_its_own_hands():
@@ -243,7 +248,7 @@ def test_metric_of_another_package_brings_its_own_hands():
     world.executor.round(snapshot(guest("a", entitlements=full, usage={series: 10.0}), host={series: 10.0}))
     assert told == [("a", "sda", 8.0)]
     world.executor.round(snapshot(guest("a", entitlements=full, usage={series: 25.0}), host={series: 25.0}))
-    assert world.hands.calls == [("evict", "a", print)]
+    assert world.actuator.calls == [("evict", "a", print)]
 
 
 def test_relapses_are_forgiven_after_a_long_quiet():

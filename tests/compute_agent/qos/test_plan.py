@@ -16,7 +16,7 @@ from compute_agent.qos.snapshot import Entitlement, Series, Snapshot
 from compute_agent.qos.sources.base import Measured
 from compute_agent.qos.state import Eviction, QosState, Throttled
 from compute_agent.qos.streaks import observe
-from compute_agent.qos.waterlines import Level, Selector
+from compute_agent.qos.watermarks import Selector, Threshold
 from tests.compute_agent.qos.builders import (
     BEST_EFFORT,
     CPU,
@@ -283,7 +283,7 @@ def test_switch_stays_off_while_usage_is_not_known_yet():
 
 
 def test_percentage_is_of_what_the_host_has():
-    by = rules(line(throttle_down=Level(50, True), throttle_up=Level(40, True)))
+    by = rules(line(throttle_down=Threshold(50, True), throttle_up=Threshold(40, True)))
     now = snapshot(guest("a", 4.0), guest("b", 4.0), cpus=16.0)
     assert plan(by, now) == ()
     assert len(plan(by, snapshot(guest("a", 4.0), guest("b", 4.0), cpus=15.0))) == 1

@@ -2,7 +2,7 @@
 
 from compute_agent.qos.snapshot import Series, Snapshot
 from compute_agent.qos.streaks import Streak, Watch, confirmed, observe, overloaded, quiet
-from compute_agent.qos.waterlines import Action, Level
+from compute_agent.qos.watermarks import Action, Threshold
 from tests.compute_agent.qos.builders import CPU, line, rules, seen
 
 DOWN = Watch("line", Action.THROTTLE_DOWN, "")
@@ -45,7 +45,7 @@ def test_each_action_and_each_domain_has_a_streak_of_its_own():
 
 
 def test_percentage_of_an_unknown_capacity_is_no_sample():
-    one = line(throttle_down=Level(80, True), throttle_up=Level(70, True))
+    one = line(throttle_down=Threshold(80, True), throttle_up=Threshold(70, True))
     assert observe({}, [one], Snapshot(0.0, {CPU: 50.0}))[DOWN].unseen == 1
     now = Snapshot(0.0, {CPU: 50.0}, capacity={CPU: 60.0})
     assert observe({}, [one], now)[DOWN].samples == 1

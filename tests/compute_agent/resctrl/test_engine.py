@@ -48,7 +48,7 @@ def test_percents_become_values(found, percents):
     ],
 )
 def test_the_units_of_inventories_are_those_of_the_hardware(found, least, step, shares):
-    assert (found.least_percent, found.percent_step, found.shares_cap) == (least, step, shares)
+    assert (found.min_percent, found.percent_step, found.shares_cap) == (least, step, shares)
 
 
 def test_a_part_of_an_unknown_bandwidth_is_refused_and_names_the_option():

@@ -190,7 +190,7 @@ def test_every_percent_of_bandwidth_is_taken_and_read_back(kernel):
         apply.write_schemata(files, "test.mb", wanted)  # without an engine: exactly
         told = engine.percent(domain, value)
         assert told >= min(percent, 100)
-        assert told - percent <= max(engine.percent_step, engine.least_percent)
+        assert told - percent <= max(engine.percent_step, engine.min_percent)
     assert engine.percent(domain, kernel.present.default.schemata.get("MB", domain)) == 100
 
 

@@ -10,7 +10,7 @@ from compute_agent.model.errors import ConfigError
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import Registry, Unit
 from compute_agent.qos.settings import build_rules, read_settings
-from compute_agent.qos.waterlines import Level, Selector, parse_level
+from compute_agent.qos.watermarks import Selector, Threshold, parse_threshold
 from compute_agent.resctrl.wishes import WayRange, Wish
 
 CPU = "[watermark:cpu]\nmetric = cpu_usage\n"
@@ -30,7 +30,7 @@ def read(tmp_path):
     return load
 
 
-def test_section_becomes_a_waterline(read):
+def test_section_becomes_a_watermark(read):
     rules, _ = read(
         "[qos]\nstep = 25\nmin_share = 20\nmargin = 5\nhighest_class = LS\n"
         "[watermark:cpu]\nmetric = cpu_usage\nthrottle_down = 80%\nthrottle_up = 70%\nevict = 95%\n"
@@ -39,10 +39,10 @@ def test_section_becomes_a_waterline(read):
     )
     (line,) = rules.lines
     assert (line.name, line.metric, line.preview) == ("cpu", "cpu_usage", True)
-    assert line.throttle_down == Level(80.0, relative=True)
-    assert line.throttle_up == Level(70.0, relative=True)
-    assert line.evict == Level(95.0, relative=True)
-    assert line.disable_scheduling == Level(75.0, relative=True)
+    assert line.throttle_down == Threshold(80.0, relative=True)
+    assert line.throttle_up == Threshold(70.0, relative=True)
+    assert line.evict == Threshold(95.0, relative=True)
+    assert line.disable_scheduling == Threshold(75.0, relative=True)
     assert (line.for_samples, line.cool_down) == (5, 60.0)
     assert line.selector == Selector(frozenset({"BE", "LS"}), 7)
     assert (rules.steps.step, rules.steps.min_share, rules.margin) == (0.25, 0.2, 0.05)
@@ -60,19 +60,19 @@ def test_defaults_are_those_of_the_specification(read):
 @pytest.mark.parametrize(
     ("text", "unit", "level"),
     [
-        ("12", Unit.CORES, Level(12.0)),
-        (" 1.5 ", Unit.CORES, Level(1.5)),
-        ("80%", Unit.CORES, Level(80.0, True)),
-        ("80 %", Unit.BYTES, Level(80.0, True)),
-        ("2G", Unit.BYTES, Level(2.0 * 1024**3)),
-        ("1.5K", Unit.BYTES_PER_SECOND, Level(1536.0)),
-        ("40", Unit.PERCENT, Level(40.0)),
-        ("40%", Unit.PERCENT, Level(40.0)),
-        ("150%", Unit.PERCENT, Level(150.0)),
+        ("12", Unit.CORES, Threshold(12.0)),
+        (" 1.5 ", Unit.CORES, Threshold(1.5)),
+        ("80%", Unit.CORES, Threshold(80.0, True)),
+        ("80 %", Unit.BYTES, Threshold(80.0, True)),
+        ("2G", Unit.BYTES, Threshold(2.0 * 1024**3)),
+        ("1.5K", Unit.BYTES_PER_SECOND, Threshold(1536.0)),
+        ("40", Unit.PERCENT, Threshold(40.0)),
+        ("40%", Unit.PERCENT, Threshold(40.0)),
+        ("150%", Unit.PERCENT, Threshold(150.0)),
     ],
 )
 def test_levels(text, unit, level):
-    assert parse_level(text, unit) == level
+    assert parse_threshold(text, unit) == level
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_levels(text, unit, level):
 )  # fmt: skip
 def test_levels_that_are_none(text, unit):
     with pytest.raises(ValueError, match=r"."):
-        parse_level(text, unit)
+        parse_threshold(text, unit)
 
 
 @pytest.mark.parametrize(

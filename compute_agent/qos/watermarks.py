@@ -1,4 +1,4 @@
-"""Waterlines: the lines of `[watermark:NAME]` sections, and which configurations contradict themselves."""
+"""Watermarks: the lines of `[watermark:NAME]` sections, and which configurations contradict themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compute_agent.qos.metrics import Metric, Registry, Unit
 from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_LEVEL = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
+_THRESHOLD = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
 
 
 class Action(enum.StrEnum):
@@ -35,7 +35,7 @@ ABOVE = (Action.DISABLE_SCHEDULING, Action.EVICT, Action.THROTTLE_DOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class Threshold:
     """Where a line is: in the metric's unit, or ``relative``, in percent of what the host has."""
 
     value: float
@@ -68,43 +68,44 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
-class Waterline:
+class Watermark:
     """The lines of one section. ``cool_down`` is in seconds; ``preview``: nothing is really done."""
 
     name: str
     metric: str
-    throttle_down: Level | None = None
-    throttle_up: Level | None = None
-    evict: Level | None = None
-    disable_scheduling: Level | None = None
+    throttle_down: Threshold | None = None
+    throttle_up: Threshold | None = None
+    evict: Threshold | None = None
+    disable_scheduling: Threshold | None = None
     for_samples: int = 1
     cool_down: float = 0.0
     preview: bool = False
     selector: Selector = Selector()
 
-    def level(self, action: Action) -> Level | None:
+    def threshold(self, action: Action) -> Threshold | None:
         """The line for an action, if there is one."""
-        found: Level | None = getattr(self, action.value)
+        found: Threshold | None = getattr(self, action.value)
         return found
 
     def amount(self, action: Action, snapshot: Snapshot, domain: str) -> float | None:
         """The line for an action on one domain, in the metric's unit; None if there is none or it is not
         known.
         """
-        level = self.level(action)
-        return None if level is None else level.amount(snapshot.capacity.get(Series(self.metric, domain)))
+        threshold = self.threshold(action)
+        capacity = snapshot.capacity.get(Series(self.metric, domain))
+        return None if threshold is None else threshold.amount(capacity)
 
 
-def parse_waterlines(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> tuple[Waterline, ...]:
+def parse_watermarks(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> tuple[Watermark, ...]:
     """The lines that ``conf`` has. Raises ConfigError naming section and option."""
     lines = []
     for name, options in watermark_sections(conf):
         metric = _metric(name, options.metric, registry)
-        levels = {action: _level(name, action, options[action.value], metric) for action in Action}
-        line = Waterline(
+        thresholds = {action: _threshold(name, action, options[action.value], metric) for action in Action}
+        line = Watermark(
             name,
             metric.name,
-            **{action.value: level for action, level in levels.items()},
+            **{action.value: threshold for action, threshold in thresholds.items()},
             for_samples=options.for_samples,
             cool_down=options.cool_down,
             preview=options.mode == "preview",
@@ -116,9 +117,9 @@ def parse_waterlines(conf: cfg.ConfigOpts, registry: Registry, classes: Classes)
     return tuple(lines)
 
 
-def parse_level(text: str, unit: Unit) -> Level:
+def parse_threshold(text: str, unit: Unit) -> Threshold:
     """A line as written: `0.8`, `12G`, `80%`. Raises ValueError."""
-    match = _LEVEL.fullmatch(text.strip())
+    match = _THRESHOLD.fullmatch(text.strip())
     if match is None or not math.isfinite(float(match[1])):
         raise ValueError(f"{text!r} is no line: a number such as 12, 1.5, 12G or 80% is needed")
     value, suffix = float(match[1]), match[2]
@@ -127,18 +128,18 @@ def parse_level(text: str, unit: Unit) -> Level:
             raise ValueError("the metric has no percentages")
         if value > 100 and unit != Unit.PERCENT:
             raise ValueError(f"{text.strip()} is more than there is")
-        return Level(value, relative=unit != Unit.PERCENT)
+        return Threshold(value, relative=unit != Unit.PERCENT)
     if suffix and unit not in (Unit.BYTES, Unit.BYTES_PER_SECOND):
         raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
-    return Level(value * 1024 ** _POWERS[suffix])
+    return Threshold(value * 1024 ** _POWERS[suffix])
 
 
-def check_together(lines: Iterable[Waterline]) -> None:
+def check_together(lines: Iterable[Watermark]) -> None:
     """Raises ConfigError if lines of one metric contradict each other.
 
     Those in preview are compared among themselves, so that others can be tried out beside those in force.
     """
-    by_metric: dict[tuple[str, bool], list[Waterline]] = {}
+    by_metric: dict[tuple[str, bool], list[Watermark]] = {}
     for line in lines:
         by_metric.setdefault((line.metric, line.preview), []).append(line)
     for same in by_metric.values():
@@ -162,13 +163,13 @@ def check_together(lines: Iterable[Waterline]) -> None:
                 )
 
 
-def _check_line(line: Waterline) -> None:
+def _check_line(line: Watermark) -> None:
     """One section alone. Raises ConfigError."""
-    if all(line.level(action) is None for action in Action):
+    if all(line.threshold(action) is None for action in Action):
         raise ConfigError(f"[{WATERMARK}{line.name}] has no line: {', '.join(Action)}")
-    levels = [(action, level) for action in Action if (level := line.level(action)) is not None]
-    if len({level.relative for _, level in levels}) > 1:
-        told = ", ".join(f"{action} = {level}" for action, level in levels)
+    thresholds = [(action, found) for action in Action if (found := line.threshold(action)) is not None]
+    if len({threshold.relative for _, threshold in thresholds}) > 1:
+        told = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{line.name}] mixes percentages and amounts: {told}")
     if line.throttle_down and line.evict and line.evict.value < line.throttle_down.value:
         raise ConfigError(
@@ -177,13 +178,13 @@ def _check_line(line: Waterline) -> None:
         )
 
 
-def _check_same_kind(lines: Sequence[Waterline]) -> None:
-    kinds: dict[bool, Waterline] = {}
+def _check_same_kind(lines: Sequence[Watermark]) -> None:
+    kinds: dict[bool, Watermark] = {}
     for line in lines:
         for action in Action:
-            level = line.level(action)
-            if level is not None:
-                kinds.setdefault(level.relative, line)
+            threshold = line.threshold(action)
+            if threshold is not None:
+                kinds.setdefault(threshold.relative, line)
     if len(kinds) > 1:
         raise ConfigError(
             f"[{WATERMARK}{kinds[True].name}] has percentages of {lines[0].metric} and"
@@ -191,8 +192,8 @@ def _check_same_kind(lines: Sequence[Waterline]) -> None:
         )
 
 
-def _lowest(lines: Iterable[Waterline], action: Action) -> tuple[Waterline, Level] | None:
-    found = [(line, level) for line in lines if (level := line.level(action)) is not None]
+def _lowest(lines: Iterable[Watermark], action: Action) -> tuple[Watermark, Threshold] | None:
+    found = [(line, threshold) for line in lines if (threshold := line.threshold(action)) is not None]
     return min(found, key=lambda pair: pair[1].value, default=None)
 
 
@@ -204,7 +205,7 @@ def _metric(name: str, text: str | None, registry: Registry) -> Metric:
     return metric
 
 
-def _level(name: str, action: Action, text: str | None, metric: Metric) -> Level | None:
+def _threshold(name: str, action: Action, text: str | None, metric: Metric) -> Threshold | None:
     if text is None:
         return None
     section = f"[{WATERMARK}{name}] {action}"
@@ -213,7 +214,7 @@ def _level(name: str, action: Action, text: str | None, metric: Metric) -> Level
     if action is Action.EVICT and not metric.evictable:
         raise ConfigError(f"{section}: guests cannot be evicted for {metric.name}")
     try:
-        return parse_level(text, metric.unit)
+        return parse_threshold(text, metric.unit)
     except ValueError as error:
         raise ConfigError(f"{section}: {error}") from error
 
@@ -230,5 +231,5 @@ def _selector(name: str, options: Any, classes: Classes) -> Selector:
     return Selector(frozenset(chosen), options.max_priority)
 
 
-def _option(line: Waterline, action: Action) -> str:
+def _option(line: Watermark, action: Action) -> str:
     return f"[{WATERMARK}{line.name}] {action}"
