@@ -26,11 +26,13 @@ auth_strategy = noauth2
 
 [placement_database]
 connection = sqlite:////var/lib/placement/placement.sqlite
+sync_on_startup = true
 END
-placement-manage --config-file /etc/placement/placement.conf db sync
 sed '/^User=/d; /^Group=/d' $CHECKOUT/etc/placement/placement-api.service \
     > /etc/systemd/system/placement-api.service
 systemctl enable --now placement-api
+until curl --silent --fail --output /dev/null --header 'X-Auth-Token: admin' http://127.0.0.1:8778/resource_providers
+do sleep 0.2; done
 export OS_AUTH_TYPE=admin_token OS_ENDPOINT=http://127.0.0.1:8778 OS_TOKEN=admin OS_PLACEMENT_API_VERSION=1.39
 """
 )
@@ -61,9 +63,7 @@ AGENT: Final = (
     CONFIGURED
     + """
 systemctl enable --now compute-agent
-until compute-agent status -c last_report_seconds_ago -f value 2>/dev/null | grep -q '[0-9]'; do
-    sleep 0.5
-done
+until curl --silent http://127.0.0.1:9464/metrics | grep -q '^compute_agent_placement_up 1'; do sleep 0.2; done
 """
 )
 """It runs, and has reported."""
@@ -93,7 +93,7 @@ until mariadb -e 'SELECT 1' > /dev/null 2>&1; do sleep 0.5; done
 """
 """A MariaDB as Debian's package starts it."""
 
-KEYSTONE: Final = "PATH=$CHECKOUT/tests/doc/stand_ins/keystone:$PATH"
+KEYSTONE: Final = "export OPENSTACK_ONLY_READS=yes"
 """The cloud is one whose client only reads commands."""
 
 IN_POSTGRESQL: Final = SERVICE.replace(
