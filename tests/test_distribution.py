@@ -110,3 +110,33 @@ def test_a_wheel_contains_units_and_samples(installed: Path) -> None:
 def test_without_git_and_tags_there_is_a_version_nevertheless(installed: Path) -> None:
     metadata = (next(installed.glob("*.dist-info")) / "METADATA").read_text()
     assert "\nVersion: 0.1.0.dev0\n" in metadata
+
+
+@pytest.mark.parametrize(("tag", "version"), [("v1.2.3", "1.2.4.dev1"), (None, "0.0")])
+def test_what_git_archive_exports_knows_its_version(tag: str | None, version: str, tmp_path: Path) -> None:
+    checkout, exported = tmp_path / "checkout", tmp_path / "exported"
+    checkout.mkdir()
+    exported.mkdir()
+    for name in ("pyproject.toml", ".gitattributes", ".git_archival.txt"):
+        shutil.copy(ROOT / name, checkout)
+
+    def git(*words: object) -> None:
+        who = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
+        subprocess.run(["git", "-C", checkout, *who, *map(str, words)], check=True, capture_output=True)
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "one")
+    if tag:
+        git("tag", "-a", tag, "-m", tag)
+    git("commit", "--allow-empty", "-m", "another")
+    git("archive", "--output", tmp_path / "exported.tar", "HEAD")
+    shutil.unpack_archive(tmp_path / "exported.tar", exported)
+    told = subprocess.run(
+        [sys.executable, "-m", "setuptools_scm", "--root", exported],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=exported,
+    )
+    assert told.stdout.strip().startswith(version)

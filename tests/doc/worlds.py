@@ -31,9 +31,10 @@ END
 sed '/^User=/d; /^Group=/d' $CHECKOUT/etc/placement/placement-api.service \
     > /etc/systemd/system/placement-api.service
 systemctl enable --now placement-api
-until curl --silent --fail --output /dev/null --header 'X-Auth-Token: admin' http://127.0.0.1:8778/resource_providers
+SERVICE=http://127.0.0.1:8778
+until curl --silent --fail --output /dev/null -H "X-Auth-Token: admin" "$SERVICE/resource_providers"
 do sleep 0.2; done
-export OS_AUTH_TYPE=admin_token OS_ENDPOINT=http://127.0.0.1:8778 OS_TOKEN=admin OS_PLACEMENT_API_VERSION=1.39
+export OS_AUTH_TYPE=admin_token OS_ENDPOINT=$SERVICE OS_TOKEN=admin OS_PLACEMENT_API_VERSION=1.39
 """
 )
 """The service runs, without Keystone."""
@@ -63,7 +64,8 @@ AGENT: Final = (
     CONFIGURED
     + """
 systemctl enable --now compute-agent
-until curl --silent http://127.0.0.1:9464/metrics | grep -q '^compute_agent_placement_up 1'; do sleep 0.2; done
+until curl --silent http://127.0.0.1:9464/metrics | grep -q '^compute_agent_placement_up 1'
+do sleep 0.2; done
 """
 )
 """It runs, and has reported."""

@@ -1,0 +1,41 @@
+"""Numbers that pages say are those of the programs."""
+
+import re
+
+from placement.cmd import api
+from placement.server import connection
+from tests.doc.pages import SITE
+
+PROXY = (SITE / "install" / "proxy.md").read_text(encoding="utf-8")
+
+
+def limit(what: str) -> list[int]:
+    """The numbers in the table of limits, in its row about that."""
+    (row,) = re.findall(rf"^\| {re.escape(what)} \| (.*) \|$", PROXY, flags=re.MULTILINE)
+    return [int(number) for number in re.findall(r"\d+", row)]
+
+
+def setting(name: str) -> int:
+    """What a line of the proxies' files sets, without its unit."""
+    (value,) = re.findall(rf"^ *{name} (\d+)[sm];?$", PROXY, flags=re.MULTILINE)
+    return int(value)
+
+
+def test_the_limits_of_the_service_are_those_of_its_web_server() -> None:
+    mebibyte = 1024**2
+    assert limit("from the first byte of a request to the end of its headers") == [connection.HEADERS_WITHIN]
+    assert limit("its body") == [connection.BODY_WITHIN, connection.MOST_BODY // mebibyte]
+    assert limit("taking the answer, or a MiB of it") == [connection.ANSWER_WITHIN]
+    assert limit("from one request of a connection to the next") == [connection.IDLE_WITHIN]
+    assert limit("the request line, all headers") == [
+        api.LONGEST_REQUEST_LINE,
+        connection.MOST_HEADERS // 1024,
+    ]
+
+
+def test_the_proxies_of_the_page_go_well_with_them() -> None:
+    for headers in ("timeout http-request", "client_header_timeout"):
+        assert setting(headers) < connection.HEADERS_WITHIN
+    assert setting("client_max_body_size") == connection.MOST_BODY // 1024**2
+    for answer in ("timeout server", "proxy_read_timeout"):
+        assert setting(answer) > connection.ANSWER_WITHIN
