@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,13 @@ _KINDS: Final = {
 _LEVELS: Final = {"critical": "error", "error": "error", "exception": "error", "warning": "warning"}
 
 
-def _calls(package: Path) -> Iterator[tuple[str, ast.Call]]:
+@cache
+def _calls(package: Path) -> tuple[tuple[str, ast.Call], ...]:
+    """What a package calls, each with the module where; parsed once, as every page is held against it."""
+    return tuple(_read_calls(package))
+
+
+def _read_calls(package: Path) -> Iterator[tuple[str, ast.Call]]:
     for file in sorted(package.rglob("*.py")):
         if "migrations" in file.parts:
             continue

@@ -13,6 +13,7 @@ from tests.doc.pages import ROOT, SITE, pages
 
 PACKAGES = [ROOT / "placement", ROOT / "compute_agent"]
 REMEDIES = SITE / "reference" / "messages.yaml"
+METRICS = {metric.name for metric in sources.metrics(ROOT / "compute_agent")}
 
 
 def test_every_error_of_the_log_has_a_remedy() -> None:
@@ -27,20 +28,18 @@ def test_every_remedy_is_of_a_line_that_is_logged() -> None:
 
 
 def test_all_metrics_that_the_agent_registers_are_listed() -> None:
-    listed = {metric.name for metric in sources.metrics(ROOT / "compute_agent")}
     registry = Metrics().registry
     Telemetry(registry)
     registered = {
         f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()
     }
-    assert registered <= listed
+    assert registered <= METRICS
 
 
 @pytest.mark.parametrize("page", [*pages(), ROOT / "README.md"], ids=lambda page: page.stem)
 def test_metrics_that_a_page_names_exist(page: Path) -> None:
-    listed = {metric.name for metric in sources.metrics(ROOT / "compute_agent")}
     named = set(re.findall(r"\bcompute_agent_[a-z_]+", page.read_text(encoding="utf-8")))
-    assert named <= listed
+    assert named <= METRICS
 
 
 def test_options_and_commands_are_looked_up() -> None:
