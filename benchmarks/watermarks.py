@@ -150,7 +150,7 @@ class _GroupDriver(StubbornDriver):
 
     def create(self, guest_uuid, name, settings, command, cwd="/", environment=None):
         guest = super().create(guest_uuid, name, settings, command, cwd, environment)
-        self.running[guest_uuid] = replace(guest, details={"cgroup": str(_group(self._folder, guest_uuid))})
+        self.running[guest_uuid] = replace(guest, cgroup=str(_group(self._folder, guest_uuid)))
         return self.running[guest_uuid]
 
 

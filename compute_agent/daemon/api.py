@@ -35,7 +35,7 @@ from compute_agent.daemon.parameters import (
     load,
 )
 from compute_agent.daemon.protocol import Method, RequestError
-from compute_agent.drivers.base import Driver, StartingDriver
+from compute_agent.drivers.base import Driver
 from compute_agent.loops.audit import Outcome, audit_document
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError
@@ -201,9 +201,10 @@ class Methods:
         guest = self._find(body.pop("guest")).guest
         if not body:
             raise RequestError("nothing to change: qos_class, priority or resctrl has to be given")
-        driver = self._agent.driver
-        if not isinstance(driver, StartingDriver):
-            raise RequestError(f"the settings of guests of driver {driver.name} are in their definitions")
+        driver = self._agent.driver.starting
+        if driver is None:
+            name = self._agent.driver.name
+            raise RequestError(f"the settings of guests of driver {name} are in their definitions")
         try:
             changed = driver.configure(guest, replace(guest.settings, **body))
         except DriverError as error:

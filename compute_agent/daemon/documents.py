@@ -41,6 +41,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "stray": view.stray,
         "refused": list(view.refused),
         **view.guest.details,
+        **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 from compute_agent.daemon.cache_control import Resctrl
-from compute_agent.drivers.process import ProcessDriver
+from compute_agent.drivers.factory import unlimited
 from compute_agent.host import kernel_files
 from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
 from compute_agent.resctrl.control import Control
@@ -52,17 +52,6 @@ def powerless(conf: cfg.ConfigOpts, resctrl: Resctrl, driver: str) -> dict[str, 
         found[CACHE_WAYS] = f"cache ways cannot be limited here{why}"
     if platform is None or platform.mb is None:
         found[MEMORY_BANDWIDTH] = f"memory bandwidth cannot be limited here{why}"
-    if driver == ProcessDriver.name and (reason := _without_groups(conf.cgroup.root)):
-        found[CPU_QUOTA] = f"process guests without groups of their own cannot be limited: {reason}"
+    if reason := unlimited(driver, conf):
+        found[CPU_QUOTA] = reason
     return found
-
-
-def _without_groups(root: str | None) -> str:
-    """Why process guests have no groups with a quota; empty if they have."""
-    if not root:
-        return "[cgroup] root is not set"
-    try:
-        controllers = kernel_files.read_text(str(Path(root) / "cgroup.controllers")).split()
-    except OSError as error:
-        return f"[cgroup] root = {root} is no group of cgroup v2 ({error.strerror})"
-    return "" if "cpu" in controllers else f"[cgroup] root = {root} has not the controller cpu"

@@ -136,6 +136,7 @@ class Agent:
             settings,
             self._state.state.qos,
             self.pipeline,
+            self.driver,
             Evictions(settings, self.pipeline, self.driver, client),
             partial(self._reports.switch_scheduling, Cause.WATERMARK),
             self._state.keep_qos,

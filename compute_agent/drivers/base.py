@@ -6,8 +6,9 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
+from compute_agent.drivers.flavor import OrderedGuests
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -75,6 +76,16 @@ class Driver(Protocol):
     name: str
 
     @property
+    def starting(self) -> StartingDriver | None:
+        """This driver, where the agent itself starts its guests; None where others do."""
+        ...
+
+    @property
+    def ordered(self) -> OrderedGuests | None:
+        """This driver, where it knows what its guests were ordered with; None where nobody told it."""
+        ...
+
+    @property
     def absence(self) -> str:
         """Why what the guests depend on (libvirtd) cannot be asked now; empty if it can."""
         ...
@@ -94,6 +105,10 @@ class Driver(Protocol):
         """Call ``listener`` (from a thread of the driver) for every guest that starts, stops or
         gets other settings from now on.
         """
+        ...
+
+    def processes(self, guest: Guest) -> Sequence[int]:
+        """The processes whose use is that of a guest without a group of its own: its main process first."""
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -175,7 +190,6 @@ class Driver(Protocol):
         ...
 
 
-@runtime_checkable
 class StartingDriver(Driver, Protocol):
     """A driver through which the agent itself starts guests, and which records them."""
 

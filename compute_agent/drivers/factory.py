@@ -8,6 +8,7 @@ has processes keeps them, until somebody says otherwise.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from compute_agent.drivers.claim import Claim, on_cgroup, on_libvirt
 from compute_agent.drivers.libvirt import address
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
+from compute_agent.host import kernel_files
 from compute_agent.model.errors import DriverError
 
 _LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
@@ -78,12 +80,26 @@ def libvirtd_is_usable(uri: str) -> bool:
     return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, address.sockets(uri)))
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What has to be known of a driver before it is opened.
+
+    ``claim`` is that of an agent, which calls itself by a text, on the guests; ``open`` makes the driver from
+    the options, the folder of records and the claim (None: it changes nothing as long as it is not told to);
+    ``unlimited`` says why the CPU use of guests cannot be limited, empty if it can.
+    """
+
+    name: str
+    claim: Callable[[cfg.ConfigOpts, str], Claim]
+    open: Callable[[cfg.ConfigOpts, Path, Claim | None], Driver]
+    unlimited: Callable[[cfg.ConfigOpts], str]
+
+
 def claim_for(name: str, conf: cfg.ConfigOpts, holder: str) -> Claim:
-    """The claim of an agent, which calls itself ``holder``, on the guests of the driver of that name."""
-    if name == LibvirtDriver.name:
-        return on_libvirt(conf, address.sockets(conf.libvirt.uri), holder)
-    # Process guests without groups are known by their records, which are in the state folder.
-    return on_cgroup(conf, holder) if conf.cgroup.root else Claim(holder)
+    """The claim of an agent, which calls itself ``holder``, on the guests of the driver of that name. Raises
+    DriverError if there is none.
+    """
+    return _kind(name).claim(conf, holder)
 
 
 def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, claim: Claim | None) -> Driver:
@@ -92,13 +108,66 @@ def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, claim: Claim | No
 
     Raises DriverError for one that cannot be had, and if another agent has its guests; OSError.
     """
-    check = Claim("").check if claim is None else claim.check
-    check()
-    match name:
-        case LibvirtDriver.name:
-            return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, check)
-        case ProcessDriver.name:
-            look_only = claim is None
-            groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root and not look_only else None
-            return ProcessDriver(folder, groups, look_only)
-    raise DriverError(f"there is no driver {name!r}: set [guests] driver to {_LIBVIRT} or {_PROCESS}")
+    kind = _kind(name)
+    _checked(claim)()
+    return kind.open(conf, folder, claim)
+
+
+def unlimited(name: str, conf: cfg.ConfigOpts) -> str:
+    """Why the CPU use of guests of that driver cannot be limited here; empty if it can, or nobody knows."""
+    return KINDS[name].unlimited(conf) if name in KINDS else ""
+
+
+def _kind(name: str) -> Kind:
+    if name not in KINDS:
+        raise DriverError(f"there is no driver {name!r}: set [guests] driver to {' or '.join(KINDS)}")
+    return KINDS[name]
+
+
+def _checked(claim: Claim | None) -> Callable[[], None]:
+    return Claim("").check if claim is None else claim.check
+
+
+def _claim_domains(conf: cfg.ConfigOpts, holder: str) -> Claim:
+    return on_libvirt(conf, address.sockets(conf.libvirt.uri), holder)
+
+
+def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, claim: Claim | None) -> Driver:
+    return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _checked(claim))
+
+
+def _claim_processes(conf: cfg.ConfigOpts, holder: str) -> Claim:
+    # Process guests without groups are known by their records, which are in the state folder.
+    return on_cgroup(conf, holder) if conf.cgroup.root else Claim(holder)
+
+
+def _open_processes(conf: cfg.ConfigOpts, folder: Path, claim: Claim | None) -> Driver:
+    look_only = claim is None
+    groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root and not look_only else None
+    return ProcessDriver(folder, groups, look_only)
+
+
+def _processes_unlimited(conf: cfg.ConfigOpts) -> str:
+    reason = _without_groups(conf.cgroup.root)
+    return f"process guests without groups of their own cannot be limited: {reason}" if reason else ""
+
+
+def _without_groups(root: str | None) -> str:
+    """Why process guests have no groups with a quota; empty if they have."""
+    if not root:
+        return "[cgroup] root is not set"
+    try:
+        controllers = kernel_files.read_text(str(Path(root) / "cgroup.controllers")).split()
+    except OSError as error:
+        return f"[cgroup] root = {root} is no group of cgroup v2 ({error.strerror})"
+    return "" if "cpu" in controllers else f"[cgroup] root = {root} has not the controller cpu"
+
+
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(_LIBVIRT, _claim_domains, _open_libvirt, lambda conf: ""),
+        Kind(_PROCESS, _claim_processes, _open_processes, _processes_unlimited),
+    )
+}
+"""By the name that ``[guests] driver`` knows them under."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from compute_agent.model.guest import Guest
 
@@ -22,7 +22,6 @@ class Flavor:
     user_id: str = ""
 
 
-@runtime_checkable
 class OrderedGuests(Protocol):
     """A driver whose guests are defined by somebody else, and outlive their processes."""
 

@@ -49,6 +49,18 @@ class ProcessDriver:
         self._registry = Registry(folder, look_only)
         self._roster = Roster(self._registry, look_only)
 
+    # What it can
+
+    @property
+    def starting(self) -> ProcessDriver:
+        """Guests are started by the agent."""
+        return self
+
+    @property
+    def ordered(self) -> None:
+        """Nobody says what a process was ordered with."""
+        return
+
     # What runs
 
     @property
@@ -186,6 +198,10 @@ class ProcessDriver:
             self._roster.ended(self._roster.known(guest.uuid))
 
     # CPUs
+
+    def processes(self, guest: Guest) -> Sequence[int]:
+        """The main process and all that it has started."""
+        return procfs.descendants(guest.pid)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The kernel thread ids of the guest's processes now."""

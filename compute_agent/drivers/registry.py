@@ -82,9 +82,8 @@ class ProcessRecord:
             "command": printable(" ".join(self.command)),
             "log": self.log,
             "origin": "adopted" if self.adopted else "started",
-            **({"cgroup": self.cgroup} if self.cgroup else {}),
         }
-        return Guest(self.uuid, DRIVER, self.name, self.identity.pid, self.settings, details)
+        return Guest(self.uuid, DRIVER, self.name, self.identity.pid, self.settings, self.cgroup, details)
 
 
 @dataclass(frozen=True, slots=True)

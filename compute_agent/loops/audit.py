@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compute_agent.drivers.base import Driver
-from compute_agent.drivers.flavor import Flavor, OrderedGuests
+from compute_agent.drivers.flavor import Flavor
 from compute_agent.loops.places import locate
 from compute_agent.loops.reporting import allocations_by_consumer
 from compute_agent.model.allocation import Allocation
@@ -120,11 +120,12 @@ class Auditor:
         return found
 
     def _flavor(self, guest: Guest) -> Flavor:
-        return self._driver.flavor(guest) if isinstance(self._driver, OrderedGuests) else Flavor()
+        return Flavor() if (ordered := self._driver.ordered) is None else ordered.flavor(guest)
 
     def _dormant(self) -> frozenset[str]:
         """Guests that belong here without being seen to run: what they hold is not given away."""
-        dormant = self._driver.dormant() if isinstance(self._driver, OrderedGuests) else frozenset()
+        ordered = self._driver.ordered
+        dormant = frozenset[str]() if ordered is None else ordered.dormant()
         return dormant | self._driver.lost().keys()
 
     def _is_here(self, consumer: str) -> bool:

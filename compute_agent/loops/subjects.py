@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.process import ProcessDriver
+from compute_agent.drivers.base import Driver
 from compute_agent.model.knob import Knob
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.classes import Classes
@@ -23,8 +23,9 @@ CacheEntitlements = Callable[[GuestView], Mapping[Knob, Entitlement]]
 class Subjects:
     """Makes subjects of guests; remembers when they started."""
 
-    def __init__(self, cache_entitlements: CacheEntitlements | None = None) -> None:
+    def __init__(self, driver: Driver, cache_entitlements: CacheEntitlements | None = None) -> None:
         """Without ``cache_entitlements`` caches and bandwidth cannot be controlled here."""
+        self._driver = driver
         self.cache_entitlements = cache_entitlements
         self._started: dict[tuple[str, int], float] = {}
 
@@ -37,16 +38,13 @@ class Subjects:
 
     def _subject(self, view: GuestView, classes: Classes) -> Subject:
         guest = view.guest
-        cgroup = guest.details.get("cgroup", "")
-        # A process without a group of its own is measured with its children. QEMU has none.
-        alone = cgroup or guest.driver != ProcessDriver.name
         return build_subject(
             guest,
             classes,
             dedicated=may_be_dedicated(view),
             started=self._started[guest.uuid, guest.pid],
-            cgroup=cgroup,
-            pids=() if alone else tuple(procfs.descendants(guest.pid)),
+            cgroup=guest.cgroup,
+            pids=() if guest.cgroup else tuple(self._driver.processes(guest)),
             caches=self.cache_entitlements(view) if self.cache_entitlements else None,
         )
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from compute_agent.drivers.base import Driver
 from compute_agent.loops.base import Configuration
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.evictions import Evictions
@@ -58,6 +59,7 @@ class Watermarks:
         settings: Settings,
         state: QosState,
         pipeline: Pipeline,
+        driver: Driver,
         evictions: Evictions,
         switch_scheduling: SwitchScheduling,
         save: Save,
@@ -74,7 +76,7 @@ class Watermarks:
         self._telemetry = telemetry
         self._root = root
         self._cache = cache
-        self._subjects = Subjects(cache_entitlements)
+        self._subjects = Subjects(driver, cache_entitlements)
         self._sampler = Sampler(root, cache)
         self._executor = Executor(
             settings.rules,

@@ -11,13 +11,18 @@ from compute_agent.model.naming import called
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """One guest as its driver knows it. ``uuid`` is its consumer uuid, ``pid`` its main process."""
+    """One guest as its driver knows it. ``uuid`` is its consumer uuid, ``pid`` its main process.
+
+    ``cgroup`` is the folder of its cgroup v2 group, empty if it has none to itself. ``details`` are for
+    people alone: what else the driver can tell, by name.
+    """
 
     uuid: str
     driver: str
     name: str
     pid: int
     settings: GuestSettings = field(default_factory=GuestSettings)
+    cgroup: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:

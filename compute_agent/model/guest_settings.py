@@ -34,7 +34,7 @@ class GuestSettings:
     """What the guest's owner asked for beside amounts.
 
     ``resctrl`` is the annotation about cache and memory bandwidth, ``priority`` that of eviction; empty texts
-    are no wish.
+    are no wish. No controller applies a ``blockio_class``: it is refused where it is asked for.
     """
 
     vcpus: int = 1

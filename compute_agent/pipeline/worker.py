@@ -243,9 +243,9 @@ class Pipeline:
 
     def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, Assignment | None]:
         """Who makes a new guest, and where it is to run. Raises GuestRefusedError if it cannot be."""
-        driver = self._driver
-        if not isinstance(driver, StartingDriver):
-            raise GuestRefusedError(f"guests of driver {driver.name} are not started by the agent")
+        driver = self._driver.starting
+        if driver is None:
+            raise GuestRefusedError(f"guests of driver {self._driver.name} are not started by the agent")
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings)
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide(draft, event.allocation, lost.assignment if lost else None)

@@ -14,6 +14,7 @@ class FakeDriver:
 
     name = "fake"
     absence = ""
+    ordered = None
 
     def __init__(self, cpus):
         self.cpus = frozenset(cpus)
@@ -29,6 +30,13 @@ class FakeDriver:
         self.writes = 0
         self._listener = None
         self._pids = itertools.count(100)
+
+    @property
+    def starting(self):
+        return self
+
+    def processes(self, guest):
+        return (guest.pid,)
 
     def guests(self):
         return list(self.running.values())

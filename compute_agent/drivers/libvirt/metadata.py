@@ -9,7 +9,6 @@ extra specs. Where both speak, ours is heard.
         <guest:thread_policy>isolate</guest:thread_policy>
         <guest:emulator_policy>share</guest:emulator_policy>
         <guest:resctrl>{"llc": {"schemata": {"range": [0, 30]}}}</guest:resctrl>
-        <guest:blockio_class>slow</guest:blockio_class>
         <guest:eviction_priority>10</guest:eviction_priority>
       </guest:settings>
     </metadata>
@@ -64,6 +63,10 @@ def _name(text: str) -> str:
     return text
 
 
+def _unapplied(text: str) -> str:
+    raise ValueError("no controller applies classes of block I/O: remove it")
+
+
 def _annotation(text: str) -> str:
     if len(text) > MAX_ANNOTATION:
         raise ValueError(f"{MAX_ANNOTATION} characters at most")
@@ -85,7 +88,7 @@ _OURS: Mapping[str, _Reader] = {
     "thread_policy": ("thread_policy", ThreadPolicy),
     "emulator_policy": ("emulator_policy", EmulatorPolicy),
     "resctrl": ("resctrl", _annotation),
-    "blockio_class": ("blockio_class", _name),
+    "blockio_class": ("blockio_class", _unapplied),
     "eviction_priority": ("priority", _priority),
 }
 

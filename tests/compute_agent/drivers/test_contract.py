@@ -78,7 +78,7 @@ def has_groups(driver, guest, request):
         case LibvirtDriver():
             return request.getfixturevalue("libvirtd").has_cgroups
         case ProcessDriver():
-            return "cgroup" in guest.details
+            return bool(guest.cgroup)
     return True
 
 

@@ -86,7 +86,7 @@ def start(driver, *command, vcpus=1):
 
 
 def group_of(guest):
-    return Group(Path(guest.details["cgroup"]))
+    return Group(Path(guest.cgroup))
 
 
 def wait_for(condition):

@@ -123,6 +123,7 @@ class Overload:
             settings,
             qos,
             self.pipeline,
+            self.driver,
             Evictions(settings, self.pipeline, self.driver, self.client),
             self.switches.append,
             self.state.keep_qos,

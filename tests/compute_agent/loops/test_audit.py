@@ -53,6 +53,10 @@ class Driver(FakeDriver):
         super().__init__(TOPOLOGY.online)
         self.flavors, self.defined = {}, set()
 
+    @property
+    def ordered(self):
+        return self
+
     def flavor(self, guest):
         return self.flavors.get(guest.uuid, Flavor())
 

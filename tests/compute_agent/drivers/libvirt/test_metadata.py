@@ -44,7 +44,7 @@ def test_all_of_our_settings_are_read():
     ours = OURS.format(
         "<guest:qos_class> BE </guest:qos_class><guest:thread_policy>isolate</guest:thread_policy>"
         "<guest:emulator_policy>isolate</guest:emulator_policy><guest:eviction_priority>-3</guest:eviction_priority>"
-        '<guest:resctrl>{"llc": {}}</guest:resctrl><guest:blockio_class>slow</guest:blockio_class>'
+        '<guest:resctrl>{"llc": {}}</guest:resctrl>'
     )
     assert describe(domain(ours)).settings == GuestSettings(
         vcpus=4,
@@ -53,7 +53,6 @@ def test_all_of_our_settings_are_read():
         qos_class="BE",
         priority=-3,
         resctrl='{"llc": {}}',
-        blockio_class="slow",
     )
 
 
@@ -81,6 +80,7 @@ def test_our_settings_count_more_than_those_of_nova():
         ("thread_policy", "sideways"),
         ("emulator_policy", ""),
         ("qos_class", "a/b"),
+        ("blockio_class", "slow"),
         ("blockio_class", "x" * 65),
         ("eviction_priority", "high"),
         ("eviction_priority", "٣"),
