@@ -11,7 +11,7 @@ from typing import Any
 
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.loops.reporting import ReportLoop
-from compute_agent.report.scheduling import Cause, Maintenance, told
+from compute_agent.report.scheduling import Cause, Maintenance, in_words
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class MaintenanceMode:
             "disabled_since": None
             if since is None
             else datetime.fromtimestamp(since, UTC).isoformat("T", "seconds"),
-            "new_guests": "not known yet" if traits is None else told(traits),
+            "new_guests": "not known yet" if traits is None else in_words(traits),
         }
 
 

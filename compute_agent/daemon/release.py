@@ -29,7 +29,7 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError, PlacementError
 from compute_agent.report.plan import Ownership, ReportedProvider
 from compute_agent.report.reporter import Reporter
-from compute_agent.report.scheduling import MARKS, Cause, Maintenance, told
+from compute_agent.report.scheduling import MARKS, Cause, Maintenance, in_words
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.monitor import monitoring_group
@@ -244,7 +244,9 @@ class Release:
         ):
             name = self._root_uuid if root is None else called(root.name, root.uuid)
             detail = (
-                "limits and switch in the state file" if root is None else f"new guests {told(root.traits)}"
+                "limits and switch in the state file"
+                if root is None
+                else f"new guests {in_words(root.traits)}"
             )
             yield Item("scheduling", name, detail, _bound(self._let_in, reporter))
         yield from self._of_providers(reported)

@@ -64,7 +64,7 @@ class Evictions:
             return
         self._called[uuid] = str(guest)
         try:
-            self._tell_to_leave(guest)
+            self._ask_to_leave(guest)
         except (DriverError, EvictionFailedError) as error:
             if self._runs(guest):
                 raise
@@ -98,7 +98,7 @@ class Evictions:
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
 
-    def _tell_to_leave(self, guest: Guest) -> None:
+    def _ask_to_leave(self, guest: Guest) -> None:
         settings = self._settings
         if settings.evict_command is None:
             self._driver.stop(guest, settings.evict_grace)
@@ -113,7 +113,7 @@ class Evictions:
             return
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
         client.set_allocations(held.without(ours))
-        LOG.info("Guest %s gave back %s", name, self._pipeline.world.told(ours))
+        LOG.info("Guest %s gave back %s", name, self._pipeline.world.in_words(ours))
 
     def _wait(self, seconds: float) -> None:
         if self._ended.wait(seconds):

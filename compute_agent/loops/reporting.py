@@ -21,7 +21,8 @@ from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError, PlacementError, UnavailableError
-from compute_agent.report.reporter import Refusal, Report, Reporter
+from compute_agent.report.execution import Refusal, Report
+from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.report.rooms import Place
 from compute_agent.report.scheduling import Cause, Wishes

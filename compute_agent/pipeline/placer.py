@@ -47,13 +47,13 @@ class Placer:
             return None
         supply = world.supply(self._cache.holdings())
         if current is not None and (kept := refit(supply, request, current)) is not None:
-            LOG.debug("Guest %s stays where it is: that serves %s", guest, world.told(allocation))
+            LOG.debug("Guest %s stays where it is: that serves %s", guest, world.in_words(allocation))
             return kept
         decision = world.policy(supply, request)
         LOG.debug(
             "Guest %s, holding %s, thread policy %s, of %d CPUs free for it, gets %s",
             guest,
-            world.told(allocation),
+            world.in_words(allocation),
             request.thread_policy,
             len(world.cpu_sets.dedicated - supply.taken(request)),
             decision,

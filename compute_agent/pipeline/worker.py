@@ -19,7 +19,6 @@ from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
-from compute_agent.model.knob import Knob
 from compute_agent.pipeline.cache import CachedGuest, Unclaimed
 from compute_agent.pipeline.enforcer import Enforcer
 from compute_agent.pipeline.events import (
@@ -36,15 +35,13 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.placer import Placer, where
+from compute_agent.pipeline.presence import Limits, Presence
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.view import GuestView, view
 from compute_agent.pipeline.world import World
 from compute_agent.policy.base import Refusal
 
 LOG = logging.getLogger(__name__)
-
-Limits = Mapping[str, Mapping[Knob, float]]
-"""What the watermarks hold guests down to, by guest."""
 
 
 class GuestRefusedError(Exception):
@@ -69,10 +66,9 @@ class Pipeline:
         self._metrics = metrics
         self._cache = self._enforcer.cache
         self._placer = Placer(world, self._cache)
-        self._saved: Mapping[str, SavedGuest] | None = None
-        self._limits: Limits = {}
+        self._presence = Presence(driver, self._placer, self._enforcer, metrics)
         self._unallocated: frozenset[str] = frozenset()
-        """The guests that have been told of as holding nothing."""
+        """The guests that were logged as holding nothing."""
         self._applied = 0.0
         """When pending changes last went to the kernel (monotonic seconds)."""
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float] | None] = queue.SimpleQueue()
@@ -106,7 +102,7 @@ class Pipeline:
     @property
     def has_taken_over(self) -> bool:
         """Whether the guests that run are known: the driver has answered."""
-        return self._saved is None and self._thread.is_alive()
+        return self._presence.is_known and self._thread.is_alive()
 
     def check_taken_over(self) -> None:
         """Raises DriverError as long as it is not known which guests run: no answer would be none at all."""
@@ -132,9 +128,8 @@ class Pipeline:
         what the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those
         of the watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known.
         """
-        self._cache.hold_for(unclaimed or {}, time.monotonic())
         self._driver.watch(listener or self._driver_says)
-        self._saved, self._limits = saved, limits or {}
+        self._presence.begin(saved, limits or {}, unclaimed or {})
         with self._lock:
             try:
                 self._take_over()
@@ -189,9 +184,9 @@ class Pipeline:
             case AdoptGuest():
                 return self._adopt_guest(event)
             case GuestStarted():
-                self._enter(event.guest, event.allocation, event.as_of, event.started)
+                self._presence.enter(event.guest, event.allocation, event.as_of, event.started)
             case GuestStopped(guest):
-                self._leave(guest)
+                self._presence.leave(guest)
             case AllocationsRead(allocations, as_of, held):
                 if held is not None:
                     self._cache.hold_for(held, as_of)
@@ -203,7 +198,7 @@ class Pipeline:
             case MoveGuest():
                 return self._move_guest(event)
             case Reconcile():
-                self._reconcile()
+                self._presence.reconcile()
                 self._placer.rebalance()
         self._finish()
         return None
@@ -253,67 +248,6 @@ class Pipeline:
             raise GuestRefusedError(assignment.reason)
         return driver, assignment
 
-    def _enter(
-        self, guest: Guest, allocation: Allocation | None, as_of: float = 0.0, started: bool = False
-    ) -> None:
-        """Whether it has ``started`` is for the driver to say: the pid of one that goes on may be another,
-        and one that started may have been found before its start was told.
-        """
-        entry = self._cache.get(guest.uuid)
-        if entry is None:
-            # One that was lost until now is where it was.
-            lost = self._cache.lost.get(guest.uuid)
-            place = lost.assignment if lost and self.world.places else None
-            self._cache.add(entry := CachedGuest(guest, self._held_before(guest, allocation), place))
-        elif entry.guest != guest:
-            if started:
-                entry.limits.clear()
-            entry.guest = guest
-            self._cache.mark(entry)
-        if allocation is not None:
-            if allocation != entry.allocation:
-                self._cache.mark(entry)
-            entry.allocation, entry.as_of = allocation, as_of
-        self._placer.place(entry)
-        if started and entry.refusal and self.world.refuse_unplaced:
-            self._stop_unplaced(entry)
-
-    def _held_before(self, guest: Guest, told: Allocation | None = None) -> Allocation | None:
-        """What the consumer of a new guest held when Placement was last heard, unless that is ``told`` now;
-        None if it was never heard of.
-        """
-        known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
-        if told is not None or known is None or known.allocation is None:
-            return told
-        allocation = self.world.own_part(known.allocation)
-        LOG.info("Guest %s keeps what its consumer held: %s", guest, self.world.told(allocation))
-        return allocation
-
-    def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """End a guest that has no place before it does anything; where that cannot be, it stays confined."""
-        guest, reason = entry.guest, entry.refusal
-        try:
-            self._driver.stop(guest, 0.0)
-        except GuestGoneError:
-            pass
-        except DriverError as error:
-            LOG.error("Guest %s has no place and cannot be stopped: %s", guest, error)
-            return
-        LOG.error("Guest %s was stopped, as it has no place: %s", guest, reason)
-        self._metrics.guests_stopped.inc()
-        self._leave(guest)
-
-    def _leave(self, guest: Guest) -> None:
-        entry = self._cache.get(guest.uuid)
-        if entry is None or entry.guest.pid != guest.pid:
-            return  # told before, and the consumer may have another guest by now
-        self._cache.remove(guest.uuid)
-        if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
-            self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
-        if entry.allocation:
-            self._cache.unclaimed[guest.uuid] = Unclaimed(entry.allocation, time.monotonic())
-        LOG.info("Guest %s left", guest)
-
     def _read_allocations(self, allocations: Mapping[str, Allocation], as_of: float) -> None:
         LOG.debug("Guests that hold something else than was known: %d", len(allocations))
         for uuid, held in allocations.items():
@@ -323,7 +257,7 @@ class Pipeline:
             entry.as_of = as_of
             allocation = self.world.own_part(held)
             if allocation != entry.allocation:
-                LOG.info("Guest %s holds %s now", entry.guest, self.world.told(allocation))
+                LOG.info("Guest %s holds %s now", entry.guest, self.world.in_words(allocation))
                 entry.allocation = allocation
                 self._cache.mark(entry)
                 self._placer.place(entry)
@@ -363,65 +297,10 @@ class Pipeline:
         return entry
 
     def _take_over(self) -> None:
-        """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
-
-        Raises DriverError if the driver cannot say what runs: nothing is forgotten then.
-        """
-        if (saved := self._saved) is None:
-            return
-        running = {guest.uuid: guest for guest in self._driver.guests()}
-        self._saved = None
-        for uuid, guest in running.items():
-            if (old := saved.get(uuid)) is not None:
-                assignment = old.assignment if self.world.places else None
-                limits = dict(self._limits.get(uuid, {}))
-                self._cache.add(CachedGuest(guest, old.allocation, assignment, limits=limits))
-        lost = self._driver.lost()
-        for uuid in saved.keys() - running.keys():
-            if uuid in lost:
-                self._cache.lose(uuid, saved[uuid])
-                continue
-            LOG.info("Guest %s ended while the agent was away", uuid)
-            if allocation := saved[uuid].allocation:
-                self._cache.unclaimed[uuid] = Unclaimed(allocation, time.monotonic())
-        self._reconcile()
-        self._placer.place_all()  # configuration and hardware may be others than they were
-        self._limits = {}  # whoever is found later is another than the one that was limited
-        self._finish()
-        self._update_gauges()
-
-    def _reconcile(self) -> None:
-        running = {guest.uuid: guest for guest in self._driver.guests()}
-        for entry in self._cache:
-            if entry.guest.uuid not in running:
-                self._leave(entry.guest)
-        for uuid, guest in running.items():
-            if (known := self._cache.get(uuid)) is None:
-                if uuid in self._cache.lost:
-                    self._enter(guest, None)
-                else:
-                    self._find(guest)
-            elif known.guest.pid != guest.pid:
-                self._enter(guest, None)  # it ended and started, and nobody told
-        if self._cache.lost:
-            for uuid in self._cache.lost.keys() - self._driver.lost().keys():
-                LOG.info("Guest %s is said to be gone: what it held is free", uuid)
-                self._cache.forget(uuid)
-        self._enforcer.compare(self.world)
-
-    def _find(self, guest: Guest) -> None:
-        """Take up a guest that nobody remembers."""
-        try:
-            observed, vcpu_cpus = self._driver.observed_cpus(guest), self._driver.vcpu_affinity(guest)
-            assignment = self._placer.found(guest, observed, vcpu_cpus)
-        except GuestGoneError:
-            return
-        held = self._held_before(guest)
-        limits = dict(self._limits.get(guest.uuid, {}))
-        entry = CachedGuest(guest, held, assignment, limits=limits)
-        self._cache.add(entry)
-        LOG.info("Guest %s was not known; the kernel has it%s", guest, where(entry))
-        self._placer.take_up(entry)
+        """Raises DriverError if the driver cannot say what runs: nothing is forgotten then."""
+        if self._presence.take_over():
+            self._finish()
+            self._update_gauges()
 
     def _finish(self) -> None:
         """The end of every event: guests give way to each other, what is pending goes to the kernel, then the
@@ -430,7 +309,7 @@ class Pipeline:
         self._placer.settle()
         self._enforcer.apply(self.world)
         self._applied = time.monotonic()
-        self._tell_unallocated()
+        self._log_unallocated()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
@@ -439,7 +318,7 @@ class Pipeline:
             LOG.error("The state cannot be saved: %s; will be tried again", error)
             self._metrics.state_failures.inc()
 
-    def _tell_unallocated(self) -> None:
+    def _log_unallocated(self) -> None:
         """Warn of guests that are known to hold nothing, once each."""
         unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
         for uuid in sorted(unallocated.keys() - self._unallocated):

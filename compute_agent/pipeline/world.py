@@ -59,7 +59,7 @@ class World:
         ours = {zone.uuid for zone in self.zones}
         return {uuid: dict(amounts) for uuid, amounts in allocation.items() if uuid in ours}
 
-    def told(self, allocation: Allocation) -> str:
+    def in_words(self, allocation: Allocation) -> str:
         """An allocation of this host in words: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
         names = {zone.uuid: zone.name for zone in self.zones}
         parts = (

@@ -5,74 +5,40 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from compute_agent.inventory.tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.naming import called
 from compute_agent.model.resource_class import STOCK_NAMES
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
     ConflictError,
     NotFoundError,
-    PlacementError,
-    UnavailableError,
 )
+from compute_agent.report.execution import Execution, Report
 from compute_agent.report.plan import (
     Action,
     CreateProvider,
     CreateResourceClass,
     CreateTrait,
-    DeleteProvider,
     Known,
     Ownership,
     ReportedProvider,
-    SetInventories,
-    SetTraits,
-    UpdateProvider,
     assume_ownership,
     from_api,
     ownership_after,
     ownership_before,
     plan,
-    to_api,
     unknown_traits,
 )
 from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
 from compute_agent.report.rooms import Place
-from compute_agent.report.scheduling import DISABLED, MARKS, Wishes, switched, told
+from compute_agent.report.scheduling import DISABLED, MARKS, Wishes, in_words, switched
 
 LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A change that Placement did not take, and why: for the log, ``status`` and the metrics.
-
-    ``provider`` is the name of the provider that it is about, where the action does not tell.
-    """
-
-    action: Action | ReshapePlan
-    reason: str
-    provider: str = ""
-
-    def __str__(self) -> str:
-        """What was refused, in a few words."""
-        if isinstance(self.action, ReshapePlan):
-            return "Reshape"
-        name = getattr(self.action, "name", self.provider)
-        return f"{type(self.action).__name__} {called(name, getattr(self.action, 'uuid', name))}"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The outcome of one report: how many changes were sent and taken, and which were refused."""
-
-    sent: int = 0
-    refusals: tuple[Refusal, ...] = ()
 
 
 class Reporter:
@@ -174,7 +140,7 @@ class Reporter:
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )
-        for refusal in _Execution(self._client, self._reported).run(ahead).refusals:
+        for refusal in Execution(self._client, self._reported).run(ahead).refusals:
             raise ConflictError("POST", "/resource_providers", refusal.reason, status=409)
         records = {consumer: self._client.allocations(consumer) for consumer in planned.allocations}
         self._client.reshape(to_body(planned, self._reported, records))
@@ -218,7 +184,7 @@ class Reporter:
                 return False
         generation = self._client.set_traits(root_uuid, wanted, root.generation)
         self._reported[root_uuid] = replace(root, generation=generation, traits=wanted)
-        LOG.info("For Placement, new guests of this host are %s", told(wanted))
+        LOG.info("For Placement, new guests of this host are %s", in_words(wanted))
         return True
 
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:
@@ -290,20 +256,20 @@ class Reporter:
         wanted = self.server_tree(tree)
         owned = assume_ownership(wanted, reported, self._owned)
         actions = plan(wanted, reported, owned, self._names())
-        self._tell_dropped(wanted)
+        self._log_dropped(wanted)
         claims = ownership_before(wanted, reported, owned)
         self._keep(claims)
         if not actions:
             LOG.debug("Placement has all as it should be: %d providers", len(wanted.nodes))
             self._keep(ownership_after(wanted, claims, reported))
             return Report()
-        result = _Execution(self._client, self._reported).run(actions)
+        result = Execution(self._client, self._reported).run(actions)
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self._known = None
         self._keep(ownership_after(wanted, claims, self._reported))
         return result
 
-    def _tell_dropped(self, tree: ProviderTree) -> None:
+    def _log_dropped(self, tree: ProviderTree) -> None:
         """Log the traits that an older server does not know, once."""
         dropped = unknown_traits(tree, self._names())
         if dropped - self._dropped:
@@ -316,102 +282,3 @@ class Reporter:
         if owned != self._owned:
             self._remember(owned)
             self._owned = owned
-
-
-class _Execution:
-    """Carries out one plan and keeps ``providers`` what Placement has."""
-
-    def __init__(self, client: PlacementClient, providers: dict[str, ReportedProvider]) -> None:
-        self._client = client
-        self._providers = providers
-        self._refusals: list[Refusal] = []
-        self._missing: set[str] = set()
-        self._stuck_classes: set[str] = set()
-
-    def run(self, actions: tuple[Action, ...]) -> Report:
-        sent = 0
-        for action in actions:
-            obstacle = self._obstacle(action)
-            if obstacle:
-                self._refuse(action, obstacle)
-                continue
-            try:
-                self._perform(action)
-                sent += 1
-            except (ConcurrentUpdateError, UnavailableError):
-                raise
-            except PlacementError as error:
-                if not isinstance(error, ConflictError) and error.status != 400:
-                    raise
-                self._refuse(action, self._whose_name(action) or str(error))
-        return Report(sent, tuple(self._refusals))
-
-    def _whose_name(self, action: Action) -> str:
-        """Whose the name is that a root cannot have, and what to do about that; empty if it is not that."""
-        if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
-            return ""
-        try:
-            other = self._client.provider_named(action.name)
-        except PlacementError:
-            return ""
-        if other in (None, action.uuid):
-            return ""
-        return (
-            f"the name {action.name} belongs to the provider {other}, and that of this host is {action.uuid}."
-            " If that one is this host's, of a state folder that was lost: stop the agent, write"
-            f" {other} into the file compute_id in [DEFAULT] state_path, and start it; guests run on. If it"
-            " is another host's, set [compute] resource_provider_name to a name of its own"
-        )
-
-    def _obstacle(self, action: Action) -> str | None:
-        """Why an action must wait for one that was refused; None if nothing stands in its way."""
-        match action:
-            case CreateProvider(parent=parent) if parent in self._missing:
-                return f"its parent {parent} could not be created"
-            case SetInventories(uuid=uuid) | SetTraits(uuid=uuid) if uuid in self._missing:
-                return "the provider could not be created"
-            case SetInventories(uuid=uuid, inventories=inventories):
-                added = inventories.keys() - self._providers[uuid].inventories.keys()
-                if stuck := sorted(added & self._stuck_classes):
-                    return f"{', '.join(stuck)} is still in use on another provider of the host"
-        return None
-
-    def _refuse(self, action: Action, reason: str) -> None:
-        known = self._providers.get(getattr(action, "uuid", ""))
-        self._refusals.append(Refusal(action, reason, "" if known is None else known.name))
-        match action:
-            case CreateProvider(uuid=uuid):
-                self._missing.add(uuid)
-            case DeleteProvider(uuid=uuid):
-                self._stuck_classes |= self._providers[uuid].inventories.keys()
-            case SetInventories(uuid=uuid, inventories=inventories) if uuid in self._providers:
-                self._stuck_classes |= self._providers[uuid].inventories.keys() - inventories.keys()
-
-    def _perform(self, action: Action) -> None:
-        client, providers = self._client, self._providers
-        LOG.debug("Placement: %s", action)
-        match action:
-            case CreateResourceClass(name):
-                client.create_resource_class(name)
-            case CreateTrait(name):
-                client.create_trait(name)
-            case CreateProvider(uuid, name, parent):
-                record = client.create_provider(uuid, name, parent)
-                providers[uuid] = ReportedProvider(uuid, name, parent, record.generation)
-            case UpdateProvider(uuid, name, parent):
-                record = client.update_provider(uuid, name, parent)
-                providers[uuid] = replace(
-                    providers[uuid], name=name, parent=parent, generation=record.generation
-                )
-            case SetInventories(uuid, inventories):
-                body = {rc: to_api(inventory) for rc, inventory in inventories.items()}
-                generation = client.set_inventories(uuid, body, providers[uuid].generation)
-                providers[uuid] = replace(
-                    providers[uuid], generation=generation, inventories=dict(inventories)
-                )
-            case SetTraits(uuid, traits):
-                generation = client.set_traits(uuid, traits, providers[uuid].generation)
-                providers[uuid] = replace(providers[uuid], generation=generation, traits=traits)
-            case DeleteProvider(uuid):
-                client.delete_provider(uuid)
-                del providers[uuid]

@@ -47,7 +47,7 @@ def switched(traits: frozenset[str], wishes: Wishes) -> frozenset[str]:
     return (traits - MARKS - {DISABLED}) | (asking | {DISABLED} if asking else asking)
 
 
-def told(traits: frozenset[str]) -> str:
+def in_words(traits: frozenset[str]) -> str:
     """In words, who keeps new guests away by these traits of the root provider."""
     if DISABLED not in traits:
         return "let in"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.report.errors import UnavailableError
-from compute_agent.report.scheduling import DISABLED, MARKS, Cause, switched, told
+from compute_agent.report.scheduling import DISABLED, MARKS, Cause, in_words, switched
 from tests.compute_agent.report.test_reporter import ROOT, Memory, numa_tree
 
 COMPUTE = "COMPUTE_NODE"
@@ -82,7 +82,7 @@ def test_whatever_there_was_others_keep_theirs_and_it_is_done_once(before, wishe
     ],
 )
 def test_who_keeps_new_guests_away_is_told(traits, words):
-    assert told(frozenset(traits)) == words
+    assert in_words(frozenset(traits)) == words
 
 
 @pytest.fixture

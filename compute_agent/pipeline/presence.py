@@ -1,0 +1,176 @@
+"""Which guests there are: those that ran when the agent came, those found later, who comes and who leaves."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+from compute_agent.drivers.base import Driver
+from compute_agent.model.allocation import Allocation
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
+from compute_agent.model.knob import Knob
+from compute_agent.pipeline.cache import CachedGuest, Unclaimed
+from compute_agent.pipeline.enforcer import Enforcer
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.placer import Placer, where
+from compute_agent.pipeline.state import SavedGuest
+
+LOG = logging.getLogger(__name__)
+
+Limits = Mapping[str, Mapping[Knob, float]]
+"""What the watermarks hold guests down to, by guest."""
+
+
+class Presence:
+    """Keeps the cache to the guests that run, by what the driver says. For the worker."""
+
+    def __init__(self, driver: Driver, placer: Placer, enforcer: Enforcer, metrics: Metrics) -> None:
+        self._driver = driver
+        self._placer = placer
+        self._enforcer = enforcer
+        self._cache = enforcer.cache
+        self._metrics = metrics
+        self._saved: Mapping[str, SavedGuest] | None = None
+        self._limits: Limits = {}
+
+    def begin(
+        self, saved: Mapping[str, SavedGuest], limits: Limits, unclaimed: Mapping[str, Allocation]
+    ) -> None:
+        """Remember, until the guests are taken over, what the agent before has ``saved`` of them, the
+        ``limits`` of the watermarks, and what consumers without a guest held.
+        """
+        self._cache.hold_for(unclaimed, time.monotonic())
+        self._saved, self._limits = saved, limits
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the guests were taken over: the driver has answered."""
+        return self._saved is None
+
+    def enter(
+        self, guest: Guest, allocation: Allocation | None, as_of: float = 0.0, started: bool = False
+    ) -> None:
+        """Take a guest, and what it holds if that is known, as the driver has it now, and place it.
+
+        Whether it has ``started`` is for the driver to say: the pid of one that goes on may be another,
+        and one that started may have been found before its start was told.
+        """
+        entry = self._cache.get(guest.uuid)
+        if entry is None:
+            # One that was lost until now is where it was.
+            lost = self._cache.lost.get(guest.uuid)
+            place = lost.assignment if lost and self._placer.world.places else None
+            self._cache.add(entry := CachedGuest(guest, self._held_before(guest, allocation), place))
+        elif entry.guest != guest:
+            if started:
+                entry.limits.clear()
+            entry.guest = guest
+            self._cache.mark(entry)
+        if allocation is not None:
+            if allocation != entry.allocation:
+                self._cache.mark(entry)
+            entry.allocation, entry.as_of = allocation, as_of
+        self._placer.place(entry)
+        if started and entry.refusal and self._placer.world.refuse_unplaced:
+            self._stop_unplaced(entry)
+
+    def leave(self, guest: Guest) -> None:
+        """Forget a guest that ended. What it held is its consumer's still."""
+        entry = self._cache.get(guest.uuid)
+        if entry is None or entry.guest.pid != guest.pid:
+            return  # known before, and the consumer may have another guest by now
+        self._cache.remove(guest.uuid)
+        if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
+            self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
+        if entry.allocation:
+            self._cache.unclaimed[guest.uuid] = Unclaimed(entry.allocation, time.monotonic())
+        LOG.info("Guest %s left", guest)
+
+    def take_over(self) -> bool:
+        """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
+        Whether that was done now.
+
+        Raises DriverError if the driver cannot say what runs: nothing is forgotten then.
+        """
+        if (saved := self._saved) is None:
+            return False
+        running = {guest.uuid: guest for guest in self._driver.guests()}
+        self._saved = None
+        for uuid, guest in running.items():
+            if (old := saved.get(uuid)) is not None:
+                assignment = old.assignment if self._placer.world.places else None
+                limits = dict(self._limits.get(uuid, {}))
+                self._cache.add(CachedGuest(guest, old.allocation, assignment, limits=limits))
+        lost = self._driver.lost()
+        for uuid in saved.keys() - running.keys():
+            if uuid in lost:
+                self._cache.lose(uuid, saved[uuid])
+                continue
+            LOG.info("Guest %s ended while the agent was away", uuid)
+            if allocation := saved[uuid].allocation:
+                self._cache.unclaimed[uuid] = Unclaimed(allocation, time.monotonic())
+        self.reconcile()
+        self._placer.place_all()  # configuration and hardware may be others than they were
+        self._limits = {}  # whoever is found later is another than the one that was limited
+        return True
+
+    def reconcile(self) -> None:
+        """Make the cache have the guests that run, and the kernel what these need. Raises DriverError."""
+        running = {guest.uuid: guest for guest in self._driver.guests()}
+        for entry in self._cache:
+            if entry.guest.uuid not in running:
+                self.leave(entry.guest)
+        for uuid, guest in running.items():
+            if (known := self._cache.get(uuid)) is None:
+                if uuid in self._cache.lost:
+                    self.enter(guest, None)
+                else:
+                    self._find(guest)
+            elif known.guest.pid != guest.pid:
+                self.enter(guest, None)  # it ended and started, and nobody told
+        if self._cache.lost:
+            for uuid in self._cache.lost.keys() - self._driver.lost().keys():
+                LOG.info("Guest %s is said to be gone: what it held is free", uuid)
+                self._cache.forget(uuid)
+        self._enforcer.compare(self._placer.world)
+
+    def _find(self, guest: Guest) -> None:
+        """Take up a guest that nobody remembers."""
+        try:
+            observed, vcpu_cpus = self._driver.observed_cpus(guest), self._driver.vcpu_affinity(guest)
+            assignment = self._placer.found(guest, observed, vcpu_cpus)
+        except GuestGoneError:
+            return
+        held = self._held_before(guest)
+        limits = dict(self._limits.get(guest.uuid, {}))
+        entry = CachedGuest(guest, held, assignment, limits=limits)
+        self._cache.add(entry)
+        LOG.info("Guest %s was not known; the kernel has it%s", guest, where(entry))
+        self._placer.take_up(entry)
+
+    def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
+        """What the consumer of a new guest held when Placement was last heard, unless it is ``reported`` now;
+        None if it was never heard of.
+        """
+        known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
+        if reported is not None or known is None or known.allocation is None:
+            return reported
+        allocation = self._placer.world.own_part(known.allocation)
+        LOG.info("Guest %s keeps what its consumer held: %s", guest, self._placer.world.in_words(allocation))
+        return allocation
+
+    def _stop_unplaced(self, entry: CachedGuest) -> None:
+        """End a guest that has no place before it does anything; where that cannot be, it stays confined."""
+        guest, reason = entry.guest, entry.refusal
+        try:
+            self._driver.stop(guest, 0.0)
+        except GuestGoneError:
+            pass
+        except DriverError as error:
+            LOG.error("Guest %s has no place and cannot be stopped: %s", guest, error)
+            return
+        LOG.error("Guest %s was stopped, as it has no place: %s", guest, reason)
+        self._metrics.guests_stopped.inc()
+        self.leave(guest)
