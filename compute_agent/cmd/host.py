@@ -18,8 +18,8 @@ from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
 from compute_agent.daemon.world import build_world
+from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
-from compute_agent.host import svg
 from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
@@ -108,7 +108,7 @@ class TopologyShow(ShowOne):
             guests = self.ask("guest.list")
         except (DaemonUnreachableError, RequestError):
             guests = []  # without a daemon there is the host alone
-        return svg.draw(topology, {guest["name"]: cpuset.parse(guest["cpus"]) for guest in guests})
+        return draw(topology, {guest["name"]: cpuset.parse(guest["cpus"]) for guest in guests})
 
 
 class ConfigCheck(ShowOne):

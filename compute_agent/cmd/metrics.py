@@ -18,7 +18,7 @@ from cliff.formatters.base import ListFormatter
 from compute_agent.cmd.base import Lister
 from compute_agent.cmd.svg import offer_svg
 from compute_agent.conf.duration import parse_duration
-from compute_agent.host.boxes import size
+from compute_agent.drawing.boxes import size
 from compute_agent.monitoring.history import History, HistoryError, Span
 from compute_agent.monitoring.plot import plot
 from compute_agent.monitoring.reading import CacheUse, add_up

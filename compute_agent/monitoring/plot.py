@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
-from compute_agent.monitoring.chart import COLOURS, Curve, Panel, Point, draw
+from compute_agent.drawing.chart import COLOURS, Curve, Panel, Point, draw
 from compute_agent.monitoring.history import Span
 from compute_agent.monitoring.samples import StoredSample
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.monitoring import chart
+from compute_agent.drawing import chart
 from compute_agent.monitoring.history import Span
 from compute_agent.monitoring.plot import plot
 from compute_agent.monitoring.samples import StoredSample

@@ -5,11 +5,11 @@ Panels share the time axis. Each has one axis of its own: never two scales in on
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
+
+from compute_agent.drawing.svg import GRID, document, escaped
 
 # A palette that people with any kind of colour vision tell apart, on white, after Okabe and Ito.
 BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8a8f94"
-_INK, _GRID = "#22272b", "#e3e6e8"
 
 _LEFT, _RIGHT, _TOP, _GAP = 70, 150, 62, 40
 _WIDTH = 1000
@@ -68,16 +68,8 @@ def draw(title: str, panels: Sequence[Panel], marks: Sequence[Marks], first: int
     parts += _time_axis(y - 8, count, first)
     height = y + 34
     width = _LEFT + _WIDTH + _RIGHT
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-            f' viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="{_INK}">',
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-            f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{escape(title)}</text>',
-            *parts,
-            "</svg>\n",
-        ]
-    )
+    head = f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{escaped(title)}</text>'
+    return document(width, height, [head, *parts])
 
 
 def _x(number: float, count: int) -> float:
@@ -88,9 +80,9 @@ def _panel(panel: Panel, top: float, count: int) -> Iterator[str]:
     def y(value: float) -> float:
         return top + panel.height * (1 - min(max(value / panel.top, 0.0), 1.0))
 
-    yield f'<text x="{_LEFT}" y="{top - 8}" font-weight="bold">{escape(panel.title)}</text>'
+    yield f'<text x="{_LEFT}" y="{top - 8}" font-weight="bold">{escaped(panel.title)}</text>'
     for value in _ticks(panel.top):
-        yield f'<path d="M{_LEFT} {y(value):.1f}h{_WIDTH}" stroke="{_GRID}"/>'
+        yield f'<path d="M{_LEFT} {y(value):.1f}h{_WIDTH}" stroke="{GRID}"/>'
         yield f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>'
     for curve in sorted(panel.curves, key=lambda curve: not curve.faint):
         points = "L".join(
@@ -114,17 +106,17 @@ def _panel(panel: Panel, top: float, count: int) -> Iterator[str]:
         place = max(wanted, place + 15)
         yield (
             f'<text x="{_LEFT + _WIDTH + 8}" y="{place + 4:.1f}" fill="{colour}" font-weight="bold">'
-            f"{escape(name)}</text>"
+            f"{escaped(name)}</text>"
         )
 
 
 def _marks(marks: Marks, y: float, count: int) -> Iterator[str]:
     strokes = "".join(f"M{_x(number, count):.1f} {y}v12" for number in marks.rounds)
-    yield f'<path d="M{_LEFT} {y + 6}h{_WIDTH}" stroke="{_GRID}"/>'
+    yield f'<path d="M{_LEFT} {y + 6}h{_WIDTH}" stroke="{GRID}"/>'
     yield f'<path d="{strokes or "M0 0"}" stroke="{marks.colour}" stroke-width="1.6"/>'
     yield (
         f'<text x="{_LEFT + _WIDTH + 8}" y="{y + 10}" fill="{marks.colour}" font-weight="bold">'
-        f"{escape(marks.name)}</text>"
+        f"{escaped(marks.name)}</text>"
     )
 
 

@@ -3,10 +3,10 @@
 import colorsys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
-from compute_agent.host import boxes
-from compute_agent.host.boxes import CORE, Box
+from compute_agent.drawing import boxes
+from compute_agent.drawing.boxes import CORE, Box
+from compute_agent.drawing.svg import document, escaped, text
 from compute_agent.host.topology import Topology
 from compute_agent.model import cpuset
 
@@ -52,16 +52,7 @@ def draw(topology: Topology, guests: Mapping[str, frozenset[int]] | None = None)
     legend, legend_width, legend_height = _legend(entries, notes, placed.width, placed.height + 2 * _GAP)
     width = max(placed.width, legend_width) + 2 * _GAP
     height = placed.height + legend_height + 3 * _GAP
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
-            f' viewBox="{-_GAP} {-_GAP} {width:.0f} {height:.0f}" font-family="sans-serif" font-size="12">',
-            f'<rect x="{-_GAP}" y="{-_GAP}" width="100%" height="100%" fill="#ffffff"/>',
-            *body,
-            *legend,
-            "</svg>\n",
-        ]
-    )
+    return document(width, height, [*body, *legend], left=-_GAP, top=-_GAP, ink="#000000")
 
 
 def _place(box: Box) -> _Placed:
@@ -111,7 +102,7 @@ def _box(
 ) -> list[str]:
     box = placed.box
     parts = [_rectangle(x, y, placed.width, placed.height, _FILL[box.kind], radius=3)]
-    parts += [_text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.lines)]
+    parts += [text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.lines)]
     if box.kind == CORE:
         heading = _LINE if box.lines else 0
         for index, cpu in enumerate(sorted(box.cpus)):
@@ -137,8 +128,7 @@ def _cell(
         for n, fill in enumerate(fills)
     ]
     frame = _rectangle(x, y, _CELL_WIDTH, _CELL_HEIGHT, "none")
-    middle = f'x="{x + _CELL_WIDTH / 2:.1f}" y="{y + _CELL_HEIGHT / 2 + 4:.1f}"'
-    label = f'<text {middle} text-anchor="middle">{cpu}</text>'
+    label = text(x + _CELL_WIDTH / 2, y + _CELL_HEIGHT / 2 + 4, str(cpu), "middle")
     return f"<g><title>{escaped(told)}</title>{''.join(parts)}{frame}{label}</g>"
 
 
@@ -146,15 +136,15 @@ def _legend(
     entries: Sequence[tuple[str, str]], notes: Sequence[str], width: float, top: float
 ) -> tuple[list[str], float, float]:
     """Guests and their colours in as many columns as fit, then the notes; with width and height."""
-    column = max((len(text) for _, text in entries), default=0) * _CHARACTER + 3 * _GAP + _LINE
+    column = max((len(words) for _, words in entries), default=0) * _CHARACTER + 3 * _GAP + _LINE
     columns = max(1, int(width // column))
     parts = []
-    for index, (colour, text) in enumerate(entries):
+    for index, (colour, words) in enumerate(entries):
         x, y = index % columns * column, top + index // columns * _LINE
         parts.append(_rectangle(x, y, _LINE - 4, _LINE - 4, colour))
-        parts.append(_text(x + _LINE + 2, y + _LINE - 6, text))
+        parts.append(text(x + _LINE + 2, y + _LINE - 6, words))
     rows = -(-len(entries) // columns)
-    parts += [_text(0, top + (rows + n + 0.7) * _LINE, note) for n, note in enumerate(notes)]
+    parts += [text(0, top + (rows + n + 0.7) * _LINE, note) for n, note in enumerate(notes)]
     widest = max((len(note) for note in notes), default=0) * _CHARACTER
     return parts, max(column if entries else 0, widest), (rows + len(notes)) * _LINE
 
@@ -163,17 +153,6 @@ def _rectangle(x: float, y: float, width: float, height: float, fill: str, radiu
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius}" fill="{fill}"'
         ' stroke="#78868f"/>'
-    )
-
-
-def _text(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}">{escaped(text)}</text>'
-
-
-def escaped(text: str) -> str:
-    """Text for XML, which has no way to hold control characters."""
-    return escape(
-        "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
     )
 
 

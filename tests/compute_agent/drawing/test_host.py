@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.host import boxes
-from compute_agent.host.svg import _colour, draw
+from compute_agent.drawing import boxes
+from compute_agent.drawing.host import _colour, draw
 from compute_agent.host.topology import Cache, Topology
 from tests.compute_agent.inventory.machines import machine
 

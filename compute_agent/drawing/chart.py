@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from compute_agent.host.svg import escaped
+from compute_agent.drawing.svg import GRID, INK, document, text
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a6268", "#8c564b")
 """After Okabe and Ito: told apart with any kind of colour vision, on white."""
 
-_INK, _GRID = "#22272b", "#e3e6e8"
 _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 76, 170, 58, 46, 52
 _WIDTH, _HEIGHT = 960, 190
 _LABEL = 15
@@ -53,16 +52,11 @@ def draw(title: str, panels: Sequence[Panel], since: float, until: float, gap: f
     height = _TOP + len(panels) * (_HEIGHT + _GAP) - _GAP + _BOTTOM
     width = _LEFT + _WIDTH + _RIGHT
     axis = _Time(since, max(until, since + 1))
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-        f' viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="{_INK}">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        _text(_LEFT, 24, title, weight="bold"),
-    ]
+    parts = [text(_LEFT, 24, title, weight="bold")]
     for number, panel in enumerate(panels):
         parts += _panel(panel, _TOP + number * (_HEIGHT + _GAP), axis, gap)
     parts += axis.labels(height - _BOTTOM)
-    return "\n".join([*parts, "</svg>\n"])
+    return document(width, height, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +86,12 @@ class _Time:
         day = ""
         for mark in marks:
             x = self.x(mark.timestamp())
-            yield _text(x, y + 18, f"{mark:%H:%M:%S}" if seconds else f"{mark:%H:%M}", "middle")
+            yield text(x, y + 18, f"{mark:%H:%M:%S}" if seconds else f"{mark:%H:%M}", "middle")
             if f"{mark:%Y-%m-%d}" != day:
                 day = f"{mark:%Y-%m-%d}"
-                yield _text(x, y + 34, day, "middle")
+                yield text(x, y + 34, day, "middle")
         zone = datetime.fromtimestamp(self.until).astimezone()
-        yield _text(_LEFT + _WIDTH + 8, y + 18, f"time ({zone:%Z})")
+        yield text(_LEFT + _WIDTH + 8, y + 18, f"time ({zone:%Z})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +117,17 @@ class _Scale:
     def lines(self) -> Iterator[str]:
         for number in range(round(self.most / self.step) + 1):
             y = self.y(number * self.step)
-            yield f'<path d="M{_LEFT} {y:.1f}h{_WIDTH}" stroke="{_GRID if number else _INK}"/>'
-            yield _text(_LEFT - 8, y + 4, f"{round(number * self.step, 9):g}", "end")
+            yield f'<path d="M{_LEFT} {y:.1f}h{_WIDTH}" stroke="{GRID if number else INK}"/>'
+            yield text(_LEFT - 8, y + 4, f"{round(number * self.step, 9):g}", "end")
 
 
 def _panel(panel: Panel, top: float, axis: _Time, gap: float) -> Iterator[str]:
     scale = _Scale.to(
         max((value or 0.0 for curve in panel.curves for _, value in curve.points), default=0.0), top
     )
-    yield _text(_LEFT, top - 10, panel.title, weight="bold")
+    yield text(_LEFT, top - 10, panel.title, weight="bold")
     for mark in axis.marks():
-        yield f'<path d="M{axis.x(mark.timestamp()):.1f} {top}v{_HEIGHT}" stroke="{_GRID}"/>'
+        yield f'<path d="M{axis.x(mark.timestamp()):.1f} {top}v{_HEIGHT}" stroke="{GRID}"/>'
     yield from scale.lines()
     for row, curve in enumerate(panel.curves):
         style = f'fill="none" stroke="{curve.colour}" stroke-width="1.6" stroke-linecap="round"'
@@ -144,7 +138,7 @@ def _panel(panel: Panel, top: float, axis: _Time, gap: float) -> Iterator[str]:
             yield f'<path d="{path}" {style} stroke-linejoin="round"/>'
         beside = top + 8 + row * _LABEL
         yield f'<path d="M{_LEFT + _WIDTH + 10} {beside}h22" {style}/>'
-        yield _text(_LEFT + _WIDTH + 38, beside + 4, curve.name)
+        yield text(_LEFT + _WIDTH + 38, beside + 4, curve.name)
 
 
 def _pieces(points: Sequence[Point], gap: float) -> Iterator[list[tuple[float, float]]]:
@@ -174,8 +168,3 @@ def _thinned(piece: Sequence[tuple[float, float]], axis: _Time) -> Iterator[tupl
             ends = {points[0], points[-1], *(of(points, key=lambda point: point[1]) for of in (min, max))}
             points = sorted(ends)
         yield from points
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "normal") -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f"<text {place}>{escaped(text)}</text>"
