@@ -150,7 +150,6 @@ class Auditor:
 
     def _delete(self, finding: Finding, options: Options) -> Outcome:
         age = self._age(finding)
-
         outcome = self._carry_out(
             finding.consumer,
             lambda record: delete(record, finding, age, options),

@@ -1,0 +1,33 @@
+"""What watermarks measure of a guest is what its driver says of it."""
+
+from compute_agent.loops.subjects import Subjects
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.pipeline.cache import CachedGuest
+from compute_agent.pipeline.view import view
+from compute_agent.qos.classes import Classes, QosClass
+from tests.compute_agent.fakes import FakeDriver
+
+CLASSES = Classes({"BE": QosClass("BE", 0)}, 0)
+
+
+class Forking(FakeDriver):
+    """Guests whose main process has started two others."""
+
+    def processes(self, guest):
+        return [guest.pid, guest.pid + 1, guest.pid + 2]
+
+
+def measured(guest):
+    (subject,) = Subjects(Forking({0})).build([view(CachedGuest(guest, {}))], CLASSES)
+    return subject.cgroup, subject.pids
+
+
+def test_a_guest_without_a_group_is_measured_by_the_processes_that_its_driver_names():
+    guest = Guest("a", "fake", "a", 4_000_000, GuestSettings(qos_class="BE"))
+    assert measured(guest) == ("", (4_000_000, 4_000_001, 4_000_002))
+
+
+def test_a_guest_with_a_group_of_its_own_is_measured_by_that():
+    guest = Guest("a", "fake", "a", 4_000_000, GuestSettings(qos_class="BE"), cgroup="/sys/fs/cgroup/a")
+    assert measured(guest) == ("/sys/fs/cgroup/a", (4_000_000,))
