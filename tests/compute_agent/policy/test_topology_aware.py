@@ -188,6 +188,19 @@ class TestIsolate:
             f" its allocation has {pcpu}"
         )
 
+    def test_the_emulator_needs_a_cpu_and_not_a_whole_core(self):
+        refused = ask(
+            supply_of(machine(cores=4, threads=2)),
+            3,
+            ThreadPolicy.ISOLATE,
+            vcpus=2,
+            emulator_policy=EmulatorPolicy.ISOLATE,
+        )
+        assert refused == Refusal(
+            "thread policy isolate keeps cores whole: the guest needs 5 PCPU on cores of 2 threads,"
+            " its allocation has 3"
+        )
+
     def test_without_hyperthreads_there_is_nothing_more_to_pay(self):
         found = ask(supply_of(machine(cores=4)), 2, ThreadPolicy.ISOLATE)
         assert (found.dedicated, found.withheld) == ((0, 1), frozenset())
