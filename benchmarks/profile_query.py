@@ -19,7 +19,7 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 from benchmarks.loading import load_directly
 from benchmarks.queries import QUERIES, Query
 from benchmarks.worlds import WORLDS, uuid_of
-from placement.api.pipeline import build_application
+from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db import migration
 from tests import databases

@@ -42,7 +42,7 @@ def list_all(call: Call) -> Response:
         budget = Budget(bounds.candidates_deadline, bounds.candidates_size * _MIB, give_way)
         try:
             found = search(
-                view.world,
+                view.snapshot,
                 wanted,
                 strategy=options.allocation_candidates_generation_strategy,
                 max_candidates=options.max_allocation_candidates,
@@ -52,7 +52,7 @@ def list_all(call: Call) -> Response:
         finally:
             if budget.ended:
                 LOG.warning("A search for candidates was ended by [api] candidates_%s.", budget.ended)
-        body = render(view.world, found, call.version, call.service.summaries)
+        body = render(view.snapshot, found, call.version, call.service.summaries)
         answer = call.answer(body, time.time())
     if budget.ended:
         answer.headers[INCOMPLETE] = budget.ended

@@ -13,7 +13,7 @@ from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
 
-_PATIENCE: Final = 2.0  # seconds: proxies mostly wait for as long
+_TIMEOUT: Final = 2.0  # seconds: proxies mostly wait for as long
 _KEPT: Final = 1.0  # seconds that an answer is good for: nobody needs a token to ask
 
 _OK: Final = "OK"
@@ -46,7 +46,7 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
                 self._asked, self._asking = now, True
                 self._answered.clear()
                 threading.Thread(target=self._ask, name="healthcheck", daemon=True).start()
-            left = self._asked + _PATIENCE - now
+            left = self._asked + _TIMEOUT - now
         reason = self._reason if self._answered.wait(max(0.0, left)) else _SILENT
         return HealthcheckResult(available=reason == _OK, reason=reason)
 

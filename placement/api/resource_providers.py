@@ -41,7 +41,7 @@ _UUID: Final = b"{uuid}"
 
 def shown(providers: Iterable[Provider], view: View, version: Microversion) -> bytes:
     """Providers as the API shows them: JSON documents, with commas in between."""
-    everyone = view.world.providers
+    everyone = view.snapshot.providers
     template = _template(prefix(), version)
     return b",".join(
         [
@@ -94,7 +94,7 @@ def existing(view: View, uuid: str) -> Provider:
 
     :raises placement.exceptions.NotFound: there is none.
     """
-    provider = view.world.get(canonical_uuid(uuid) or uuid)
+    provider = view.snapshot.get(canonical_uuid(uuid) or uuid)
     if provider is None:
         raise providers.missing(uuid)
     return provider
@@ -131,7 +131,7 @@ def list_all(call: Call) -> Response:
     wanted = parse_provider_filter(call.parameters, call.version)
     with call.service.model.fresh() as view:
         check_names(wanted, view.names.classes, view.names.traits)
-        found = filter_providers(view.world, wanted)
+        found = filter_providers(view.snapshot, wanted)
         documents = shown(found, view, call.version)
         newest = max([provider.updated_at for provider in found], default=time.time())
         return call.answer(b"".join((b'{"resource_providers":[', documents, b"]}")), newest)

@@ -19,7 +19,7 @@ from placement.store import classes
 
 LOG = logging.getLogger(__name__)
 
-_PATIENCE: Final = 3.0  # seconds for another request that prepares the database, which mostly takes less
+_LOCK_TIMEOUT: Final = 3.0  # seconds for another request that prepares the database, which mostly takes less
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Service:
         """
         if self._prepared == self.model.reread:
             return
-        if not self._lock.acquire(timeout=0 if self._failed else _PATIENCE):
+        if not self._lock.acquire(timeout=0 if self._failed else _LOCK_TIMEOUT):
             raise Unavailable("The service is waiting for its database. Please try again later.")
         try:
             self._prepare()

@@ -29,7 +29,7 @@ def list_all(call: Call) -> Response:
         found = {
             name: updated_at
             for name, updated_at in view.names.traits.items()
-            if wanted.lists(name, associated=name in view.world.by_trait)
+            if wanted.lists(name, associated=name in view.snapshot.by_trait)
         }
     return call.answer({"traits": list(found)}, max(found.values(), default=time.time()))
 

@@ -20,7 +20,7 @@ from placement.candidates.rules import Assignment, Rules
 from placement.model.provider import Provider
 
 #: how many choices without a result it takes to rest for the first time; then twice as many, and so on
-_PATIENCE: Final = 256
+_CHOICES_BEFORE_REST: Final = 256
 
 
 def combine(
@@ -77,18 +77,18 @@ def _complete(assignment: Assignment, order: Sequence[int]) -> Iterator[bool]:
     found = 0
     found_before = [0] * len(order)  # when each depth was entered
     dead_ends: DeadEnds | None = None
-    patience = choices_left = _PATIENCE
+    choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     choices_per_look = max(1, 16 // assignment.steps)
     depth = 0
     while depth >= 0:
         if depth == len(order):
             found += 1
-            choices_left = patience
+            choices_left = choices_before_rest
             yield True
             depth -= 1
             continue
         if choices_left < 0:
-            patience = choices_left = 2 * patience
+            choices_before_rest = choices_left = 2 * choices_before_rest
             yield False
         index = order[depth]
         if tried[depth] == 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from placement.model.provider import Provider
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 
 
 class Condition(ABC):
@@ -22,7 +22,7 @@ class Condition(ABC):
     reads: ClassVar[str] = "root.id"
 
     @abstractmethod
-    def met_by(self, provider: Provider, world: World) -> bool:
+    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider meets it."""
 
 
@@ -35,7 +35,7 @@ class HasTraits(Condition):
     required: tuple[frozenset[str], ...]
     forbidden: frozenset[str] = frozenset()
 
-    def met_by(self, provider: Provider, world: World) -> bool:
+    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider has, and lacks, the traits."""
         traits = provider.traits
         return traits.isdisjoint(self.forbidden) and not any(map(traits.isdisjoint, self.required))
@@ -54,11 +54,11 @@ class InAggregates(Condition):
     forbidden: frozenset[str]
     or_root: bool
 
-    def met_by(self, provider: Provider, world: World) -> bool:
+    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider, or its root for it, is where it has to be, and both where they may be."""
         memberships = [provider.aggregates]
         if self.or_root:
-            memberships.append(world.providers[provider.root_id].aggregates)
+            memberships.append(snapshot.providers[provider.root_id].aggregates)
         return all(map(self.forbidden.isdisjoint, memberships)) and any(
             not any(map(aggregates.isdisjoint, self.member_of)) for aggregates in memberships
         )
@@ -70,7 +70,7 @@ class InTree(Condition):
 
     uuid: str
 
-    def met_by(self, provider: Provider, world: World) -> bool:
+    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether there is such a tree, and the provider in it."""
-        member = world.get(self.uuid)
+        member = snapshot.get(self.uuid)
         return member is not None and member.root_id == provider.root_id

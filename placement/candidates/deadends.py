@@ -8,12 +8,12 @@ search that has seen one such dead end need not walk into the others.
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-from placement.candidates.feasibility import room
+from placement.candidates.feasibility import available
 from placement.candidates.rules import Assignment
 from placement.model.provider import Provider
 
 #: how many dead ends are remembered below one root, to bound the memory
-MOST: Final = 100_000
+MAX_DEAD_ENDS: Final = 100_000
 
 
 class DeadEnds:
@@ -22,9 +22,9 @@ class DeadEnds:
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._known: set[Hashable] = set()
-        numbers: dict[Hashable, int] = {}
+        kinds: dict[Hashable, int] = {}
         self._kind_of_need = [
-            numbers.setdefault(self._need_signature(index), len(numbers))
+            kinds.setdefault(self._need_signature(index), len(kinds))
             for index in range(len(assignment.options))
         ]
         serves: dict[int, list[int]] = {}
@@ -33,15 +33,15 @@ class DeadEnds:
             for provider in found:
                 providers[provider.id] = provider
                 serves.setdefault(provider.id, []).append(index)
-        numbers = {}
+        kinds = {}
         self._kind_of_provider = {
-            number: numbers.setdefault(self._provider_signature(provider, serves[number]), len(numbers))
-            for number, provider in providers.items()
+            provider_id: kinds.setdefault(self._provider_signature(provider, serves[provider_id]), len(kinds))
+            for provider_id, provider in providers.items()
         }
 
     def add(self) -> None:
         """The assignment as it is cannot be completed."""
-        if len(self._known) < MOST:
+        if len(self._known) < MAX_DEAD_ENDS:
             self._known.add(self._state())
 
     def reached(self) -> bool:
@@ -58,7 +58,9 @@ class DeadEnds:
             if at is not None:
                 served.setdefault(at.id, []).append(kind)
         return tuple(
-            sorted((self._kind_of_provider[number], *sorted(kinds)) for number, kinds in served.items())
+            sorted(
+                (self._kind_of_provider[provider_id], *sorted(those)) for provider_id, those in served.items()
+            )
         )
 
     def _need_signature(self, index: int) -> Hashable:
@@ -77,12 +79,12 @@ class DeadEnds:
         They are leaves below the same parent, or have no relatives at all.
         """
         rules = self._assignment.rules
-        if rules.world.children.get(provider.id):
+        if rules.snapshot.children.get(provider.id):
             return provider.id
         classes = sorted({name for index in serves for name, _ in rules.needs[index].resources})
         return (
             provider.parent_id,
             tuple(serves),
-            tuple(room(provider, name) for name in classes),
+            tuple(available(provider, name) for name in classes),
             tuple(not provider.traits.isdisjoint(traits) for traits in rules.together),
         )

@@ -26,9 +26,9 @@ from placement.model.provider import Provider
 Taken = dict[tuple[int, str], int]
 
 #: Which sums amounts can have is told in as many bits as the widest place has units.
-_MOST_UNITS: Final = 10_000
+_MAX_UNITS: Final = 10_000
 #: Beyond so many different sets of places only all of them together are looked at.
-_MOST_SETS: Final = 8
+_MAX_SETS: Final = 8
 
 #: an amount, and the providers that may give it
 _Asked = tuple[int, Sequence[Provider]]
@@ -68,11 +68,11 @@ def _free(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, str], in
     for _, providers in asked:
         for at in providers:
             if at.id not in free:
-                free[at.id] = room(at, name) - taken.get((at.id, name), 0)
+                free[at.id] = available(at, name) - taken.get((at.id, name), 0)
     return free
 
 
-def room(provider: Provider, name: str) -> int:
+def available(provider: Provider, name: str) -> int:
     """How much one candidate may take of a resource class."""
     inventory = provider.inventories[name]
     return min(inventory.max_unit, inventory.capacity - provider.used.get(name, 0))
@@ -83,19 +83,19 @@ def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Budget) -> bo
     sizes = {amount for amount, _ in asked}
     # Places tell all there is to tell where all ask for the same amount.
     if len(sizes) > 1 and any(
-        sum(amounts) > _most_of(amounts, rooms, budget) for amounts, rooms in _volumes(asked, free)
+        sum(amounts) > _max_sum(amounts, free, budget) for amounts, free in _volumes(asked, free)
     ):
         return False
     return all(
         _match(
             [
-                {at.id: free[at.id] // least for at in providers}
+                {at.id: free[at.id] // min_amount for at in providers}
                 for amount, providers in asked
-                if amount >= least
+                if amount >= min_amount
             ],
             budget,
         )
-        for least in sizes
+        for min_amount in sizes
     )
 
 
@@ -107,22 +107,22 @@ def _volumes(
     by_places: dict[frozenset[int], list[int]] = {}
     for amount, providers in asked:
         by_places.setdefault(frozenset([at.id for at in providers]), []).append(amount)
-    if 1 < len(by_places) <= _MOST_SETS:
+    if 1 < len(by_places) <= _MAX_SETS:
         for places in by_places:
             amounts = [amount for other, each in by_places.items() if other <= places for amount in each]
-            yield amounts, [free[number] for number in places]
+            yield amounts, [free[provider_id] for provider_id in places]
 
 
-def _most_of(amounts: Sequence[int], rooms: Collection[int], budget: Budget) -> int:
-    """No more than this of the amounts can be put into the rooms, each amount whole.
+def _max_sum(amounts: Sequence[int], free: Collection[int], budget: Budget) -> int:
+    """No more than this of the amounts can be put into the free, each amount whole.
 
     Which sums the amounts can have is kept in the bits of a number: bit n for n units.
     """
-    budget.spend(len(amounts) + len(rooms))
-    least, unit = min(amounts), gcd(*amounts)
-    useful = [free // unit for free in rooms if free >= least]
+    budget.spend(len(amounts) + len(free))
+    min_amount, unit = min(amounts), gcd(*amounts)
+    useful = [free // unit for free in free if free >= min_amount]
     widest = max(useful, default=0)
-    if widest > _MOST_UNITS:
+    if widest > _MAX_UNITS:
         return sum(useful) * unit
     sums = 1
     for amount in amounts:

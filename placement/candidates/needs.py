@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from placement.candidates.conditions import Condition, HasTraits, InAggregates, InTree
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import Provider
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Need:
         """All that decides on who can serve it."""
         return self.resources, self.conditions
 
-    def served_by(self, provider: Provider, world: World) -> bool:
+    def served_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider has what is needed, all by itself and as it is used now."""
-        return self.suits(provider, world) and all(
+        return self.suits(provider, snapshot) and all(
             provider.used.get(name, 0) + amount <= provider.inventories[name].capacity
             for name, amount in self.resources
         )
 
-    def suits(self, provider: Provider, world: World) -> bool:
+    def suits(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider, with nothing used, may have what is needed.
 
         What its inventories hold is not looked at, only in which portions they give it.
@@ -50,7 +50,7 @@ class Need:
             if inventory is None or not inventory.portions(amount):
                 return False
         for condition in self.conditions:  # noqa: SIM110  # a generator costs more than most conditions
-            if not condition.met_by(provider, world):
+            if not condition.met_by(provider, snapshot):
                 return False
         return True
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from placement.candidates.rules import Rules
-from placement.model.trees import Place
+from placement.model.trees import ProviderSet
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One way to serve a request, told by the positions of providers in a place.
+    """One way to serve a request, told by the positions of providers in a set of them.
 
     ``resources`` are the amounts by resource class by position, ``mappings`` the
     positions that serve each suffix, in the order of the request.
@@ -46,33 +46,33 @@ class Batch(tuple[Pattern, ...]):
     __hash__ = object.__hash__
 
 
-#: Such candidates of one place.
-Offer = tuple[Place, Batch]
+#: Such candidates of one set of providers.
+Offer = tuple[ProviderSet, Batch]
 
 
 class Candidate(NamedTuple):
-    """One way to serve a request: a pattern, and the place whose providers follow it."""
+    """One way to serve a request: a pattern, and the set of providers that follow it."""
 
-    place: Place
+    provider_set: ProviderSet
     pattern: Pattern
 
     @property
     def resources(self) -> dict[int, Mapping[str, int]]:
         """The amounts by resource class by provider id."""
-        members = self.place.members
+        members = self.provider_set.members
         return {members[at].id: amounts for at, amounts in self.pattern.resources.items()}
 
     @property
     def mappings(self) -> dict[str, tuple[int, ...]]:
         """The ids of the providers that serve each suffix, in the order of the request."""
-        members = self.place.members
+        members = self.provider_set.members
         served = self.pattern.mappings.items()
         return {suffix: tuple(members[at].id for at in positions) for suffix, positions in served}
 
 
 def candidates_of(offers: Iterable[Offer]) -> Iterator[Candidate]:
     """The candidates one by one."""
-    return (Candidate(place, pattern) for place, patterns in offers for pattern in patterns)
+    return (Candidate(provider_set, pattern) for provider_set, patterns in offers for pattern in patterns)
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from placement.candidates.needs import Need
 from placement.candidates.pattern import Batch, Pattern
 from placement.candidates.rules import Rules
 from placement.model.provider import Provider
-from placement.model.trees import Place, Tree
+from placement.model.trees import ProviderSet, Tree
 
 #: Of a provider that may serve a need: its position, and slots and amounts of what it has to have free.
 _Option = tuple[int, tuple[tuple[int, int], ...]]
@@ -69,25 +69,25 @@ class Plan:
         ]
 
     def batches(
-        self, place: Place, free: tuple[int, ...], rng: random.Random | None = None
+        self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
     ) -> Iterable[Batch]:
         """The patterns of all candidates of a tree, found as they are asked for.
 
         An empty batch says that the search rests: other trees may have more to give.
 
-        :param place: the tree and what shares with it, ``free`` as :attr:`Tree.free`.
+        :param provider_set: the tree and what shares with it, ``free`` as :attr:`Tree.free`.
         :param rng: for a random order of their own.
         """
         if rng is not None:
             options = self._having_enough(free)
-            return self._in_batches(self._patterns(place, options, rng)) if options else ()
+            return self._in_batches(self._patterns(provider_set, options, rng)) if options else ()
         relevant = self._relevant(free)
         known = self._by_relevant.get(relevant)
         if known is None:
-            known = self._by_relevant[relevant] = self._alike(place, free)
+            known = self._by_relevant[relevant] = self._alike(provider_set, free)
         return known if type(known) is tuple else tee(known, 2)[1]
 
-    def _alike(self, place: Place, free: tuple[int, ...]) -> Iterable[Batch]:
+    def _alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[Batch]:
         """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
         options = self._having_enough(free)
         if options is None:
@@ -98,7 +98,7 @@ class Plan:
         )
         known = self._by_likeness.get(likeness)
         if known is None:
-            patterns = self._patterns(place, options)
+            patterns = self._patterns(provider_set, options)
             first, more = self._next_batch(patterns)
             if more:
                 known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
@@ -125,9 +125,9 @@ class Plan:
         return having
 
     def _patterns(
-        self, place: Place, options: Sequence[Sequence[int]], rng: random.Random | None = None
+        self, provider_set: ProviderSet, options: Sequence[Sequence[int]], rng: random.Random | None = None
     ) -> Iterator[Pattern | None]:
-        members, budget = place.members, self._rules.budget
+        members, budget = provider_set.members, self._rules.budget
         positions = {provider.id: at for at, provider in enumerate(members)}
         for chosen in combine(self._rules, [[members[at] for at in found] for found in options], rng):
             if chosen is None:
@@ -165,7 +165,7 @@ def _own_options(rules: Rules, need: Need, tree: Tree) -> Iterator[_Option]:
     positions = range(len(members)) if having is None else [at for at, _ in having]
     rules.budget.spend(len(positions))
     for at in positions:
-        if need.suits(members[at], rules.world):
+        if need.suits(members[at], rules.snapshot):
             demands = tuple([(shape.slots[at, name], amount) for name, amount in need.resources])
             if all(amount <= shape.capacities[slot] for slot, amount in demands):
                 yield at, demands
@@ -173,7 +173,7 @@ def _own_options(rules: Rules, need: Need, tree: Tree) -> Iterator[_Option]:
 
 def _shared_options(rules: Rules, need: Need, shared: Sequence[Provider], first: int) -> Iterator[_Option]:
     rules.budget.spend(len(shared))
-    return ((at, ()) for at, each in enumerate(shared, first) if need.served_by(each, rules.world))
+    return ((at, ()) for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot))
 
 
 def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:

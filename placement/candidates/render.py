@@ -1,8 +1,8 @@
 """The body of ``GET /allocation_candidates``, put together from ready-made pieces.
 
-What a candidate asks for is a template that the uuids of a place fill in. The summaries of a tree change
-only when something in the tree does (from microversion 1.29 on, where they do not depend on the request),
-and :class:`Summaries` keeps them.
+What a candidate asks for is a template that the uuids of a set of providers fill in. The summaries of a
+tree change only when something in the tree does (from microversion 1.29 on, where they do not depend on the
+request), and :class:`Summaries` keeps them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,11 +16,11 @@ from placement import microversion
 from placement.candidates.pattern import Offer, Pattern, candidates_of
 from placement.microversion import Microversion
 from placement.model.provider import Provider, in_order
+from placement.model.snapshot import Snapshot
 from placement.model.trees import Tree
-from placement.model.world import World
 
 #: Of trees that changed, summaries are thrown away when there are so many times as many as trees.
-_MOST_OUTDATED: Final = 2
+_MAX_OUTDATED: Final = 2
 
 
 class Shape(NamedTuple):
@@ -43,23 +43,23 @@ class Summaries:
     def __init__(self) -> None:
         self._kept: dict[Shape, dict[Tree, bytes]] = {}
 
-    def of_trees(self, world: World, trees: Iterable[Tree], shape: Shape) -> list[bytes]:
+    def of_trees(self, snapshot: Snapshot, trees: Iterable[Tree], shape: Shape) -> list[bytes]:
         """The summaries of each tree in this shape."""
         kept = self._kept.get(shape, {})
-        present = world.whole_trees()
-        if len(kept) > _MOST_OUTDATED * len(present):
+        present = snapshot.whole_trees()
+        if len(kept) > _MAX_OUTDATED * len(present):
             kept = {tree: kept[tree] for tree in present.values() if tree in kept}
         self._kept[shape] = kept
-        return [kept.get(tree) or self._made(world, tree, shape) for tree in trees]
+        return [kept.get(tree) or self._made(snapshot, tree, shape) for tree in trees]
 
-    def _made(self, world: World, tree: Tree, shape: Shape) -> bytes:
-        summaries = b",".join([_summary(world, each, shape, each.inventories) for each in tree.members])
+    def _made(self, snapshot: Snapshot, tree: Tree, shape: Shape) -> bytes:
+        summaries = b",".join([_summary(snapshot, each, shape, each.inventories) for each in tree.members])
         self._kept[shape][tree] = summaries
         return summaries
 
 
 def render(
-    world: World, offers: Sequence[Offer], version: Microversion, kept: Summaries | None = None
+    snapshot: Snapshot, offers: Sequence[Offer], version: Microversion, kept: Summaries | None = None
 ) -> bytes:
     """The JSON of the answer, in the shape of a microversion.
 
@@ -70,7 +70,7 @@ def render(
     # The answer may be megabytes: its parts are joined once, with the commas between the parts.
     parts = _allocation_requests(offers, version)
     parts[0] = b'{"allocation_requests":[' + parts[0]
-    first, *others = _summaries(world, offers, version, kept or Summaries())
+    first, *others = _summaries(snapshot, offers, version, kept or Summaries())
     parts[-1] += b'],"provider_summaries":{' + first
     parts += others
     parts[-1] += b"}}"
@@ -81,13 +81,13 @@ def _allocation_requests(offers: Sequence[Offer], version: Microversion) -> list
     """The JSON of the candidates of each offer."""
     templates = {patterns: _template(patterns, version) for patterns in {patterns for _, patterns in offers}}
     requests = []
-    for place, patterns in offers:
+    for provider_set, patterns in offers:
         text, pick = templates[patterns]
-        requests.append(text % pick(place.uuids))
+        requests.append(text % pick(provider_set.uuids))
     return requests
 
 
-#: JSON with a gap for each uuid, and which of the uuids of a place fill them
+#: JSON with a gap for each uuid, and which of the uuids of a set of providers fill them
 _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 
 
@@ -122,36 +122,38 @@ def _mapping(suffix: str, providers: int) -> str:
 
 
 def _summaries(
-    world: World, offers: Sequence[Offer], version: Microversion, kept: Summaries
+    snapshot: Snapshot, offers: Sequence[Offer], version: Microversion, kept: Summaries
 ) -> Iterable[bytes]:
     """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
     shape = Shape.of(version)
     if shape.nested:
-        return kept.of_trees(world, _trees(world, offers), shape)
-    providers = world.providers
+        return kept.of_trees(snapshot, _trees(snapshot, offers), shape)
     candidates = list(candidates_of(offers))
-    used = dict.fromkeys(number for candidate in candidates for number in candidate.resources)
+    ids = dict.fromkeys(provider_id for candidate in candidates for provider_id in candidate.resources)
+    used = [snapshot.providers[provider_id] for provider_id in ids]
     if version >= microversion.ALL_CLASSES_SUMMARISED:
-        return [_summary(world, providers[number], shape, providers[number].inventories) for number in used]
+        return [_summary(snapshot, provider, shape, provider.inventories) for provider in used]
     # every candidate has all the classes of the request
     classes = set().union(*candidates[0].resources.values())
-    return [_summary(world, providers[number], shape, classes) for number in used]
+    return [_summary(snapshot, provider, shape, classes) for provider in used]
 
 
-def _trees(world: World, offers: Iterable[Offer]) -> Iterable[Tree]:
+def _trees(snapshot: Snapshot, offers: Iterable[Offer]) -> Iterable[Tree]:
     """The trees of all providers of which the candidates take something, each once."""
-    places = dict.fromkeys([place for place, _ in offers])
-    found = {place: None for place in places if isinstance(place, Tree)}
-    if len(found) < len(places):
-        trees = world.whole_trees()
+    provider_sets = dict.fromkeys([provider_set for provider_set, _ in offers])
+    found = {provider_set: None for provider_set in provider_sets if isinstance(provider_set, Tree)}
+    if len(found) < len(provider_sets):
+        trees = snapshot.whole_trees()
         for candidate in candidates_of(offers):
-            if candidate.place not in found:
-                roots = {world.providers[number].root_id for number in candidate.resources}
+            if candidate.provider_set not in found:
+                roots = {snapshot.providers[provider_id].root_id for provider_id in candidate.resources}
                 found.update((trees[root], None) for root in roots)
     return found
 
 
-def _summary(world: World, provider: Provider, shape: Shape, classes: Mapping[str, Any] | set[str]) -> bytes:
+def _summary(
+    snapshot: Snapshot, provider: Provider, shape: Shape, classes: Mapping[str, Any] | set[str]
+) -> bytes:
     summary: dict[str, Any] = {
         "resources": {
             name: {"capacity": inventory.capacity, "used": provider.used.get(name, 0)}
@@ -162,7 +164,7 @@ def _summary(world: World, provider: Provider, shape: Shape, classes: Mapping[st
     if shape.traits:
         summary["traits"] = in_order(provider.traits)
     if shape.nested:
-        parent = None if provider.parent_id is None else world.providers[provider.parent_id].uuid
+        parent = None if provider.parent_id is None else snapshot.providers[provider.parent_id].uuid
         summary["parent_provider_uuid"] = parent
-        summary["root_provider_uuid"] = world.providers[provider.root_id].uuid
+        summary["root_provider_uuid"] = snapshot.providers[provider.root_id].uuid
     return b'"%b":%b' % (provider.uuid.encode(), orjson.dumps(summary))

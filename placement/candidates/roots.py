@@ -16,7 +16,7 @@ from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
 from placement.model.index import Index
 from placement.model.provider import SHARES, Provider
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 
 #: Roots by what is free have to be sorted first, others are kept in order.
 _MUCH_RARER: Final = 0.5
@@ -25,41 +25,41 @@ _MUCH_RARER: Final = 0.5
 class Sharing:
     """The sharing providers by aggregate, as far as they matter to a request."""
 
-    def __init__(self, world: World, budget: Budget) -> None:
-        self.providers = world.by_trait.get(SHARES, set())
+    def __init__(self, snapshot: Snapshot, budget: Budget) -> None:
+        self.providers = snapshot.by_trait.get(SHARES, set())
         #: what may be spent on the request
         self.budget = budget
-        self._world = world
+        self._snapshot = snapshot
 
     @cached_property
     def _by_aggregate(self) -> dict[str, set[int]]:
         sharing: dict[str, set[int]] = {}
-        for number in self.providers:
+        for provider_id in self.providers:
             self.budget.spend()
-            for aggregate in self._world.providers[number].aggregates:
-                sharing.setdefault(aggregate, set()).add(number)
+            for aggregate in self._snapshot.providers[provider_id].aggregates:
+                sharing.setdefault(aggregate, set()).add(provider_id)
         return sharing
 
     def with_tree(self, root: int) -> list[Provider]:
         """The providers outside the tree that share with it, in ascending order of their ids."""
         found: set[int] = set()
-        members = self._world.trees[root]
+        members = self._snapshot.trees[root]
         for member in members:
-            for aggregate in self._world.providers[member].aggregates:
+            for aggregate in self._snapshot.providers[member].aggregates:
                 found |= self._by_aggregate.get(aggregate, set())
         self.budget.spend(len(members) + len(found))
-        return [self._world.providers[number] for number in sorted(found - members)]
+        return [self._snapshot.providers[provider_id] for provider_id in sorted(found - members)]
 
-    def anchors(self, number: int) -> Iterator[int]:
+    def anchors(self, provider_id: int) -> Iterator[int]:
         """The roots of all trees that a sharing provider shares with; some may come twice."""
-        for aggregate in self._world.providers[number].aggregates:
-            for member in self._world.by_aggregate[aggregate]:
+        for aggregate in self._snapshot.providers[provider_id].aggregates:
+            for member in self._snapshot.by_aggregate[aggregate]:
                 self.budget.spend()
-                yield self._world.providers[member].root_id
+                yield self._snapshot.providers[member].root_id
 
 
 def possible_roots(
-    world: World, request: CandidatesRequest, needs: Iterable[Need], sharing: Sharing
+    snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Need], sharing: Sharing
 ) -> Iterable[int]:
     """The ids of roots at which candidates may be anchored, in ascending order, each once.
 
@@ -68,49 +68,53 @@ def possible_roots(
     """
     needs = tuple(needs)
     scarcest = min(
-        ((world.room(name), amount) for need in needs for name, amount in need.resources),
+        ((snapshot.free_index(name), amount) for need in needs for name, amount in need.resources),
         key=lambda asked: asked[0].count(asked[1]),
         default=None,
     )
-    having = scarcest[0].count(scarcest[1]) if scarcest else len(world.trees)
+    having = scarcest[0].count(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
         return ()
     if not sharing.providers:
-        kept = _unshared_roots(world, request, needs)
+        kept = _unshared_roots(snapshot, request, needs)
         return scarcest[0].roots(scarcest[1]) if scarcest and having < len(kept) * _MUCH_RARER else kept
-    size, providers, anchored = min(_seeds(world, request, needs, sharing.budget), key=lambda seed: seed[0])
+    size, providers, anchored = min(
+        _seeds(snapshot, request, needs, sharing.budget), key=lambda seed: seed[0]
+    )
     if size == 0:
         return ()
     sharing.budget.spend(size)
-    numbers = providers()
+    provider_ids = providers()
     if not anchored:
-        return sorted(number for number in numbers if world.providers[number].parent_id is None)
-    roots = {world.providers[number].root_id for number in numbers}
-    for number in sharing.providers.intersection(numbers):
-        roots.update(sharing.anchors(number))
+        return sorted(
+            provider_id for provider_id in provider_ids if snapshot.providers[provider_id].parent_id is None
+        )
+    roots = {snapshot.providers[provider_id].root_id for provider_id in provider_ids}
+    for provider_id in sharing.providers.intersection(provider_ids):
+        roots.update(sharing.anchors(provider_id))
     return sorted(roots)
 
 
-def _unshared_roots(world: World, request: CandidatesRequest, needs: Sequence[Need]) -> Sequence[int]:
-    """As :func:`possible_roots` where nothing is shared, from roots that the world keeps in order."""
-    for members in _trees_named(world, needs):
-        return sorted({world.providers[number].root_id for number in members})
+def _unshared_roots(snapshot: Snapshot, request: CandidatesRequest, needs: Sequence[Need]) -> Sequence[int]:
+    """As :func:`possible_roots` where nothing is shared, from roots that the snapshot keeps in order."""
+    for members in _trees_named(snapshot, needs):
+        return sorted({snapshot.providers[provider_id].root_id for provider_id in members})
     rarest = min(
         (
-            [world.roots_having(each.index, name) for name in each.names]
-            for each in _indexed(world, request, needs)
+            [snapshot.roots_having(each.index, name) for name in each.names]
+            for each in _indexed(snapshot, request, needs)
         ),
         key=lambda any_roots: sum(map(len, any_roots)),
         default=None,
     )
     if rarest is None:
-        return sorted(world.trees)
+        return sorted(snapshot.trees)
     return rarest[0] if len(rarest) == 1 else sorted(set().union(*rarest))
 
 
 @dataclass(frozen=True, slots=True)
 class _Indexed:
-    """Something that a provider of every candidate has: one of the names in an index of the world.
+    """Something that a provider of every candidate has: one of the names in an index of the snapshot.
 
     ``at_root``: that provider is the root of the anchoring tree. ``spans_trees``:
     what the root has counts for all providers of its tree.
@@ -122,16 +126,16 @@ class _Indexed:
     spans_trees: bool = False
 
 
-def _indexed(world: World, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[_Indexed]:
+def _indexed(snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[_Indexed]:
     """All that a request asks for and an index can tell; what several needs have in common comes once."""
     for trait in request.root_required:
-        yield _Indexed(world.by_trait, (trait,), at_root=True)
+        yield _Indexed(snapshot.by_trait, (trait,), at_root=True)
     for group in request.groups:
         for any_trait in group.required:
-            yield _Indexed(world.by_trait, any_trait)
+            yield _Indexed(snapshot.by_trait, any_trait)
     for need in needs:
         for name, _ in need.resources:
-            yield _Indexed(world.by_class, (name,))
+            yield _Indexed(snapshot.by_class, (name,))
     for any_aggregate, or_root in dict.fromkeys(
         (any_aggregate, condition.or_root)
         for need in needs
@@ -139,33 +143,35 @@ def _indexed(world: World, request: CandidatesRequest, needs: Iterable[Need]) ->
         if isinstance(condition, InAggregates)
         for any_aggregate in condition.member_of
     ):
-        yield _Indexed(world.by_aggregate, any_aggregate, spans_trees=or_root)
+        yield _Indexed(snapshot.by_aggregate, any_aggregate, spans_trees=or_root)
 
 
-def _trees_named(world: World, needs: Iterable[Need]) -> Iterator[set[int]]:
+def _trees_named(snapshot: Snapshot, needs: Iterable[Need]) -> Iterator[set[int]]:
     """For each need that asks for one tree the providers of that tree."""
     for need in needs:
         for condition in need.conditions:
             if isinstance(condition, InTree):
-                member = world.get(condition.uuid)
-                yield world.trees[member.root_id] if member else set()
+                member = snapshot.get(condition.uuid)
+                yield snapshot.trees[member.root_id] if member else set()
 
 
 Seed = tuple[int, Callable[[], Iterable[int]], bool]
 
 
-def _seeds(world: World, request: CandidatesRequest, needs: Sequence[Need], budget: Budget) -> Iterator[Seed]:
+def _seeds(
+    snapshot: Snapshot, request: CandidatesRequest, needs: Sequence[Need], budget: Budget
+) -> Iterator[Seed]:
     """Sets of providers of which every candidate has one: size, ids, and whether they may also share.
 
     A set that may not share holds the root of the anchoring tree itself.
     """
-    for each in _indexed(world, request, needs):
+    for each in _indexed(snapshot, request, needs):
         sets = [each.index.get(name, set()) for name in each.names]
         budget.spend(sum(map(len, sets)) if each.spans_trees else 1)
         if each.spans_trees:
-            sets = [_with_trees(world, members) for members in sets]
+            sets = [_with_trees(snapshot, members) for members in sets]
         yield _seed(sets, anchored=not each.at_root)
-    for members in _trees_named(world, needs):
+    for members in _trees_named(snapshot, needs):
         yield _seed([members])
 
 
@@ -173,6 +179,6 @@ def _seed(sets: list[set[int]], *, anchored: bool = True) -> Seed:
     return sum(map(len, sets)), lambda: set().union(*sets), anchored
 
 
-def _with_trees(world: World, members: set[int]) -> set[int]:
+def _with_trees(snapshot: Snapshot, members: set[int]) -> set[int]:
     """The providers, and of those that are roots all of their trees."""
-    return members.union(*(world.trees.get(member, set()) for member in members))
+    return members.union(*(snapshot.trees.get(member, set()) for member in members))

@@ -13,16 +13,16 @@ from placement.candidates.feasibility import Taken, fits_at_all
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
 from placement.model.provider import Provider
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 
 
 class Rules:
     """What a request says about all its parts together."""
 
     def __init__(
-        self, world: World, request: CandidatesRequest, needs: Sequence[Need], budget: Budget
+        self, snapshot: Snapshot, request: CandidatesRequest, needs: Sequence[Need], budget: Budget
     ) -> None:
-        self.world = world
+        self.snapshot = snapshot
         self.needs = needs
         #: what may be spent on the request
         self.budget = budget
@@ -89,8 +89,8 @@ class Assignment:
         #: what the chosen ones give, by provider id and resource class
         self.taken: Taken = {}
         #: what a look at one choice may cost: rules on several needs look at the options of all
-        most_rules = len(rules.together) + max(map(len, rules.subtrees_of), default=0)
-        self.steps = 1 + most_rules * sum(map(len, options))
+        max_rules = len(rules.together) + max(map(len, rules.subtrees_of), default=0)
+        self.steps = 1 + max_rules * sum(map(len, options))
 
     def take(self, index: int, provider: Provider) -> None:
         """Let the provider serve the need of that index."""
@@ -176,7 +176,7 @@ class Assignment:
         parent = provider.parent_id
         while parent is not None:
             found.add(parent)
-            parent = self.rules.world.providers[parent].parent_id
+            parent = self.rules.snapshot.providers[parent].parent_id
         return found
 
 

@@ -23,8 +23,8 @@ from placement.candidates.roots import Sharing, possible_roots
 from placement.candidates.rules import Rules
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.model.provider import Provider
-from placement.model.trees import Place, Tree
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
+from placement.model.trees import ProviderSet, Tree
 
 T = TypeVar("T")
 Strategy = Literal["depth-first", "breadth-first"]
@@ -41,7 +41,7 @@ _SUMMARY_SIZE: Final = 400
 
 
 def search(
-    world: World,
+    snapshot: Snapshot,
     request: CandidatesRequest,
     *,
     strategy: Strategy = "depth-first",
@@ -49,7 +49,7 @@ def search(
     randomize: bool = False,
     budget: Budget | None = None,
 ) -> list[Offer]:
-    """The candidates of a request, no two alike; those of one place that follow one another together.
+    """The candidates of a request, no two alike; those of one set of providers come together.
 
     :param strategy: all candidates of one root before the next one's, or one
         candidate of every root before the second of any.
@@ -64,7 +64,7 @@ def search(
     budget = budget or Budget()
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
-    looking = _Search(world, request, random.Random() if randomize else None, budget)
+    looking = _Search(snapshot, request, random.Random() if randomize else None, budget)
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(_BATCH, limit or _BATCH))
     offers = _round_robin(by_root) if in_turn else _one_by_one(by_root)
@@ -107,31 +107,31 @@ def _too_much(request: CandidatesRequest, budget: Budget) -> InvalidRequest:
     )
 
 
-#: What there is at one place; an empty batch says that the search there rests.
-Source = tuple[Place, Iterable[Batch]]
+#: What there is at one set of providers; an empty batch says that the search there rests.
+Source = tuple[ProviderSet, Iterable[Batch]]
 
 
 def _one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     """All of one source, then all of the next; what rests waits until the last had its turn."""
     resting: deque[Source] = deque()
     for source in chain(sources, _drained(resting)):
-        place, batches = source
+        provider_set, batches = source
         for batch in batches:
             if not batch:
                 resting.append(source)
                 break
-            yield place, batch
+            yield provider_set, batch
 
 
 def _round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
     """One of each source, then a second of each, and so on; sources are opened as they are reached."""
     active: deque[Source] = deque()
-    for place, batches in chain(sources, _drained(active)):
+    for provider_set, batches in chain(sources, _drained(active)):
         left = iter(batches)
         for batch in left:
-            active.append((place, left))
+            active.append((provider_set, left))
             if batch:
-                yield place, batch
+                yield provider_set, batch
             break
 
 
@@ -145,8 +145,8 @@ def _first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
     """As many of the offers as have that many candidates together."""
     if limit < 1:
         return
-    for place, patterns in offers:
-        yield place, patterns if len(patterns) <= limit else Batch(patterns[:limit])
+    for provider_set, patterns in offers:
+        yield provider_set, patterns if len(patterns) <= limit else Batch(patterns[:limit])
         limit -= len(patterns)
         if limit <= 0:
             return
@@ -172,27 +172,27 @@ def _distinct(offers: Iterable[Offer], found: "_Search") -> Iterator[Offer]:
 def _key(candidate: Candidate) -> Hashable:
     return (
         frozenset(
-            (number, name, amount)
-            for number, amounts in candidate.resources.items()
+            (provider_id, name, amount)
+            for provider_id, amounts in candidate.resources.items()
             for name, amount in amounts.items()
         ),
-        frozenset((suffix, frozenset(numbers)) for suffix, numbers in candidate.mappings.items()),
+        frozenset((suffix, frozenset(provider_ids)) for suffix, provider_ids in candidate.mappings.items()),
     )
 
 
 class _Search:
-    """One request on its way through the trees of the world."""
+    """One request on its way through the trees of the snapshot."""
 
     def __init__(
-        self, world: World, request: CandidatesRequest, rng: random.Random | None, budget: Budget
+        self, snapshot: Snapshot, request: CandidatesRequest, rng: random.Random | None, budget: Budget
     ) -> None:
         self.budget = budget
-        self._world = world
+        self._snapshot = snapshot
         self._request = request
         self._rng = rng
         self._needs = needs_of(request)
-        self._sharing = Sharing(world, budget)
-        self._rules = Rules(world, request, self._needs, budget)
+        self._sharing = Sharing(snapshot, budget)
+        self._rules = Rules(snapshot, request, self._needs, budget)
         self._classes = {name for need in self._needs for name, _ in need.resources}
         self._root = HasTraits(
             tuple(frozenset({trait}) for trait in request.root_required), request.root_forbidden
@@ -212,16 +212,16 @@ class _Search:
     def size_of(self, offers: Sequence[Offer]) -> int:
         """About how many bytes an answer with these offers has."""
         candidates = sum([len(patterns) for _, patterns in offers])
-        summaries = sum([place.own for place in {place for place, _ in offers}])
+        summaries = sum([provider_set.own for provider_set in {provider_set for provider_set, _ in offers}])
         return candidates * sum(map(_size, self._needs)) + summaries * _SUMMARY_SIZE
 
     def by_root(self, batch: int) -> Iterator[Source]:
         """For every tree that may serve the request the candidates anchored there, so many at once."""
-        roots: Iterable[int] = possible_roots(self._world, self._request, self._needs, self._sharing)
+        roots: Iterable[int] = possible_roots(self._snapshot, self._request, self._needs, self._sharing)
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
-        trees, plans = self._world.whole_trees(), self._plans
+        trees, plans = self._snapshot.whole_trees(), self._plans
         shared: Sequence[Provider] = ()
         read = self._read
         uncounted = 0
@@ -239,8 +239,8 @@ class _Search:
             except KeyError:
                 plan = plans[key] = self._plan(tree, shared, batch)
             if plan is not None and not (plan.only_shared and self._is_repeated(shared)):
-                place = Place((*tree.members, *shared), tree.own) if shared else tree
-                yield place, plan.batches(place, tree.free, self._rng)
+                provider_set = ProviderSet((*tree.members, *shared), tree.own) if shared else tree
+                yield provider_set, plan.batches(provider_set, tree.free, self._rng)
 
     def is_shared(self, offer: Offer) -> bool:
         """Whether its candidates consist of sharing providers alone, so that other roots have them too."""
@@ -254,20 +254,20 @@ class _Search:
 
     def _is_repeated(self, shared: Iterable[Provider]) -> bool:
         """Whether a tree that only these providers can serve for had a like one before it."""
-        numbers = tuple([each.id for each in shared])
-        repeated = numbers in self._alone
-        self._alone.add(numbers)
+        provider_ids = tuple([each.id for each in shared])
+        repeated = provider_ids in self._alone
+        self._alone.add(provider_ids)
         return repeated
 
     def _plan(self, tree: Tree, shared: Sequence[Provider], batch: int) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""
-        conditions, members, world = self._rules.conditions, tree.members, self._world
+        conditions, members, snapshot = self._rules.conditions, tree.members, self._snapshot
         self.budget.spend((1 + len(conditions)) * len(members))
-        if not self._root.met_by(tree.root, world):
+        if not self._root.met_by(tree.root, snapshot):
             return None
         if not shared and not self._classes <= tree.kind.shape.classes:
             return None
-        met = [tuple([condition.met_by(each, world) for each in members]) for condition in conditions]
+        met = [tuple([condition.met_by(each, snapshot) for each in members]) for condition in conditions]
         if not shared and not all(map(any, met)):
             return None
         key = (tree.kind.shape, *met, *[each.id for each in shared])

@@ -10,7 +10,7 @@ from gunicorn.app.base import BaseApplication
 from oslo_config import cfg
 from oslo_log import log
 
-from placement.api.pipeline import build_application
+from placement.api.middleware import build_application
 from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options

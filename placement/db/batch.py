@@ -28,7 +28,7 @@ Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 KEPT_SIZES: Final = 64  # statements that differ in nothing but how many things they name
 
 _ROWS: Final = 500  # in one insertion; SQLite takes 32,766 values
-_MOST_PLACES: Final = 65_000  # PostgreSQL's protocol counts the values of a statement with 16 bits
+_MAX_PARAMETERS: Final = 65_000  # PostgreSQL's protocol counts the values of a statement with 16 bits
 
 
 class Prepared:
@@ -163,25 +163,25 @@ class Batch:
                 answer.received = cursor.fetchall() if answer.statement.returns_rows else ()
 
 
-def places(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
-    """Bind parameters for ``count`` values of a kind; :func:`placed` gives the values to them.
+def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
+    """Bind parameters for ``count`` values of a kind; :func:`bind_values` gives the values to them.
 
     :raises InvalidRequest: no database takes so many in all cases; only what a client names gets so long.
     """
-    if count > _MOST_PLACES:
+    if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more things than can be handled at once.")
     return [sa.bindparam(f"{name}_{number}", type_=type_) for number in range(count)]
 
 
-def placed(name: str, values: Iterable[Any]) -> dict[str, Any]:
-    """The values for the bind parameters that :func:`places` made for so many."""
+def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
+    """The values for the bind parameters that :func:`bind_parameters` made for so many."""
     return {f"{name}_{number}": value for number, value in enumerate(values)}
 
 
 def insertions(table: sa.Table, rows: Sequence[Values]) -> Iterator[tuple[Prepared, Values]]:
     """The statements that insert rows, all with the same columns; and the values of each."""
     for chunk in chunks(rows):
-        yield _insertion(table, tuple(chunk[0]), len(chunk)), placed_rows(chunk)
+        yield _insertion(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
 
 
 def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -189,13 +189,13 @@ def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     return (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
 
 
-def placed_rows(rows: Iterable[Values]) -> dict[str, Any]:
-    """As :func:`placed`, for each name in a row."""
+def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
+    """As :func:`bind_values`, for each name in a row."""
     return {f"{name}_{number}": value for number, row in enumerate(rows) for name, value in row.items()}
 
 
 @lru_cache(KEPT_SIZES)
 def _insertion(table: sa.Table, columns: tuple[str, ...], count: int) -> Prepared:
-    columns_of_places = [places(name, count, table.c[name].type) for name in columns]
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns_of_places, strict=True)]
+    parameters = [bind_parameters(name, count, table.c[name].type) for name in columns]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*parameters, strict=True)]
     return Prepared(sa.insert(table).values(rows))

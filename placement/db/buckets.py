@@ -29,7 +29,7 @@ from zlib import crc32
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Batch, Prepared, placed, places
+from placement.db.batch import KEPT_SIZES, Batch, Prepared, bind_parameters, bind_values
 from placement.db.tables import change_buckets
 
 PROVIDERS: Final = 256
@@ -38,7 +38,7 @@ TREES: Final = 257
 EPOCH: Final = 258
 ALL: Final = (*range(PROVIDERS), NAMES, TREES, EPOCH)
 
-_LARGEST_STEP: Final = 1 << 24  # a trillion of them, on average half as large, is what 64 bits hold
+_MAX_STEP: Final = 1 << 24  # a trillion of them, on average half as large, is what 64 bits hold
 
 
 def bucket_of(uuid: str) -> int:
@@ -53,7 +53,7 @@ def counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
 
 def step() -> int:
     """By how much a counter goes up: a number that nobody can guess."""
-    return 1 + randbelow(_LARGEST_STEP)
+    return 1 + randbelow(_MAX_STEP)
 
 
 def lock(batch: Batch, buckets: Iterable[int], *, in_order: bool) -> None:
@@ -64,14 +64,14 @@ def lock(batch: Batch, buckets: Iterable[int], *, in_order: bool) -> None:
     chosen = sorted(set(buckets))
     if not chosen:
         return
-    values = placed("bucket", chosen)
+    values = bind_values("bucket", chosen)
     if len(chosen) > 1 and in_order:
         batch.add(_in_order(len(chosen)), values)
     batch.add(_increment(len(chosen)), {**values, "step": step()})
 
 
 def _chosen(count: int) -> sa.ColumnElement[bool]:
-    return change_buckets.c.id.in_(places("bucket", count, sa.Integer))
+    return change_buckets.c.id.in_(bind_parameters("bucket", count, sa.Integer))
 
 
 @lru_cache(KEPT_SIZES)

@@ -13,10 +13,19 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from placement.db import buckets, engine, errors
-from placement.db.batch import KEPT_SIZES, Answer, Batch, Prepared, Values, insertions, placed, places
+from placement.db.batch import (
+    KEPT_SIZES,
+    Answer,
+    Batch,
+    Prepared,
+    Values,
+    bind_parameters,
+    bind_values,
+    insertions,
+)
+from placement.db.change_probe import ChangeProbe
 from placement.db.engine import PoolOptions
 from placement.db.outage import Outage
-from placement.db.probe import Probe
 from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
 
@@ -77,9 +86,9 @@ class Transaction:
         """Have every worker read everything anew, as after changes that no counter tells of."""
         self.lock_buckets((buckets.EPOCH,))
 
-    def lock_buckets(self, numbers: Iterable[int]) -> None:
+    def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
         """As :meth:`lock`, for all that is in these buckets."""
-        buckets.lock(self._batch, numbers, in_order=self._conn.dialect.name != "sqlite")
+        buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
     def exists(self, condition: sa.ColumnElement[bool]) -> bool:
         """Whether the table that the condition is about has such a row."""
@@ -90,9 +99,9 @@ class Transaction:
 
         With ``usage_only`` nothing changed but how much of them is used, which readers take up faster.
         """
-        for number in provider_ids:
-            before = self._changed.get(number, _NO_CHANGE)
-            self._changed[number] = _Change(before.bumps + generation, before.usage_only and usage_only)
+        for provider_id in provider_ids:
+            before = self._changed.get(provider_id, _NO_CHANGE)
+            self._changed[provider_id] = _Change(before.bumps + generation, before.usage_only and usage_only)
 
     def deleted(self, uuid: str) -> None:
         """Note that this (locked) provider is gone."""
@@ -101,8 +110,8 @@ class Transaction:
     def finish(self) -> None:
         """Send what is queued and the stamps of what changed; the last thing before the commit."""
         for change in sorted(set(self._changed.values())):
-            ids = sorted(number for number, each in self._changed.items() if each == change)
-            values = {**placed("id", ids), "now": self.now, "by": change.bumps}
+            ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
+            values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
             self.queue(_stamp(len(ids), described=not change.usage_only), values)
         self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
@@ -129,7 +138,7 @@ def _stamp(count: int, *, described: bool) -> Prepared:
     }
     if described:
         values["described_seq"] = counter
-    chosen = resource_providers.c.id.in_(places("id", count, sa.Integer))
+    chosen = resource_providers.c.id.in_(bind_parameters("id", count, sa.Integer))
     return Prepared(sa.update(resource_providers).where(chosen).values(values))
 
 
@@ -142,21 +151,21 @@ class Database:
     def __init__(self, url: str, options: PoolOptions | None = None) -> None:
         options = options or PoolOptions()
         self.url = url
-        self._patience = options.lock_timeout
+        self._lock_timeout = options.lock_timeout
         self._attempts = 1 + options.retries
         self._outage = Outage()
-        longest = options.statement_timeout and options.statement_timeout + options.lock_timeout
-        writer = engine.create(url, "READ COMMITTED", replace(options, statement_timeout=longest))
+        max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
+        writer = engine.create(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
         # Nobody waits for a transaction that only reads: it may take its time between statements.
         self._reader = engine.create(url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True)
         brief = replace(options, statement_timeout=options.connect_timeout)
         self._autocommitting = engine.create(url, "AUTOCOMMIT", brief)
-        self._probe = Probe(self._autocommitting)
+        self._change_probe = ChangeProbe(self._autocommitting)
 
     def close(self) -> None:
         """Give all connections back."""
-        self._probe.close()
+        self._change_probe.close()
         for each in (self._writer, self._reader, self._autocommitting):
             each.dispose()
 
@@ -168,7 +177,7 @@ class Database:
         """
         try:
             with self._outage.attempt():
-                return self._probe.counters_sum()
+                return self._change_probe.counters_sum()
         except exc.SQLAlchemyError as error:
             _refuse_unless_defect(error)
             raise
@@ -199,7 +208,7 @@ class Database:
         :raises InvalidRequest: it cannot hold such a value, or is not told so much at once.
         :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which is a defect.
         """
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._lock_timeout
         for attempt in range(1, self._attempts + 1):
             tx = None
             try:

@@ -25,7 +25,7 @@ _CONNECTIONS: Final = {"psycopg": "placement.db.postgresql", "pymysql": "placeme
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """Sizes and times (seconds) of the connection pools, and patience with other transactions.
+    """Sizes and times (seconds) of the connection pools, and limits for locks.
 
     ``lock_timeout`` bounds each wait for a lock, ``retries`` how often a
     transaction that lost to another one runs again. A connection has to be made within ``connect_timeout``,

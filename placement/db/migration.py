@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 _LOCK_NAME: Final = "placement-compute-migration"
 _LOCK_NUMBER: Final = 0x706C6163  # PostgreSQL's advisory locks are numbers
-_PATIENCE: Final = 600
+_LOCK_TIMEOUT: Final = 600
 
 
 def script_location() -> Path:
@@ -145,7 +145,7 @@ def stamp(url: str, revision: str) -> None:
 @contextmanager
 def _exclusive(url: str) -> Iterator[sa.Connection]:
     """A transaction of which there is only one at a time in the whole deployment."""
-    source = engine.create(url, "READ COMMITTED", replace(UNHURRIED, lock_timeout=_PATIENCE))
+    source = engine.create(url, "READ COMMITTED", replace(UNHURRIED, lock_timeout=_LOCK_TIMEOUT))
     try:
         with source.connect() as connection:
             conn = connection.execution_options(**{engine.WRITES: True})
@@ -154,7 +154,7 @@ def _exclusive(url: str) -> Iterator[sa.Connection]:
                 if kind == "postgresql":
                     conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
                 elif kind != "sqlite":  # whose transaction took the write lock already
-                    conn.execute(sa.select(sa.func.get_lock(_LOCK_NAME, _PATIENCE)))
+                    conn.execute(sa.select(sa.func.get_lock(_LOCK_NAME, _LOCK_TIMEOUT)))
                 yield conn
                 # MySQL's lock belongs to the connection, not to the transaction (which its DDL ends)
                 if kind not in ("postgresql", "sqlite"):

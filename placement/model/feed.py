@@ -1,4 +1,4 @@
-"""Keeping a worker's :class:`~placement.model.world.World` equal to the database.
+"""Keeping a worker's :class:`~placement.model.snapshot.Snapshot` equal to the database.
 
 Before it answers, a worker asks for the sum of all change counters. Counters only
 grow, so an equal sum means that nothing changed. Otherwise it finds the buckets
@@ -29,8 +29,8 @@ from placement.db.database import Database
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import rows
 from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
 from placement.model.turns import LONG_REQUESTS, Turn, Turns
-from placement.model.world import World
 
 LOG = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ _FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is
 class View:
     """What a request may look at: providers and names, as they were when it came."""
 
-    def __init__(self, world: World, names: rows.Names, turn: Turn) -> None:
-        self.world = world
+    def __init__(self, snapshot: Snapshot, names: rows.Names, turn: Turn) -> None:
+        self.snapshot = snapshot
         self.names = names
         self._turn = turn
 
@@ -61,12 +61,12 @@ class View:
 
         :raises placement.exceptions.Unavailable: as many long requests as may be are under way.
         """
-        self._turn.give_way(self.world)
+        self._turn.give_way(self.snapshot)
 
 
 @dataclass
 class _State:
-    """A world and the point in the history of the database that it shows.
+    """A snapshot and the point in the history of the database that it shows.
 
     ``stamps`` has, by bucket and id, when each provider changed last: in any way, and in
     another way than that more or less of it is used. While changes are applied it is not
@@ -74,7 +74,7 @@ class _State:
     """
 
     names: rows.Names
-    world: World = field(default_factory=World)
+    snapshot: Snapshot = field(default_factory=Snapshot)
     counters: dict[int, int] = field(default_factory=dict)
     deletions: dict[int, int] = field(default_factory=dict)
     stamps: dict[int, dict[int, _Stamps]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class _State:
 
     def put(self, row: rows.Row, provider: Provider) -> None:
         """Take up a provider as the row shows it."""
-        self.world.put(provider)
+        self.snapshot.put(provider)
         # most changed in both ways at once: one number is kept twice
         described = row.change_seq if row.described_seq == row.change_seq else row.described_seq
         self.stamps.setdefault(row.bucket, {})[row.id] = (row.change_seq, described)
@@ -93,9 +93,9 @@ class _State:
     def keep_only(self, bucket: int, ids: set[int]) -> None:
         """Forget the other providers of the bucket."""
         stamps = self.stamps.setdefault(bucket, {})
-        for number in stamps.keys() - ids:
-            del stamps[number]
-            self.world.remove(number)
+        for provider_id in stamps.keys() - ids:
+            del stamps[provider_id]
+            self.snapshot.remove(provider_id)
 
     def fingerprint(self, bucket: int) -> rows.Fingerprint:
         """That of the providers of the bucket."""
@@ -106,8 +106,8 @@ class Model:
     """The read model of one worker process.
 
     Searches are pure Python, so threads of one process would wait for each other
-    anyway: they do it here, on one lock, and each sees a world that stands still. One that
-    takes long gives way (:meth:`View.give_way`): from then on the world that it looks at is
+    anyway: they do it here, on one lock, and each sees a snapshot that stands still. One that
+    takes long gives way (:meth:`View.give_way`): from then on the snapshot that it looks at is
     left alone, and what others have to change in it they change in a copy. Only
     ``long_requests`` at once may: threads are left for those that are short.
     """
@@ -135,7 +135,7 @@ class Model:
             if total != self._sum and (seen == self._refreshed or self._database.counters_sum() != self._sum):
                 self._refresh()
             assert self._state is not None
-            yield View(self._state.world, self._state.names, turn)
+            yield View(self._state.snapshot, self._state.names, turn)
 
     def _refresh(self) -> None:
         self._sum = -1  # should this fail, the next request goes on with it
@@ -155,8 +155,8 @@ class Model:
         """
         if not state.whole:
             return False
-        if state.world.keepers:
-            state.world = state.world.copy()
+        if state.snapshot.keepers:
+            state.snapshot = state.snapshot.copy()
         try:
             return self._follow(conn, state)
         except exc.SQLAlchemyError:
@@ -173,11 +173,11 @@ class Model:
             state.deletions[bucket] = deletions
         for row, provider in rows.read_all(conn, state.names, self._shared):
             state.put(row, provider)
-        state.world.whole_trees()
+        state.snapshot.whole_trees()
         # What was read stays for as long as the worker lives: garbage collections need not walk through it.
         gc.collect()
         gc.freeze()
-        LOG.info("read model loaded: %d resource providers", len(state.world))
+        LOG.info("read model loaded: %d resource providers", len(state.snapshot))
         return state
 
     def _follow(self, conn: sa.Connection, state: _State) -> bool:
@@ -198,7 +198,7 @@ class Model:
         if moved.pop(buckets.NAMES, None) is not None:
             names = rows.read_names(conn)
             if any(
-                name in state.world.by_class for name in state.names.classes.keys() - names.classes.keys()
+                name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()
             ):
                 LOG.info("a resource class that is in use was renamed")
                 return False
@@ -211,7 +211,7 @@ class Model:
             seen = {bucket: state.counters[bucket] for bucket in moved}
             changed = rows.read_changed(batch, seen)
             count = len(changed.providers)
-            if count > 100 and count > _FULL_READ_SHARE * len(state.world):
+            if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
                 return False
             self._apply(conn, state, changed)
             for bucket in moved:
@@ -221,7 +221,7 @@ class Model:
         for bucket, (counter, deletions) in moved.items():
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
-        state.world.whole_trees()  # now, so that trees which do not fit together are found out here
+        state.snapshot.whole_trees()  # now, so that trees which do not fit together are found out here
         state.whole = True
         return True
 
@@ -231,7 +231,7 @@ class Model:
         described, usage = [], []
         for row in changed.providers:
             _, described_seq = state.stamps.get(row.bucket, {}).get(row.id, _NEVER)
-            known = state.world.providers.get(row.id)
+            known = state.snapshot.providers.get(row.id)
             if known is None or row.described_seq != described_seq or not _same(row, known):
                 described.append(row)
             else:

@@ -27,15 +27,15 @@ class Index(dict[K, set[int]]):
         new._own = set()
         return new
 
-    def add(self, key: K, number: int) -> None:
+    def add(self, key: K, provider_id: int) -> None:
         """Note that the provider has this."""
-        self._changeable(key).add(number)
+        self._changeable(key).add(provider_id)
         self.roots.pop(key, None)
 
-    def discard(self, key: K, number: int) -> None:
+    def discard(self, key: K, provider_id: int) -> None:
         """Note that the provider, which had this, has it no more."""
         members = self._changeable(key)
-        members.discard(number)
+        members.discard(provider_id)
         self.roots.pop(key, None)
         if not members:
             del self[key]

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from placement.db.batch import Batch, Prepared, Rows, placed, places
+from placement.db.batch import Batch, Prepared, Rows, bind_parameters, bind_values
 from placement.db.tables import (
     allocations,
     inventories,
@@ -20,7 +20,7 @@ from placement.db.tables import (
 from placement.model.provider import Inventory, Provider
 
 _CHUNK: Final = 500
-_MOST_PAIRS: Final = 64  # of bucket and counter, in one statement
+_MAX_PAIRS: Final = 64  # of bucket and counter, in one statement
 _SUMMED_BITS: Final = (1 << 32) - 1  # of numbers of 64 bits, the sum of which SQLite could not hold
 
 _rp = resource_providers.c
@@ -146,11 +146,11 @@ def read_changed(batch: Batch, seen: Mapping[int, int]) -> Changed:
     """
     answers = []
     pairs = list(seen.items())
-    for start in range(0, len(pairs), _MOST_PAIRS):
-        chunk = pairs[start : start + _MOST_PAIRS]
+    for start in range(0, len(pairs), _MAX_PAIRS):
+        chunk = pairs[start : start + _MAX_PAIRS]
         chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))  # few sizes, few statements
         buckets, counters = zip(*chunk, strict=True)
-        values = {**placed("bucket", buckets), **placed("seen", counters)}
+        values = {**bind_values("bucket", buckets), **bind_values("seen", counters)}
         answers.append([batch.add(statement, values) for statement in _stamped(len(chunk))])
     return Changed(
         [Row._make(row) for providers, _, _ in answers for row in providers.rows],
@@ -166,8 +166,8 @@ def read_changed(batch: Batch, seen: Mapping[int, int]) -> Changed:
 @lru_cache
 def _stamped(count: int) -> tuple[Prepared, Prepared, Prepared]:
     """What reads of so many buckets: providers stamped since the counters seen, their usage, fingerprints."""
-    chosen = places("bucket", count, sa.Integer)
-    pairs = zip(chosen, places("seen", count, sa.BigInteger), strict=True)
+    chosen = bind_parameters("bucket", count, sa.Integer)
+    pairs = zip(chosen, bind_parameters("seen", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > seen) for bucket, seen in pairs))
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
@@ -218,21 +218,21 @@ def _assemble(
     for provider_id, aggregate in parts["aggregates"]:
         aggregates.setdefault(provider_id, []).append(shared(aggregate))
     for row in rows:
-        number = row.id
+        provider_id = row.id
         yield (
             row,
             Provider(
-                id=number,
+                id=provider_id,
                 uuid=row.uuid,
                 name=row.name,
                 generation=row.generation,
                 parent_id=row.parent_id,
                 root_id=row.root_id,
                 updated_at=row.updated_at,
-                inventories=owned_inventories.get(number, NOTHING),
-                used=used.get(number, NOTHING),
-                traits=shared(frozenset(owned_traits.get(number, ()))),
-                aggregates=shared(frozenset(aggregates.get(number, ()))),
+                inventories=owned_inventories.get(provider_id, NOTHING),
+                used=used.get(provider_id, NOTHING),
+                traits=shared(frozenset(owned_traits.get(provider_id, ()))),
+                aggregates=shared(frozenset(aggregates.get(provider_id, ()))),
             ),
         )
 

@@ -49,7 +49,7 @@ class Kind:
         self.shape = shape
 
 
-class Place:
+class ProviderSet:
     """Providers that one candidate may combine, in a fixed order; equal only to itself.
 
     The first ``own`` of them are those of the tree, the others share with it.
@@ -63,31 +63,31 @@ class Place:
         self.uuids = tuple([each.uuid.encode() for each in members])
 
 
-class Tree(Place):
+class Tree(ProviderSet):
     """A tree as it is now: its providers in ascending order of their ids.
 
     ``free`` has what is free of each inventory, below zero where more is used than
-    there is; ``most``, by class, how much of it one of the providers could give in one
+    there is; ``max_free``, by class, how much of it one of the providers could give in one
     go; ``aggregates`` those of each provider.
     """
 
-    __slots__ = ("aggregates", "free", "kind", "most", "root")
+    __slots__ = ("aggregates", "free", "kind", "max_free", "root")
 
     def __init__(self, root: Provider, members: tuple[Provider, ...], kind: Kind) -> None:
         super().__init__(members, len(members))
         self.root = root
         self.kind = kind
         self.aggregates = tuple([each.aggregates for each in members])
-        self.most: dict[str, int] = {}
+        self.max_free: dict[str, int] = {}
         free = []
         for at, name in kind.shape.slots:
             provider = members[at]
             inventory = provider.inventories[name]
             here = inventory.capacity - provider.used.get(name, 0)
             free.append(here)
-            most = min(here, inventory.max_unit)
-            if most > self.most.get(name, -1):
-                self.most[name] = most
+            at_once = min(here, inventory.max_unit)
+            if at_once > self.max_free.get(name, -1):
+                self.max_free[name] = at_once
         self.free = tuple(free)
 
 

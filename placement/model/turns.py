@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Final
 
 from placement.exceptions import Unavailable
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 
 #: seconds in which whoever waits for the interpreter gets it
 _PAUSE: Final = 0.0002
@@ -22,12 +22,12 @@ class Turns:
 
     def __init__(self, long_requests: int = LONG_REQUESTS) -> None:
         #: held in part by each request that gave way before, until it ends
-        self.places = threading.BoundedSemaphore(long_requests)
+        self.long_requests = threading.BoundedSemaphore(long_requests)
         #: held by the one request that may bring the model up to date
         self.first = threading.RLock()
         #: held by one of the requests that gave way before
         self.later = threading.Lock()
-        #: held to count who keeps a world
+        #: held to count who keeps a snapshot
         self.counting = threading.Lock()
 
 
@@ -36,27 +36,27 @@ class Turn:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._kept: World | None = None
+        self._kept: Snapshot | None = None
         self._slice_held = False
 
     def __enter__(self) -> "Turn":
         self._turns.first.acquire()
         return self
 
-    def give_way(self, world: World) -> None:
-        """Let others have their turn; nobody changes this world meanwhile, nor until the turn ends.
+    def give_way(self, snapshot: Snapshot) -> None:
+        """Let others have their turn; nobody changes this snapshot meanwhile, nor until the turn ends.
 
         :raises Unavailable: too many others go on like this already.
         """
         if self._kept is None:
-            if not self._turns.places.acquire(blocking=False):
+            if not self._turns.long_requests.acquire(blocking=False):
                 raise Unavailable(
                     "This worker has as many long searches for allocation candidates in hand as it may. "
                     "Please try again in a few seconds, or ask for less at once."
                 )
             with self._turns.counting:
-                world.keepers += 1
-            self._kept = world
+                snapshot.keepers += 1
+            self._kept = snapshot
             self._turns.first.release()
         else:
             self._slice_held = False
@@ -75,4 +75,4 @@ class Turn:
             self._turns.later.release()
         with self._turns.counting:
             self._kept.keepers -= 1
-        self._turns.places.release()
+        self._turns.long_requests.release()

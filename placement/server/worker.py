@@ -26,10 +26,10 @@ from gunicorn.workers.base import Worker
 from placement.api.call import ABANDONED
 from placement.server.connection import Connection, TooLarge
 
-_MOST_HELD: Final = 256 * 1024 * 1024  # bytes of all clients together
+_MAX_HELD: Final = 256 * 1024 * 1024  # bytes of all clients together
 _ALWAYS_HELD: Final = 64 * 1024  # bytes of one client, whatever others send
 _RESERVED_FILES: Final = 256  # for databases, logs and the like
-_SECONDS_OF_PATIENCE: Final = 2.0  # with a search, when the service is to stop
+_STOP_TIMEOUT: Final = 2.0  # with a search, when the service is to stop
 _TICK: Final = 1.0
 
 
@@ -133,7 +133,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
             complete = connection.complete()
             if (
                 connection.held > _ALWAYS_HELD
-                and sum(each.held for each in self._connections.values()) > _MOST_HELD
+                and sum(each.held for each in self._connections.values()) > _MAX_HELD
             ):
                 raise TooLarge(503, "Service Unavailable", "Too much is being sent. Please try again.")
             if not complete:
@@ -251,7 +251,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
         def abandoned() -> str | None:
             if poll.poll(0):
                 return "The client has closed the connection."
-            if self._stop_began and time.monotonic() - self._stop_began > _SECONDS_OF_PATIENCE:
+            if self._stop_began and time.monotonic() - self._stop_began > _STOP_TIMEOUT:
                 return "The service is stopping. Please try again."
             return None
 

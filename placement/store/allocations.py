@@ -7,7 +7,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Prepared, chunks, placed, placed_rows, places
+from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_rows, bind_values, chunks
 from placement.db.database import Transaction
 from placement.db.tables import (
     ConsumerId,
@@ -81,7 +81,7 @@ def _lock(tx: Transaction, uuids: Collection[str]) -> Locked:
     if not uuids:
         return Locked({})
     consumers_locked = consumer_store.lock(tx, uuids)
-    held = tx.queue(_held_by(len(uuids)), placed("uuid", uuids))
+    held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
     return Locked(known, [Holding(*row) for row in held.rows])
 
@@ -117,18 +117,18 @@ def _held_by(count: int) -> Prepared:
         .select_from(allocations)
         .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
-        .where(consumers.c.uuid.in_(places("uuid", count)))
+        .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     )
 
 
 def _remove(tx: Transaction, consumer_ids: Sequence[int]) -> None:
     if consumer_ids:
-        tx.queue(_removal(len(consumer_ids)), placed("id", consumer_ids))
+        tx.queue(_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
 
 @lru_cache(KEPT_SIZES)
 def _removal(count: int) -> Prepared:
-    chosen = allocations.c.consumer_id.in_(places("id", count, ConsumerId))
+    chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return Prepared(sa.delete(allocations).where(chosen))
 
 
@@ -162,7 +162,7 @@ def _stock(count: int) -> Prepared:
         .select_from(resource_providers)
         .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
         .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
-        .where(resource_providers.c.uuid.in_(places("uuid", count)))
+        .where(resource_providers.c.uuid.in_(bind_parameters("uuid", count)))
     )
 
 
@@ -171,9 +171,9 @@ def _read_stocks(tx: Transaction, uuids: Collection[str]) -> tuple[dict[str, Sto
     stocks: dict[str, Stock] = {}
     class_ids: dict[str, int] = {}
     if uuids:
-        found = tx.queue(_stock(len(uuids)), placed("uuid", uuids))
-        for uuid, number, class_name, class_id, used, *values in found.rows:
-            stock = stocks.setdefault(uuid, Stock(number, {}, {}))
+        found = tx.queue(_stock(len(uuids)), bind_values("uuid", uuids))
+        for uuid, provider_id, class_name, class_id, used, *values in found.rows:
+            stock = stocks.setdefault(uuid, Stock(provider_id, {}, {}))
             if class_id is not None:
                 class_ids[class_name] = class_id
                 stock.inventories[class_id] = Inventory(*values)
@@ -196,7 +196,7 @@ def _insert(
         for name, amount in resources.items()
     ]
     for chunk in chunks(rows):
-        tx.queue(_insertion(len(chunk)), {**placed_rows(chunk), "now": tx.now})
+        tx.queue(_insertion(len(chunk)), {**bind_rows(chunk), "now": tx.now})
 
 
 @lru_cache(KEPT_SIZES)
@@ -211,10 +211,10 @@ def _insertion(count: int) -> Prepared:
             "updated_at": sa.bindparam("now", type_=sa.Double),
         }
         for consumer, provider, resource_class, used in zip(
-            places("consumer", count),
-            places("provider", count, sa.Integer),
-            places("class", count, sa.Integer),
-            places("used", count, sa.Integer),
+            bind_parameters("consumer", count),
+            bind_parameters("provider", count, sa.Integer),
+            bind_parameters("class", count, sa.Integer),
+            bind_parameters("used", count, sa.Integer),
             strict=True,
         )
     ]

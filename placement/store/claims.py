@@ -86,16 +86,16 @@ def check(
         held[each.provider_id, each.class_id] += each.used
     taken: Counter[tuple[int, int]] = Counter()
     for uuid, name, amount in _amounts(claims):
-        stock, number = stocks[uuid], class_ids[name]
-        inventory = stock.inventories.get(number)
+        stock, class_id = stocks[uuid], class_ids[name]
+        inventory = stock.inventories.get(class_id)
         if inventory is None:
             raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
         if not inventory.portions(amount):
             raise _refusal(f"{what} The requested amount would violate inventory constraints.")
-        which = (stock.provider_id, number)
+        which = (stock.provider_id, class_id)
         taken[which] += amount
-        if taken[which] > max(inventory.capacity - stock.used[number], held[which]):
+        if taken[which] > max(inventory.capacity - stock.used[class_id], held[which]):
             raise _refusal(f"{what} The requested amount would exceed the capacity.")
 
 

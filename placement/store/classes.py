@@ -22,19 +22,19 @@ def rename(tx: Transaction, old: str, new: str) -> None:
 
     :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, the name is taken.
     """
-    number = _custom(tx, old, "update")
+    class_id = _custom(tx, old, "update")
     if old == new:
         return
     if names.Lookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
-    # A new number, so that a transaction which looked the old name up before cannot write it any more.
+    # A new id, so that a transaction which looked the old name up before cannot write it any more.
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
-    (new_number,) = inserted.inserted_primary_key or (None,)
+    (new_id,) = inserted.inserted_primary_key or (None,)
     for table in (inventories, allocations):
         tx.conn.execute(
-            sa.update(table).where(table.c.resource_class_id == number).values(resource_class_id=new_number)
+            sa.update(table).where(table.c.resource_class_id == class_id).values(resource_class_id=new_id)
         )
-    tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == number))
+    tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
 def delete(tx: Transaction, name: str) -> None:
@@ -42,22 +42,22 @@ def delete(tx: Transaction, name: str) -> None:
 
     :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, it is in use.
     """
-    number = _custom(tx, name, "delete")
-    if _in_use(tx, number):
+    class_id = _custom(tx, name, "delete")
+    if _in_use(tx, class_id):
         raise Conflict(
             f"Error in delete resource class: Cannot delete resource class {name}. "
             "Class is in use in inventory."
         )
-    tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == number))
+    tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
 def _custom(tx: Transaction, name: str, verb: str) -> int:
-    number = names.locked(tx, resource_classes, name)
-    if number is None:
+    class_id = names.locked(tx, resource_classes, name)
+    if class_id is None:
         raise NotFound(f"No such resource class {name}.")
     if not name.startswith("CUSTOM_"):
         raise InvalidRequest(f"Cannot {verb} standard resource class {name}")
-    return number
+    return class_id
 
 
 def make_standard_names(tx: Transaction, additional: Iterable[str]) -> None:
@@ -76,10 +76,10 @@ def make_standard_names(tx: Transaction, additional: Iterable[str]) -> None:
             if rows:
                 tx.conn.execute(sa.insert(table), rows)
     known = sa.select(resource_classes.c.id, resource_classes.c.name)
-    for number, name in tx.conn.execute(known).all():
-        if name not in wanted and not name.startswith("CUSTOM_") and not _in_use(tx, number):
+    for class_id, name in tx.conn.execute(known).all():
+        if name not in wanted and not name.startswith("CUSTOM_") and not _in_use(tx, class_id):
             tx.lock_names()
-            tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == number))
+            tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
 def _in_use(tx: Transaction, class_id: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Answer, Prepared, placed, places
+from placement.db.batch import KEPT_SIZES, Answer, Prepared, bind_parameters, bind_values
 from placement.db.database import Transaction
 from placement.db.tables import ConsumerId, consumers
 from placement.exceptions import ConcurrentUpdate
@@ -63,7 +63,7 @@ def find(conn: sa.Connection, uuid: str) -> Row | None:
 
 def lock(tx: Transaction, uuids: Collection[str]) -> Answer:
     """Keep the consumers from other transactions until this one ends; :func:`rows` reads the answer."""
-    return tx.queue(_locked(len(uuids)), placed("uuid", sorted(uuids)))
+    return tx.queue(_locked(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
 def rows(locked: Answer) -> list[Row]:
@@ -73,7 +73,7 @@ def rows(locked: Answer) -> list[Row]:
 
 @lru_cache(KEPT_SIZES)
 def _locked(count: int) -> Prepared:
-    chosen = sa.select(*_columns).where(consumers.c.uuid.in_(places("uuid", count)))
+    chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return Prepared(chosen.order_by(consumers.c.uuid).with_for_update())
 
 
@@ -109,7 +109,7 @@ def create(tx: Transaction, owners: Mapping[str, Owner]) -> None:
 def advance(tx: Transaction, row: Row, owner: Owner) -> None:
     """Move a (locked) consumer to its next generation, and to this owner."""
     values = {
-        "number": row.id,
+        "consumer": row.id,
         "project": owner.project_id,
         "user": owner.user_id,
         "type": owner.consumer_type,
@@ -120,7 +120,7 @@ def advance(tx: Transaction, row: Row, owner: Owner) -> None:
 
 _advance: Final = Prepared(
     sa.update(consumers)
-    .where(consumers.c.id == sa.bindparam("number"))
+    .where(consumers.c.id == sa.bindparam("consumer"))
     .values(
         generation=consumers.c.generation + 1,
         project_id=sa.bindparam("project"),
@@ -134,9 +134,9 @@ _advance: Final = Prepared(
 def remove(tx: Transaction, ids: Iterable[int]) -> None:
     """Forget consumers that have no allocations left."""
     if chosen := list(ids):
-        tx.queue(_removal(len(chosen)), placed("id", chosen))
+        tx.queue(_removal(len(chosen)), bind_values("id", chosen))
 
 
 @lru_cache(KEPT_SIZES)
 def _removal(count: int) -> Prepared:
-    return Prepared(sa.delete(consumers).where(consumers.c.id.in_(places("id", count, ConsumerId))))
+    return Prepared(sa.delete(consumers).where(consumers.c.id.in_(bind_parameters("id", count, ConsumerId))))

@@ -131,8 +131,8 @@ def write(
             f"No such resource class {', '.join(unknown)}."
         )
     by_id = {ids[name]: values for name, values in wanted.items()}
-    _update(tx, row.id, {number: values for number, values in by_id.items() if number in present})
-    _insert(tx, row.id, {number: values for number, values in by_id.items() if number not in present})
+    _update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
+    _insert(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id not in present})
     tx.changed([row.id], generation=True)
 
 
@@ -234,16 +234,16 @@ def _columns(values: Values) -> dict[str, Any]:
 
 def _insert(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> None:
     rows = [
-        {"provider_id": provider_id, "resource_class_id": number, "updated_at": tx.now, **_columns(each)}
-        for number, each in values.items()
+        {"provider_id": provider_id, "resource_class_id": class_id, "updated_at": tx.now, **_columns(each)}
+        for class_id, each in values.items()
     ]
     tx.insert(inventories, rows)
 
 
 def _update(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> None:
-    for number, each in values.items():
+    for class_id, each in values.items():
         tx.conn.execute(
             sa.update(inventories)
-            .where(inventories.c.provider_id == provider_id, inventories.c.resource_class_id == number)
+            .where(inventories.c.provider_id == provider_id, inventories.c.resource_class_id == class_id)
             .values(updated_at=tx.now, **_columns(each))
         )

@@ -1,6 +1,6 @@
-"""What resource classes and traits have in common: they are names, and numbers in the database.
+"""What resource classes and traits have in common: they are names, and ids in the database.
 
-No number is remembered beyond its transaction. Others rename and delete what it stands for, and
+No id is remembered beyond its transaction. Others rename and delete what it stands for, and
 in a database that was restored from a backup it may be that of another name.
 """
 
@@ -9,36 +9,37 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Prepared, placed, places
+from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
 from placement.db.database import Transaction
 
 
 class Lookup:
-    """The numbers of some names, asked for together with what else waits in the transaction.
+    """The ids of some names, asked for together with what else waits in the transaction.
 
-    Until it ends these numbers can be written: that something refers to them keeps what they stand for
+    Until it ends these ids can be written: that something refers to them keeps what they stand for
     (foreign keys), and if they were removed before that, the transaction fails and starts again.
 
     :param table: that of resource classes or that of traits.
     """
 
     def __init__(self, tx: Transaction, table: sa.Table, names: Collection[str]) -> None:
-        self._answer = tx.queue(_numbers(table, len(names)), placed("name", names)) if names else None
+        self._answer = tx.queue(_ids(table, len(names)), bind_values("name", names)) if names else None
 
     @property
     def ids(self) -> dict[str, int]:
-        """The numbers of those of the names that there are."""
+        """The ids of those of the names that there are."""
         rows = self._answer.rows if self._answer else ()
-        return {name: number for name, number in rows}  # noqa: C416  # rows are not pairs
+        return {name: each for name, each in rows}  # noqa: C416  # rows are not pairs
 
 
 @lru_cache(KEPT_SIZES)
-def _numbers(table: sa.Table, count: int) -> Prepared:
-    return Prepared(sa.select(table.c.name, table.c.id).where(table.c.name.in_(places("name", count))))
+def _ids(table: sa.Table, count: int) -> Prepared:
+    chosen = table.c.name.in_(bind_parameters("name", count))
+    return Prepared(sa.select(table.c.name, table.c.id).where(chosen))
 
 
 def locked(tx: Transaction, table: sa.Table, name: str) -> int | None:
-    """The number of a name, if there is one, with no other transaction making or removing names."""
+    """The id of a name, if there is one, with no other transaction making or removing names."""
     tx.lock_names()
     return Lookup(tx, table, [name]).ids.get(name)
 

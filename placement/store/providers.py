@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.batch import KEPT_SIZES, Prepared, placed, places
+from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
 from placement.db.buckets import bucket_of, counter
 from placement.db.database import Transaction
 from placement.db.tables import (
@@ -44,14 +44,14 @@ def find(tx: Transaction, uuids: Collection[str]) -> dict[str, Row]:
     """Those of the providers that exist, by uuid."""
     if not uuids:
         return {}
-    found = tx.queue(_by_uuid(len(uuids)), placed("uuid", uuids))
+    found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
     return {row.uuid: row for row in (Row(*each) for each in found.rows)}
 
 
 @lru_cache(KEPT_SIZES)
 def _by_uuid(count: int) -> Prepared:
     columns = (_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id)
-    return Prepared(sa.select(*columns).where(_rp.uuid.in_(places("uuid", count))))
+    return Prepared(sa.select(*columns).where(_rp.uuid.in_(bind_parameters("uuid", count))))
 
 
 def missing(uuid: str) -> NotFound:
@@ -217,7 +217,7 @@ def _subtree(conn: sa.Connection, row: Row) -> set[int]:
     parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree)).all()
     found = {row.id}
     while True:
-        more = {number for number, parent in parents if parent in found} - found
+        more = {each for each, parent in parents if parent in found} - found
         if not more:
             return found
         found |= more

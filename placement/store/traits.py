@@ -22,14 +22,14 @@ def delete(tx: Transaction, name: str) -> None:
 
     :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, a provider has it.
     """
-    number = names.locked(tx, traits, name)
-    if number is None:
+    trait_id = names.locked(tx, traits, name)
+    if trait_id is None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
         raise InvalidRequest(f"Cannot delete standard trait {name}.")
-    if tx.exists(provider_traits.c.trait_id == number):
+    if tx.exists(provider_traits.c.trait_id == trait_id):
         raise Conflict(f"The trait {name} is in use by a resource provider.")
-    tx.conn.execute(sa.delete(traits).where(traits.c.id == number))
+    tx.conn.execute(sa.delete(traits).where(traits.c.id == trait_id))
 
 
 def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
@@ -79,7 +79,7 @@ def _write(tx: Transaction, provider_id: int, present: Set[int], wanted: Set[int
         return False
     tx.queue(_removal, {"provider": provider_id})
     tx.insert(
-        provider_traits, [{"provider_id": provider_id, "trait_id": number} for number in sorted(wanted)]
+        provider_traits, [{"provider_id": provider_id, "trait_id": trait_id} for trait_id in sorted(wanted)]
     )
     tx.changed([provider_id], generation=True)
     return True

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from oslo_log import log
 
-from placement.api.pipeline import build_application
+from placement.api.middleware import build_application
 from placement.conf import PROJECT, new_config
 
 if TYPE_CHECKING:

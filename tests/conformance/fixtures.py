@@ -12,7 +12,7 @@ import yaml
 from oslo_config.cfg import ConfigOpts
 
 from placement import policies
-from placement.api.pipeline import build_application
+from placement.api.middleware import build_application
 from placement.conf import new_config
 from tests.conformance import worlds
 from tests.conformance.builder import build

@@ -5,7 +5,7 @@ from wsgiref.types import WSGIApplication
 
 from werkzeug.test import Client, TestResponse
 
-from placement.api.pipeline import build_application
+from placement.api.middleware import build_application
 from placement.conf import new_config
 
 NEWEST = "1.39"

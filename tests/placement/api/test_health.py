@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from placement.api.pipeline import wrap
+from placement.api.middleware import wrap
 from placement.db import migration
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from placement.api.pipeline import build_application
+from placement.api.middleware import build_application
 from placement.conf import new_config
 from tests.placement.running import Admin
 

@@ -6,12 +6,12 @@ from urllib.parse import parse_qsl
 from placement.candidates.pattern import Candidate, candidates_of
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from placement.schemas.query import parse_candidates
 from tests.placement.candidates.worlds import name_to_uuid
 
 
-def ask(world: World, query: str, minor: int = 39) -> list[str]:
+def ask(world: Snapshot, query: str, minor: int = 39) -> list[str]:
     """The candidates for a query at microversion 1.``minor``, sorted.
 
     ``{name}`` in the query stands for the uuid of that provider or aggregate.
@@ -20,19 +20,19 @@ def ask(world: World, query: str, minor: int = 39) -> list[str]:
     return sorted(readable(world, candidate) for candidate in candidates(world, query, minor))
 
 
-def find(world: World, request: CandidatesRequest, **options: Any) -> list[Candidate]:
+def find(world: Snapshot, request: CandidatesRequest, **options: Any) -> list[Candidate]:
     """The candidates of a request one by one; the options are those of the search."""
     return list(candidates_of(search(world, request, **options)))
 
 
-def candidates(world: World, query: str, minor: int = 39) -> list[Candidate]:
+def candidates(world: Snapshot, query: str, minor: int = 39) -> list[Candidate]:
     """The candidates themselves."""
     names = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in names})
     return find(world, parse_candidates(parse_qsl(query, keep_blank_values=True), (1, minor)))
 
 
-def readable(world: World, candidate: Candidate) -> str:
+def readable(world: Snapshot, candidate: Candidate) -> str:
     parts = {
         world.providers[number].name: ", ".join(
             f"{name}:{amount}" for name, amount in sorted(amounts.items())
@@ -42,7 +42,7 @@ def readable(world: World, candidate: Candidate) -> str:
     return " + ".join(f"{name}({amounts})" for name, amounts in sorted(parts.items()))
 
 
-def mappings(world: World, candidate: Candidate) -> dict[str, list[str]]:
+def mappings(world: Snapshot, candidate: Candidate) -> dict[str, list[str]]:
     """Names of the providers of each suffix."""
     return {
         suffix: sorted(world.providers[number].name for number in numbers)

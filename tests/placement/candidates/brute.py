@@ -11,7 +11,7 @@ from itertools import product
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import SHARES, Provider
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 
 #: what each suffix gets from whom: (suffix, resource class or None, amount, provider)
 Assignment = tuple[tuple[str, str | None, int, Provider], ...]
@@ -19,7 +19,7 @@ Assignment = tuple[tuple[str, str | None, int, Provider], ...]
 Found = tuple[frozenset[tuple[int, str, int]], frozenset[tuple[str, int]]]
 
 
-def all_candidates(world: World, request: CandidatesRequest) -> set[Found]:
+def all_candidates(world: Snapshot, request: CandidatesRequest) -> set[Found]:
     """Every candidate there is."""
     found = set()
     for root in world:
@@ -46,7 +46,7 @@ def totals_of(assignment: Assignment) -> Counter[tuple[int, str]]:
     return totals
 
 
-def assignments(world: World, root: Provider, request: CandidatesRequest) -> Iterator[Assignment]:
+def assignments(world: Snapshot, root: Provider, request: CandidatesRequest) -> Iterator[Assignment]:
     """Every way to hand out the providers of a tree and those that share with it."""
     reachable = [provider for provider in world if is_reachable(world, root, provider)]
     choices: list[list[Assignment]] = []
@@ -70,7 +70,7 @@ def assignments(world: World, root: Provider, request: CandidatesRequest) -> Ite
         yield tuple(part for parts in combination for part in parts)
 
 
-def is_reachable(world: World, root: Provider, provider: Provider) -> bool:
+def is_reachable(world: Snapshot, root: Provider, provider: Provider) -> bool:
     if provider.root_id == root.id:
         return True
     of_tree = [member.aggregates for member in world if member.root_id == root.id]
@@ -98,7 +98,7 @@ def root_is_right(root: Provider, request: CandidatesRequest) -> bool:
     )
 
 
-def sums_have_room(world: World, request: CandidatesRequest, assignment: Assignment) -> bool:
+def sums_have_room(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Groups that meet at a provider: neither capacity nor max_unit is exceeded by the sum."""
     for (number, name), total in totals_of(assignment).items():
         provider = world.providers[number]
@@ -113,7 +113,7 @@ def of_group(assignment: Assignment, group: RequestGroup) -> list[Provider]:
     return [provider for suffix, _, _, provider in assignment if suffix == group.suffix]
 
 
-def traits_are_right(world: World, request: CandidatesRequest, assignment: Assignment) -> bool:
+def traits_are_right(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Required traits: the group's providers together; forbidden ones: none of them."""
     for group in request.groups:
         providers = of_group(assignment, group)
@@ -125,7 +125,7 @@ def traits_are_right(world: World, request: CandidatesRequest, assignment: Assig
     return True
 
 
-def aggregates_are_right(world: World, request: CandidatesRequest, assignment: Assignment) -> bool:
+def aggregates_are_right(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Each provider is in all the aggregates; without a suffix its root being there is enough."""
     for group in request.groups:
         for provider in of_group(assignment, group):
@@ -142,7 +142,7 @@ def aggregates_are_right(world: World, request: CandidatesRequest, assignment: A
     return True
 
 
-def trees_are_right(world: World, request: CandidatesRequest, assignment: Assignment) -> bool:
+def trees_are_right(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     for group in request.groups:
         for provider in of_group(assignment, group):
             if group.in_tree is not None:
@@ -152,14 +152,14 @@ def trees_are_right(world: World, request: CandidatesRequest, assignment: Assign
     return True
 
 
-def groups_are_isolated(world: World, request: CandidatesRequest, assignment: Assignment) -> bool:
+def groups_are_isolated(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     if request.group_policy != "isolate":
         return True
     suffixed = {(suffix, provider.id) for suffix, _, _, provider in assignment if suffix}
     return len(suffixed) == len({number for _, number in suffixed})
 
 
-def subtrees_are_right(world: World, request: CandidatesRequest, assignment: Assignment) -> bool:
+def subtrees_are_right(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """One of the providers of the named groups is an ancestor of all of them, or the same."""
     for suffixes in request.same_subtrees:
         numbers = {provider.id for suffix, _, _, provider in assignment if suffix in suffixes}
@@ -168,12 +168,12 @@ def subtrees_are_right(world: World, request: CandidatesRequest, assignment: Ass
     return True
 
 
-def ancestry(world: World, number: int) -> list[int]:
+def ancestry(world: Snapshot, number: int) -> list[int]:
     parent = world.providers[number].parent_id
     return [number] if parent is None else [number, *ancestry(world, parent)]
 
 
-def trees_are_used_once(world: World, request: CandidatesRequest, assignment: Assignment) -> bool:
+def trees_are_used_once(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Before 1.29: one provider of a tree at most."""
     providers = {provider.id: provider.root_id for _, _, _, provider in assignment}
     return request.nested or len(set(providers.values())) == len(providers)

@@ -1,11 +1,11 @@
 """Worlds in which the rules show: hosts with shared disks, NUMA nodes, devices and networks."""
 
 from placement.model.provider import SHARES
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from tests.placement.candidates.worlds import Spec, build, inventory
 
 
-def shared_storage() -> World:
+def shared_storage() -> Snapshot:
     """Two hosts, the second with a disk of its own, and two disks shared with both; PFs below NUMA nodes."""
     host = {
         "VCPU": inventory(24, allocation_ratio=16.0),
@@ -27,7 +27,7 @@ def shared_storage() -> World:
     return build(*specs)
 
 
-def numa_aggregates() -> World:
+def numa_aggregates() -> Snapshot:
     """Aggregates on roots and on one NUMA node; one disk shared via each."""
     return build(
         Spec("cn1", aggregates=["aggA"]),
@@ -41,7 +41,7 @@ def numa_aggregates() -> World:
     )
 
 
-def granular() -> World:
+def granular() -> Snapshot:
     """Three hosts of different kinds; two shared disks and a shared network."""
     host = {"VCPU": 8, "MEMORY_MB": 4096}
     network = {"SRIOV_NET_VF": 16, "CUSTOM_NET_MBPS": 40000}
@@ -69,7 +69,7 @@ def granular() -> World:
     )
 
 
-def numa_network() -> World:
+def numa_network() -> Snapshot:
     """A host of two NUMA nodes with accelerators and networks, one of three NICs, and a shared disk."""
     node = {"VCPU": 4, "MEMORY_MB": 2048}
     bandwidth = {"NET_BW_EGR_KILOBIT_PER_SEC": 10000}

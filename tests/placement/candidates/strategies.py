@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import SHARES, Inventory
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from tests.placement.candidates.worlds import Spec, build, inventory, name_to_uuid
 
 CLASSES = ("VCPU", "DISK_GB", "CUSTOM_A")
@@ -31,7 +31,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> Snapshot:
     """Up to seven providers in trees, some of them sharing, some of what they have in use."""
     specs: list[Spec] = []
     for number in range(draw(st.integers(2, 7))):
@@ -52,7 +52,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 @st.composite
-def groups(draw: st.DrawFn, suffix: str, world: World, resourceless: bool) -> RequestGroup:
+def groups(draw: st.DrawFn, suffix: str, world: Snapshot, resourceless: bool) -> RequestGroup:
     having = set() if resourceless else draw(st.sets(st.sampled_from(CLASSES), min_size=1, max_size=2))
     sometimes = st.sampled_from((False, False, True))
     required: list[frozenset[str]] = []
@@ -81,7 +81,7 @@ def groups(draw: st.DrawFn, suffix: str, world: World, resourceless: bool) -> Re
 
 
 @st.composite
-def requests(draw: st.DrawFn, world: World) -> CandidatesRequest:
+def requests(draw: st.DrawFn, world: Snapshot) -> CandidatesRequest:
     """Any request that parsing lets through, and group policies where they are not needed."""
     suffixes = SUFFIXES[: draw(st.integers(0, 3))]
     unsuffixed = draw(st.booleans()) or not suffixes
@@ -113,13 +113,13 @@ def requests(draw: st.DrawFn, world: World) -> CandidatesRequest:
 
 
 @st.composite
-def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[World, list[CandidatesRequest]]:
+def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[Snapshot, list[CandidatesRequest]]:
     world = draw(worlds())
     return world, [draw(requests(world)) for _ in range(requests_each)]
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[World, CandidatesRequest]:
+def fleets(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
     """Hosts of one make that differ in size and in what is used of them, and groups that want the same."""
     parents = [draw(st.sampled_from((None, *range(number)))) for number in range(draw(st.integers(1, 3)))]
     traits = [draw(st.sampled_from(((), ("T1",)))) for _ in parents]
@@ -156,7 +156,7 @@ def fleets(draw: st.DrawFn) -> tuple[World, CandidatesRequest]:
 
 
 @st.composite
-def crowded_hosts(draw: st.DrawFn) -> tuple[World, CandidatesRequest]:
+def crowded_hosts(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
     """A host with like devices on two NUMA nodes, and about as many groups as there is room for."""
     specs = [Spec("cn", None, {"CUSTOM_DEV": 1}, aggregates=["a"])]
     specs += [Spec(f"numa{node}", "cn", {}, ["T1"] * node) for node in range(2)]
@@ -191,7 +191,7 @@ def crowded_hosts(draw: st.DrawFn) -> tuple[World, CandidatesRequest]:
 
 
 @st.composite
-def packings(draw: st.DrawFn) -> tuple[World, CandidatesRequest]:
+def packings(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
     """A host with devices of all sizes, partly used, and groups that need about all that is left."""
     specs = [Spec("cn")]
     for number in range(draw(st.integers(2, 4))):

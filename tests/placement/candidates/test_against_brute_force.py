@@ -22,7 +22,7 @@ from placement.candidates.render import render
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
 from placement.exceptions import InvalidRequest
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.brute import Found, all_candidates
 from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, worlds
@@ -48,7 +48,7 @@ def comparable(candidate: Candidate) -> Found:
 
 @exhaustive
 @given(situations())
-def test_search_finds_every_candidate_once(situation: tuple[World, list[CandidatesRequest]]) -> None:
+def test_search_finds_every_candidate_once(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
     world, requests = situation
     for request in requests:
         found = [comparable(candidate) for candidate in find(world, request)]
@@ -59,7 +59,7 @@ def test_search_finds_every_candidate_once(situation: tuple[World, list[Candidat
 @settings(exhaustive, max_examples=WORLDS * 2)
 @given(crowded_hosts())
 def test_search_finds_every_way_into_the_last_free_device(
-    situation: tuple[World, CandidatesRequest],
+    situation: tuple[Snapshot, CandidatesRequest],
 ) -> None:
     world, request = situation
     found = [comparable(candidate) for candidate in find(world, request)]
@@ -69,7 +69,7 @@ def test_search_finds_every_way_into_the_last_free_device(
 
 @settings(exhaustive, max_examples=WORLDS * 2)
 @given(fleets())
-def test_search_tells_hosts_of_one_make_apart(situation: tuple[World, CandidatesRequest]) -> None:
+def test_search_tells_hosts_of_one_make_apart(situation: tuple[Snapshot, CandidatesRequest]) -> None:
     world, request = situation
     found = [comparable(candidate) for candidate in find(world, request)]
     assert len(found) == len(set(found))
@@ -78,7 +78,7 @@ def test_search_tells_hosts_of_one_make_apart(situation: tuple[World, Candidates
 
 @settings(exhaustive, max_examples=max(1, WORLDS // 5))
 @given(situations())
-def test_order_and_chance_change_no_result(situation: tuple[World, list[CandidatesRequest]]) -> None:
+def test_order_and_chance_change_no_result(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
     world, requests = situation
     for request in requests:
         expected = sorted(map(repr, map(comparable, find(world, request))))
@@ -92,7 +92,7 @@ def test_order_and_chance_change_no_result(situation: tuple[World, list[Candidat
 
 @settings(exhaustive, max_examples=max(1, WORLDS // 5))
 @given(situations())
-def test_limit_takes_the_first_candidates(situation: tuple[World, list[CandidatesRequest]]) -> None:
+def test_limit_takes_the_first_candidates(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
     world, requests = situation
     for request in requests:
         everything = list(map(comparable, find(world, request)))
@@ -101,7 +101,7 @@ def test_limit_takes_the_first_candidates(situation: tuple[World, list[Candidate
 
 @settings(exhaustive, max_examples=WORLDS * 2)
 @given(packings())
-def test_search_finds_every_way_to_pack(situation: tuple[World, CandidatesRequest]) -> None:
+def test_search_finds_every_way_to_pack(situation: tuple[Snapshot, CandidatesRequest]) -> None:
     world, request = situation
     found = [comparable(candidate) for candidate in find(world, request)]
     assert len(found) == len(set(found))
@@ -110,9 +110,9 @@ def test_search_finds_every_way_to_pack(situation: tuple[World, CandidatesReques
 
 @settings(exhaustive, max_examples=WORLDS)
 @given(crowded_hosts() | packings() | fleets(), st.sampled_from(("depth-first", "breadth-first")))
-def test_rests_change_no_result(situation: tuple[World, CandidatesRequest], strategy: str) -> None:
+def test_rests_change_no_result(situation: tuple[Snapshot, CandidatesRequest], strategy: str) -> None:
     world, request = situation
-    with patch.object(combine, "_PATIENCE", 0):
+    with patch.object(combine, "_CHOICES_BEFORE_REST", 0):
         found = [comparable(candidate) for candidate in find(world, request, strategy=strategy)]
     assert len(found) == len(set(found))
     assert set(found) == all_candidates(world, request)
@@ -121,7 +121,7 @@ def test_rests_change_no_result(situation: tuple[World, CandidatesRequest], stra
 @settings(exhaustive, max_examples=WORLDS)
 @given(crowded_hosts() | packings() | fleets(), st.integers(1, 300))
 def test_a_spent_budget_leaves_a_part_of_the_candidates(
-    situation: tuple[World, CandidatesRequest], steps: int
+    situation: tuple[Snapshot, CandidatesRequest], steps: int
 ) -> None:
     world, request = situation
     everything = all_candidates(world, request)
@@ -139,7 +139,7 @@ def test_a_spent_budget_leaves_a_part_of_the_candidates(
 @settings(exhaustive, max_examples=max(1, WORLDS // 5))
 @given(situations(requests_each=3))
 def test_answer_tells_what_the_world_holds(
-    minor: int, situation: tuple[World, list[CandidatesRequest]]
+    minor: int, situation: tuple[Snapshot, list[CandidatesRequest]]
 ) -> None:
     world, requests = situation
     for request in requests:
@@ -151,7 +151,7 @@ def test_answer_tells_what_the_world_holds(
 
 
 def expected_summaries(
-    world: World, request: CandidatesRequest, candidates: Sequence[Candidate], minor: int
+    world: Snapshot, request: CandidatesRequest, candidates: Sequence[Candidate], minor: int
 ) -> dict[str, object]:
     """From the version history: 1.17 traits, 1.27 all classes, 1.29 whole trees with parents and roots."""
     uuids = {provider.id: provider.uuid for provider in world}
@@ -187,7 +187,7 @@ def expected_summaries(
 @settings(exhaustive, max_examples=max(1, WORLDS // 2))
 @given(situations(), worlds())
 def test_what_was_found_before_does_not_show_in_a_changed_world(
-    situation: tuple[World, list[CandidatesRequest]], other: World
+    situation: tuple[Snapshot, list[CandidatesRequest]], other: Snapshot
 ) -> None:
     """One world becomes another, provider by provider, and is asked the same after each step."""
     world, requests = situation
@@ -195,7 +195,7 @@ def test_what_was_found_before_does_not_show_in_a_changed_world(
         for request in requests[:4]:
             found = search(world, request)
             assert set(map(comparable, candidates_of(found))) == all_candidates(world, request)
-            fresh = World(world)
+            fresh = Snapshot(world)
             assert orjson.loads(render(world, found, (1, 39))) == orjson.loads(
                 render(fresh, search(fresh, replace(request)), (1, 39))
             )
@@ -206,7 +206,7 @@ def test_what_was_found_before_does_not_show_in_a_changed_world(
             world.put(replace(usage, used=dict.fromkeys(usage.inventories, 1)))
 
 
-def is_whole_without(other: World, number: int, world: World) -> bool:
+def is_whole_without(other: Snapshot, number: int, world: Snapshot) -> bool:
     """Whether the world stays one of trees when it takes this provider from the other."""
     provider = other.providers[number]
     has_parent = provider.parent_id is None or (
@@ -219,7 +219,7 @@ def is_whole_without(other: World, number: int, world: World) -> bool:
     return has_parent and has_no_children and not _is_below(world, provider.parent_id, number)
 
 
-def _is_below(world: World, number: int | None, ancestor: int) -> bool:
+def _is_below(world: Snapshot, number: int | None, ancestor: int) -> bool:
     while number is not None:
         if number == ancestor:
             return True

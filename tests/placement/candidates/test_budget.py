@@ -16,7 +16,7 @@ from placement.candidates.rules import Assignment, Rules
 from placement.candidates.search import search
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, Unavailable
 from placement.model.provider import SHARES
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from tests.placement.candidates.packing import asked, hard_question, host
 from tests.placement.candidates.worlds import Spec, build, name_to_uuid
 
@@ -25,7 +25,7 @@ PATIENT = 60
 """Seconds of work, far more than what is expected."""
 
 
-def crowd(hosts: int, devices: int = 8) -> World:
+def crowd(hosts: int, devices: int = 8) -> Snapshot:
     """Hosts with many devices each."""
     return build(
         *(
@@ -63,7 +63,7 @@ def test_a_tree_that_is_hard_to_fill_does_not_hold_up_the_others() -> None:
     world = build(*host("hard"), *host("easy", room=60))
     budget = Budget(PATIENT)
     found = list(candidates_of(search(world, hard_question(limit=5), budget=budget)))
-    assert [each.place.members[0].name for each in found] == ["easy"] * 5
+    assert [each.provider_set.members[0].name for each in found] == ["easy"] * 5
     assert budget.ended is None
 
 
@@ -92,7 +92,7 @@ def test_an_answer_does_not_become_larger_than_allowed() -> None:
         (build(*host("roomy", room=60)), hard_question(limit=50)),  # whose groups often meet at a provider
     ],
 )
-def test_how_large_an_answer_becomes_is_known_about(world: World, asked_for: CandidatesRequest) -> None:
+def test_how_large_an_answer_becomes_is_known_about(world: Snapshot, asked_for: CandidatesRequest) -> None:
     told: list[int] = []
 
     def allow(budget: Budget, size: int) -> bool:
@@ -161,7 +161,7 @@ class TestRootsWithinManyAggregates:
     HOSTS, CLASSES, SETS = 50, 6, 20
     SHARED = Spec("disk", None, {"DISK_GB": 9}, [SHARES], ["elsewhere"])
 
-    def world(self) -> World:
+    def world(self) -> Snapshot:
         """Hosts in one aggregate, and something that shares with none of them."""
         has = {f"CUSTOM_{number}": 9 for number in range(self.CLASSES)}
         hosts = (Spec(f"cn{number}", None, has, (), ["all"]) for number in range(self.HOSTS))

@@ -15,7 +15,7 @@ from placement.candidates.conditions import Condition
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import Provider
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.strategies import fleets, situations
 from tests.placement.candidates.test_against_brute_force import comparable
@@ -28,7 +28,7 @@ ODD = "CUSTOM_ODD"
 class EvenGeneration(Condition):
     """Made up: the provider was changed an even number of times. Nothing else in a search looks at that."""
 
-    def met_by(self, provider: Provider, world: World) -> bool:
+    def met_by(self, provider: Provider, world: Snapshot) -> bool:
         return provider.generation % 2 == 0
 
 
@@ -43,7 +43,7 @@ class EvenGenerationOfKind(EvenGeneration):
 class WithHealthyRoot(Condition):
     """Made up: something about the tree that the provider itself does not tell."""
 
-    def met_by(self, provider: Provider, world: World) -> bool:
+    def met_by(self, provider: Provider, world: Snapshot) -> bool:
         return world.providers[provider.root_id].generation % 2 == 0
 
 
@@ -57,14 +57,14 @@ def also(condition: Condition) -> Callable[[CandidatesRequest], tuple[Need, ...]
     return needs_of
 
 
-def found(world: World, request: CandidatesRequest, condition: Condition) -> set[object]:
+def found(world: Snapshot, request: CandidatesRequest, condition: Condition) -> set[object]:
     with patch.object(module_of_search, "needs_of", also(condition)):
         return {comparable(candidate) for candidate in find(world, request)}
 
 
-def with_generations(world: World, generations: Sequence[int]) -> World:
+def with_generations(world: Snapshot, generations: Sequence[int]) -> Snapshot:
     """The world with these generations, in turn; who does not meet the condition has the trait as well."""
-    return World(
+    return Snapshot(
         replace(
             provider,
             generation=generation,
@@ -85,32 +85,32 @@ generations = st.lists(st.integers(0, 1), min_size=16, max_size=16)
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(fleets(), generations)
 def test_a_condition_that_nobody_knew_is_right_for_every_tree_of_a_fleet(
-    situation: tuple[World, CandidatesRequest], generations: list[int]
+    situation: tuple[Snapshot, CandidatesRequest], generations: list[int]
 ) -> None:
     world, request = situation
     world = with_generations(world, generations)
     told_by_trait = {comparable(candidate) for candidate in find(world, forbidding(request, ODD))}
-    untold = World(replace(each, traits=each.traits - {ODD}) for each in world)
+    untold = Snapshot(replace(each, traits=each.traits - {ODD}) for each in world)
     assert found(untold, request, EvenGeneration()) == told_by_trait
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
 @given(situations(requests_each=4), generations)
 def test_a_condition_that_nobody_knew_is_right_beside_all_others(
-    situation: tuple[World, list[CandidatesRequest]], generations: list[int]
+    situation: tuple[Snapshot, list[CandidatesRequest]], generations: list[int]
 ) -> None:
     world, requests = situation
     world = with_generations(world, generations)
-    untold = World(replace(each, traits=each.traits - {ODD}) for each in world)
+    untold = Snapshot(replace(each, traits=each.traits - {ODD}) for each in world)
     for request in requests:
         told_by_trait = {comparable(candidate) for candidate in find(world, forbidding(request, ODD))}
         assert found(untold, request, EvenGeneration()) == told_by_trait
 
 
-def hosts(*generations: int) -> World:
+def hosts(*generations: int) -> Snapshot:
     """Hosts of one kind."""
     world = build(*(Spec(f"cn{number}", None, {"VCPU": 4}) for number, _ in enumerate(generations)))
-    return World(replace(each, generation=generations[each.id - 1]) for each in world)
+    return Snapshot(replace(each, generation=generations[each.id - 1]) for each in world)
 
 
 REQUEST = CandidatesRequest((RequestGroup("_1", {"VCPU": 1}),))

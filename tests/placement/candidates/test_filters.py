@@ -5,13 +5,13 @@ from urllib.parse import parse_qsl
 import pytest
 
 from placement.candidates.filters import filter_providers
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from placement.schemas.query import parse_provider_filter
 from tests.placement.candidates import landscapes
 from tests.placement.candidates.worlds import Spec, build, inventory, name_to_uuid
 
 
-def names(world: World, query: str) -> list[str]:
+def names(world: Snapshot, query: str) -> list[str]:
     """The names of the providers that pass, ``{name}`` in the query being a uuid."""
     inserted = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in inserted})

@@ -10,12 +10,12 @@ from placement.candidates.plan import Plan
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.candidates.rules import Assignment
 from placement.model.provider import SHARES, Provider
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.worlds import Spec, build
 
 
-def hosts(number: int, nodes: int = 2) -> World:
+def hosts(number: int, nodes: int = 2) -> Snapshot:
     """That many hosts with so many NUMA nodes of 4 VCPU each."""
     return build(
         *(
@@ -29,7 +29,7 @@ def hosts(number: int, nodes: int = 2) -> World:
     )
 
 
-def devices(number: int, size: int = 1) -> World:
+def devices(number: int, size: int = 1) -> Snapshot:
     """One host with so many devices."""
     return build(Spec("cn"), *(Spec(f"dev{index}", "cn", {"CUSTOM_DEV": size}) for index in range(number)))
 
@@ -42,7 +42,7 @@ def groups_of(amounts: list[int], policy: str, limit: int | None = None) -> Cand
     )
 
 
-def roots(world: World, candidates: list[Candidate]) -> list[int]:
+def roots(world: Snapshot, candidates: list[Candidate]) -> list[int]:
     """The root of each candidate."""
     return [world.providers[min(candidate.resources)].root_id for candidate in candidates]
 
@@ -56,7 +56,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
     suits, batches, allowed = Need.suits, Plan.batches, Assignment.allows
 
-    def counting_suits(self: Need, provider: Provider, world: World) -> bool:
+    def counting_suits(self: Need, provider: Provider, world: Snapshot) -> bool:
         counts["providers"] += 1
         return suits(self, provider, world)
 

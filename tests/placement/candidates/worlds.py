@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from placement.model.provider import Inventory, Provider
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 
 NAMESPACE = uuid.UUID("c0ffee00-0000-4000-8000-000000000000")
 
@@ -40,11 +40,11 @@ def inventory(
     return Inventory(total, reserved, min_unit, max_unit, step_size, allocation_ratio, updated_at=0.0)
 
 
-def build(*specs: Spec) -> World:
+def build(*specs: Spec) -> Snapshot:
     """The world of these providers, parents before children; ids count from 1."""
     ids: dict[str, int] = {}
     roots: dict[str, int] = {}
-    world = World()
+    world = Snapshot()
     for number, spec in enumerate(specs, start=1):
         ids[spec.name] = number
         roots[spec.name] = number if spec.parent is None else roots[spec.parent]

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from placement.db.batch import Prepared, places
+from placement.db.batch import Prepared, bind_parameters
 from placement.db.database import Database, Transaction
 from placement.db.engine import PoolOptions
 from placement.db.tables import consumers
@@ -59,7 +59,7 @@ def test_a_nul_is_refused(database: Database) -> None:
 
 
 def test_statements_of_many_values_run(database: Database) -> None:
-    many = Prepared(sa.select(sa.literal("3").in_(places("text", 200))))
+    many = Prepared(sa.select(sa.literal("3").in_(bind_parameters("text", 200))))
     assert ask(database, many, **{f"text_{number}": str(number) for number in range(200)}) == [(True,)]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from webtest import TestApp as Client
 
-from placement.api.pipeline import build_application
+from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db.database import Database
 from placement.store.consumers import Owner

@@ -17,7 +17,7 @@ from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import Unavailable
 from placement.model import feed
 from placement.model.feed import Model
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from placement.store import aggregates, allocations, classes, inventories, providers, traits
 from placement.store.claims import Claim
 from placement.store.consumers import Owner
@@ -51,7 +51,7 @@ def create(writer: Database, uuid: str = HOST, name: str = "host", parent: str |
 
 def names(model: Model) -> dict[str, str]:
     with model.fresh() as view:
-        return {provider.uuid: provider.name for provider in view.world}
+        return {provider.uuid: provider.name for provider in view.snapshot}
 
 
 def test_changes_of_another_worker_show_at_once(writer: Database, model: Model) -> None:
@@ -62,7 +62,7 @@ def test_changes_of_another_worker_show_at_once(writer: Database, model: Model) 
     writer.write(lambda tx: aggregates.replace(tx, HOST, 1, [CHILD]))
     writer.write(lambda tx: traits.replace(tx, HOST, 2, ["COMPUTE_NODE"]))
     with model.fresh() as view:
-        provider = view.world.get(HOST)
+        provider = view.snapshot.get(HOST)
         assert provider is not None
         assert (provider.generation, provider.inventories["LLC"].total) == (3, 4)
         assert (provider.traits, provider.aggregates) == ({"COMPUTE_NODE"}, {CHILD})
@@ -75,7 +75,7 @@ def test_a_deleted_provider_goes_and_its_name_can_be_used_again(writer: Database
     create(writer, CHILD)
     assert names(model) == {CHILD: "host"}
     with model.fresh() as view:
-        assert view.world.get(HOST) is None
+        assert view.snapshot.get(HOST) is None
 
 
 def test_a_moved_subtree_has_its_new_root(writer: Database, model: Model) -> None:
@@ -86,7 +86,7 @@ def test_a_moved_subtree_has_its_new_root(writer: Database, model: Model) -> Non
     assert len(names(model)) == 3
     writer.write(lambda tx: providers.update(tx, CHILD, "child", None, sets_parent=True, may_move=True))
     with model.fresh() as view:
-        by_uuid = {provider.uuid: provider for provider in view.world}
+        by_uuid = {provider.uuid: provider for provider in view.snapshot}
         assert by_uuid[third].root_id == by_uuid[CHILD].root_id == by_uuid[CHILD].id
         assert by_uuid[HOST].root_id == by_uuid[HOST].id
 
@@ -96,10 +96,10 @@ def test_a_renamed_resource_class_is_renamed_wherever_it_is_used(writer: Databas
     writer.write(lambda tx: classes.create(tx, "CUSTOM_OLD"))
     writer.write(lambda tx: inventories.add(tx, HOST, "CUSTOM_OLD", FOUR))
     with model.fresh() as view:
-        assert view.world.by_class.keys() == {"CUSTOM_OLD"}
+        assert view.snapshot.by_class.keys() == {"CUSTOM_OLD"}
     writer.write(lambda tx: classes.rename(tx, "CUSTOM_OLD", "CUSTOM_NEW"))
     with model.fresh() as view:
-        assert view.world.by_class.keys() == {"CUSTOM_NEW"}
+        assert view.snapshot.by_class.keys() == {"CUSTOM_NEW"}
         assert "CUSTOM_OLD" not in view.names.classes
 
 
@@ -143,18 +143,18 @@ def test_changes_of_many_buckets_are_followed_at_once(
 
     writer.write(change)
     with model.fresh() as view:
-        assert {provider.uuid for provider in view.world if "LLC" in provider.inventories} == set(changed)
-        assert {provider.generation for provider in view.world if provider.uuid in changed} == {1}
+        assert {provider.uuid for provider in view.snapshot if "LLC" in provider.inventories} == set(changed)
+        assert {provider.generation for provider in view.snapshot if provider.uuid in changed} == {1}
 
 
 def test_a_model_that_is_damaged_is_read_anew(writer: Database, model: Model) -> None:
     create(writer)
     names(model)
     with model.fresh() as view:
-        view.world.by_class.clear()
-        view.world.trees.clear()
-        view.world.by_name["host"] = 99
-        view.world.children = {None: {1}}  # type: ignore[dict-item]
+        view.snapshot.by_class.clear()
+        view.snapshot.trees.clear()
+        view.snapshot.by_name["host"] = 99
+        view.snapshot.children = {None: {1}}  # type: ignore[dict-item]
     writer.write(lambda tx: providers.delete(tx, HOST))
     create(writer, CHILD, "child")
     assert names(model) == {CHILD: "child"}
@@ -165,11 +165,11 @@ def test_a_model_whose_trees_do_not_fit_together_is_read_anew(writer: Database, 
     create(writer, CHILD, "child", HOST)
     names(model)
     with model.fresh() as view:
-        del view.world.providers[view.world.by_uuid[HOST]]
+        del view.snapshot.providers[view.snapshot.by_uuid[HOST]]
     writer.write(lambda tx: inventories.add(tx, CHILD, "LLC", FOUR))
     assert names(model) == {HOST: "host", CHILD: "child"}
     with model.fresh() as view:
-        assert [len(tree.members) for tree in view.world.whole_trees().values()] == [2]
+        assert [len(tree.members) for tree in view.snapshot.whole_trees().values()] == [2]
 
 
 def test_changes_that_were_applied_when_the_database_broke_off_do_not_stay_if_they_are_gone_after_it(
@@ -236,14 +236,14 @@ def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
         eight = replace(FOUR, total=8)
         writer.write(lambda tx: inventories.change(tx, HOST, 1, "VCPU", eight))
     with model.fresh() as view:
-        before = {each.uuid: dict(each.inventories) for each in view.world}
+        before = {each.uuid: dict(each.inventories) for each in view.snapshot}
     database_server.restore(database_url, backup)
     steps += [20]
     claimed = HOST if lost == "a description under a later usage" else other
     claim = Claim(CHILD, {claimed: {"VCPU": 1}}, None, Owner("project", "user", None))
     writer.write(lambda tx: allocations.replace(tx, [claim]))
     with model.fresh() as view:
-        shown = {each.uuid: (each.inventories["VCPU"].total, each.used.get("VCPU")) for each in view.world}
+        shown = {each.uuid: (each.inventories["VCPU"].total, each.used.get("VCPU")) for each in view.snapshot}
     assert shown == {HOST: (4, None), other: (4, None)} | {claimed: (4, 1)}
     assert before.keys() == {HOST, other} | ({new} if lost == "a creation" else set())
     assert "does not go on from where it was" in caplog.text or lost == "a description under a later usage"
@@ -272,16 +272,16 @@ class TestLongRequests:
             create(writer, CHILD, "child", HOST)
             assert others.submit(names, model).result(timeout=60) == {HOST: "host", CHILD: "child"}
             view.give_way()
-            assert [provider.uuid for provider in view.world] == [HOST]
-            assert view.world.trees == {view.world.by_uuid[HOST]: {view.world.by_uuid[HOST]}}
+            assert [provider.uuid for provider in view.snapshot] == [HOST]
+            assert view.snapshot.trees == {view.snapshot.by_uuid[HOST]: {view.snapshot.by_uuid[HOST]}}
         assert names(model) == {HOST: "host", CHILD: "child"}
 
     def test_nothing_is_copied_when_nobody_looks_any_more(
         self, writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        copies: list[World] = []
-        copy = World.copy
-        monkeypatch.setattr(World, "copy", lambda world: copies.append(world) or copy(world))
+        copies: list[Snapshot] = []
+        copy = Snapshot.copy
+        monkeypatch.setattr(Snapshot, "copy", lambda world: copies.append(world) or copy(world))
         create(writer)
         with model.fresh() as view:
             view.give_way()
@@ -299,7 +299,7 @@ class TestLongRequests:
                 seen = set()
                 while not done.is_set():
                     view.give_way()
-                    seen.add(len(view.world))
+                    seen.add(len(view.snapshot))
                     looks.release()
                 return seen
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from tests.placement.candidates.worlds import Spec, build, inventory
 
 
-def hosts() -> World:
+def hosts() -> Snapshot:
     return build(
         Spec("cn1", None, {"MEMORY_MB": inventory(1000, max_unit=8)}, ["T1"]),
         Spec("numa1", "cn1", {"VCPU": 4, "CUSTOM_A": 1}, used={"VCPU": 1}),
@@ -22,7 +22,7 @@ def test_hosts_of_one_make_are_of_one_kind_whatever_they_hold() -> None:
     assert one.kind.shape.slots == {(0, "MEMORY_MB"): 0, (1, "CUSTOM_A"): 1, (1, "VCPU"): 2}
     assert one.kind.shape.having["VCPU"] == [(1, 2)]
     assert (one.free, two.free) == ((1000, 1, 3), (2000, 1, -2))
-    assert (one.most, two.most) == (
+    assert (one.max_free, two.max_free) == (
         {"MEMORY_MB": 8, "CUSTOM_A": 1, "VCPU": 3},
         {"MEMORY_MB": 8, "CUSTOM_A": 1},
     )

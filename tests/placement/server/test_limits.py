@@ -102,7 +102,7 @@ def test_what_follows_a_request_waits_until_it_is_answered(tmp_path: Path) -> No
 
 def test_bodies_of_requests_in_hand_count_as_held(tmp_path: Path) -> None:
     put = b"PUT /wait HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % MIB + bytes(MIB)
-    with slow(tmp_path, worker___MOST_HELD=3 * MIB) as service, ExitStack() as stack:
+    with slow(tmp_path, worker___MAX_HELD=3 * MIB) as service, ExitStack() as stack:
         waiting = [stack.enter_context(service.connect(put)) for _ in range(3)]
         assert service.state_when(lambda state: state["busy"] == 3)["busy"] == 3
         refused = stack.enter_context(service.connect())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from placement.api.pipeline import wrap
+from placement.api.middleware import wrap
 
 ORIGIN = "http://dashboard.example.com"
 TOKEN = {"X-Auth-Token": "ann"}

@@ -7,15 +7,15 @@ Plain data in indexed dictionaries; what fills and refreshes it is
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from placement.model.free import FreeIndex, FreeIndexes
 from placement.model.index import Index
 from placement.model.provider import Provider
-from placement.model.room import Room, Rooms
 from placement.model.trees import Kinds, Tree
 
 _ANEW_SHARE: Final = 0.1  # of all trees changed: sorting all by what they have free is cheaper
 
 
-class World:
+class Snapshot:
     """All providers and the indexes that searches start from.
 
     A long search goes on looking at it while others want to change it: they change a :meth:`copy`.
@@ -34,18 +34,18 @@ class World:
         self.keepers = 0
         self._kinds = Kinds()
         self._whole: dict[int, Tree] = {}
-        self._rooms = Rooms()
+        self._free_indexes = FreeIndexes()
         #: roots of trees in which something changed
         self._stale: set[int] = set()
         for provider in providers:
             self.put(provider)
 
-    def copy(self) -> "World":
-        """The same world, to be changed from now on, while this one must not be changed any more.
+    def copy(self) -> "Snapshot":
+        """The same snapshot, to be changed from now on, while this one must not be changed any more.
 
         Both hold the same providers, trees and sets for as long as these stay as they are.
         """
-        new = World()
+        new = Snapshot()
         new.providers = self.providers.copy()
         new.by_uuid = self.by_uuid.copy()
         new.by_name = self.by_name.copy()
@@ -56,7 +56,7 @@ class World:
         new.by_aggregate = self.by_aggregate.copy()
         new._kinds = self._kinds
         new._whole = self._whole.copy()
-        new._rooms = self._rooms.copy()
+        new._free_indexes = self._free_indexes.copy()
         new._stale = self._stale.copy()
         return new
 
@@ -79,19 +79,19 @@ class World:
         for root in self._stale:
             old, new = self._whole.pop(root, None), None
             if root in self.trees:
-                members = tuple([self.providers[number] for number in sorted(self.trees[root])])
+                members = tuple([self.providers[provider_id] for provider_id in sorted(self.trees[root])])
                 new = self._whole[root] = self._kinds.tree(self.providers[root], members)
             if not anew:
-                self._rooms.replace(root, old, new)
+                self._free_indexes.replace(root, old, new)
         if anew:
-            self._rooms.fill(self._whole)
+            self._free_indexes.fill(self._whole)
         self._stale.clear()
         return self._whole
 
-    def room(self, name: str) -> Room:
+    def free_index(self, name: str) -> FreeIndex:
         """How much of a resource class every tree has free."""
         self.whole_trees()
-        return self._rooms.of(name)
+        return self._free_indexes.of(name)
 
     def roots_having(self, index: Index[str], name: str) -> tuple[int, ...]:
         """The ids of the roots of all trees with a provider that ``index`` has under the name, in order.
@@ -102,7 +102,7 @@ class World:
         if roots is None:
             if name not in index:
                 return ()  # and not remembered: clients may ask for any name
-            found = {self.providers[number].root_id for number in index[name]}
+            found = {self.providers[provider_id].root_id for provider_id in index[name]}
             roots = index.roots[name] = tuple(sorted(found))
         return roots
 
@@ -126,27 +126,27 @@ class World:
             self._stale.add(old.root_id)
 
     def _link(self, provider: Provider, old: Provider | None) -> None:
-        number = provider.id
-        self.providers[number] = provider
-        self.by_uuid[provider.uuid] = number
-        self.by_name[provider.name] = number
+        provider_id = provider.id
+        self.providers[provider_id] = provider
+        self.by_uuid[provider.uuid] = provider_id
+        self.by_name[provider.name] = provider_id
         for index, names, before in self._memberships(provider, old):
             for name in names:
                 if name not in before:
-                    index.add(name, number)
+                    index.add(name, provider_id)
 
     def _unlink(self, old: Provider, new: Provider | None) -> None:
-        number = old.id
+        provider_id = old.id
         if new is None:
-            del self.providers[number]
+            del self.providers[provider_id]
         for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
             # two providers may have swapped a name between two refreshes
-            if unique.get(key) == number:
+            if unique.get(key) == provider_id:
                 del unique[key]
         for index, names, after in self._memberships(old, new):
             for name in names:
                 if name not in after:
-                    index.discard(name, number)
+                    index.discard(name, provider_id)
 
     def _memberships(
         self, provider: Provider, other: Provider | None

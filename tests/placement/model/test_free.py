@@ -5,13 +5,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 from tests.placement.candidates.worlds import Spec, build, inventory
 
 usages = st.lists(st.integers(0, 6), min_size=6, max_size=6)
 
 
-def fleet(used: list[int]) -> World:
+def fleet(used: list[int]) -> Snapshot:
     """Three hosts with a NUMA node each; the second host gives at most 2 VCPU at once."""
     node = {"VCPU": 4, "CUSTOM_A": 1}
     return build(
@@ -31,7 +31,7 @@ def fleet(used: list[int]) -> World:
     )
 
 
-def expected(world: World, amount: int) -> list[int]:
+def expected(world: Snapshot, amount: int) -> list[int]:
     return sorted(
         {
             provider.root_id
@@ -53,19 +53,19 @@ def test_room_follows_the_usage(used: list[int], changes: list[tuple[int, int]],
         if not at_once:
             world.whole_trees()
     for amount in range(1, 7):
-        room = world.room("VCPU")
+        room = world.free_index("VCPU")
         assert room.roots(amount) == expected(world, amount)
         assert room.count(amount) == len(expected(world, amount))
 
 
 def test_room_of_many_trees_follows_the_change_of_one() -> None:
     world = build(*(Spec(f"cn{host}", None, {"VCPU": 4}) for host in range(50)))
-    assert world.room("VCPU").count(4) == 50
+    assert world.free_index("VCPU").count(4) == 50
     world.put(replace(world.providers[7], used={"VCPU": 1}))
     world.remove(50)
     world.put(replace(world.providers[9], inventories={"CUSTOM_A": inventory(3)}))
     others = [number for number in range(1, 50) if number not in (7, 9)]
-    assert world.room("VCPU").roots(4) == others
-    assert world.room("VCPU").roots(3) == sorted([*others, 7])
-    assert world.room("CUSTOM_A").roots(3) == [9]
-    assert world.room("CUSTOM_B").roots(1) == []
+    assert world.free_index("VCPU").roots(4) == others
+    assert world.free_index("VCPU").roots(3) == sorted([*others, 7])
+    assert world.free_index("CUSTOM_A").roots(3) == [9]
+    assert world.free_index("CUSTOM_B").roots(1) == []

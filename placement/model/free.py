@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from placement.model.trees import Tree
 
 
-class Room:
+class FreeIndex:
     """The roots of trees by the most of one resource class that one of their providers could give now.
 
     Two columns, in ascending order of amounts and, where these are equal, of roots.
@@ -18,9 +18,9 @@ class Room:
         self._amounts = array("q", [amount for amount, _ in ordered])
         self._roots = array("q", [root for _, root in ordered])
 
-    def copy(self) -> "Room":
+    def copy(self) -> "FreeIndex":
         """The same, to be changed by itself."""
-        new = Room()
+        new = FreeIndex()
         new._amounts, new._roots = self._amounts[:], self._roots[:]
         return new
 
@@ -48,19 +48,19 @@ class Room:
         return sorted(self._roots[bisect_left(self._amounts, amount) :])
 
 
-class Rooms:
-    """A :class:`Room` for every resource class."""
+class FreeIndexes:
+    """A :class:`FreeIndex` for every resource class."""
 
     def __init__(self) -> None:
-        self._by_class: dict[str, Room] = {}
+        self._by_class: dict[str, FreeIndex] = {}
 
-    def copy(self) -> "Rooms":
+    def copy(self) -> "FreeIndexes":
         """The same, to be changed by itself."""
-        new = Rooms()
-        new._by_class = {name: room.copy() for name, room in self._by_class.items()}
+        new = FreeIndexes()
+        new._by_class = {name: index.copy() for name, index in self._by_class.items()}
         return new
 
-    def of(self, name: str) -> Room:
+    def of(self, name: str) -> FreeIndex:
         """The trees that have a resource class."""
         return self._by_class.get(name, _NOWHERE)
 
@@ -68,20 +68,20 @@ class Rooms:
         """Begin anew with these trees, by their roots."""
         rows: dict[str, list[tuple[int, int]]] = {}
         for root, tree in trees.items():
-            for name, amount in tree.most.items():
+            for name, amount in tree.max_free.items():
                 rows.setdefault(name, []).append((amount, root))
-        self._by_class = {name: Room(each) for name, each in rows.items()}
+        self._by_class = {name: FreeIndex(each) for name, each in rows.items()}
 
     def replace(self, root: int, old: Tree | None, new: Tree | None) -> None:
         """The tree of this root is another now, or there is none now, or was none before."""
-        before = old.most if old else {}
-        after = new.most if new else {}
+        before = old.max_free if old else {}
+        after = new.max_free if new else {}
         for name, amount in before.items():
             if after.get(name) != amount:
                 self._by_class[name].remove(amount, root)
         for name, amount in after.items():
             if before.get(name) != amount:
-                self._by_class.setdefault(name, Room()).add(amount, root)
+                self._by_class.setdefault(name, FreeIndex()).add(amount, root)
 
 
-_NOWHERE = Room()
+_NOWHERE = FreeIndex()

@@ -10,7 +10,7 @@ from placement.db import errors
 from placement.db.tables import change_buckets
 
 
-class Probe:
+class ChangeProbe:
     """Asks for the sum of all change counters, on a connection that each thread keeps for that.
 
     :param engine: one whose connections commit by themselves.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from placement.model.index import Index
 from placement.model.provider import Inventory, Provider
-from placement.model.world import World
+from placement.model.snapshot import Snapshot
 
 CLASSES = ("VCPU", "MEMORY_MB")
 
@@ -46,7 +46,7 @@ def changes(draw: st.DrawFn) -> list[Provider | int]:
     return found
 
 
-def change(world: World, steps: Iterable[Provider | int]) -> None:
+def change(world: Snapshot, steps: Iterable[Provider | int]) -> None:
     for step in steps:
         if isinstance(step, int):
             world.remove(step)
@@ -55,22 +55,22 @@ def change(world: World, steps: Iterable[Provider | int]) -> None:
     world.whole_trees()
 
 
-def content(world: World) -> Any:
+def content(world: Snapshot) -> Any:
     """All that a search can see."""
     return (
         dict(world.providers),
         world.by_uuid.copy(),
         world.by_name.copy(),
         [{key: frozenset(members) for key, members in index.items()} for index in _indexes(world)],
-        {root: (tree.members, tree.free, tree.most) for root, tree in world.whole_trees().items()},
-        {name: [world.room(name).roots(amount) for amount in range(10)] for name in CLASSES},
+        {root: (tree.members, tree.free, tree.max_free) for root, tree in world.whole_trees().items()},
+        {name: [world.free_index(name).roots(amount) for amount in range(10)] for name in CLASSES},
         {name: world.roots_having(world.by_class, name) for name in CLASSES},
         {name: world.roots_having(world.by_trait, name) for name in ("T1", "T2")},
         {name: world.roots_having(world.by_aggregate, name) for name in ("a", "b")},
     )
 
 
-def _indexes(world: World) -> tuple[Index[Any], ...]:
+def _indexes(world: Snapshot) -> tuple[Index[Any], ...]:
     return world.children, world.trees, world.by_class, world.by_trait, world.by_aggregate
 
 
@@ -79,7 +79,7 @@ def _indexes(world: World) -> tuple[Index[Any], ...]:
 def test_what_changes_in_a_copy_changes_nothing_in_the_original(data: st.DataObject) -> None:
     first = [data.draw(providers(number)) for number in range(1, 7)]
     steps, more = data.draw(changes()), data.draw(changes())
-    world, expected = World(first), World(first)
+    world, expected = Snapshot(first), Snapshot(first)
     world.whole_trees()
     before = content(expected)
     if data.draw(st.booleans()):
@@ -97,7 +97,7 @@ def test_what_changes_in_a_copy_changes_nothing_in_the_original(data: st.DataObj
 
 
 def test_a_copy_shares_what_did_not_change() -> None:
-    world = World(
+    world = Snapshot(
         [
             Provider(n, f"u{n}", f"n{n}", 0, None, n, 0.0, {}, {}, frozenset({"T1"}), frozenset())
             for n in (1, 2)
@@ -112,7 +112,7 @@ def test_a_copy_shares_what_did_not_change() -> None:
 
 
 def test_names_that_nobody_has_are_not_remembered() -> None:
-    world = World()
+    world = Snapshot()
     for number in range(100):
         assert world.roots_having(world.by_aggregate, f"made-up-{number}") == ()
     assert not world.by_aggregate.roots
