@@ -177,8 +177,8 @@ class Table:
                 process: Process | None = known.process
             else:
                 process = qemu.find_process(guest_uuid, owner)
-                if process is None and not domain.isActive():
-                    return None  # it has ended just now
+                if process is None and (not domain.isActive() or self._is_starting(domain)):
+                    return None  # it has ended just now, or an event will tell when it has started
         except (self._connection.libvirt.libvirtError, ValueError) as error:
             raise DriverError(
                 f"domain {guest_uuid} cannot be described (see virsh dumpxml): {error}"
@@ -194,6 +194,12 @@ class Table:
             for problem in description.problems:
                 LOG.warning("Metadata of guest %s: %s", guest, problem)
         return Running(guest, process, source, definition, binding)
+
+    def _is_starting(self, domain: Any) -> bool:
+        """Whether its process may be none of its user's yet."""
+        libvirt = self._connection.libvirt
+        state: list[int] = domain.state()
+        return state == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
 
     def _source(self, domain: Any) -> str:
         source: str = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)

@@ -71,7 +71,7 @@ def test_the_root_has_the_name_of_the_host(
 ) -> None:
     monkeypatch.setattr(socket, "getfqdn", lambda: fqdn)
     monkeypatch.setattr(socket, "gethostname", lambda: "host7")
-    assert options.root_name(load(tmp_path, "[compute]\n")) == name
+    assert options.root_name(load(tmp_path, f"[DEFAULT]\nstate_path = {tmp_path}\n")) == name
 
 
 def test_option_set_to_nothing_differs_from_one_not_set(tmp_path: Path) -> None:
