@@ -14,7 +14,7 @@ OPTIONS: list[cfg.Opt] = [
         default=False,
         help="""
 Whether a limited list of allocation candidates is a random sample of all of
-them. If not, the same request on the same snapshot is answered with the same
+them. If not, the same request in the same state of the cloud is answered with the same
 candidates in the same order, which packs instances onto few hosts when limits
 are small.
 """,

@@ -8,7 +8,7 @@ from werkzeug.serving import make_server
 
 from compute_agent import conf as agent_conf
 from compute_agent.report.client import PlacementClient
-from placement.api.pipeline import build_application
+from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db import migration
 from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing

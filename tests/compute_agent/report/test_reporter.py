@@ -5,7 +5,7 @@ import pytest
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
 from compute_agent.report.errors import ConcurrentUpdateError, UnavailableError
 from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
-from placement.api.pipeline import build_application
+from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db import migration
 
