@@ -137,7 +137,7 @@ def test_providers_that_others_use_stay(agent, numa_node, client):
 
 
 def test_an_agent_that_does_not_end_is_told_of(agent, guest, monkeypatch):
-    monkeypatch.setattr(command, "PATIENCE", 0.3)
+    monkeypatch.setattr(command, "LOCK_TIMEOUT", 0.3)
     monkeypatch.setattr(command.Release, "ask", lambda self, method, params=None: {})
     done = agent.cli("release")
     assert done.returncode == 1
