@@ -26,7 +26,7 @@ HOSTS: Final = (1_000, 10_000, 50_000)
 _LIMITED_MS: Final = {10_000: 10.0}
 _WORKER_MB: Final = {10_000: 400.0}
 _COLD_SECONDS: Final = {10_000: 5.0}
-_MOST_GROWTH: Final = {(10_000, 50_000): 1.5}
+_MAX_GROWTH: Final = {(10_000, 50_000): 1.5}
 _WRITES: Final = 20
 
 
@@ -58,7 +58,7 @@ def _growth(
     smaller: int, larger: int, before: Mapping[str, Result], after: Mapping[str, Result]
 ) -> Iterator[Result]:
     """How many times longer each limited query takes on the larger world."""
-    bound = _MOST_GROWTH.get((smaller, larger))
+    bound = _MAX_GROWTH.get((smaller, larger))
     for query in QUERIES["numa"]:
         few, many = before.get(query.name), after.get(query.name)
         if few is not None and many is not None and few.ours.median:

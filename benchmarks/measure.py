@@ -12,7 +12,7 @@ from benchmarks.http import Connection, NoAnswer, Refused
 
 LEAST_REPEATS: Final = 7
 _SECONDS_PER_REPEAT: Final = 0.1
-_MOST_REQUESTS: Final = 30
+_MAX_REQUESTS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Latency:
         began = time.perf_counter()
         self._connection.expect("GET", next(self._paths))
         once = time.perf_counter() - began
-        self._count = max(1, min(_MOST_REQUESTS, round(_SECONDS_PER_REPEAT / once)))
+        self._count = max(1, min(_MAX_REQUESTS, round(_SECONDS_PER_REPEAT / once)))
 
     @property
     def cpu(self) -> float | None:

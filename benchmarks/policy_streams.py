@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from compute_agent.host.topology import Topology
 from compute_agent.model.guest_settings import ThreadPolicy
 
-LOWEST_LOAD, HIGHEST_LOAD = 0.75, 1.0
+LOWEST_LOAD, MAX_LOAD = 0.75, 1.0
 """Of the dedicated CPUs, by what guests ask for. They hold less where some are refused."""
 
 PERIOD = 200
@@ -75,4 +75,4 @@ def stream(topology: Topology, arrivals: int, seed: int) -> Iterator[Arrival | D
 def _load(number: int) -> float:
     """A saw that goes up and down between the lowest and the highest load."""
     place = number % PERIOD / PERIOD
-    return LOWEST_LOAD + (HIGHEST_LOAD - LOWEST_LOAD) * (1 - abs(2 * place - 1))
+    return LOWEST_LOAD + (MAX_LOAD - LOWEST_LOAD) * (1 - abs(2 * place - 1))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-MOST_ASIDE = 5
+MAX_ASIDE = 5
 """Files of one name that are kept aside; the oldest go."""
 
 LARGEST = 64 << 20
@@ -144,13 +144,13 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
 def put_aside(path: Path) -> Path:
     """Rename a file that cannot be used, so that somebody can look at it; its new name.
 
-    Of each name the last `MOST_ASIDE` are kept. Raises OSError.
+    Of each name the last `MAX_ASIDE` are kept. Raises OSError.
     """
     aside = path.with_name(f"{path.name}{_ASIDE}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
     os.rename(path, aside)
     sync_folder(path.parent)
     names = sorted(name for name in os.listdir(path.parent) if name.startswith(path.name + _ASIDE))
-    for name in names[:-MOST_ASIDE]:
+    for name in names[:-MAX_ASIDE]:
         with contextlib.suppress(OSError):
             os.unlink(path.with_name(name))
     return aside

@@ -14,7 +14,7 @@ from compute_agent.model import cpuset
 # nearly always do. A process that makes threads faster than we can list them is left to the reconcile.
 MAX_PASSES = 16
 
-_LONGEST_COMMAND_LINE = 1 << 17
+_MAX_COMMAND_LINE = 1 << 17
 """Bytes; a process may make its own as long as its memory (PR_SET_MM_MAP)."""
 
 
@@ -56,7 +56,7 @@ def is_kernel_thread(pid: int) -> bool:
 def command_line(pid: int) -> tuple[str, ...]:
     """The first arguments of a process, as it says; empty for kernel threads and processes that are gone."""
     try:
-        raw = read(f"/proc/{pid}/cmdline", _LONGEST_COMMAND_LINE)
+        raw = read(f"/proc/{pid}/cmdline", _MAX_COMMAND_LINE)
     except OSError:
         return ()
     return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0")) if raw else ()

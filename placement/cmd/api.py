@@ -36,7 +36,7 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
 )
 
 # As much as Apache httpd takes by default; lists of aggregates and traits in queries get long.
-LONGEST_REQUEST_LINE: Final = 8190
+MAX_REQUEST_LINE: Final = 8190
 _SECONDS_TO_STOP: Final = 15
 _UMASK: Final = 0o117  # a socket in the file system is for the owner and the group
 
@@ -76,7 +76,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "graceful_timeout": _SECONDS_TO_STOP,
             "forwarder_headers": "",  # no client says where the service is mounted (SCRIPT_NAME)
             "umask": _UMASK,
-            "limit_request_line": LONGEST_REQUEST_LINE,
+            "limit_request_line": MAX_REQUEST_LINE,
             "logger_class": _Logger,
             "proc_name": "placement-api",
         }

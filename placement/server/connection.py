@@ -17,12 +17,12 @@ BODY_WITHIN: Final = 60.0
 IDLE_WITHIN: Final = 75.0
 ANSWER_WITHIN: Final = 60.0
 
-MOST_HEADERS: Final = 64 * 1024
-MOST_BODY: Final = 64 * 1024 * 1024
-_MOST_CHUNKS: Final = 100_000
+MAX_HEADERS: Final = 64 * 1024
+MAX_BODY: Final = 64 * 1024 * 1024
+_MAX_CHUNKS: Final = 100_000
 _PIECE: Final = 8 * 1024  # gunicorn copies what is left of a piece at every chunk in it
 _RENEWED_AFTER: Final = 1024 * 1024
-_MOST_AT_ONCE: Final = 256 * 1024
+_MAX_AT_ONCE: Final = 256 * 1024
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -79,7 +79,7 @@ class Connection:
         :raises OSError: the connection is lost.
         """
         try:
-            data = self.sock.recv(_MOST_AT_ONCE)
+            data = self.sock.recv(_MAX_AT_ONCE)
         except BlockingIOError:
             return True
         if data and self.idle:
@@ -109,7 +109,7 @@ class Connection:
         end = self._received.find(b"\r\n\r\n", self._searched)
         self._searched = max(0, len(self._received) - 3)
         if end < 0:
-            if len(self._received) > MOST_HEADERS:
+            if len(self._received) > MAX_HEADERS:
                 raise _headers_too_large()
             return False
         self._source.append(bytes(self._received[: end + 4]))
@@ -118,7 +118,7 @@ class Connection:
         reader = self.request.body.reader
         self._body = _Chunks() if isinstance(reader, ChunkedReader) else _Length(0)
         if isinstance(reader, LengthReader):
-            if reader.length > MOST_BODY:
+            if reader.length > MAX_BODY:
                 raise _body_too_large()
             self._body = _Length(reader.length)
         self.deadline = time.monotonic() + BODY_WITHIN
@@ -173,7 +173,7 @@ class Connection:
             return True
         while self._unsent:
             try:
-                sent = self.sock.send(memoryview(self._unsent)[:_MOST_AT_ONCE])
+                sent = self.sock.send(memoryview(self._unsent)[:_MAX_AT_ONCE])
             except BlockingIOError:
                 return False
             del self._unsent[:sent]
@@ -189,17 +189,17 @@ class Connection:
         """End the connection. What the client has sent is taken first: else it may lose the answer."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
-            self.sock.recv(_MOST_AT_ONCE)
+            self.sock.recv(_MAX_AT_ONCE)
         self.sock.close()
 
 
 def _headers_too_large() -> TooLarge:
-    most = f"Headers, and trailers, may have {MOST_HEADERS // 1024} KiB."
+    most = f"Headers, and trailers, may have {MAX_HEADERS // 1024} KiB."
     return TooLarge(431, "Request Header Fields Too Large", most)
 
 
 def _body_too_large() -> TooLarge:
-    most = f"A body may have {MOST_BODY // 1024**2} MiB, and {_MOST_CHUNKS} chunks."
+    most = f"A body may have {MAX_BODY // 1024**2} MiB, and {_MAX_CHUNKS} chunks."
     return TooLarge(413, "Content Too Large", most)
 
 
@@ -233,7 +233,7 @@ class _Chunks:
                 return len(received)
             line = received.find(b"\r\n", self._next)
             if line < 0:
-                return None if len(received) - self._next < MOST_HEADERS else len(received)
+                return None if len(received) - self._next < MAX_HEADERS else len(received)
             try:
                 size = int(bytes(received[self._next : line]).split(b";")[0], 16)
             except ValueError:
@@ -241,13 +241,13 @@ class _Chunks:
             if size == 0:
                 return self._end_of_trailers(received, line)
             self._count += 1
-            if size < 0 or line + size > MOST_BODY or self._count > _MOST_CHUNKS:
+            if size < 0 or line + size > MAX_BODY or self._count > _MAX_CHUNKS:
                 raise _body_too_large()
             self._next = line + 2 + size + 2
 
     def _end_of_trailers(self, received: bytearray, begin: int) -> int | None:
         end = received.find(b"\r\n\r\n", max(begin, self._searched))
-        if (len(received) if end < 0 else end) - begin > MOST_HEADERS:
+        if (len(received) if end < 0 else end) - begin > MAX_HEADERS:
             raise _headers_too_large()
         if end < 0:
             self._searched = len(received) - 3

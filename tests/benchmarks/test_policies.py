@@ -20,7 +20,7 @@ from benchmarks.policies import (
 )
 from benchmarks.policy_judge import Judge
 from benchmarks.policy_sides import Decision, Nova, Ours
-from benchmarks.policy_streams import HIGHEST_LOAD, Arrival, Departure, Guest, amount, stream
+from benchmarks.policy_streams import MAX_LOAD, Arrival, Departure, Guest, amount, stream
 from benchmarks.reference import environment, is_installed
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
@@ -40,7 +40,7 @@ def test_a_stream_is_the_same_again_and_asks_for_no_more_than_it_should():
                 asked[guest.name] = amount(HOST, guest)
             case Departure(name):
                 del asked[name]
-        assert sum(asked.values()) <= HIGHEST_LOAD * len(HOST.online)
+        assert sum(asked.values()) <= MAX_LOAD * len(HOST.online)
     guests = [step.guest for step in steps if isinstance(step, Arrival)]
     assert len(guests) == 200
     assert {guest.thread_policy for guest in guests} == set(ThreadPolicy) - {ThreadPolicy.SPREAD}

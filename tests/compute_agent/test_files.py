@@ -150,12 +150,12 @@ def test_the_last_files_that_cannot_be_used_are_kept(tmp_path):
     path, other = tmp_path / "state.json", tmp_path / "state.json2.damaged-1"
     other.write_text("not one of these")
     kept = []
-    for number in range(files.MOST_ASIDE + 2):
+    for number in range(files.MAX_ASIDE + 2):
         path.write_text(str(number))
         kept.append(put_aside(path))
         assert not path.exists()
     assert set(os.listdir(tmp_path)) == {other.name, *(aside.name for aside in kept[2:])}
-    assert [aside.read_text() for aside in kept[2:]] == [str(n) for n in range(2, files.MOST_ASIDE + 2)]
+    assert [aside.read_text() for aside in kept[2:]] == [str(n) for n in range(2, files.MAX_ASIDE + 2)]
 
 
 @pytest.mark.parametrize("name", [identity.FILE_NAME, f"{identity.FILE_NAME}.lock"])

@@ -32,7 +32,7 @@ RESTRICTIVE = "restrictive"
 
 # What is noted anybody may have written: int() would take digits of all scripts, and fails on thousands.
 _SHARES = re.compile(r"[0-9]{1,10}", re.ASCII)
-_MOST_NOTED = 64
+_MAX_NOTED = 64
 
 Pins = Mapping[Role, frozenset[int] | None]
 """The CPUs of what a domain's threads do; None: those of the whole host."""
@@ -105,7 +105,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
         persistent,
         shares,
         frozenset(
-            int(number) for number in noted.split(",", _MOST_NOTED)[:_MOST_NOTED] if _SHARES.fullmatch(number)
+            int(number) for number in noted.split(",", _MAX_NOTED)[:_MAX_NOTED] if _SHARES.fullmatch(number)
         ),
         quota / (period or PERIOD) if limited else None,
         _binding(root),

@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 # Libvirtd is asked again so many seconds after it was away; the pause doubles up to the second number.
 _FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 2.0
+_MAX_PAUSE = 2.0
 
 # So many definitions are asked for in a row, as each costs less then, and so few that events need not wait;
 # with so many seconds in between at the least.
@@ -345,7 +345,7 @@ class LibvirtDriver:
                 self._connection.close()
                 tried.set()
                 self._stopped.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, _MAX_PAUSE)
             except Exception:
                 LOG.exception("What libvirtd said could not be handled")
                 self._stopped.wait(pause)

@@ -41,7 +41,7 @@ NOVA_NAMESPACES = (
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,10}\Z")
-_LONGEST_SHOWN = 80
+_MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def describe(domain_xml: str) -> Description:
             try:
                 values[field] = read(text)
             except ValueError as error:
-                problems.append(f"{key} = {text[:_LONGEST_SHOWN]!r} cannot be used ({error})")
+                problems.append(f"{key} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
     settings = GuestSettings(**values)
     return Description(uuid.text.strip(), name.text or "", settings, _owner(root), tuple(problems))
 

@@ -93,7 +93,7 @@ def test_nobody_else_can_pass_for_the_domains_process(owner, in_part, tmp_path):
 
 def test_a_command_line_without_end_is_read_in_part(impostor, monkeypatch):
     guest_uuid, pid = impostor
-    monkeypatch.setattr(procfs, "_LONGEST_COMMAND_LINE", 10)
+    monkeypatch.setattr(procfs, "_MAX_COMMAND_LINE", 10)
     assert procfs.command_line(pid) == (sys.executable[:10],)
     assert find_process(guest_uuid, "") is None
 
