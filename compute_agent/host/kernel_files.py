@@ -9,14 +9,14 @@ import os
 _CHUNK = 1 << 16
 
 
-def read(path: str, most: int | None = None) -> bytes:
-    """The content of a file, ``most`` bytes of it unless that is None. Raises OSError."""
+def read(path: str, max_bytes: int | None = None) -> bytes:
+    """The content of a file, ``max_bytes`` of it unless that is None. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
-        while part := os.read(descriptor, _CHUNK if most is None else min(most, _CHUNK)):
+        while part := os.read(descriptor, _CHUNK if max_bytes is None else min(max_bytes, _CHUNK)):
             parts.append(part)
-            if most is not None and (most := most - len(part)) == 0:
+            if max_bytes is not None and (max_bytes := max_bytes - len(part)) == 0:
                 break
         return b"".join(parts)
     finally:

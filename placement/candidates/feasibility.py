@@ -83,7 +83,7 @@ def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Budget) -> bo
     sizes = {amount for amount, _ in asked}
     # Places tell all there is to tell where all ask for the same amount.
     if len(sizes) > 1 and any(
-        sum(amounts) > _max_sum(amounts, free, budget) for amounts, free in _volumes(asked, free)
+        sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _volumes(asked, free)
     ):
         return False
     return all(
@@ -113,21 +113,21 @@ def _volumes(
             yield amounts, [free[provider_id] for provider_id in places]
 
 
-def _max_sum(amounts: Sequence[int], free: Collection[int], budget: Budget) -> int:
-    """No more than this of the amounts can be put into the free, each amount whole.
+def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: Budget) -> int:
+    """No more than this of the amounts can be put where so much is free each, each amount whole.
 
     Which sums the amounts can have is kept in the bits of a number: bit n for n units.
     """
-    budget.spend(len(amounts) + len(free))
+    budget.spend(len(amounts) + len(volumes))
     min_amount, unit = min(amounts), gcd(*amounts)
-    useful = [free // unit for free in free if free >= min_amount]
+    useful = [volume // unit for volume in volumes if volume >= min_amount]
     widest = max(useful, default=0)
     if widest > _MAX_UNITS:
         return sum(useful) * unit
     sums = 1
     for amount in amounts:
         sums |= (sums << (amount // unit)) & _ones(widest)
-    return sum([(sums & _ones(free)).bit_length() - 1 for free in useful]) * unit
+    return sum([(sums & _ones(units)).bit_length() - 1 for units in useful]) * unit
 
 
 def _ones(highest: int) -> int:
