@@ -13,7 +13,7 @@ from compute_agent.daemon import release
 from compute_agent.daemon.protocol import DaemonUnreachableError
 from compute_agent.daemon.release import Options
 from compute_agent.daemon.retirement import open_release
-from compute_agent.daemon.state_folder import check_state_folder, make_state_folder
+from compute_agent.daemon.state_folder import make_state_folder
 from compute_agent.inventory import identity
 
 _COLUMNS = ("kind", "name", "detail", "outcome")
@@ -72,7 +72,7 @@ class Release(Lister):
         try:
             rows: list[dict[str, Any]] = self.ask("release.survey", wanted)
         except DaemonUnreachableError:
-            if check_state_folder(conf) or identity.look_up(Path(conf.state_path)) is None:
+            if identity.look_up(Path(conf.state_path)) is None:
                 return []  # no agent has worked here, and a look leaves nothing behind
             with open_release(conf, Options(**wanted), 0.0) as found:
                 rows = [asdict(row) for row in found.survey()]

@@ -92,6 +92,13 @@ def test_a_dry_run_where_no_agent_has_worked_leaves_nothing_behind(write_ini, tm
     assert sorted(tmp_path.rglob("*")) == sorted([*before, ini])
 
 
+def test_a_dry_run_that_cannot_read_the_state_does_not_say_that_there_is_nothing(write_ini, tmp_path):
+    (tmp_path / "state").write_text("no folder")
+    done = run_here(write_ini(), "release", "--dry-run", "-f", "json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert str(tmp_path / "state") in done.stderr
+
+
 def test_what_broke_off_is_finished_by_doing_it_again(agent, guest, live_placement, client):
     root = agent.status()["provider_uuid"]
     agent.ask("host", "disable", "--reason", "it leaves")
