@@ -73,10 +73,10 @@ def replace_all(call: Call, uuid: str) -> Response:
     with about(call, known):
         body = call.body(_REPLACE_ALL)
     wanted = {name: each["values"] for name, each in body["inventories"].items()}
-    seen = body["resource_provider_generation"]
+    given = body["resource_provider_generation"]
     may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.database.write(
-        lambda tx: store.replace_all(tx, known, seen, wanted, may_have_none=may_have_none)
+        lambda tx: store.replace_all(tx, known, given, wanted, may_have_none=may_have_none)
     )
     documents = {name: _shown(values) for name, values in wanted.items()}
     return call.answer({"resource_provider_generation": generation, "inventories": documents}, time.time())
@@ -118,10 +118,10 @@ def update(call: Call, uuid: str, resource_class: str) -> Response:
     if not storable(resource_class):
         raise NotFound(f"No such resource class {resource_class}.")
     values = body["values"]
-    seen = body["resource_provider_generation"]
+    given = body["resource_provider_generation"]
     may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.database.write(
-        lambda tx: store.change(tx, known, seen, resource_class, values, may_have_none=may_have_none)
+        lambda tx: store.change(tx, known, given, resource_class, values, may_have_none=may_have_none)
     )
     return call.answer({"resource_provider_generation": generation, **_shown(values)}, time.time())
 

@@ -8,7 +8,7 @@ what they rule out is impossible, what they let pass may still be.
 - *Volume*: what is asked of a resource class has to fit into what the providers in
   question have free. Of a provider only as much counts as any of the amounts could
   fill together: 5 free units are worth 4 to groups of 2.
-- *Places*: bipartite matchings of needs with providers that can take a limited number
+- *Counts*: bipartite matchings of needs with providers that can serve a limited number
   of them: one of those suffixed groups that want a provider for themselves, and for
   every resource class and amount the needs of at least that amount.
 """
@@ -25,9 +25,9 @@ from placement.model.provider import Provider
 #: amounts by provider id and resource class
 Taken = dict[tuple[int, str], int]
 
-#: Which sums amounts can have is told in as many bits as the widest place has units.
+#: Which sums amounts can have is told in as many bits as the largest provider has units.
 _MAX_UNITS: Final = 10_000
-#: Beyond so many different sets of places only all of them together are looked at.
+#: Beyond so many different sets of providers only all of them together are looked at.
 _MAX_SETS: Final = 8
 
 #: an amount, and the providers that may give it
@@ -79,9 +79,9 @@ def available(provider: Provider, name: str) -> int:
 
 
 def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Budget) -> bool:
-    """Whether these amounts of one class may have a place each, as far as the tests tell."""
+    """Whether these amounts of one class may each have a provider, as far as the tests show."""
     sizes = {amount for amount, _ in asked}
-    # Places tell all there is to tell where all ask for the same amount.
+    # Counts say all there is to say where all ask for the same amount.
     if len(sizes) > 1 and any(
         sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _volumes(asked, free)
     ):
@@ -102,15 +102,15 @@ def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Budget) -> bo
 def _volumes(
     asked: Sequence[_Asked], free: Mapping[int, int]
 ) -> Iterator[tuple[Sequence[int], Collection[int]]]:
-    """Amounts that have to be found in certain places, and what is free in each of these."""
+    """Amounts that have to come from certain providers, and what is free at each of these."""
     yield [amount for amount, _ in asked], free.values()
-    by_places: dict[frozenset[int], list[int]] = {}
+    by_providers: dict[frozenset[int], list[int]] = {}
     for amount, providers in asked:
-        by_places.setdefault(frozenset([at.id for at in providers]), []).append(amount)
-    if 1 < len(by_places) <= _MAX_SETS:
-        for places in by_places:
-            amounts = [amount for other, each in by_places.items() if other <= places for amount in each]
-            yield amounts, [free[provider_id] for provider_id in places]
+        by_providers.setdefault(frozenset([at.id for at in providers]), []).append(amount)
+    if 1 < len(by_providers) <= _MAX_SETS:
+        for together in by_providers:
+            amounts = [amount for other, each in by_providers.items() if other <= together for amount in each]
+            yield amounts, [free[provider_id] for provider_id in together]
 
 
 def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: Budget) -> int:
@@ -134,35 +134,37 @@ def _ones(highest: int) -> int:
     return (2 << highest) - 1
 
 
-def _match(places: Sequence[Mapping[int, int]], budget: Budget) -> bool:
-    """Whether everybody gets a place, given who may go where and how many each place takes.
+def _match(limits: Sequence[Mapping[int, int]], budget: Budget) -> bool:
+    """Whether everyone gets a provider.
 
     Grows the matching along augmenting paths, found breadth first.
+
+    :param limits: for each, by ids of the providers that would do, how many these serve at most.
     """
-    guests: dict[int, list[int]] = {}
-    for guest in range(len(places)):
+    served: dict[int, list[int]] = {}
+    for newcomer in range(len(limits)):
         came_from: dict[int, tuple[int, int | None]] = {}
-        queue: list[tuple[int, int | None]] = [(guest, None)]
+        queue: list[tuple[int, int | None]] = [(newcomer, None)]
         free: int | None = None
         for who, previous in queue:
-            budget.spend(len(places[who]))
-            for place, size in places[who].items():
-                if place in came_from:
+            budget.spend(len(limits[who]))
+            for provider_id, limit in limits[who].items():
+                if provider_id in came_from:
                     continue
-                came_from[place] = (who, previous)
-                here = guests.setdefault(place, [])
-                if len(here) < size:
-                    free = place
+                came_from[provider_id] = (who, previous)
+                here = served.setdefault(provider_id, [])
+                if len(here) < limit:
+                    free = provider_id
                     break
-                queue.extend((other, place) for other in here)
+                queue.extend((other, provider_id) for other in here)
             if free is not None:
                 break
         if free is None:
             return False
         while free is not None:
             who, previous = came_from[free]
-            guests[free].append(who)
+            served[free].append(who)
             if previous is not None:
-                guests[previous].remove(who)
+                served[previous].remove(who)
             free = previous
     return True

@@ -49,8 +49,8 @@ class Rules:
         #: for each need, its amounts by class, as candidates have them
         self.amounts = [dict(need.resources) for need in needs]
         #: for each need the index of the first that any provider serves just as well
-        numbers: dict[Hashable, int] = {}
-        self.first_alike = [numbers.setdefault(need.terms, index) for index, need in enumerate(needs)]
+        first: dict[Hashable, int] = {}
+        self.first_alike = [first.setdefault(need.terms, index) for index, need in enumerate(needs)]
         #: of classes that several needs ask for, the sum that they ask for
         self.contested = _contested(needs)
         #: whether any choice for one need goes with any choice for the others, traits of the group apart

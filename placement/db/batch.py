@@ -170,12 +170,12 @@ def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.Bi
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more things than can be handled at once.")
-    return [sa.bindparam(f"{name}_{number}", type_=type_) for number in range(count)]
+    return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
 
 def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
     """The values for the bind parameters that :func:`bind_parameters` made for so many."""
-    return {f"{name}_{number}": value for number, value in enumerate(values)}
+    return {f"{name}_{index}": value for index, value in enumerate(values)}
 
 
 def insertions(table: sa.Table, rows: Sequence[Values]) -> Iterator[tuple[Prepared, Values]]:
@@ -191,7 +191,7 @@ def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
     """As :func:`bind_values`, for each name in a row."""
-    return {f"{name}_{number}": value for number, row in enumerate(rows) for name, value in row.items()}
+    return {f"{name}_{index}": value for index, row in enumerate(rows) for name, value in row.items()}
 
 
 @lru_cache(KEPT_SIZES)

@@ -9,7 +9,7 @@ row's lock until it ends. Two things follow:
 - transactions that touch the same provider come one after the other, and what
   one reads after it has the lock stays true until it commits;
 - within a bucket, counters become visible in their order, so that "everything
-  stamped with more than I have seen" misses nothing. (A sequence shared by
+  stamped with more than I have read" misses nothing. (A sequence shared by
   concurrent transactions would: they commit out of order.)
 
 Each increment is a random number, so that a counter also tells one history from

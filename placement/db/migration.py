@@ -26,7 +26,7 @@ from placement.exceptions import Unavailable
 LOG = logging.getLogger(__name__)
 
 _LOCK_NAME: Final = "placement-compute-migration"
-_LOCK_NUMBER: Final = 0x706C6163  # PostgreSQL's advisory locks are numbers
+_LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
 _LOCK_TIMEOUT: Final = 600
 
 
@@ -124,11 +124,11 @@ def upgrade(url: str, revision: str = "head") -> None:
             return
         command.upgrade(_config(conn), revision)
         present = set(conn.execute(sa.select(change_buckets.c.id)).scalars())
-        missing = [number for number in buckets.ALL if number not in present]
+        missing = [bucket for bucket in buckets.ALL if bucket not in present]
         if missing:
             conn.execute(
                 sa.insert(change_buckets),
-                [{"id": number, "counter": 0, "deletions": 0} for number in missing],
+                [{"id": bucket, "counter": 0, "deletions": 0} for bucket in missing],
             )
         if MigrationContext.configure(conn).get_current_revision() != before:
             batch = Batch(conn)
@@ -152,7 +152,7 @@ def _exclusive(url: str) -> Iterator[sa.Connection]:
             kind = conn.dialect.name
             with conn.begin():
                 if kind == "postgresql":
-                    conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
+                    conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
                 elif kind != "sqlite":  # whose transaction took the write lock already
                     conn.execute(sa.select(sa.func.get_lock(_LOCK_NAME, _LOCK_TIMEOUT)))
                 yield conn

@@ -33,11 +33,11 @@ class Problem(StrEnum):
 class Finding:
     """Something wrong with a provider or consumer.
 
-    ``number`` is its id in the database; ``subject`` its uuid, where there is one.
+    ``id`` is that of its row; ``subject`` its uuid, where there is one.
     """
 
     problem: Problem
-    number: int
+    id: int
     subject: str
     detail: str
 
@@ -74,46 +74,46 @@ _without_allocations: Final = (
 def without_consumer(conn: sa.Connection) -> list[Finding]:
     """Allocations whose consumer has no row: no client can see or release them."""
     held: dict[int, list[str]] = {}
-    for number, provider, name, used in conn.execute(_without_consumer):
-        held.setdefault(number, []).append(f"{used} {name} of {provider}")
+    for consumer_id, provider, name, used in conn.execute(_without_consumer):
+        held.setdefault(consumer_id, []).append(f"{used} {name} of {provider}")
     return [
-        Finding(Problem.NO_CONSUMER, number, f"consumer number {number}", ", ".join(amounts))
-        for number, amounts in held.items()
+        Finding(Problem.NO_CONSUMER, consumer_id, f"consumer number {consumer_id}", ", ".join(amounts))
+        for consumer_id, amounts in held.items()
     ]
 
 
 def without_allocations(conn: sa.Connection) -> list[Finding]:
     """Consumers that hold nothing; they should have gone with their last allocation."""
     return [
-        Finding(Problem.NO_ALLOCATIONS, number, uuid, f"of project {project}")
-        for number, uuid, project in conn.execute(_without_allocations)
+        Finding(Problem.NO_ALLOCATIONS, consumer_id, uuid, f"of project {project}")
+        for consumer_id, uuid, project in conn.execute(_without_allocations)
     ]
 
 
 def trees(conn: sa.Connection) -> Iterator[Finding]:
     """Providers whose root is not the one that their parents lead to, or who have none."""
     rows, roots = _read_trees(conn)
-    for number, row in rows.items():
-        if number in roots.loops:
-            yield Finding(Problem.LOOP, number, row.uuid, "give one provider of the loop another parent")
-        elif number in roots.orphans:
+    for provider_id, row in rows.items():
+        if provider_id in roots.loops:
+            yield Finding(Problem.LOOP, provider_id, row.uuid, "give one provider of the loop another parent")
+        elif provider_id in roots.orphans:
             detail = f"number {row.parent_id}, or one above it; give it another parent"
-            yield Finding(Problem.NO_PARENT, number, row.uuid, detail)
-        elif row.root_id != roots.of[number]:
-            right = roots.of[number]
+            yield Finding(Problem.NO_PARENT, provider_id, row.uuid, detail)
+        elif row.root_id != roots.of[provider_id]:
+            right = roots.of[provider_id]
             shown = "itself" if right is None else rows[right].uuid
-            yield Finding(Problem.WRONG_ROOT, number, row.uuid, f"should be {shown}")
+            yield Finding(Problem.WRONG_ROOT, provider_id, row.uuid, f"should be {shown}")
 
 
 def right_roots(conn: sa.Connection) -> dict[int, int | None]:
     """What ``root_id`` should be, by id of the providers where it is something else."""
     rows, roots = _read_trees(conn)
-    return {number: root for number, root in roots.of.items() if rows[number].root_id != root}
+    return {provider_id: root for provider_id, root in roots.of.items() if rows[provider_id].root_id != root}
 
 
 def _read_trees(conn: sa.Connection) -> tuple[dict[int, Any], Roots]:
     rows = {row.id: row for row in conn.execute(_trees)}
-    return rows, find_roots({number: row.parent_id for number, row in rows.items()})
+    return rows, find_roots({provider_id: row.parent_id for provider_id, row in rows.items()})
 
 
 _trees: Final = sa.select(_p.id, _p.uuid, _p.parent_id, _p.root_id).order_by(_p.id)
@@ -147,15 +147,18 @@ def over_capacity(conn: sa.Connection) -> list[Finding]:
     """
     return [
         Finding(
-            Problem.OVER_CAPACITY, number, uuid, f"{name}: {used} used of {Inventory(*inventory).capacity}"
+            Problem.OVER_CAPACITY,
+            provider_id,
+            uuid,
+            f"{name}: {used} used of {Inventory(*inventory).capacity}",
         )
-        for number, uuid, name, used, *inventory in conn.execute(_over_capacity)
+        for provider_id, uuid, name, used, *inventory in conn.execute(_over_capacity)
     ]
 
 
 def without_inventory(conn: sa.Connection) -> list[Finding]:
     """Allocations of a resource class of which their provider has no inventory."""
     return [
-        Finding(Problem.NO_INVENTORY, number, uuid, f"{name}: {used} used, no inventory")
-        for number, uuid, name, used in conn.execute(_without_inventory)
+        Finding(Problem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
+        for provider_id, uuid, name, used in conn.execute(_without_inventory)
     ]

@@ -49,7 +49,7 @@ class Tally:
 class Content:
     """The data behind a connection, as queries that yield rows of our tables.
 
-    :param classes: the resource classes, by the number that inventories and allocations use.
+    :param classes: the resource classes, by the id that inventories and allocations use.
     :param traits: the traits, likewise.
     :param queries: by name of our table, a query with our columns.
     """
@@ -80,8 +80,8 @@ class Content:
             ]
             if "resource_class_id" in rows.c:
                 by_class = sa.select(rows.c.resource_class_id, *columns).group_by(rows.c.resource_class_id)
-                for number, count, total in self.conn.execute(by_class):
-                    found[_TITLES[table].format(self.classes[number])] = Tally(count, int(total))
+                for class_id, count, total in self.conn.execute(by_class):
+                    found[_TITLES[table].format(self.classes[class_id])] = Tally(count, int(total))
             else:
                 count, total = self.conn.execute(sa.select(*columns).select_from(rows)).one()
                 found[_TITLES[table]] = Tally(count, int(total or 0))

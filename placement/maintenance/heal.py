@@ -16,7 +16,7 @@ from placement.maintenance.sequences import advance_sequence
 from placement.store import consumers as consumer_store
 from placement.store.consumers import Owner
 
-_CHUNK: Final = 10_000  # numbers in one statement; SQLite takes 32,766
+_CHUNK: Final = 10_000  # ids in one statement; SQLite takes 32,766
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ def heal(database: Database, owner: Owner, *, dry_run: bool = False) -> Healed:
 
 def _adopt(tx: Transaction, owner: Owner) -> None:
     """Give allocations a consumer again; its uuid is lost, so it gets a new one."""
-    numbers = [finding.number for finding in audit.without_consumer(tx.conn)]
-    if numbers:
+    consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
+    if consumer_ids:
         tx.conn.execute(
             sa.insert(consumers),
             [
                 {
-                    "id": number,
+                    "id": consumer_id,
                     "uuid": str(uuid.uuid4()),
                     "project_id": owner.project_id,
                     "user_id": owner.user_id,
@@ -64,7 +64,7 @@ def _adopt(tx: Transaction, owner: Owner) -> None:
                     "generation": 1,
                     "updated_at": tx.now,
                 }
-                for number in numbers
+                for consumer_id in consumer_ids
             ],
         )
         advance_sequence(tx.conn, consumers)
@@ -76,7 +76,7 @@ def _forget(tx: Transaction, findings: Sequence[Finding]) -> None:
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
     holding = set(tx.conn.execute(query).scalars())
-    consumer_store.remove(tx, [number for number in locked if number not in holding])
+    consumer_store.remove(tx, [consumer_id for consumer_id in locked if consumer_id not in holding])
 
 
 def _set_roots(tx: Transaction, findings: Sequence[Finding]) -> None:
@@ -84,12 +84,12 @@ def _set_roots(tx: Transaction, findings: Sequence[Finding]) -> None:
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()
     right = audit.right_roots(tx.conn)
-    chosen = {finding.number: right[finding.number] for finding in findings if finding.number in right}
+    chosen = {finding.id: right[finding.id] for finding in findings if finding.id in right}
     if chosen:
         tx.conn.execute(
             sa.update(resource_providers)
-            .where(resource_providers.c.id == sa.bindparam("number"))
+            .where(resource_providers.c.id == sa.bindparam("provider"))
             .values(root_id=sa.bindparam("root")),
-            [{"number": number, "root": root} for number, root in chosen.items()],
+            [{"provider": provider_id, "root": root} for provider_id, root in chosen.items()],
         )
         tx.changed(chosen, generation=False)

@@ -52,7 +52,9 @@ def examine(source: Source, *, skip_orphans: bool = False) -> list[str]:
             f"with --skip-orphans:\n{_listed(source.leftovers)}"
         )
     corrected = {
-        number for number, root in source.stored_roots().items() if root != (roots.of[number] or number)
+        provider_id
+        for provider_id, root in source.stored_roots().items()
+        if root != (roots.of[provider_id] or provider_id)
     }
     notes += [f"root provider set right: {name}" for name in source.provider_names(corrected)]
     notes += [
@@ -166,14 +168,14 @@ def _copy(tx: Transaction, source: Source) -> None:
 
 
 def _make_names(tx: Transaction, source: Source, table: sa.Table) -> dict[int, int]:
-    """The numbers that the source's names have with us; names we lack are made, in their order."""
+    """The ids that the source's names have with us; names we lack are made, in their order."""
     present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
     missing = [row for row in source.rows(table.name) if row["name"] not in present]
     rows = ({"name": row["name"], "updated_at": row["updated_at"] or tx.now} for row in missing)
     _insert(tx.conn, table.name, rows)
-    numbers = {row.name: row.id for row in tx.conn.execute(sa.select(table.c.name, table.c.id))}
+    ids = {row.name: row.id for row in tx.conn.execute(sa.select(table.c.name, table.c.id))}
     names = source.classes if table is resource_classes else source.traits
-    return {number: numbers[name] for number, name in names.items() if name in numbers}
+    return {source_id: ids[name] for source_id, name in names.items() if name in ids}
 
 
 def _insert(conn: sa.Connection, table: str, rows: Iterator[dict[str, Any]]) -> None:

@@ -87,7 +87,7 @@ _provider_aggregates: Final = sa.Table(
 class Source(Content):
     """A whole database of OpenStack Placement; all that is read is of one moment.
 
-    :param unknown_consumers: numbers, free in the source, for consumers of which only allocations know.
+    :param unknown_consumers: ids, free in the source, for consumers of which only allocations know.
     :param leftovers: rows that belong to nothing, in words; no query yields them.
     """
 
@@ -113,9 +113,9 @@ class Source(Content):
         """As of any content; consumers of which only allocations know come last."""
         yield from super().rows(table)
         if table == "consumers":
-            for consumer, number in self.unknown_consumers.items():
+            for consumer, consumer_id in self.unknown_consumers.items():
                 yield {
-                    "id": number,
+                    "id": consumer_id,
                     "uuid": _canonical(consumer),
                     "project_id": self.owner.project_id,
                     "user_id": self.owner.user_id,
@@ -134,17 +134,19 @@ class Source(Content):
     def parents(self) -> dict[int, int | None]:
         """The parent of every provider, by id; None for a root."""
         query = sa.select(_providers.c.id, _providers.c.parent_provider_id)
-        return {number: parent for number, parent in self.conn.execute(query)}  # noqa: C416  # no pairs
+        return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416  # no pairs
 
     def stored_roots(self) -> dict[int, int | None]:
         """The root of every provider as the source has it; None where it never was set."""
         query = sa.select(_providers.c.id, _providers.c.root_provider_id)
-        return {number: root for number, root in self.conn.execute(query)}  # noqa: C416  # no pairs
+        return {provider_id: root for provider_id, root in self.conn.execute(query)}  # noqa: C416  # no pairs
 
     def provider_names(self, ids: set[int]) -> list[str]:
         """Names and uuids of providers, for messages."""
         query = sa.select(_providers.c.id, _providers.c.name, _providers.c.uuid).order_by(_providers.c.id)
-        return [f"{name} ({uuid})" for number, name, uuid in self.conn.execute(query) if number in ids]
+        return [
+            f"{name} ({uuid})" for provider_id, name, uuid in self.conn.execute(query) if provider_id in ids
+        ]
 
 
 def _canonical(text: str) -> str:
@@ -202,7 +204,7 @@ def _sqlite(url: URL) -> sa.Engine:
 
 def _read(conn: sa.Connection, owner: Owner) -> Source:
     has_types = _check_schema(conn)
-    # Before Xena standard classes were in no table: their numbers are their places in the list.
+    # Before Xena standard classes were in no table: their ids are their positions in the list.
     classes = dict(enumerate(os_resource_classes.STANDARDS))
     classes |= _names(conn, _classes)
     held = _held(set(classes))
@@ -347,7 +349,7 @@ def _queries(
 
 
 def _unknown_consumers(conn: sa.Connection, held: sa.Select[Any]) -> dict[str, int]:
-    """Consumers that no row describes (from before Rocky), with numbers that are free."""
+    """Consumers that no row describes (from before Rocky), with ids that are free."""
     each = held.subquery()
     query = (
         sa.select(each.c.consumer_uuid)
@@ -357,7 +359,7 @@ def _unknown_consumers(conn: sa.Connection, held: sa.Select[Any]) -> dict[str, i
     )
     last = conn.execute(sa.select(sa.func.max(_consumers.c.id))).scalar() or 0
     found = sorted(conn.execute(query).scalars())
-    return {consumer: number for number, consumer in enumerate(found, last + 1)}
+    return {consumer: consumer_id for consumer_id, consumer in enumerate(found, last + 1)}
 
 
 def _leftovers(conn: sa.Connection, class_ids: set[int]) -> Iterator[str]:
@@ -370,11 +372,11 @@ def _leftovers(conn: sa.Connection, class_ids: set[int]) -> Iterator[str]:
             .outerjoin(_providers, p.id == table.c.resource_provider_id)
             .where(sa.or_(p.id.is_(None), table.c.resource_class_id.not_in(known)))
         )
-        for number, value, class_id, provider_id, provider in conn.execute(query):
+        for row_id, value, class_id, provider_id, provider in conn.execute(query):
             absent = (
                 f"resource class number {class_id}" if provider else f"resource provider number {provider_id}"
             )
-            yield f"{what} number {number} of {value}: there is no {absent}"
+            yield f"{what} number {row_id} of {value}: there is no {absent}"
     for table, other, column in (
         (_provider_traits, _traits, "trait_id"),
         (_provider_aggregates, _aggregates, "aggregate_id"),
@@ -383,11 +385,11 @@ def _leftovers(conn: sa.Connection, class_ids: set[int]) -> Iterator[str]:
         joined = table.outerjoin(_providers, p.id == table.c.resource_provider_id).outerjoin(
             other, other.c.id == table.c[column]
         )
-        query = (
+        pairs = (
             sa.select(table.c.resource_provider_id, table.c[column])
             .select_from(joined)
             .where(sa.or_(p.id.is_(None), name.is_(None)))
         )
-        for provider_id, number in conn.execute(query):
+        for provider_id, other_id in conn.execute(pairs):
             what = column.removesuffix("_id")
-            yield f"{what} number {number} of resource provider number {provider_id}: there is no such pair"
+            yield f"{what} number {other_id} of resource provider number {provider_id}: there is no such pair"

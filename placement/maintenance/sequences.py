@@ -1,10 +1,10 @@
-"""Numbers of rows that were chosen by us and not by the database."""
+"""Ids of rows that were chosen by us and not by the database."""
 
 import sqlalchemy as sa
 
 
 def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
-    """Let the next row get a number above all there are.
+    """Let the next row get an id above all there are.
 
     PostgreSQL counts apart from the rows; SQLite and MySQL look at them.
     """

@@ -25,23 +25,23 @@ def find_roots(parents: Mapping[int, int | None]) -> Roots:
     loops: set[int] = set()
     for start in parents:
         chain: dict[int, None] = {}
-        number = start
+        provider_id = start
         while True:
-            if number in roots:
-                roots.update(dict.fromkeys(chain, roots[number]))
-            elif number in orphans or number not in parents:
+            if provider_id in roots:
+                roots.update(dict.fromkeys(chain, roots[provider_id]))
+            elif provider_id in orphans or provider_id not in parents:
                 orphans.update(chain)
-            elif number in loops or number in chain:
+            elif provider_id in loops or provider_id in chain:
                 loops.update(chain)
             else:
-                chain[number] = None
-                parent = parents[number]
+                chain[provider_id] = None
+                parent = parents[provider_id]
                 if parent is not None:
-                    number = parent
+                    provider_id = parent
                     continue
-                roots.update(dict.fromkeys(chain, number))
+                roots.update(dict.fromkeys(chain, provider_id))
             break
-    of = {number: None if root == number else root for number, root in roots.items()}
+    of = {provider_id: None if root == provider_id else root for provider_id, root in roots.items()}
     return Roots(of, frozenset(orphans), frozenset(loops))
 
 

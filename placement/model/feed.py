@@ -7,7 +7,7 @@ snapshot of the database.
 
 That misses nothing as long as the database goes on from where it was. One that was
 restored from a backup, or whose standby took over before it had everything, does not:
-counters may be below those seen, and by the time of the next question other changes
+counters may be below those read before, and by the time of the next question other changes
 may have brought them above. Counters grow by random numbers
 (:mod:`placement.db.buckets`), so stamps and sums of another history differ; where
 something does not fit, everything is read anew.
@@ -129,10 +129,12 @@ class Model:
         :raises placement.exceptions.Unavailable: when the database does not answer.
         """
         # Asked before our turn, so that who waits for the database keeps nobody.
-        seen, total = self._refreshed, self._database.counters_sum()
+        refreshed, total = self._refreshed, self._database.counters_sum()
         with Turn(self._turns) as turn:
             # Somebody may have brought it up to date while we asked, or waited for our turn.
-            if total != self._sum and (seen == self._refreshed or self._database.counters_sum() != self._sum):
+            if total != self._sum and (
+                refreshed == self._refreshed or self._database.counters_sum() != self._sum
+            ):
                 self._refresh()
             assert self._state is not None
             yield View(self._state.snapshot, self._state.names, turn)
@@ -208,8 +210,8 @@ class Model:
             if deletions != state.deletions[bucket]:
                 self._forget_deleted(conn, state, bucket)
         if moved:
-            seen = {bucket: state.counters[bucket] for bucket in moved}
-            changed = rows.read_changed(batch, seen)
+            known = {bucket: state.counters[bucket] for bucket in moved}
+            changed = rows.read_changed(batch, known)
             count = len(changed.providers)
             if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
                 return False

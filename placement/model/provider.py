@@ -1,7 +1,7 @@
 """A resource provider with its inventories, as the model has it.
 
 Resource classes, traits and aggregates are their names (interned strings), so that no search has to
-translate numbers.
+translate ids.
 """
 
 from collections.abc import Iterable, Mapping

@@ -70,7 +70,7 @@ _all: Final = {
 
 
 class Names:
-    """Resource classes and traits: number to name, and when each name was last written."""
+    """Resource classes and traits: id to name, and when each name was last written."""
 
     def __init__(self, classes: Sequence[Any], trait_rows: Sequence[Any]) -> None:
         self.class_of: dict[int, str] = {row.id: row.name for row in classes}
@@ -130,7 +130,7 @@ class Row(NamedTuple):
 class Changed:
     """What happened in some buckets.
 
-    ``used`` has provider id, number of a resource class, and sum of its usage;
+    ``used`` has provider id, id of a resource class, and sum of its usage;
     ``fingerprints`` are of all that is in the buckets now.
     """
 
@@ -139,18 +139,18 @@ class Changed:
     fingerprints: dict[int, Fingerprint]
 
 
-def read_changed(batch: Batch, seen: Mapping[int, int]) -> Changed:
-    """The providers stamped with more than the counters seen in their buckets, and what is used of them.
+def read_changed(batch: Batch, known: Mapping[int, int]) -> Changed:
+    """The providers stamped with more than the counters known of their buckets, and what is used of them.
 
-    :param seen: counters by bucket, of the buckets of interest.
+    :param known: counters by bucket, of the buckets of interest.
     """
     answers = []
-    pairs = list(seen.items())
+    pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
         chunk = pairs[start : start + _MAX_PAIRS]
         chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))  # few sizes, few statements
         buckets, counters = zip(*chunk, strict=True)
-        values = {**bind_values("bucket", buckets), **bind_values("seen", counters)}
+        values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
         answers.append([batch.add(statement, values) for statement in _stamped(len(chunk))])
     return Changed(
         [Row._make(row) for providers, _, _ in answers for row in providers.rows],
@@ -165,10 +165,10 @@ def read_changed(batch: Batch, seen: Mapping[int, int]) -> Changed:
 
 @lru_cache
 def _stamped(count: int) -> tuple[Prepared, Prepared, Prepared]:
-    """What reads of so many buckets: providers stamped since the counters seen, their usage, fingerprints."""
+    """What reads of so many buckets: providers stamped since these counters, their usage, fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
-    pairs = zip(chosen, bind_parameters("seen", count, sa.BigInteger), strict=True)
-    stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > seen) for bucket, seen in pairs))
+    pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
+    stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         Prepared(_providers.where(stamped)),

@@ -56,7 +56,7 @@ class Enforcer:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-        self._seen = _files(conf)
+        self._loaded = _files(conf)
         self._file = conf.find_file(conf.oslo_policy.policy_file)
         self._absent = 0  # looks at which the policy file was not there
         self._decide = _decider(_load(conf))
@@ -83,11 +83,11 @@ class Enforcer:
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
             found = _files(self._conf)
-            if found == self._seen:
+            if found == self._loaded:
                 self._absent = 0
                 return
             file = self._conf.find_file(self._conf.oslo_policy.policy_file)
-            if self._file is not None and (file is None or _is_emptied(file, self._seen)):
+            if self._file is not None and (file is None or _is_emptied(file, self._loaded)):
                 self._absent += 1
                 if self._absent == 1:
                     LOG.warning("The policy file %s is gone or empty; its rules stay for now.", self._file)
@@ -96,7 +96,7 @@ class Enforcer:
             loaded = _load(self._conf)
             if _files(self._conf) != found:
                 return  # somebody writes at this moment: the next look will tell
-            self._seen, self._file, self._absent = found, file, 0
+            self._loaded, self._file, self._absent = found, file, 0
             self._decide = _decider(loaded)
             LOG.info("The changed policy files are in force.")
         except (OSError, ValueError):
@@ -164,9 +164,9 @@ def _files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
     ]
 
 
-def _is_emptied(file: str, seen: Iterable[tuple[str, int, int]]) -> bool:
+def _is_emptied(file: str, loaded: Iterable[tuple[str, int, int]]) -> bool:
     """Whether a file without content had some before: most programs truncate what they write anew."""
-    before = next((size for path, _, size in seen if path == file), 0)
+    before = next((size for path, _, size in loaded if path == file), 0)
     status = _stat(file)
     return before > 0 and (status is None or status.st_size == 0)
 

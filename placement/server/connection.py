@@ -40,7 +40,7 @@ class Connection:
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
         self.sock, self.peer, self.server = sock, peer, server
         #: what the connection is known by, also when the socket is closed
-        self.number = sock.fileno()
+        self.fd = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
         self._received = bytearray()
@@ -56,7 +56,7 @@ class Connection:
 
     def fileno(self) -> int:
         """As that of a socket."""
-        return self.number
+        return self.fd
 
     @property
     def held(self) -> int:

@@ -57,21 +57,21 @@ class GatheringWorker(Worker):  # type: ignore[misc]
         listeners = {each.fileno(): each for each in self.sockets}
         for each in self.sockets:
             each.setblocking(False)
-        for number in (*listeners, self._wake, self.PIPE[0]):
-            self._loop.register(number, select.EPOLLIN)
+        for fd in (*listeners, self._wake, self.PIPE[0]):
+            self._loop.register(fd, select.EPOLLIN)
         for _ in range(self.cfg.threads):
             threading.Thread(target=self._answer_all, daemon=True).start()
         next_tick = 0.0
         while self.alive or self._stopping(listeners):
-            for number, _ in self._loop.poll(_TICK if self.alive else 0.1):
-                if number in listeners:
-                    self._accept(listeners[number])
-                elif number == self._wake:
+            for fd, _ in self._loop.poll(_TICK if self.alive else 0.1):
+                if fd in listeners:
+                    self._accept(listeners[fd])
+                elif fd == self._wake:
                     os.eventfd_read(self._wake)
-                elif number == self.PIPE[0]:
-                    os.read(number, 4096)
-                elif number in self._connections and number not in self._busy:
-                    self._go_on(self._connections[number])
+                elif fd == self.PIPE[0]:
+                    os.read(fd, 4096)
+                elif fd in self._connections and fd not in self._busy:
+                    self._go_on(self._connections[fd])
             while self._returned:
                 self._take_back(self._returned.popleft())
             if time.monotonic() >= next_tick:
@@ -86,14 +86,12 @@ class GatheringWorker(Worker):  # type: ignore[misc]
         """Stop listening; whether requests are still in hand, and there is time for them."""
         if not self._stop_began:
             self._stop_began = time.monotonic()
-            for number in listeners:
-                self._loop.unregister(number)
+            for fd in listeners:
+                self._loop.unregister(fd)
             for each in self.sockets:
                 each.close()
             listeners.clear()
-        for each in [
-            each for each in self._connections.values() if each.idle and each.number not in self._busy
-        ]:
+        for each in [each for each in self._connections.values() if each.idle and each.fd not in self._busy]:
             self._close(each)
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
 
@@ -103,7 +101,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
         except OSError:  # another worker was faster, or the client has gone again
             return
         if len(self._connections) >= self._most:
-            waiting = [each for number, each in self._connections.items() if number not in self._busy]
+            waiting = [each for fd, each in self._connections.items() if fd not in self._busy]
             if not waiting:
                 sock.close()
                 return
@@ -111,8 +109,8 @@ class GatheringWorker(Worker):  # type: ignore[misc]
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self.cfg, sock, peer, listener.getsockname())
-        self._connections[connection.number] = connection
-        self._loop.register(connection.number, select.EPOLLIN)
+        self._connections[connection.fd] = connection
+        self._loop.register(connection.fd, select.EPOLLIN)
         self._go_on(connection)
 
     def _go_on(self, connection: Connection) -> None:
@@ -141,8 +139,8 @@ class GatheringWorker(Worker):  # type: ignore[misc]
                 return
             # epoll tells of a lost connection whatever is asked of it; but until this
             # is answered it belongs to a thread.
-            self._loop.unregister(connection.number)
-            self._busy.add(connection.number)
+            self._loop.unregister(connection.fd)
+            self._busy.add(connection.fd)
             self._ready.put(connection)
             return
         except TooLarge as error:
@@ -157,9 +155,9 @@ class GatheringWorker(Worker):  # type: ignore[misc]
 
     def _take_back(self, connection: Connection) -> None:
         """Go on with a connection whose request a thread has answered."""
-        self._busy.discard(connection.number)
+        self._busy.discard(connection.fd)
         try:
-            self._loop.register(connection.number, 0)
+            self._loop.register(connection.fd, 0)
         except OSError as error:  # the kernel has no room for it
             self.log.warning(
                 "Closing the connection of %s, which cannot be watched: %s", connection.peer, error
@@ -181,18 +179,18 @@ class GatheringWorker(Worker):  # type: ignore[misc]
             self._close(connection)
 
     def _watch(self, connection: Connection, events: int) -> None:
-        self._loop.modify(connection.number, events)
+        self._loop.modify(connection.fd, events)
 
     def _close(self, connection: Connection) -> None:
-        if self._connections.pop(connection.number, None) is not None:
+        if self._connections.pop(connection.fd, None) is not None:
             with suppress(OSError):  # where it could not be registered
-                self._loop.unregister(connection.number)
+                self._loop.unregister(connection.fd)
             connection.close()
 
     def _close_expired(self) -> None:
         now = time.monotonic()
-        for number, connection in list(self._connections.items()):
-            if connection.deadline < now and number not in self._busy:
+        for fd, connection in list(self._connections.items()):
+            if connection.deadline < now and fd not in self._busy:
                 if connection.unsent:
                     self.log.warning(
                         "Closing the connection of %s, which took less than a MiB of its answer in time: "
