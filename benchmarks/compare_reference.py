@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from benchmarks import growth, loading, reading, table, writing
 from benchmarks.http import NoAnswer, Refused
-from benchmarks.measure import LEAST_REPEATS, Result
+from benchmarks.measure import MIN_REPEATS, Result
 from benchmarks.queries import SCHEDULING
 from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
 from benchmarks.servers import OpenStack, Ours, Service, ServiceFailed
@@ -40,9 +40,9 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--workers", type=int, default=2, help="of each service; default: %(default)s")
     top.add_argument("--threads", type=int, default=4, help="of each worker; default: %(default)s")
-    top.add_argument("--repeats", type=int, default=LEAST_REPEATS, help="default: %(default)s")
+    top.add_argument("--repeats", type=int, default=MIN_REPEATS, help="default: %(default)s")
     top.add_argument("--seconds", type=float, default=2.0, help="length of each repeat of writing")
-    top.add_argument("--patience", type=float, default=60.0, help="seconds to wait for an answer")
+    top.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for an answer")
     top.add_argument("--quick", action="store_true", help="20 hosts and short repeats: does it work at all?")
     top.add_argument("--no-reference", action="store_true", help="measure this service only")
     top.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.quick:
         options.scale, options.seconds, options.growth = _QUICK_SCALE, 0.3, (20,)
-        options.patience = min(options.patience, 5.0)
+        options.timeout = min(options.timeout, 5.0)
     try:
         reference = None if options.no_reference else install()
         server = databases.create(options.database, durable=True)
@@ -126,7 +126,7 @@ def _world(services: Mapping[str, Service], name: str, options: argparse.Namespa
     if failed or WORLDS[name].size(options.scale) >= options.repeats:  # few trees tell nothing about speed
         yield loaded
     if "queries" in options.parts:
-        yield from reading.measure(services, name, options.repeats, options.patience)
+        yield from reading.measure(services, name, options.repeats, options.timeout)
     if "claims" in options.parts and name == "flat":
         yield from writing.claims(services, options.scale, options.repeats, options.seconds)
     if "schedulings" in options.parts and name in SCHEDULING:

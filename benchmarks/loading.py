@@ -70,7 +70,7 @@ def load(services: Mapping[str, Service], world: World, scale: float, repeats: i
 
 
 def load_directly(url: str, world: World, trees: int) -> int:
-    """Write the world into a (migrated, empty) database of this service; the number of providers."""
+    """Write the world into a (migrated, empty) database of this service; how many providers these are."""
     database = Database(url)
     try:
         return database.write(lambda tx: _write(tx, world, trees))
@@ -84,7 +84,7 @@ def _write(tx: Transaction, world: World, trees: int) -> int:
     for table, names in ((tables.resource_classes, world.classes), (tables.traits, world.traits)):
         for name in names:
             tx.conn.execute(sa.insert(table).values(name=name, updated_at=tx.now))
-    numbers: dict[str, int] = {}
+    ids: dict[str, int] = {}
     known = {
         table.name: {row.name: row.id for row in tx.conn.execute(sa.select(table.c.id, table.c.name))}
         for table in (tables.resource_classes, tables.traits)
@@ -93,14 +93,14 @@ def _write(tx: Transaction, world: World, trees: int) -> int:
     for some in _batches(map(world.tree, range(trees)), _BATCH // len(world.tree(0))):
         providers = [(provider, tree[0]) for tree in some for provider in tree]
         for provider, _ in providers:
-            numbers[provider.uuid] = len(numbers) + 1
-        rows = [_provider_row(provider, root, numbers, counters, tx.now) for provider, root in providers]
+            ids[provider.uuid] = len(ids) + 1
+        rows = [_provider_row(provider, root, ids, counters, tx.now) for provider, root in providers]
         tx.conn.execute(sa.insert(tables.resource_providers), rows)
-        for table, owned in _owned([provider for provider, _ in providers], numbers, known, tx.now):
+        for table, owned in _owned([provider for provider, _ in providers], ids, known, tx.now):
             if owned:
                 tx.conn.execute(sa.insert(table), owned)
     advance_sequence(tx.conn, tables.resource_providers)
-    return len(numbers)
+    return len(ids)
 
 
 def _batches(trees: Iterable[Tree], size: int) -> Iterator[list[Tree]]:
@@ -110,16 +110,16 @@ def _batches(trees: Iterable[Tree], size: int) -> Iterator[list[Tree]]:
 
 
 def _provider_row(
-    provider: Provider, root: Provider, numbers: Mapping[str, int], counters: Mapping[int, int], now: float
+    provider: Provider, root: Provider, ids: Mapping[str, int], counters: Mapping[int, int], now: float
 ) -> dict[str, Any]:
     bucket = buckets.bucket_of(provider.uuid)
     return {
-        "id": numbers[provider.uuid],
+        "id": ids[provider.uuid],
         "uuid": provider.uuid,
         "name": provider.name,
         "generation": 1,
-        "parent_id": None if provider.parent is None else numbers[provider.parent],
-        "root_id": None if provider is root else numbers[root.uuid],
+        "parent_id": None if provider.parent is None else ids[provider.parent],
+        "root_id": None if provider is root else ids[root.uuid],
         "bucket": bucket,
         "change_seq": counters[bucket],
         "described_seq": counters[bucket],
@@ -129,39 +129,39 @@ def _provider_row(
 
 def _owned(
     providers: Iterable[Provider],
-    numbers: Mapping[str, int],
+    ids: Mapping[str, int],
     known: Mapping[str, Mapping[str, int]],
     now: float,
 ) -> Iterator[tuple[sa.Table, list[dict[str, Any]]]]:
     """The rows of everything that belongs to the providers, by table."""
-    owners = [(numbers[provider.uuid], provider) for provider in providers]
+    owners = [(ids[provider.uuid], provider) for provider in providers]
     yield (
         tables.inventories,
         [
             {
-                "provider_id": number,
+                "provider_id": provider_id,
                 "resource_class_id": known["resource_classes"][name],
                 **_DEFAULTS,
                 **values,
                 "updated_at": now,
             }
-            for number, provider in owners
+            for provider_id, provider in owners
             for name, values in provider.inventories.items()
         ],
     )
     yield (
         tables.provider_traits,
         [
-            {"provider_id": number, "trait_id": known["traits"][name]}
-            for number, provider in owners
+            {"provider_id": provider_id, "trait_id": known["traits"][name]}
+            for provider_id, provider in owners
             for name in provider.traits
         ],
     )
     yield (
         tables.provider_aggregates,
         [
-            {"provider_id": number, "aggregate": aggregate}
-            for number, provider in owners
+            {"provider_id": provider_id, "aggregate": aggregate}
+            for provider_id, provider in owners
             for aggregate in provider.aggregates
         ],
     )

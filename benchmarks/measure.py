@@ -10,7 +10,7 @@ import orjson
 
 from benchmarks.http import Connection, NoAnswer, Refused
 
-LEAST_REPEATS: Final = 7
+MIN_REPEATS: Final = 7
 _SECONDS_PER_REPEAT: Final = 0.1
 _MAX_REQUESTS: Final = 30
 
@@ -71,7 +71,7 @@ def interleave(
 ) -> dict[str, Sample]:
     """Call the sides in turn, ``repeats`` times over; a side that fails is not called again.
 
-    :param failed: is told which side failed, to bring it into order again.
+    :param failed: called with the side that failed, to bring it into order again.
     """
     values: dict[str, list[float]] = {side: [] for side in sides}
     failures: dict[str, str] = {}

@@ -16,9 +16,9 @@ _FLOORS: Final = {("nested", "all candidates"): 3.0}
 _BOUNDS: Final = {("wide", "8 groups of one"): 20.0}
 
 
-def measure(services: Mapping[str, Service], world: str, repeats: int, patience: float) -> Iterator[Result]:
-    """A result for each query of the world; ``patience`` is in seconds for each request."""
-    connections = {name: Connection(service.port, patience) for name, service in services.items()}
+def measure(services: Mapping[str, Service], world: str, repeats: int, timeout: float) -> Iterator[Result]:
+    """A result for each query of the world; ``timeout`` is in seconds for each request."""
+    connections = {name: Connection(service.port, timeout) for name, service in services.items()}
     for query in QUERIES[world]:
         latencies = {
             name: Latency(connection, query.paths(), services[name].cpu_seconds)

@@ -33,7 +33,7 @@ class Service(ABC):
     """A running service; :meth:`restart` starts it on the same database and port again."""
 
     name: str
-    most_memory: int | None = None
+    max_memory: int | None = None
 
     def __init__(self, url: str, folder: Path, workers: int, threads: int) -> None:
         self._workers = workers
@@ -152,8 +152,8 @@ class Service(ABC):
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
 
     def _bound_memory(self) -> None:
-        if self.most_memory is not None:
-            resource.setrlimit(resource.RLIMIT_AS, (self.most_memory, self.most_memory))
+        if self.max_memory is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (self.max_memory, self.max_memory))
 
     def _environment(self) -> Mapping[str, str]:
         return os.environ
@@ -201,7 +201,7 @@ class OpenStack(Service):
     """OpenStack Placement, with the worker class and keep-alive of ours; a process may not eat all memory."""
 
     name = "reference"
-    most_memory = 4 * _GIB
+    max_memory = 4 * _GIB
 
     def __init__(self, url: str, folder: Path, workers: int, threads: int, reference: Reference) -> None:
         super().__init__(url, folder, workers, threads)

@@ -119,50 +119,54 @@ STEPS = st.one_of(
 )
 @given(steps=st.lists(STEPS, min_size=4, max_size=16))
 def test_a_request_is_accepted_exactly_if_it_makes_nothing_worse(admin: Admin, steps: list[Any]) -> None:
-    world = Situation(admin)
+    situation = Situation(admin)
 
     def named(wanted: dict[int, dict[int, dict[str, int]]]) -> dict[str, Amounts]:
         return {
-            world.consumers[consumer]: {world.providers[number]: each for number, each in amounts.items()}
+            situation.consumers[consumer]: {
+                situation.providers[number]: each for number, each in amounts.items()
+            }
             for consumer, amounts in wanted.items()
         }
 
     for kind, *step in steps:
         if kind == "describe":
-            world.describe(world.providers[step[0]], step[1])
+            situation.describe(situation.providers[step[0]], step[1])
         elif kind == "claim":
             wanted = named(step[0])
-            status, text = world.claim(wanted, one_by_one=step[1])
-            assert status == world.expect(world.capacities, wanted), text
+            status, text = situation.claim(wanted, one_by_one=step[1])
+            assert status == situation.expect(situation.capacities, wanted), text
         else:
-            totals = {world.providers[number]: each for number, each in step[0].items()}
+            totals = {situation.providers[number]: each for number, each in step[0].items()}
             wanted = named(step[1])
-            status, text = world.reshape(totals, wanted)
-            assert status == world.expect({**world.capacities, **totals}, wanted), text
-    assert world.shown() == {consumer: world.held.get(consumer, {}) for consumer in world.consumers}
+            status, text = situation.reshape(totals, wanted)
+            assert status == situation.expect({**situation.capacities, **totals}, wanted), text
+    assert situation.shown() == {
+        consumer: situation.held.get(consumer, {}) for consumer in situation.consumers
+    }
 
 
 def test_a_guest_can_be_moved_away_from_where_more_is_used_than_there_is(admin: Admin) -> None:
-    world = Situation(admin)
-    source, target = world.providers
-    guest, migration, _ = world.consumers
-    assert world.claim({guest: {source: {"VCPU": 8}}})[0] == 204
-    world.describe(source, {"VCPU": 4, "DISK_GB": 8})
+    situation = Situation(admin)
+    source, target = situation.providers
+    guest, migration, _ = situation.consumers
+    assert situation.claim({guest: {source: {"VCPU": 8}}})[0] == 204
+    situation.describe(source, {"VCPU": 4, "DISK_GB": 8})
     # as Nova does it: the migration takes over what the guest holds, the guest holds what it will need
-    assert world.claim({guest: {target: {"VCPU": 8}}, migration: {source: {"VCPU": 8}}}) == (204, "")
-    assert world.shown() == {guest: {target: {"VCPU": 8}}, migration: {source: {"VCPU": 8}}, _: {}}
+    assert situation.claim({guest: {target: {"VCPU": 8}}, migration: {source: {"VCPU": 8}}}) == (204, "")
+    assert situation.shown() == {guest: {target: {"VCPU": 8}}, migration: {source: {"VCPU": 8}}, _: {}}
     # and back, when the migration has failed
-    assert world.claim({guest: {source: {"VCPU": 8}}, migration: {}}) == (204, "")
-    status, text = world.claim({guest: {source: {"VCPU": 8}}, migration: {source: {"VCPU": 1}}})
+    assert situation.claim({guest: {source: {"VCPU": 8}}, migration: {}}) == (204, "")
+    status, text = situation.claim({guest: {source: {"VCPU": 8}}, migration: {source: {"VCPU": 1}}})
     assert (status, EXCEEDED in text) == (409, True)
 
 
 def test_what_others_hold_too_much_entitles_nobody_to_more(admin: Admin) -> None:
-    world = Situation(admin)
-    host, _ = world.providers
-    one, other, _ = world.consumers
-    assert world.claim({one: {host: {"VCPU": 5}}, other: {host: {"VCPU": 3}}})[0] == 204
-    world.describe(host, {"VCPU": 4, "DISK_GB": 8})
+    situation = Situation(admin)
+    host, _ = situation.providers
+    one, other, _ = situation.consumers
+    assert situation.claim({one: {host: {"VCPU": 5}}, other: {host: {"VCPU": 3}}})[0] == 204
+    situation.describe(host, {"VCPU": 4, "DISK_GB": 8})
     for wanted, status in [
         ({one: {host: {"VCPU": 6}}}, 409),  # 9 of 4
         ({one: {host: {"VCPU": 3}}}, 204),  # 6 of 4, where 8 were
@@ -173,18 +177,18 @@ def test_what_others_hold_too_much_entitles_nobody_to_more(admin: Admin) -> None
         ({one: {host: {"VCPU": 4}}}, 204),  # all that there is
         ({one: {host: {"VCPU": 5}}}, 409),
     ]:
-        answered, text = world.claim(wanted, one_by_one=True)
+        answered, text = situation.claim(wanted, one_by_one=True)
         assert answered == status, (wanted, text)
 
 
 def test_portions_are_kept_where_more_is_used_than_there_is(admin: Admin) -> None:
-    world = Situation(admin)
-    host, _ = world.providers
-    guest, *_ = world.consumers
-    assert world.claim({guest: {host: {"VCPU": 8}}})[0] == 204
-    body = world.inventories(host, {"VCPU": 4})
+    situation = Situation(admin)
+    host, _ = situation.providers
+    guest, *_ = situation.consumers
+    assert situation.claim({guest: {host: {"VCPU": 8}}})[0] == 204
+    body = situation.inventories(host, {"VCPU": 4})
     body["inventories"]["VCPU"]["max_unit"] = 6
     assert admin("PUT", f"/resource_providers/{host}/inventories", json=body).status_code == 200
-    status, text = world.claim({guest: {host: {"VCPU": 8}}})
+    status, text = situation.claim({guest: {host: {"VCPU": 8}}})
     assert (status, "would violate inventory constraints" in text) == (409, True)
-    assert world.claim({guest: {host: {"VCPU": 6}}}) == (204, "")
+    assert situation.claim({guest: {host: {"VCPU": 6}}}) == (204, "")

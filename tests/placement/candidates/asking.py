@@ -1,4 +1,4 @@
-"""Ask a world in the words of a query string, and read the answer at a glance."""
+"""Ask a snapshot in the words of a query string, and read the answer at a glance."""
 
 from typing import Any
 from urllib.parse import parse_qsl
@@ -8,43 +8,43 @@ from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
 from placement.model.snapshot import Snapshot
 from placement.schemas.query import parse_candidates
-from tests.placement.candidates.worlds import name_to_uuid
+from tests.placement.candidates.snapshots import name_to_uuid
 
 
-def ask(world: Snapshot, query: str, minor: int = 39) -> list[str]:
+def ask(snapshot: Snapshot, query: str, minor: int = 39) -> list[str]:
     """The candidates for a query at microversion 1.``minor``, sorted.
 
     ``{name}`` in the query stands for the uuid of that provider or aggregate.
     A candidate reads ``cn1(MEMORY_MB:1024, VCPU:1) + ss1(DISK_GB:5)``.
     """
-    return sorted(readable(world, candidate) for candidate in candidates(world, query, minor))
+    return sorted(readable(snapshot, candidate) for candidate in candidates(snapshot, query, minor))
 
 
-def find(world: Snapshot, request: CandidatesRequest, **options: Any) -> list[Candidate]:
+def find(snapshot: Snapshot, request: CandidatesRequest, **options: Any) -> list[Candidate]:
     """The candidates of a request one by one; the options are those of the search."""
-    return list(candidates_of(search(world, request, **options)))
+    return list(candidates_of(search(snapshot, request, **options)))
 
 
-def candidates(world: Snapshot, query: str, minor: int = 39) -> list[Candidate]:
+def candidates(snapshot: Snapshot, query: str, minor: int = 39) -> list[Candidate]:
     """The candidates themselves."""
     names = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in names})
-    return find(world, parse_candidates(parse_qsl(query, keep_blank_values=True), (1, minor)))
+    return find(snapshot, parse_candidates(parse_qsl(query, keep_blank_values=True), (1, minor)))
 
 
-def readable(world: Snapshot, candidate: Candidate) -> str:
+def readable(snapshot: Snapshot, candidate: Candidate) -> str:
     parts = {
-        world.providers[number].name: ", ".join(
+        snapshot.providers[provider_id].name: ", ".join(
             f"{name}:{amount}" for name, amount in sorted(amounts.items())
         )
-        for number, amounts in candidate.resources.items()
+        for provider_id, amounts in candidate.resources.items()
     }
     return " + ".join(f"{name}({amounts})" for name, amounts in sorted(parts.items()))
 
 
-def mappings(world: Snapshot, candidate: Candidate) -> dict[str, list[str]]:
+def mappings(snapshot: Snapshot, candidate: Candidate) -> dict[str, list[str]]:
     """Names of the providers of each suffix."""
     return {
-        suffix: sorted(world.providers[number].name for number in numbers)
-        for suffix, numbers in candidate.mappings.items()
+        suffix: sorted(snapshot.providers[provider_id].name for provider_id in provider_ids)
+        for suffix, provider_ids in candidate.mappings.items()
     }

@@ -19,13 +19,13 @@ Assignment = tuple[tuple[str, str | None, int, Provider], ...]
 Found = tuple[frozenset[tuple[int, str, int]], frozenset[tuple[str, int]]]
 
 
-def all_candidates(world: Snapshot, request: CandidatesRequest) -> set[Found]:
+def all_candidates(snapshot: Snapshot, request: CandidatesRequest) -> set[Found]:
     """Every candidate there is."""
     found = set()
-    for root in world:
+    for root in snapshot:
         if root.parent_id is None and root_is_right(root, request):
-            for assignment in assignments(world, root, request):
-                if all(rule(world, request, assignment) for rule in RULES):
+            for assignment in assignments(snapshot, root, request):
+                if all(rule(snapshot, request, assignment) for rule in RULES):
                     found.add(comparable(assignment))
     return found
 
@@ -33,7 +33,7 @@ def all_candidates(world: Snapshot, request: CandidatesRequest) -> set[Found]:
 def comparable(assignment: Assignment) -> Found:
     totals = totals_of(assignment)
     return (
-        frozenset((number, name, amount) for (number, name), amount in totals.items()),
+        frozenset((provider_id, name, amount) for (provider_id, name), amount in totals.items()),
         frozenset((suffix, provider.id) for suffix, _, _, provider in assignment),
     )
 
@@ -46,9 +46,9 @@ def totals_of(assignment: Assignment) -> Counter[tuple[int, str]]:
     return totals
 
 
-def assignments(world: Snapshot, root: Provider, request: CandidatesRequest) -> Iterator[Assignment]:
+def assignments(snapshot: Snapshot, root: Provider, request: CandidatesRequest) -> Iterator[Assignment]:
     """Every way to hand out the providers of a tree and those that share with it."""
-    reachable = [provider for provider in world if is_reachable(world, root, provider)]
+    reachable = [provider for provider in snapshot if is_reachable(snapshot, root, provider)]
     choices: list[list[Assignment]] = []
     for group in request.groups:
         if group.suffix == "":
@@ -70,10 +70,10 @@ def assignments(world: Snapshot, root: Provider, request: CandidatesRequest) -> 
         yield tuple(part for parts in combination for part in parts)
 
 
-def is_reachable(world: Snapshot, root: Provider, provider: Provider) -> bool:
+def is_reachable(snapshot: Snapshot, root: Provider, provider: Provider) -> bool:
     if provider.root_id == root.id:
         return True
-    of_tree = [member.aggregates for member in world if member.root_id == root.id]
+    of_tree = [member.aggregates for member in snapshot if member.root_id == root.id]
     return SHARES in provider.traits and any(provider.aggregates & aggregates for aggregates in of_tree)
 
 
@@ -98,10 +98,10 @@ def root_is_right(root: Provider, request: CandidatesRequest) -> bool:
     )
 
 
-def sums_have_room(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def sums_fit(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Groups that meet at a provider: neither capacity nor max_unit is exceeded by the sum."""
-    for (number, name), total in totals_of(assignment).items():
-        provider = world.providers[number]
+    for (provider_id, name), total in totals_of(assignment).items():
+        provider = snapshot.providers[provider_id]
         inventory = provider.inventories[name]
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         if total > inventory.max_unit or total + provider.used.get(name, 0) > capacity:
@@ -113,7 +113,7 @@ def of_group(assignment: Assignment, group: RequestGroup) -> list[Provider]:
     return [provider for suffix, _, _, provider in assignment if suffix == group.suffix]
 
 
-def traits_are_right(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def traits_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Required traits: the group's providers together; forbidden ones: none of them."""
     for group in request.groups:
         providers = of_group(assignment, group)
@@ -125,13 +125,13 @@ def traits_are_right(world: Snapshot, request: CandidatesRequest, assignment: As
     return True
 
 
-def aggregates_are_right(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def aggregates_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Each provider is in all the aggregates; without a suffix its root being there is enough."""
     for group in request.groups:
         for provider in of_group(assignment, group):
             members = [provider]
             if group.suffix == "":
-                members.append(world.providers[provider.root_id])
+                members.append(snapshot.providers[provider.root_id])
             if not any(
                 all(any(one in member.aggregates for one in several) for several in group.member_of)
                 for member in members
@@ -142,45 +142,48 @@ def aggregates_are_right(world: Snapshot, request: CandidatesRequest, assignment
     return True
 
 
-def trees_are_right(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def trees_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     for group in request.groups:
         for provider in of_group(assignment, group):
             if group.in_tree is not None:
-                same = [member for member in world if member.uuid == group.in_tree]
+                same = [member for member in snapshot if member.uuid == group.in_tree]
                 if not same or same[0].root_id != provider.root_id:
                     return False
     return True
 
 
-def groups_are_isolated(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def groups_are_isolated(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     if request.group_policy != "isolate":
         return True
     suffixed = {(suffix, provider.id) for suffix, _, _, provider in assignment if suffix}
-    return len(suffixed) == len({number for _, number in suffixed})
+    return len(suffixed) == len({provider_id for _, provider_id in suffixed})
 
 
-def subtrees_are_right(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def subtrees_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """One of the providers of the named groups is an ancestor of all of them, or the same."""
     for suffixes in request.same_subtrees:
-        numbers = {provider.id for suffix, _, _, provider in assignment if suffix in suffixes}
-        if not any(all(top in ancestry(world, number) for number in numbers) for top in numbers):
+        provider_ids = {provider.id for suffix, _, _, provider in assignment if suffix in suffixes}
+        if not any(
+            all(top in ancestry(snapshot, provider_id) for provider_id in provider_ids)
+            for top in provider_ids
+        ):
             return False
     return True
 
 
-def ancestry(world: Snapshot, number: int) -> list[int]:
-    parent = world.providers[number].parent_id
-    return [number] if parent is None else [number, *ancestry(world, parent)]
+def ancestry(snapshot: Snapshot, provider_id: int) -> list[int]:
+    parent = snapshot.providers[provider_id].parent_id
+    return [provider_id] if parent is None else [provider_id, *ancestry(snapshot, parent)]
 
 
-def trees_are_used_once(world: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def trees_are_used_once(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Before 1.29: one provider of a tree at most."""
     providers = {provider.id: provider.root_id for _, _, _, provider in assignment}
     return request.nested or len(set(providers.values())) == len(providers)
 
 
 RULES = (
-    sums_have_room,
+    sums_fit,
     traits_are_right,
     aggregates_are_right,
     trees_are_right,

@@ -1,8 +1,8 @@
-"""Worlds in which the rules show: hosts with shared disks, NUMA nodes, devices and networks."""
+"""Snapshots in which the rules show: hosts with shared disks, NUMA nodes, devices and networks."""
 
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
-from tests.placement.candidates.worlds import Spec, build, inventory
+from tests.placement.candidates.snapshots import Spec, build, inventory
 
 
 def shared_storage() -> Snapshot:

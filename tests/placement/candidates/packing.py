@@ -4,7 +4,7 @@ import random
 from typing import Final
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from tests.placement.candidates.worlds import Spec
+from tests.placement.candidates.snapshots import Spec
 
 DEVICES: Final = 12
 CLASSES: Final = ("CUSTOM_A", "CUSTOM_B")
@@ -33,15 +33,15 @@ def asked(suffix: str) -> str:
     return ",".join(f"{name}:{amount}" for name, amount in GROUPS[suffix].items())
 
 
-def sizes(room: int = 0) -> list[dict[str, int]]:
-    """What each device has: together what the groups need, and ``room`` more of it on each."""
+def sizes(spare: int = 0) -> list[dict[str, int]]:
+    """What each device has: together what the groups need, and ``spare`` more of it on each."""
     needed = {name: sum(amounts[name] for amounts in GROUPS.values()) for name in CLASSES}
     return [
-        {name: (total + number) // DEVICES + room for name, total in needed.items()}
+        {name: (total + number) // DEVICES + spare for name, total in needed.items()}
         for number in range(DEVICES)
     ]
 
 
-def host(name: str, room: int = 0) -> list[Spec]:
+def host(name: str, spare: int = 0) -> list[Spec]:
     """A host with such devices."""
-    return [Spec(name), *(Spec(f"{name}_{number}", name, size) for number, size in enumerate(sizes(room)))]
+    return [Spec(name), *(Spec(f"{name}_{number}", name, size) for number, size in enumerate(sizes(spare)))]

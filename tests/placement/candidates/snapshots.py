@@ -1,4 +1,4 @@
-"""Worlds for the tests of candidates, written down in one line a provider."""
+"""Snapshots for the tests of candidates, written down in one line a provider."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -41,16 +41,16 @@ def inventory(
 
 
 def build(*specs: Spec) -> Snapshot:
-    """The world of these providers, parents before children; ids count from 1."""
+    """A snapshot of these providers, parents before children; ids count from 1."""
     ids: dict[str, int] = {}
     roots: dict[str, int] = {}
-    world = Snapshot()
-    for number, spec in enumerate(specs, start=1):
-        ids[spec.name] = number
-        roots[spec.name] = number if spec.parent is None else roots[spec.parent]
-        world.put(
+    snapshot = Snapshot()
+    for provider_id, spec in enumerate(specs, start=1):
+        ids[spec.name] = provider_id
+        roots[spec.name] = provider_id if spec.parent is None else roots[spec.parent]
+        snapshot.put(
             Provider(
-                id=number,
+                id=provider_id,
                 uuid=name_to_uuid(spec.name),
                 name=spec.name,
                 generation=0,
@@ -66,4 +66,4 @@ def build(*specs: Spec) -> Snapshot:
                 aggregates=frozenset(map(name_to_uuid, spec.aggregates)),
             )
         )
-    return world
+    return snapshot

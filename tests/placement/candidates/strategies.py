@@ -1,11 +1,11 @@
-"""Random worlds and requests: few names, so that things meet."""
+"""Random snapshots and requests: few names, so that things meet."""
 
 from hypothesis import strategies as st
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import SHARES, Inventory
 from placement.model.snapshot import Snapshot
-from tests.placement.candidates.worlds import Spec, build, inventory, name_to_uuid
+from tests.placement.candidates.snapshots import Spec, build, inventory, name_to_uuid
 
 CLASSES = ("VCPU", "DISK_GB", "CUSTOM_A")
 TRAITS = ("T1", "T2", "T3")
@@ -31,7 +31,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> Snapshot:
+def snapshots(draw: st.DrawFn) -> Snapshot:
     """Up to seven providers in trees, some of them sharing, some of what they have in use."""
     specs: list[Spec] = []
     for number in range(draw(st.integers(2, 7))):
@@ -52,7 +52,7 @@ def worlds(draw: st.DrawFn) -> Snapshot:
 
 
 @st.composite
-def groups(draw: st.DrawFn, suffix: str, world: Snapshot, resourceless: bool) -> RequestGroup:
+def groups(draw: st.DrawFn, suffix: str, snapshot: Snapshot, resourceless: bool) -> RequestGroup:
     having = set() if resourceless else draw(st.sets(st.sampled_from(CLASSES), min_size=1, max_size=2))
     sometimes = st.sampled_from((False, False, True))
     required: list[frozenset[str]] = []
@@ -68,7 +68,7 @@ def groups(draw: st.DrawFn, suffix: str, world: Snapshot, resourceless: bool) ->
         not_member_of = draw(st.sets(uuids, max_size=draw(st.integers(0, 1))))
     in_tree = None
     if draw(st.integers(0, 7)) == 0:
-        in_tree = draw(st.sampled_from([*(provider.uuid for provider in world), name_to_uuid("nobody")]))
+        in_tree = draw(st.sampled_from([*(provider.uuid for provider in snapshot), name_to_uuid("nobody")]))
     return RequestGroup(
         suffix=suffix,
         resources={name: draw(amounts) for name in sorted(having)},
@@ -81,17 +81,17 @@ def groups(draw: st.DrawFn, suffix: str, world: Snapshot, resourceless: bool) ->
 
 
 @st.composite
-def requests(draw: st.DrawFn, world: Snapshot) -> CandidatesRequest:
+def requests(draw: st.DrawFn, snapshot: Snapshot) -> CandidatesRequest:
     """Any request that parsing lets through, and group policies where they are not needed."""
     suffixes = SUFFIXES[: draw(st.integers(0, 3))]
     unsuffixed = draw(st.booleans()) or not suffixes
     nested = draw(st.sampled_from((True, True, True, False)))
     found: list[RequestGroup] = []
     if unsuffixed:
-        found.append(draw(groups("", world, resourceless=False)))
+        found.append(draw(groups("", snapshot, resourceless=False)))
     for suffix in suffixes:
         bare = nested and bool(found) and draw(st.integers(0, 3)) == 0
-        found.append(draw(groups(suffix, world, resourceless=bare)))
+        found.append(draw(groups(suffix, snapshot, resourceless=bare)))
     same_subtrees = []
     if suffixes and nested and draw(st.integers(0, 2)) == 0:
         same_subtrees = draw(
@@ -114,8 +114,8 @@ def requests(draw: st.DrawFn, world: Snapshot) -> CandidatesRequest:
 
 @st.composite
 def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[Snapshot, list[CandidatesRequest]]:
-    world = draw(worlds())
-    return world, [draw(requests(world)) for _ in range(requests_each)]
+    snapshot = draw(snapshots())
+    return snapshot, [draw(requests(snapshot)) for _ in range(requests_each)]
 
 
 @st.composite
@@ -157,7 +157,7 @@ def fleets(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
 
 @st.composite
 def crowded_hosts(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
-    """A host with like devices on two NUMA nodes, and about as many groups as there is room for."""
+    """A host with like devices on two NUMA nodes, and about as many groups as fit."""
     specs = [Spec("cn", None, {"CUSTOM_DEV": 1}, aggregates=["a"])]
     specs += [Spec(f"numa{node}", "cn", {}, ["T1"] * node) for node in range(2)]
     for number in range(draw(st.integers(1, 4))):

@@ -1,6 +1,6 @@
-"""The search finds exactly what trying everything finds, in random worlds.
+"""The search finds exactly what trying everything finds, in random snapshots.
 
-PLACEMENT_RANDOM_WORLDS sets the number of worlds, each asked ten times.
+PLACEMENT_RANDOM_EXAMPLES sets the number of random snapshots, each asked ten times.
 """
 
 import os
@@ -25,11 +25,11 @@ from placement.exceptions import InvalidRequest
 from placement.model.snapshot import Snapshot
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.brute import Found, all_candidates
-from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, worlds
+from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, snapshots
 
-WORLDS = int(os.environ.get("PLACEMENT_RANDOM_WORLDS", "150"))
+EXAMPLES = int(os.environ.get("PLACEMENT_RANDOM_EXAMPLES", "150"))
 exhaustive = settings(
-    max_examples=WORLDS,
+    max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
@@ -38,129 +38,136 @@ exhaustive = settings(
 def comparable(candidate: Candidate) -> Found:
     return (
         frozenset(
-            (number, name, amount)
-            for number, amounts in candidate.resources.items()
+            (provider_id, name, amount)
+            for provider_id, amounts in candidate.resources.items()
             for name, amount in amounts.items()
         ),
-        frozenset((suffix, number) for suffix, numbers in candidate.mappings.items() for number in numbers),
+        frozenset(
+            (suffix, provider_id)
+            for suffix, provider_ids in candidate.mappings.items()
+            for provider_id in provider_ids
+        ),
     )
 
 
 @exhaustive
 @given(situations())
 def test_search_finds_every_candidate_once(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
-    world, requests = situation
+    snapshot, requests = situation
     for request in requests:
-        found = [comparable(candidate) for candidate in find(world, request)]
+        found = [comparable(candidate) for candidate in find(snapshot, request)]
         assert len(found) == len(set(found))
-        assert set(found) == all_candidates(world, request)
+        assert set(found) == all_candidates(snapshot, request)
 
 
-@settings(exhaustive, max_examples=WORLDS * 2)
+@settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(crowded_hosts())
 def test_search_finds_every_way_into_the_last_free_device(
     situation: tuple[Snapshot, CandidatesRequest],
 ) -> None:
-    world, request = situation
-    found = [comparable(candidate) for candidate in find(world, request)]
+    snapshot, request = situation
+    found = [comparable(candidate) for candidate in find(snapshot, request)]
     assert len(found) == len(set(found))
-    assert set(found) == all_candidates(world, request)
+    assert set(found) == all_candidates(snapshot, request)
 
 
-@settings(exhaustive, max_examples=WORLDS * 2)
+@settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(fleets())
 def test_search_tells_hosts_of_one_make_apart(situation: tuple[Snapshot, CandidatesRequest]) -> None:
-    world, request = situation
-    found = [comparable(candidate) for candidate in find(world, request)]
+    snapshot, request = situation
+    found = [comparable(candidate) for candidate in find(snapshot, request)]
     assert len(found) == len(set(found))
-    assert set(found) == all_candidates(world, request)
+    assert set(found) == all_candidates(snapshot, request)
 
 
-@settings(exhaustive, max_examples=max(1, WORLDS // 5))
+@settings(exhaustive, max_examples=max(1, EXAMPLES // 5))
 @given(situations())
 def test_order_and_chance_change_no_result(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
-    world, requests = situation
+    snapshot, requests = situation
     for request in requests:
-        expected = sorted(map(repr, map(comparable, find(world, request))))
+        expected = sorted(map(repr, map(comparable, find(snapshot, request))))
         for variant in (
-            find(world, request, strategy="breadth-first"),
-            find(world, request, randomize=True),
-            find(world, request, strategy="breadth-first", randomize=True),
+            find(snapshot, request, strategy="breadth-first"),
+            find(snapshot, request, randomize=True),
+            find(snapshot, request, strategy="breadth-first", randomize=True),
         ):
             assert sorted(map(repr, map(comparable, variant))) == expected
 
 
-@settings(exhaustive, max_examples=max(1, WORLDS // 5))
+@settings(exhaustive, max_examples=max(1, EXAMPLES // 5))
 @given(situations())
 def test_limit_takes_the_first_candidates(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
-    world, requests = situation
+    snapshot, requests = situation
     for request in requests:
-        everything = list(map(comparable, find(world, request)))
-        assert list(map(comparable, find(world, request, max_candidates=2))) == everything[:2]
+        everything = list(map(comparable, find(snapshot, request)))
+        assert list(map(comparable, find(snapshot, request, max_candidates=2))) == everything[:2]
 
 
-@settings(exhaustive, max_examples=WORLDS * 2)
+@settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(packings())
 def test_search_finds_every_way_to_pack(situation: tuple[Snapshot, CandidatesRequest]) -> None:
-    world, request = situation
-    found = [comparable(candidate) for candidate in find(world, request)]
+    snapshot, request = situation
+    found = [comparable(candidate) for candidate in find(snapshot, request)]
     assert len(found) == len(set(found))
-    assert set(found) == all_candidates(world, request)
+    assert set(found) == all_candidates(snapshot, request)
 
 
-@settings(exhaustive, max_examples=WORLDS)
+@settings(exhaustive, max_examples=EXAMPLES)
 @given(crowded_hosts() | packings() | fleets(), st.sampled_from(("depth-first", "breadth-first")))
 def test_rests_change_no_result(situation: tuple[Snapshot, CandidatesRequest], strategy: str) -> None:
-    world, request = situation
+    snapshot, request = situation
     with patch.object(combine, "_CHOICES_BEFORE_REST", 0):
-        found = [comparable(candidate) for candidate in find(world, request, strategy=strategy)]
+        found = [comparable(candidate) for candidate in find(snapshot, request, strategy=strategy)]
     assert len(found) == len(set(found))
-    assert set(found) == all_candidates(world, request)
+    assert set(found) == all_candidates(snapshot, request)
 
 
-@settings(exhaustive, max_examples=WORLDS)
+@settings(exhaustive, max_examples=EXAMPLES)
 @given(crowded_hosts() | packings() | fleets(), st.integers(1, 300))
 def test_a_spent_budget_leaves_a_part_of_the_candidates(
     situation: tuple[Snapshot, CandidatesRequest], steps: int
 ) -> None:
-    world, request = situation
-    everything = all_candidates(world, request)
+    snapshot, request = situation
+    everything = all_candidates(snapshot, request)
     with patch.object(module_of_budget, "_STEPS", steps):
         budget = Budget(seconds=0)  # which the first look at the clock finds out
     found = []
     with suppress(InvalidRequest):
-        found = [comparable(candidate) for candidate in find(world, request, budget=budget)]
+        found = [comparable(candidate) for candidate in find(snapshot, request, budget=budget)]
     assert len(found) == len(set(found))
     assert set(found) <= everything
     assert budget.ended == "deadline" or set(found) == everything
 
 
 @pytest.mark.parametrize("minor", [10, 12, 17, 27, 29, 34, 39])
-@settings(exhaustive, max_examples=max(1, WORLDS // 5))
+@settings(exhaustive, max_examples=max(1, EXAMPLES // 5))
 @given(situations(requests_each=3))
-def test_answer_tells_what_the_world_holds(
+def test_answer_shows_what_the_snapshot_holds(
     minor: int, situation: tuple[Snapshot, list[CandidatesRequest]]
 ) -> None:
-    world, requests = situation
+    snapshot, requests = situation
     for request in requests:
-        offers = search(world, request)
+        offers = search(snapshot, request)
         candidates = list(candidates_of(offers))
-        answer = orjson.loads(render(world, offers, (1, minor)))
+        answer = orjson.loads(render(snapshot, offers, (1, minor)))
         assert len(answer["allocation_requests"]) == len(candidates)
-        assert answer["provider_summaries"] == expected_summaries(world, request, candidates, minor)
+        assert answer["provider_summaries"] == expected_summaries(snapshot, request, candidates, minor)
 
 
 def expected_summaries(
-    world: Snapshot, request: CandidatesRequest, candidates: Sequence[Candidate], minor: int
+    snapshot: Snapshot, request: CandidatesRequest, candidates: Sequence[Candidate], minor: int
 ) -> dict[str, object]:
     """From the version history: 1.17 traits, 1.27 all classes, 1.29 whole trees with parents and roots."""
-    uuids = {provider.id: provider.uuid for provider in world}
-    used = {number for candidate in candidates for number in candidate.resources}
+    uuids = {provider.id: provider.uuid for provider in snapshot}
+    used = {provider_id for candidate in candidates for provider_id in candidate.resources}
     shown = [
         provider
-        for provider in world
+        for provider in snapshot
         if provider.id in used
-        or (minor >= 29 and provider.root_id in {world.providers[number].root_id for number in used})
+        or (
+            minor >= 29
+            and provider.root_id in {snapshot.providers[provider_id].root_id for provider_id in used}
+        )
     ]
     asked = {name for group in request.groups for name in group.resources}
     expected = {}
@@ -184,44 +191,46 @@ def expected_summaries(
     return expected
 
 
-@settings(exhaustive, max_examples=max(1, WORLDS // 2))
-@given(situations(), worlds())
-def test_what_was_found_before_does_not_show_in_a_changed_world(
+@settings(exhaustive, max_examples=max(1, EXAMPLES // 2))
+@given(situations(), snapshots())
+def test_what_was_found_before_does_not_show_in_a_changed_snapshot(
     situation: tuple[Snapshot, list[CandidatesRequest]], other: Snapshot
 ) -> None:
-    """One world becomes another, provider by provider, and is asked the same after each step."""
-    world, requests = situation
-    for number in sorted(world.providers.keys() | other.providers.keys()):
+    """One snapshot becomes another, provider by provider, and is asked the same after each step."""
+    snapshot, requests = situation
+    for provider_id in sorted(snapshot.providers.keys() | other.providers.keys()):
         for request in requests[:4]:
-            found = search(world, request)
-            assert set(map(comparable, candidates_of(found))) == all_candidates(world, request)
-            fresh = Snapshot(world)
-            assert orjson.loads(render(world, found, (1, 39))) == orjson.loads(
+            found = search(snapshot, request)
+            assert set(map(comparable, candidates_of(found))) == all_candidates(snapshot, request)
+            fresh = Snapshot(snapshot)
+            assert orjson.loads(render(snapshot, found, (1, 39))) == orjson.loads(
                 render(fresh, search(fresh, replace(request)), (1, 39))
             )
-        usage = world.providers.get(number)
-        if number in other.providers and is_whole_without(other, number, world):
-            world.put(other.providers[number])
+        usage = snapshot.providers.get(provider_id)
+        if provider_id in other.providers and is_whole_without(other, provider_id, snapshot):
+            snapshot.put(other.providers[provider_id])
         elif usage is not None:
-            world.put(replace(usage, used=dict.fromkeys(usage.inventories, 1)))
+            snapshot.put(replace(usage, used=dict.fromkeys(usage.inventories, 1)))
 
 
-def is_whole_without(other: Snapshot, number: int, world: Snapshot) -> bool:
-    """Whether the world stays one of trees when it takes this provider from the other."""
-    provider = other.providers[number]
+def is_whole_without(other: Snapshot, provider_id: int, snapshot: Snapshot) -> bool:
+    """Whether the snapshot stays one of trees when it takes this provider from the other."""
+    provider = other.providers[provider_id]
     has_parent = provider.parent_id is None or (
-        provider.parent_id in world.providers
-        and world.providers[provider.parent_id].root_id == provider.root_id
-        and provider.root_id in world.providers
-        and world.providers[provider.root_id].parent_id is None
+        provider.parent_id in snapshot.providers
+        and snapshot.providers[provider.parent_id].root_id == provider.root_id
+        and provider.root_id in snapshot.providers
+        and snapshot.providers[provider.root_id].parent_id is None
     )
-    has_no_children = not world.children.get(number) or world.providers[number].root_id == provider.root_id
-    return has_parent and has_no_children and not _is_below(world, provider.parent_id, number)
+    has_no_children = (
+        not snapshot.children.get(provider_id) or snapshot.providers[provider_id].root_id == provider.root_id
+    )
+    return has_parent and has_no_children and not _is_below(snapshot, provider.parent_id, provider_id)
 
 
-def _is_below(world: Snapshot, number: int | None, ancestor: int) -> bool:
-    while number is not None:
-        if number == ancestor:
+def _is_below(snapshot: Snapshot, provider_id: int | None, ancestor: int) -> bool:
+    while provider_id is not None:
+        if provider_id == ancestor:
             return True
-        number = world.providers[number].parent_id
+        provider_id = snapshot.providers[provider_id].parent_id
     return False

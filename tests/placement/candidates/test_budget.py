@@ -18,10 +18,10 @@ from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, Unavailable
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
 from tests.placement.candidates.packing import asked, hard_question, host
-from tests.placement.candidates.worlds import Spec, build, name_to_uuid
+from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
 
 HARD = build(*host("hard"))
-PATIENT = 60
+AMPLE = 60
 """Seconds of work, far more than what is expected."""
 
 
@@ -60,9 +60,9 @@ def test_a_search_that_finds_nothing_in_time_is_refused_and_the_group_in_questio
 
 
 def test_a_tree_that_is_hard_to_fill_does_not_hold_up_the_others() -> None:
-    world = build(*host("hard"), *host("easy", room=60))
-    budget = Budget(PATIENT)
-    found = list(candidates_of(search(world, hard_question(limit=5), budget=budget)))
+    snapshot = build(*host("hard"), *host("easy", spare=60))
+    budget = Budget(AMPLE)
+    found = list(candidates_of(search(snapshot, hard_question(limit=5), budget=budget)))
     assert [each.provider_set.members[0].name for each in found] == ["easy"] * 5
     assert budget.ended is None
 
@@ -76,32 +76,32 @@ def test_what_was_found_in_time_is_found() -> None:
 
 
 def test_an_answer_does_not_become_larger_than_allowed() -> None:
-    budget = Budget(PATIENT, size=2_000_000)
-    world = crowd(300)
-    found = search(world, groups(4), budget=budget)
+    budget = Budget(AMPLE, size=2_000_000)
+    snapshot = crowd(300)
+    found = search(snapshot, groups(4), budget=budget)
     assert budget.ended == "size"
-    size = len(render(world, found, (1, 39)))
+    size = len(render(snapshot, found, (1, 39)))
     assert 1_000_000 < size < 6_000_000
 
 
 @pytest.mark.parametrize(
-    ("world", "asked_for"),
+    ("snapshot", "asked_for"),
     [
         (crowd(20), groups(1)),
         (crowd(20), groups(3, limit=500)),
-        (build(*host("roomy", room=60)), hard_question(limit=50)),  # whose groups often meet at a provider
+        (build(*host("roomy", spare=60)), hard_question(limit=50)),  # whose groups often meet at a provider
     ],
 )
-def test_how_large_an_answer_becomes_is_known_about(world: Snapshot, asked_for: CandidatesRequest) -> None:
-    told: list[int] = []
+def test_how_large_an_answer_becomes_is_known_about(snapshot: Snapshot, asked_for: CandidatesRequest) -> None:
+    sizes: list[int] = []
 
     def allow(budget: Budget, size: int) -> bool:
-        told.append(size)
+        sizes.append(size)
         return True
 
     with patch.object(Budget, "allows", allow), patch.object(module, "_CHUNK", 1):
-        size = len(render(world, search(world, asked_for), (1, 39)))
-    assert told[-1] / 3 < size < told[-1] * 1.5
+        size = len(render(snapshot, search(snapshot, asked_for), (1, 39)))
+    assert sizes[-1] / 3 < size < sizes[-1] * 1.5
 
 
 def test_short_searches_never_give_way() -> None:
@@ -121,7 +121,7 @@ def test_long_searches_give_way_again_and_again_until_they_are_told_to_stop() ->
             raise Unavailable("nobody waits")
 
     with pytest.raises(Unavailable, match="nobody waits"):
-        search(HARD, hard_question(), budget=Budget(PATIENT, give_way=stop))
+        search(HARD, hard_question(), budget=Budget(AMPLE, give_way=stop))
     assert calls == 20
 
 
@@ -138,14 +138,14 @@ class Spending(Budget):
 
 
 def test_each_rule_on_several_needs_and_each_need_it_is_looked_at_for_is_counted() -> None:
-    world, suffixes = crowd(1), frozenset({"_0", "_1", "_2"})
-    devices = [each for each in world if "CUSTOM_DEV" in each.inventories]
+    snapshot, suffixes = crowd(1), frozenset({"_0", "_1", "_2"})
+    devices = [each for each in snapshot if "CUSTOM_DEV" in each.inventories]
 
     def parts(rules: int) -> list[int]:
         asked_for = tuple(RequestGroup(suffix, {"CUSTOM_DEV": 1}) for suffix in sorted(suffixes))
         request = CandidatesRequest(asked_for, group_policy="none", same_subtrees=(suffixes,) * rules)
         needs, budget = needs_of(request), Spending()
-        assignment = Assignment(Rules(world, request, needs, budget), [devices] * len(needs))
+        assignment = Assignment(Rules(snapshot, request, needs, budget), [devices] * len(needs))
         assert assignment.can_complete(range(len(needs)))
         return budget.parts
 
@@ -161,7 +161,7 @@ class TestRootsWithinManyAggregates:
     HOSTS, CLASSES, SETS = 50, 6, 20
     SHARED = Spec("disk", None, {"DISK_GB": 9}, [SHARES], ["elsewhere"])
 
-    def world(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Hosts in one aggregate, and something that shares with none of them."""
         has = {f"CUSTOM_{number}": 9 for number in range(self.CLASSES)}
         hosts = (Spec(f"cn{number}", None, has, (), ["all"]) for number in range(self.HOSTS))
@@ -174,8 +174,8 @@ class TestRootsWithinManyAggregates:
         )
         resources = {f"CUSTOM_{number}": 1 for number in range(classes)}
         request = CandidatesRequest((RequestGroup("", resources, member_of=aggregates),))
-        world, budget = self.world(), Spending()
-        roots = possible_roots(world, request, needs_of(request), Sharing(world, budget))
+        snapshot, budget = self.snapshot(), Spending()
+        roots = possible_roots(snapshot, request, needs_of(request), Sharing(snapshot, budget))
         assert len(list(roots)) == self.HOSTS
         return budget.parts
 

@@ -17,9 +17,9 @@ from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from tests.placement.candidates.asking import find
+from tests.placement.candidates.snapshots import Spec, build
 from tests.placement.candidates.strategies import fleets, situations
 from tests.placement.candidates.test_against_brute_force import comparable
-from tests.placement.candidates.worlds import Spec, build
 
 ODD = "CUSTOM_ODD"
 
@@ -28,7 +28,7 @@ ODD = "CUSTOM_ODD"
 class EvenGeneration(Condition):
     """Made up: the provider was changed an even number of times. Nothing else in a search looks at that."""
 
-    def met_by(self, provider: Provider, world: Snapshot) -> bool:
+    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         return provider.generation % 2 == 0
 
 
@@ -43,8 +43,8 @@ class EvenGenerationOfKind(EvenGeneration):
 class WithHealthyRoot(Condition):
     """Made up: something about the tree that the provider itself does not tell."""
 
-    def met_by(self, provider: Provider, world: Snapshot) -> bool:
-        return world.providers[provider.root_id].generation % 2 == 0
+    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
+        return snapshot.providers[provider.root_id].generation % 2 == 0
 
 
 def also(condition: Condition) -> Callable[[CandidatesRequest], tuple[Need, ...]]:
@@ -57,20 +57,20 @@ def also(condition: Condition) -> Callable[[CandidatesRequest], tuple[Need, ...]
     return needs_of
 
 
-def found(world: Snapshot, request: CandidatesRequest, condition: Condition) -> set[object]:
+def found(snapshot: Snapshot, request: CandidatesRequest, condition: Condition) -> set[object]:
     with patch.object(module_of_search, "needs_of", also(condition)):
-        return {comparable(candidate) for candidate in find(world, request)}
+        return {comparable(candidate) for candidate in find(snapshot, request)}
 
 
-def with_generations(world: Snapshot, generations: Sequence[int]) -> Snapshot:
-    """The world with these generations, in turn; who does not meet the condition has the trait as well."""
+def with_generations(snapshot: Snapshot, generations: Sequence[int]) -> Snapshot:
+    """The snapshot with these generations, in turn; who does not meet the condition has the trait as well."""
     return Snapshot(
         replace(
             provider,
             generation=generation,
             traits=provider.traits | ({ODD} if generation % 2 else set()),
         )
-        for provider, generation in zip(sorted(world, key=lambda each: each.id), generations, strict=False)
+        for provider, generation in zip(sorted(snapshot, key=lambda each: each.id), generations, strict=False)
     )
 
 
@@ -87,11 +87,11 @@ generations = st.lists(st.integers(0, 1), min_size=16, max_size=16)
 def test_a_condition_that_nobody_knew_is_right_for_every_tree_of_a_fleet(
     situation: tuple[Snapshot, CandidatesRequest], generations: list[int]
 ) -> None:
-    world, request = situation
-    world = with_generations(world, generations)
-    told_by_trait = {comparable(candidate) for candidate in find(world, forbidding(request, ODD))}
-    untold = Snapshot(replace(each, traits=each.traits - {ODD}) for each in world)
-    assert found(untold, request, EvenGeneration()) == told_by_trait
+    snapshot, request = situation
+    snapshot = with_generations(snapshot, generations)
+    by_trait = {comparable(candidate) for candidate in find(snapshot, forbidding(request, ODD))}
+    without_trait = Snapshot(replace(each, traits=each.traits - {ODD}) for each in snapshot)
+    assert found(without_trait, request, EvenGeneration()) == by_trait
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
@@ -99,18 +99,18 @@ def test_a_condition_that_nobody_knew_is_right_for_every_tree_of_a_fleet(
 def test_a_condition_that_nobody_knew_is_right_beside_all_others(
     situation: tuple[Snapshot, list[CandidatesRequest]], generations: list[int]
 ) -> None:
-    world, requests = situation
-    world = with_generations(world, generations)
-    untold = Snapshot(replace(each, traits=each.traits - {ODD}) for each in world)
+    snapshot, requests = situation
+    snapshot = with_generations(snapshot, generations)
+    without_trait = Snapshot(replace(each, traits=each.traits - {ODD}) for each in snapshot)
     for request in requests:
-        told_by_trait = {comparable(candidate) for candidate in find(world, forbidding(request, ODD))}
-        assert found(untold, request, EvenGeneration()) == told_by_trait
+        by_trait = {comparable(candidate) for candidate in find(snapshot, forbidding(request, ODD))}
+        assert found(without_trait, request, EvenGeneration()) == by_trait
 
 
 def hosts(*generations: int) -> Snapshot:
     """Hosts of one kind."""
-    world = build(*(Spec(f"cn{number}", None, {"VCPU": 4}) for number, _ in enumerate(generations)))
-    return Snapshot(replace(each, generation=generations[each.id - 1]) for each in world)
+    snapshot = build(*(Spec(f"cn{number}", None, {"VCPU": 4}) for number, _ in enumerate(generations)))
+    return Snapshot(replace(each, generation=generations[each.id - 1]) for each in snapshot)
 
 
 REQUEST = CandidatesRequest((RequestGroup("_1", {"VCPU": 1}),))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from placement.candidates.feasibility import fits_at_all
 from placement.candidates.needs import needs_of
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from tests.placement.candidates.worlds import Spec, build
+from tests.placement.candidates.snapshots import Spec, build
 
 
 @given(

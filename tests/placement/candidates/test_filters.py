@@ -8,16 +8,16 @@ from placement.candidates.filters import filter_providers
 from placement.model.snapshot import Snapshot
 from placement.schemas.query import parse_provider_filter
 from tests.placement.candidates import landscapes
-from tests.placement.candidates.worlds import Spec, build, inventory, name_to_uuid
+from tests.placement.candidates.snapshots import Spec, build, inventory, name_to_uuid
 
 
-def names(world: Snapshot, query: str) -> list[str]:
+def names(snapshot: Snapshot, query: str) -> list[str]:
     """The names of the providers that pass, ``{name}`` in the query being a uuid."""
     inserted = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in inserted})
     return [
         provider.name
-        for provider in filter_providers(world, parse_provider_filter(parse_qsl(query), (1, 39)))
+        for provider in filter_providers(snapshot, parse_provider_filter(parse_qsl(query), (1, 39)))
     ]
 
 
@@ -52,9 +52,9 @@ def test_provider_passes_all_filters(query: str, expected: list[str]) -> None:
 
 
 def test_in_tree_names_any_provider_of_the_tree() -> None:
-    world = landscapes.numa_aggregates()
-    assert names(world, "in_tree={numa1_2}") == ["cn1", "numa1_1", "numa1_2"]
-    assert names(world, "in_tree={cn1}") == ["cn1", "numa1_1", "numa1_2"]
+    snapshot = landscapes.numa_aggregates()
+    assert names(snapshot, "in_tree={numa1_2}") == ["cn1", "numa1_1", "numa1_2"]
+    assert names(snapshot, "in_tree={cn1}") == ["cn1", "numa1_1", "numa1_2"]
 
 
 def test_aggregates_of_a_root_do_not_span_its_tree_here() -> None:
@@ -67,5 +67,5 @@ def test_aggregates_of_a_root_do_not_span_its_tree_here() -> None:
 )
 def test_resources_are_what_can_be_allocated_now(amount: int, passes: bool) -> None:
     disk = inventory(1024, reserved=10, min_unit=10, max_unit=1000, step_size=10)
-    world = build(Spec("cn", None, {"DISK_GB": disk}, used={"DISK_GB": 100}))
-    assert bool(names(world, f"resources=DISK_GB:{amount}")) == passes
+    snapshot = build(Spec("cn", None, {"DISK_GB": disk}, used={"DISK_GB": 100}))
+    assert bool(names(snapshot, f"resources=DISK_GB:{amount}")) == passes

@@ -12,13 +12,13 @@ from placement.candidates.search import search
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
 from placement.schemas.query import parse_candidates
-from tests.placement.candidates.worlds import Spec, build, inventory, name_to_uuid
+from tests.placement.candidates.snapshots import Spec, build, inventory, name_to_uuid
 
 CN, NUMA, SS = map(name_to_uuid, ("cn", "numa", "ss"))
 
 
 @pytest.fixture
-def world() -> Snapshot:
+def snapshot() -> Snapshot:
     return build(
         Spec("cn", None, {"MEMORY_MB": inventory(1000, allocation_ratio=1.5)}, ["T2", "T1"], ["agg"]),
         Spec("numa", "cn", {"VCPU": inventory(8, reserved=1), "CUSTOM_A": 3}, used={"VCPU": 2}),
@@ -27,14 +27,14 @@ def world() -> Snapshot:
     )
 
 
-def answer(world: Snapshot, query: str, minor: int) -> Any:
+def answer(snapshot: Snapshot, query: str, minor: int) -> Any:
     request = parse_candidates(parse_qsl(query), (1, minor))
-    return orjson.loads(render(world, search(world, request), (1, minor)))
+    return orjson.loads(render(snapshot, search(snapshot, request), (1, minor)))
 
 
-def test_allocations_are_a_list_before_1_12(world: Snapshot) -> None:
+def test_allocations_are_a_list_before_1_12(snapshot: Snapshot) -> None:
     for minor in (10, 11):
-        assert answer(world, "resources=VCPU:2,DISK_GB:5", minor) == {
+        assert answer(snapshot, "resources=VCPU:2,DISK_GB:5", minor) == {
             "allocation_requests": [
                 {
                     "allocations": [
@@ -50,25 +50,25 @@ def test_allocations_are_a_list_before_1_12(world: Snapshot) -> None:
         }
 
 
-def test_allocations_are_by_provider_from_1_12(world: Snapshot) -> None:
+def test_allocations_are_by_provider_from_1_12(snapshot: Snapshot) -> None:
     for minor in (12, 33):
-        assert answer(world, "resources=VCPU:2,DISK_GB:5", minor)["allocation_requests"] == [
+        assert answer(snapshot, "resources=VCPU:2,DISK_GB:5", minor)["allocation_requests"] == [
             {"allocations": {NUMA: {"resources": {"VCPU": 2}}, SS: {"resources": {"DISK_GB": 5}}}}
         ]
 
 
-def test_traits_are_shown_from_1_17(world: Snapshot) -> None:
+def test_traits_are_shown_from_1_17(snapshot: Snapshot) -> None:
     query = "resources=MEMORY_MB:1"
-    assert answer(world, query, 16)["provider_summaries"] == {
+    assert answer(snapshot, query, 16)["provider_summaries"] == {
         CN: {"resources": {"MEMORY_MB": {"capacity": 1500, "used": 0}}}
     }
-    assert answer(world, query, 17)["provider_summaries"][CN]["traits"] == ["T1", "T2"]
+    assert answer(snapshot, query, 17)["provider_summaries"][CN]["traits"] == ["T1", "T2"]
 
 
-def test_all_classes_are_shown_from_1_27(world: Snapshot) -> None:
+def test_all_classes_are_shown_from_1_27(snapshot: Snapshot) -> None:
     query = "resources=VCPU:2,DISK_GB:5"
-    assert list(answer(world, query, 26)["provider_summaries"][NUMA]["resources"]) == ["VCPU"]
-    assert answer(world, query, 27)["provider_summaries"] == {
+    assert list(answer(snapshot, query, 26)["provider_summaries"][NUMA]["resources"]) == ["VCPU"]
+    assert answer(snapshot, query, 27)["provider_summaries"] == {
         NUMA: {
             "resources": {"VCPU": {"capacity": 7, "used": 2}, "CUSTOM_A": {"capacity": 3, "used": 0}},
             "traits": [],
@@ -77,41 +77,41 @@ def test_all_classes_are_shown_from_1_27(world: Snapshot) -> None:
     }
 
 
-def test_whole_trees_with_parents_and_roots_are_shown_from_1_29(world: Snapshot) -> None:
-    summaries = answer(world, "resources=VCPU:2,DISK_GB:5", 29)["provider_summaries"]
+def test_whole_trees_with_parents_and_roots_are_shown_from_1_29(snapshot: Snapshot) -> None:
+    summaries = answer(snapshot, "resources=VCPU:2,DISK_GB:5", 29)["provider_summaries"]
     assert {
         uuid: (summary["parent_provider_uuid"], summary["root_provider_uuid"])
         for uuid, summary in summaries.items()
     } == {CN: (None, CN), NUMA: (CN, CN), SS: (None, SS)}
 
 
-def test_mappings_are_shown_from_1_34(world: Snapshot) -> None:
+def test_mappings_are_shown_from_1_34(snapshot: Snapshot) -> None:
     query = "resources=VCPU:2,DISK_GB:5&resources1=MEMORY_MB:4"
-    assert "mappings" not in answer(world, query, 33)["allocation_requests"][0]
-    (request,) = answer(world, query, 34)["allocation_requests"]
+    assert "mappings" not in answer(snapshot, query, 33)["allocation_requests"][0]
+    (request,) = answer(snapshot, query, 34)["allocation_requests"]
     assert request["mappings"] == {"": [NUMA, SS], "1": [CN]}
 
 
-def test_group_without_resources_is_only_in_the_mappings(world: Snapshot) -> None:
+def test_group_without_resources_is_only_in_the_mappings(snapshot: Snapshot) -> None:
     query = "resources_1=VCPU:2&required_2=T1&same_subtree=_1,_2&group_policy=none"
-    (request,) = answer(world, query, 36)["allocation_requests"]
+    (request,) = answer(snapshot, query, 36)["allocation_requests"]
     assert request == {
         "allocations": {NUMA: {"resources": {"VCPU": 2}}},
         "mappings": {"_1": [NUMA], "_2": [CN]},
     }
 
 
-def test_no_candidates_no_summaries(world: Snapshot) -> None:
+def test_no_candidates_no_summaries(snapshot: Snapshot) -> None:
     empty = {"allocation_requests": [], "provider_summaries": {}}
     for minor in (10, 12, 27, 29, 39):
-        assert answer(world, "resources=VCPU:99", minor) == empty
+        assert answer(snapshot, "resources=VCPU:99", minor) == empty
 
 
-def test_summary_follows_its_provider(world: Snapshot) -> None:
+def test_summary_follows_its_provider(snapshot: Snapshot) -> None:
     def used(minor: int) -> Any:
-        summaries = answer(world, "resources=VCPU:1&limit=1", minor)["provider_summaries"]
+        summaries = answer(snapshot, "resources=VCPU:1&limit=1", minor)["provider_summaries"]
         return summaries[NUMA]["resources"]["VCPU"]["used"]
 
     assert [used(27), used(29)] == [2, 2]
-    world.put(replace(world.providers[2], used={"VCPU": 3}))
+    snapshot.put(replace(snapshot.providers[2], used={"VCPU": 3}))
     assert [used(27), used(29)] == [3, 3]

@@ -1,4 +1,4 @@
-"""The rules of candidates, one by one, in worlds that can be held in mind."""
+"""The rules of candidates, one by one, in snapshots that can be held in mind."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ import pytest
 from placement.model.provider import SHARES
 from tests.placement.candidates import landscapes
 from tests.placement.candidates.asking import ask, candidates, mappings, readable
-from tests.placement.candidates.worlds import Spec, build, inventory
+from tests.placement.candidates.snapshots import Spec, build, inventory
 
 
 def vfs(answer: list[str]) -> Counter[str]:
@@ -19,12 +19,12 @@ def vfs(answer: list[str]) -> Counter[str]:
 
 class TestOneGroupWithoutSuffix:
     def test_resources_may_come_from_several_providers_of_a_tree_and_from_sharing_ones(self) -> None:
-        world = landscapes.shared_storage()
-        assert ask(world, "resources=VCPU:1,SRIOV_NET_VF:4&in_tree={pf1_1}") == [
+        snapshot = landscapes.shared_storage()
+        assert ask(snapshot, "resources=VCPU:1,SRIOV_NET_VF:4&in_tree={pf1_1}") == [
             "cn1(VCPU:1) + pf1_1(SRIOV_NET_VF:4)",
             "cn1(VCPU:1) + pf1_2(SRIOV_NET_VF:4)",
         ]
-        assert ask(world, "resources=VCPU:1,MEMORY_MB:1024,DISK_GB:100") == [
+        assert ask(snapshot, "resources=VCPU:1,MEMORY_MB:1024,DISK_GB:100") == [
             "cn1(MEMORY_MB:1024, VCPU:1) + ss1(DISK_GB:100)",
             "cn1(MEMORY_MB:1024, VCPU:1) + ss2(DISK_GB:100)",
             "cn2(DISK_GB:100, MEMORY_MB:1024, VCPU:1)",
@@ -33,14 +33,14 @@ class TestOneGroupWithoutSuffix:
         ]
 
     def test_before_1_29_no_two_providers_of_a_tree_are_combined(self) -> None:
-        world = landscapes.shared_storage()
-        assert ask(world, "resources=VCPU:1,SRIOV_NET_VF:4", 28) == []
-        assert len(ask(world, "resources=VCPU:1,SRIOV_NET_VF:4", 29)) == 4
-        assert ask(world, "resources=SRIOV_NET_VF:4", 28) == [
+        snapshot = landscapes.shared_storage()
+        assert ask(snapshot, "resources=VCPU:1,SRIOV_NET_VF:4", 28) == []
+        assert len(ask(snapshot, "resources=VCPU:1,SRIOV_NET_VF:4", 29)) == 4
+        assert ask(snapshot, "resources=SRIOV_NET_VF:4", 28) == [
             f"{name}(SRIOV_NET_VF:4)" for name in ("pf1_1", "pf1_2", "pf2_1", "pf2_2")
         ]
         # the trees are connected with the disks via their roots
-        assert ask(world, "resources=DISK_GB:10,SRIOV_NET_VF:4", 28) == [
+        assert ask(snapshot, "resources=DISK_GB:10,SRIOV_NET_VF:4", 28) == [
             f"{name}(SRIOV_NET_VF:4) + {disk}(DISK_GB:10)"
             for name in ("pf1_1", "pf1_2", "pf2_1", "pf2_2")
             for disk in ("ss1", "ss2")
@@ -66,31 +66,31 @@ class TestOneGroupWithoutSuffix:
             )
 
     def test_aggregate_of_any_member_connects_the_whole_tree(self) -> None:
-        world = build(
+        snapshot = build(
             Spec("cn", None, {"VCPU": 8}),
             Spec("numa", "cn", {"MEMORY_MB": 8}, (), ["agg"]),
             Spec("ss", None, {"DISK_GB": 9}, [SHARES], ["agg"]),
         )
-        assert ask(world, "resources=VCPU:1,DISK_GB:1") == ["cn(VCPU:1) + ss(DISK_GB:1)"]
+        assert ask(snapshot, "resources=VCPU:1,DISK_GB:1") == ["cn(VCPU:1) + ss(DISK_GB:1)"]
 
     def test_member_of_a_tree_may_share_with_other_trees(self) -> None:
-        world = build(
+        snapshot = build(
             Spec("cn1", None, {"VCPU": 8}),
             Spec("disk", "cn1", {"DISK_GB": 9}, [SHARES], ["agg"]),
             Spec("cn2", None, {"VCPU": 8}, (), ["agg"]),
         )
-        assert ask(world, "resources=VCPU:1,DISK_GB:1") == [
+        assert ask(snapshot, "resources=VCPU:1,DISK_GB:1") == [
             "cn1(VCPU:1) + disk(DISK_GB:1)",
             "cn2(VCPU:1) + disk(DISK_GB:1)",
         ]
 
     def test_two_sharing_providers_meet_at_a_tree_that_both_share_with(self) -> None:
-        world = build(
+        snapshot = build(
             Spec("cn", None, {"VCPU": 8}, (), ["a", "b"]),
             Spec("disk", None, {"DISK_GB": 9}, [SHARES], ["a"]),
             Spec("magic", None, {"CUSTOM_A": 9}, [SHARES], ["b"]),
         )
-        assert ask(world, "resources=DISK_GB:1,CUSTOM_A:1") == ["disk(DISK_GB:1) + magic(CUSTOM_A:1)"]
+        assert ask(snapshot, "resources=DISK_GB:1,CUSTOM_A:1") == ["disk(DISK_GB:1) + magic(CUSTOM_A:1)"]
 
 
 class TestInventory:
@@ -100,50 +100,50 @@ class TestInventory:
         ids=["below min_unit", "min_unit", "no step", "max_unit", "above max_unit"],
     )
     def test_amount_has_to_be_one_that_the_inventory_gives(self, amount: int, fits: bool) -> None:
-        world = build(Spec("cn", None, {"VCPU": inventory(100, min_unit=2, max_unit=8, step_size=2)}))
-        assert bool(ask(world, f"resources=VCPU:{amount}")) == fits
+        snapshot = build(Spec("cn", None, {"VCPU": inventory(100, min_unit=2, max_unit=8, step_size=2)}))
+        assert bool(ask(snapshot, f"resources=VCPU:{amount}")) == fits
 
     def test_reserved_ratio_and_usage_decide_on_what_is_free(self) -> None:
         # (10 - 1) * 1.5 = 13.5
         stock = {"VCPU": inventory(10, reserved=1, allocation_ratio=1.5)}
-        world = build(Spec("cn", None, stock, used={"VCPU": 3}))
-        assert ask(world, "resources=VCPU:10") == ["cn(VCPU:10)"]
-        assert ask(world, "resources=VCPU:11") == []
+        snapshot = build(Spec("cn", None, stock, used={"VCPU": 3}))
+        assert ask(snapshot, "resources=VCPU:10") == ["cn(VCPU:10)"]
+        assert ask(snapshot, "resources=VCPU:11") == []
 
 
 class TestTraits:
     def test_group_without_suffix_has_its_required_traits_together(self) -> None:
-        world = build(
+        snapshot = build(
             Spec("cn", None, {"VCPU": 8}, ["T1"]),
             Spec("nic1", "cn", {"SRIOV_NET_VF": 8}, ["T2"]),
             Spec("nic2", "cn", {"SRIOV_NET_VF": 8}),
         )
         query = "resources=VCPU:1,SRIOV_NET_VF:2&required="
-        assert ask(world, query + "T2") == ["cn(VCPU:1) + nic1(SRIOV_NET_VF:2)"]
-        assert ask(world, query + "T1,T2") == ["cn(VCPU:1) + nic1(SRIOV_NET_VF:2)"]
-        assert ask(world, query + "!T2") == ["cn(VCPU:1) + nic2(SRIOV_NET_VF:2)"]
-        assert ask(world, query + "!T1") == []
+        assert ask(snapshot, query + "T2") == ["cn(VCPU:1) + nic1(SRIOV_NET_VF:2)"]
+        assert ask(snapshot, query + "T1,T2") == ["cn(VCPU:1) + nic1(SRIOV_NET_VF:2)"]
+        assert ask(snapshot, query + "!T2") == ["cn(VCPU:1) + nic2(SRIOV_NET_VF:2)"]
+        assert ask(snapshot, query + "!T1") == []
         # of a tree member that gives nothing the traits do not count
-        assert ask(world, "resources=VCPU:1&required=T2") == []
+        assert ask(snapshot, "resources=VCPU:1&required=T2") == []
 
     def test_required_trait_is_one_of_the_providers_used(self) -> None:
-        world = landscapes.shared_storage()
+        snapshot = landscapes.shared_storage()
         query = "resources=VCPU:1,MEMORY_MB:1024,DISK_GB:100&required="
-        assert ask(world, query + "HW_CPU_X86_SSE,HW_CPU_X86_SSE2") == [
+        assert ask(snapshot, query + "HW_CPU_X86_SSE,HW_CPU_X86_SSE2") == [
             "cn1(MEMORY_MB:1024, VCPU:1) + ss1(DISK_GB:100)",
             "cn1(MEMORY_MB:1024, VCPU:1) + ss2(DISK_GB:100)",
         ]
-        assert len(ask(world, query + "!HW_CPU_X86_SSE")) == 3
-        assert ask(world, query + "HW_CPU_X86_SSE3") == []
+        assert len(ask(snapshot, query + "!HW_CPU_X86_SSE")) == 3
+        assert ask(snapshot, query + "HW_CPU_X86_SSE3") == []
 
     def test_suffixed_group_has_them_at_its_one_provider(self) -> None:
-        world = landscapes.granular()
+        snapshot = landscapes.granular()
         query = "resources1=VCPU:1,MEMORY_MB:1024&resources2=DISK_GB:100&group_policy="
-        assert ask(world, query + "isolate&required2=CUSTOM_DISK_SSD") == [
+        assert ask(snapshot, query + "isolate&required2=CUSTOM_DISK_SSD") == [
             "disk1(DISK_GB:100) + left(MEMORY_MB:1024, VCPU:1)",
             "disk1(DISK_GB:100) + middle(MEMORY_MB:1024, VCPU:1)",
         ]
-        assert ask(world, query + "none&required2=!CUSTOM_DISK_SSD") == [
+        assert ask(snapshot, query + "none&required2=!CUSTOM_DISK_SSD") == [
             "disk2(DISK_GB:100) + left(MEMORY_MB:1024, VCPU:1)",
             "disk2(DISK_GB:100) + middle(MEMORY_MB:1024, VCPU:1)",
             "disk2(DISK_GB:100) + right(MEMORY_MB:1024, VCPU:1)",
@@ -151,16 +151,16 @@ class TestTraits:
         ]
 
     def test_any_of_several_traits(self) -> None:
-        world = landscapes.granular()
+        snapshot = landscapes.granular()
         query = "resources=VCPU:1,DISK_GB:1&required="
         assert ask(
-            world, query + "in:HW_GPU_API_DXVA,HW_NIC_ACCEL_TLS&required=HW_CPU_X86_AVX,!CUSTOM_FOO"
+            snapshot, query + "in:HW_GPU_API_DXVA,HW_NIC_ACCEL_TLS&required=HW_CPU_X86_AVX,!CUSTOM_FOO"
         ) == [
             "disk1(DISK_GB:1) + middle(VCPU:1)",
             "disk2(DISK_GB:1) + middle(VCPU:1)",
         ]
         assert ask(
-            world, query + "in:HW_CPU_X86_MMX,HW_NIC_ACCEL_TLS&required=in:CUSTOM_DISK_SSD,CUSTOM_FOO"
+            snapshot, query + "in:HW_CPU_X86_MMX,HW_NIC_ACCEL_TLS&required=in:CUSTOM_DISK_SSD,CUSTOM_FOO"
         ) == [
             "disk1(DISK_GB:1) + middle(VCPU:1)",
             "disk2(DISK_GB:1) + right(VCPU:1)",
@@ -216,19 +216,19 @@ class TestAggregates:
         assert answer == [f"{name}(VCPU:1)" for name in expected]
 
     def test_provider_and_root_are_not_in_all_the_aggregates_between_them(self) -> None:
-        world = build(
+        snapshot = build(
             Spec("cn", aggregates=["b"]),
             Spec("numa1", "cn", {"VCPU": 8}, (), ["c"]),
             Spec("numa2", "cn", {"VCPU": 8}, (), ["b", "c"]),
         )
-        assert ask(world, "resources=VCPU:1&member_of={b}&member_of={c}") == ["numa2(VCPU:1)"]
-        assert ask(world, "resources=VCPU:1&member_of={b}") == ["numa1(VCPU:1)", "numa2(VCPU:1)"]
+        assert ask(snapshot, "resources=VCPU:1&member_of={b}&member_of={c}") == ["numa2(VCPU:1)"]
+        assert ask(snapshot, "resources=VCPU:1&member_of={b}") == ["numa1(VCPU:1)", "numa2(VCPU:1)"]
 
     def test_suffixed_group_asks_the_provider_itself(self) -> None:
-        world = landscapes.numa_aggregates()
-        assert ask(world, "resources1=VCPU:1&member_of1={aggA}") == []
-        assert ask(world, "resources1=VCPU:1&member_of1={aggC}") == ["numa1_1(VCPU:1)"]
-        assert len(ask(world, "resources1=VCPU:1&member_of1=!{aggB}")) == 4
+        snapshot = landscapes.numa_aggregates()
+        assert ask(snapshot, "resources1=VCPU:1&member_of1={aggA}") == []
+        assert ask(snapshot, "resources1=VCPU:1&member_of1={aggC}") == ["numa1_1(VCPU:1)"]
+        assert len(ask(snapshot, "resources1=VCPU:1&member_of1=!{aggB}")) == 4
 
     @pytest.mark.parametrize(
         ("member_of", "expected"),
@@ -291,16 +291,16 @@ class TestTree:
 
 class TestSeveralGroups:
     def test_isolated_groups_have_different_providers(self) -> None:
-        world = landscapes.granular()
+        snapshot = landscapes.granular()
         query = "resources1=VCPU:1&resources2=MEMORY_MB:1024&group_policy="
-        assert ask(world, query + "none") == [
+        assert ask(snapshot, query + "none") == [
             f"{name}(MEMORY_MB:1024, VCPU:1)" for name in ("left", "middle", "right")
         ]
-        assert ask(world, query + "isolate") == []
+        assert ask(snapshot, query + "isolate") == []
 
     def test_isolated_group_may_share_its_provider_with_the_group_without_suffix(self) -> None:
-        world = build(Spec("cn", None, {"VCPU": 8}))
-        assert ask(world, "resources=VCPU:1&resources1=VCPU:2&group_policy=isolate") == ["cn(VCPU:3)"]
+        snapshot = build(Spec("cn", None, {"VCPU": 8}))
+        assert ask(snapshot, "resources=VCPU:1&resources1=VCPU:2&group_policy=isolate") == ["cn(VCPU:3)"]
 
     def test_groups_at_one_provider_add_up(self) -> None:
         query = (
@@ -326,22 +326,22 @@ class TestSeveralGroups:
 
     def test_sum_of_groups_is_within_max_unit_wherever_else_there_is_room(self) -> None:
         stock = {"VGPU": inventory(8, max_unit=2)}
-        world = build(Spec("cn"), Spec("gpu1", "cn", stock), Spec("gpu2", "cn", stock))
+        snapshot = build(Spec("cn"), Spec("gpu1", "cn", stock), Spec("gpu2", "cn", stock))
         query = "resources1=VGPU:1&resources2=VGPU:1&resources3=VGPU:1&group_policy=none"
-        assert set(ask(world, query)) == {"gpu1(VGPU:1) + gpu2(VGPU:2)", "gpu1(VGPU:2) + gpu2(VGPU:1)"}
+        assert set(ask(snapshot, query)) == {"gpu1(VGPU:1) + gpu2(VGPU:2)", "gpu1(VGPU:2) + gpu2(VGPU:1)"}
 
     def test_groups_that_may_swap_providers_are_candidates_of_their_own(self) -> None:
-        world = landscapes.numa_network()
-        found = candidates(world, "resources_LEFT=VCPU:1&resources_RIGHT=VCPU:1&group_policy=isolate")
-        assert [readable(world, candidate) for candidate in found] == ["numa0(VCPU:1) + numa1(VCPU:1)"] * 2
-        assert [mappings(world, candidate) for candidate in found] == [
+        snapshot = landscapes.numa_network()
+        found = candidates(snapshot, "resources_LEFT=VCPU:1&resources_RIGHT=VCPU:1&group_policy=isolate")
+        assert [readable(snapshot, candidate) for candidate in found] == ["numa0(VCPU:1) + numa1(VCPU:1)"] * 2
+        assert [mappings(snapshot, candidate) for candidate in found] == [
             {"_LEFT": ["numa0"], "_RIGHT": ["numa1"]},
             {"_LEFT": ["numa1"], "_RIGHT": ["numa0"]},
         ]
 
     def test_amounts_that_differ_leave_one_way_to_swap(self) -> None:
-        world = build(Spec("cn"), Spec("a", "cn", {"VCPU": 2}), Spec("b", "cn", {"VCPU": 2}))
-        assert ask(world, "resources=VCPU:1&resources1=VCPU:2") == [
+        snapshot = build(Spec("cn"), Spec("a", "cn", {"VCPU": 2}), Spec("b", "cn", {"VCPU": 2}))
+        assert ask(snapshot, "resources=VCPU:1&resources1=VCPU:2") == [
             "a(VCPU:1) + b(VCPU:2)",
             "a(VCPU:2) + b(VCPU:1)",
         ]
@@ -370,10 +370,10 @@ class TestSameSubtree:
     )
 
     def test_one_provider_is_ancestor_of_the_others(self) -> None:
-        world = landscapes.numa_network()
+        snapshot = landscapes.numa_network()
         query = "resources_COMPUTE=VCPU:1&resources_ACCEL=FPGA:1&group_policy=none&same_subtree="
-        assert len(ask(world, query + "_COMPUTE")) == 6
-        assert ask(world, query + "_COMPUTE,_ACCEL") == [
+        assert len(ask(snapshot, query + "_COMPUTE")) == 6
+        assert ask(snapshot, query + "_COMPUTE,_ACCEL") == [
             "fpga0(FPGA:1) + numa0(VCPU:1)",
             "fpga1_0(FPGA:1) + numa1(VCPU:1)",
             "fpga1_1(FPGA:1) + numa1(VCPU:1)",
@@ -387,10 +387,10 @@ class TestSameSubtree:
         assert ask(landscapes.numa_network(), query + "isolate") == []
 
     def test_group_without_resources_is_mapped_but_gets_no_allocation(self) -> None:
-        world = landscapes.numa_network()
-        (found,) = candidates(world, self.PORTS.format(4) + "none")
-        assert readable(world, found) == "cn2(VCPU:1) + pf1_1(CUSTOM_VF:4) + pf1_2(CUSTOM_VF:4)"
-        assert mappings(world, found) == {
+        snapshot = landscapes.numa_network()
+        (found,) = candidates(snapshot, self.PORTS.format(4) + "none")
+        assert readable(snapshot, found) == "cn2(VCPU:1) + pf1_1(CUSTOM_VF:4) + pf1_2(CUSTOM_VF:4)"
+        assert mappings(snapshot, found) == {
             "": ["cn2"],
             "_NIC": ["nic1"],
             "_PORT1": ["pf1_1"],
@@ -456,6 +456,6 @@ class TestSameSubtree:
         ]
 
     def test_group_without_resources_may_only_forbid(self) -> None:
-        world = build(Spec("cn", aggregates=["agg"]), Spec("numa", "cn", {"VCPU": 8}, ["T1"]))
-        (found,) = candidates(world, "resources1=VCPU:1&required2=!T1&same_subtree=1,2&group_policy=none")
-        assert mappings(world, found) == {"1": ["numa"], "2": ["cn"]}
+        snapshot = build(Spec("cn", aggregates=["agg"]), Spec("numa", "cn", {"VCPU": 8}, ["T1"]))
+        (found,) = candidates(snapshot, "resources1=VCPU:1&required2=!T1&same_subtree=1,2&group_policy=none")
+        assert mappings(snapshot, found) == {"1": ["numa"], "2": ["cn"]}

@@ -12,7 +12,7 @@ from placement.candidates.rules import Assignment
 from placement.model.provider import SHARES, Provider
 from placement.model.snapshot import Snapshot
 from tests.placement.candidates.asking import find
-from tests.placement.candidates.worlds import Spec, build
+from tests.placement.candidates.snapshots import Spec, build
 
 
 def hosts(number: int, nodes: int = 2) -> Snapshot:
@@ -42,9 +42,9 @@ def groups_of(amounts: list[int], policy: str, limit: int | None = None) -> Cand
     )
 
 
-def roots(world: Snapshot, candidates: list[Candidate]) -> list[int]:
+def roots(snapshot: Snapshot, candidates: list[Candidate]) -> list[int]:
     """The root of each candidate."""
-    return [world.providers[min(candidate.resources)].root_id for candidate in candidates]
+    return [snapshot.providers[min(candidate.resources)].root_id for candidate in candidates]
 
 
 SMALL = RequestGroup("", {"VCPU": 1, "MEMORY_MB": 1})
@@ -56,9 +56,9 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
     suits, batches, allowed = Need.suits, Plan.batches, Assignment.allows
 
-    def counting_suits(self: Need, provider: Provider, world: Snapshot) -> bool:
+    def counting_suits(self: Need, provider: Provider, snapshot: Snapshot) -> bool:
         counts["providers"] += 1
-        return suits(self, provider, world)
+        return suits(self, provider, snapshot)
 
     def counting_batches(self: Plan, *args: object) -> object:
         counts["trees"] += 1
@@ -76,29 +76,29 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 class TestOrder:
     def test_depth_first_gives_all_of_a_root_before_the_next(self) -> None:
-        world = hosts(3)
-        assert roots(world, find(world, CandidatesRequest((SMALL,)))) == [1, 1, 4, 4, 7, 7]
+        snapshot = hosts(3)
+        assert roots(snapshot, find(snapshot, CandidatesRequest((SMALL,)))) == [1, 1, 4, 4, 7, 7]
 
     def test_breadth_first_gives_one_of_each_root_in_turn(self) -> None:
-        world, request = hosts(3), CandidatesRequest((SMALL,))
-        assert roots(world, find(world, request, strategy="breadth-first")) == [1, 4, 7, 1, 4, 7]
+        snapshot, request = hosts(3), CandidatesRequest((SMALL,))
+        assert roots(snapshot, find(snapshot, request, strategy="breadth-first")) == [1, 4, 7, 1, 4, 7]
 
     def test_breadth_first_goes_on_with_the_roots_that_have_more(self) -> None:
-        world = build(
+        snapshot = build(
             Spec("cn1", None, {"VCPU": 1}),
             Spec("cn2"),
             *(Spec(f"numa{node}", "cn2", {"VCPU": 1}) for node in range(3)),
         )
         request = CandidatesRequest((RequestGroup("", {"VCPU": 1}),))
-        assert roots(world, find(world, request, strategy="breadth-first")) == [1, 2, 2, 2]
+        assert roots(snapshot, find(snapshot, request, strategy="breadth-first")) == [1, 2, 2, 2]
 
     def test_same_question_gets_the_same_answer(self) -> None:
-        world, request = hosts(20), CandidatesRequest((SMALL,), limit=7)
-        assert find(world, request) == find(world, request)
+        snapshot, request = hosts(20), CandidatesRequest((SMALL,), limit=7)
+        assert find(snapshot, request) == find(snapshot, request)
 
     def test_chance_picks_different_candidates_from_many_roots(self) -> None:
-        world, request = hosts(200), CandidatesRequest((SMALL,), limit=10)
-        answers = [roots(world, find(world, request, randomize=True)) for _ in range(5)]
+        snapshot, request = hosts(200), CandidatesRequest((SMALL,), limit=10)
+        answers = [roots(snapshot, find(snapshot, request, randomize=True)) for _ in range(5)]
         assert all(len(set(answer)) == 10 for answer in answers)
         assert len(set(map(tuple, answers))) > 1
 
@@ -138,8 +138,8 @@ class TestLimits:
         assert looked_at["providers"] == 0
 
     def test_trees_without_a_rare_root_trait_are_not_looked_at(self, looked_at: Counter[str]) -> None:
-        world = hosts(100)
-        world.put(
+        snapshot = hosts(100)
+        snapshot.put(
             Provider(
                 999,
                 "u",
@@ -148,30 +148,30 @@ class TestLimits:
                 None,
                 999,
                 0.0,
-                world.providers[2].inventories,
+                snapshot.providers[2].inventories,
                 {},
                 frozenset({"RARE"}),
                 frozenset(),
             )
         )
         request = CandidatesRequest((RequestGroup("", {"VCPU": 1}),), root_required=frozenset({"RARE"}))
-        assert roots(world, find(world, request)) == [999]
+        assert roots(snapshot, find(snapshot, request)) == [999]
         assert looked_at["providers"] == 1
 
     @pytest.mark.parametrize("full", [90, 100])
     def test_full_hosts_are_not_looked_at(self, full: int, looked_at: Counter[str]) -> None:
-        world = build(
+        snapshot = build(
             *(
                 Spec(f"cn{host}", None, {"VCPU": 4}, used={"VCPU": 3 if host < full else 1})
                 for host in range(100)
             )
         )
-        found = find(world, CandidatesRequest((RequestGroup("", {"VCPU": 2}),)))
-        assert roots(world, found) == list(range(full + 1, 101))
+        found = find(snapshot, CandidatesRequest((RequestGroup("", {"VCPU": 2}),)))
+        assert roots(snapshot, found) == list(range(full + 1, 101))
         assert looked_at["trees"] == 100 - full
 
     def test_trees_alike_in_what_matters_are_searched_once(self, looked_at: Counter[str]) -> None:
-        world = build(
+        snapshot = build(
             *(
                 spec
                 for host in range(50)
@@ -182,17 +182,17 @@ class TestLimits:
                 )
             )
         )
-        found = find(world, groups_of([1, 1], "isolate"))
+        found = find(snapshot, groups_of([1, 1], "isolate"))
         assert len(found) == 2 * 25
         assert looked_at["providers"] == 2
         assert looked_at["choices"] <= 10
 
     def test_sharing_providers_alone_are_combined_once_for_like_trees(self, looked_at: Counter[str]) -> None:
-        world = build(
+        snapshot = build(
             Spec("disk", None, {"DISK_GB": 10}, [SHARES], ["agg"]),
             *(Spec(f"cn{host}", None, {"VCPU": 1}, (), ["agg"]) for host in range(100)),
         )
-        found = find(world, CandidatesRequest((RequestGroup("", {"DISK_GB": 1}),)))
+        found = find(snapshot, CandidatesRequest((RequestGroup("", {"DISK_GB": 1}),)))
         assert [dict(candidate.resources) for candidate in found] == [{1: {"DISK_GB": 1}}]
         assert looked_at["choices"] <= 2
 
@@ -243,11 +243,11 @@ class TestWideTrees:
         self, amounts: list[int], looked_at: Counter[str]
     ) -> None:
         sizes = [97, 97, 97, 97, 96, 96, 96, 96]
-        world = build(
+        snapshot = build(
             Spec("cn"), *(Spec(f"dev{index}", "cn", {"CUSTOM_DEV": size}) for index, size in enumerate(sizes))
         )
         assert sum(amounts) in (sum(sizes) + 1, sum(sizes))
-        assert find(world, groups_of(amounts, "none")) == []
+        assert find(snapshot, groups_of(amounts, "none")) == []
         assert looked_at["choices"] == 0
 
     @pytest.mark.parametrize("amounts", [[5] * 15 + [4, 2], [4] * 8 + [3] * 8 + [2] * 9])
@@ -259,7 +259,7 @@ class TestWideTrees:
 
     def test_dead_ends_are_seen_ahead(self, looked_at: Counter[str]) -> None:
         # only the first device has the trait that the last group needs
-        world = build(
+        snapshot = build(
             Spec("cn"),
             *(
                 Spec(f"dev{index}", "cn", {"CUSTOM_DEV": 1}, ["T1"] if index in (0, 1) else [])
@@ -272,12 +272,12 @@ class TestWideTrees:
         request = CandidatesRequest(
             (*groups_of([1] * 10, "isolate").groups, *picky), group_policy="isolate", limit=20
         )
-        assert len(find(world, request)) == 20
+        assert len(find(snapshot, request)) == 20
         assert looked_at["choices"] < 20 * 12 * 12 * 12
 
     def test_devices_below_other_parents_are_not_alike(self) -> None:
         # numa0 has one device only: that nothing can be completed there says nothing of numa1
-        world = build(
+        snapshot = build(
             Spec("cn"),
             *(Spec(f"numa{node}", "cn", {}, ["HW_NUMA_ROOT"]) for node in range(5)),
             Spec("dev0", "numa0", {"CUSTOM_DEV": 1}),
@@ -288,14 +288,14 @@ class TestWideTrees:
         request = CandidatesRequest(
             (*groups_of([1, 1], "none").groups, node), "none", same_subtrees=(frozenset({"_0", "_1", "_N"}),)
         )
-        assert [candidate.mappings for candidate in find(world, request)] == [
+        assert [candidate.mappings for candidate in find(snapshot, request)] == [
             {"_0": (8,), "_1": (9,), "_N": (3,)},
             {"_0": (9,), "_1": (8,), "_N": (3,)},
         ]
 
     def test_devices_with_other_traits_are_not_alike(self) -> None:
         # with a2 the trait has to come from b1, which the suffixed group needs for itself
-        world = build(
+        snapshot = build(
             Spec("cn"),
             Spec("a2", "cn", {"CUSTOM_A": 1}),
             Spec("a1", "cn", {"CUSTOM_A": 1}, ["T1"]),
@@ -308,7 +308,7 @@ class TestWideTrees:
                 RequestGroup("_1", {"CUSTOM_B": 1}, required=(frozenset({"T2"}),)),
             )
         )
-        assert [candidate.mappings for candidate in find(world, request)] == [{"": (3, 5), "_1": (4,)}]
+        assert [candidate.mappings for candidate in find(snapshot, request)] == [{"": (3, 5), "_1": (4,)}]
 
     def test_hundreds_of_groups_need_no_deep_recursion(self) -> None:
         assert len(find(devices(450), groups_of([1] * 450, "isolate", limit=1))) == 1

@@ -113,7 +113,7 @@ def test_connections_that_died_in_the_pool_are_all_replaced(
 
 
 def test_places_are_filled_in_the_order_of_the_values() -> None:
-    assert [place.key for place in bind_parameters("uuid", 2)] == ["uuid_0", "uuid_1"]
+    assert [parameter.key for parameter in bind_parameters("uuid", 2)] == ["uuid_0", "uuid_1"]
     assert bind_values("uuid", ["a", "b"]) == {"uuid_0": "a", "uuid_1": "b"}
     assert bind_rows([{"x": 1, "y": 2}, {"x": 3, "y": 4}]) == {"x_0": 1, "y_0": 2, "x_1": 3, "y_1": 4}
     assert [len(chunk) for chunk in chunks(range(1001))] == [500, 500, 1]

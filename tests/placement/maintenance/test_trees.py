@@ -5,45 +5,48 @@ from hypothesis import strategies as st
 
 from placement.maintenance.trees import find_roots, parents_first
 
-_NUMBERS = st.integers(1, 8)
+_IDS = st.integers(1, 8)
 
 
-@given(st.dictionaries(_NUMBERS, st.none() | st.integers(1, 9)))
+@given(st.dictionaries(_IDS, st.none() | st.integers(1, 9)))
 def test_each_provider_has_the_root_its_parents_lead_to_or_none(parents):
     roots = find_roots(parents)
     for start in parents:
-        number = start
+        provider_id = start
         for _ in range(len(parents) + 1):
-            if number not in parents or parents[number] is None:
+            if provider_id not in parents or parents[provider_id] is None:
                 break
-            number = parents[number]
-        if number not in parents:
+            provider_id = parents[provider_id]
+        if provider_id not in parents:
             assert start in roots.orphans
-        elif parents[number] is None:
-            assert roots.of[start] == (None if number == start else number)
+        elif parents[provider_id] is None:
+            assert roots.of[start] == (None if provider_id == start else provider_id)
         else:
             assert start in roots.loops
     assert len(roots.of) + len(roots.orphans) + len(roots.loops) == len(parents)
 
 
-@given(st.dictionaries(_NUMBERS, st.none() | st.integers(1, 9)), st.randoms())
+@given(st.dictionaries(_IDS, st.none() | st.integers(1, 9)), st.randoms())
 def test_rows_come_after_their_parents_and_all_that_have_a_root_come(parents, random):
-    rows = [{"id": number, "parent_id": parent} for number, parent in parents.items()]
+    rows = [{"id": provider_id, "parent_id": parent} for provider_id, parent in parents.items()]
     random.shuffle(rows)
     ordered = [row["id"] for row in parents_first(rows)]
     assert sorted(ordered) == sorted(find_roots(parents).of)
-    for place, number in enumerate(ordered):
-        assert parents[number] is None or parents[number] in ordered[:place]
+    for position, provider_id in enumerate(ordered):
+        assert parents[provider_id] is None or parents[provider_id] in ordered[:position]
 
 
 def test_rows_keep_their_order_where_parents_allow():
-    rows = [{"id": number, "parent_id": parent} for number, parent in ((1, None), (2, 4), (3, 1), (4, None))]
+    rows = [
+        {"id": provider_id, "parent_id": parent}
+        for provider_id, parent in ((1, None), (2, 4), (3, 1), (4, None))
+    ]
     assert [row["id"] for row in parents_first(rows)] == [1, 3, 4, 2]
 
 
 def test_a_long_chain_of_parents_is_no_problem():
     depth = 100_000
-    parents = {number: number - 1 or None for number in range(depth, 0, -1)}
+    parents = {provider_id: provider_id - 1 or None for provider_id in range(depth, 0, -1)}
     assert find_roots(parents).of[depth] == 1
-    rows = [{"id": number, "parent_id": parent} for number, parent in parents.items()]
+    rows = [{"id": provider_id, "parent_id": parent} for provider_id, parent in parents.items()]
     assert [row["id"] for row in parents_first(rows)] == list(range(1, depth + 1))

@@ -281,7 +281,7 @@ class TestLongRequests:
     ) -> None:
         copies: list[Snapshot] = []
         copy = Snapshot.copy
-        monkeypatch.setattr(Snapshot, "copy", lambda world: copies.append(world) or copy(world))
+        monkeypatch.setattr(Snapshot, "copy", lambda snapshot: copies.append(snapshot) or copy(snapshot))
         create(writer)
         with model.fresh() as view:
             view.give_way()

@@ -1,4 +1,4 @@
-"""Trees by what they have free, kept up with the world."""
+"""Trees by what they have free, kept up with the snapshot."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.model.snapshot import Snapshot
-from tests.placement.candidates.worlds import Spec, build, inventory
+from tests.placement.candidates.snapshots import Spec, build, inventory
 
 usages = st.lists(st.integers(0, 6), min_size=6, max_size=6)
 
@@ -31,11 +31,11 @@ def fleet(used: list[int]) -> Snapshot:
     )
 
 
-def expected(world: Snapshot, amount: int) -> list[int]:
+def expected(snapshot: Snapshot, amount: int) -> list[int]:
     return sorted(
         {
             provider.root_id
-            for provider in world
+            for provider in snapshot
             for name, each in provider.inventories.items()
             if name == "VCPU"
             and amount <= each.max_unit
@@ -46,26 +46,26 @@ def expected(world: Snapshot, amount: int) -> list[int]:
 
 @given(usages, st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=12), st.booleans())
 def test_room_follows_the_usage(used: list[int], changes: list[tuple[int, int]], at_once: bool) -> None:
-    world = fleet(used)
-    world.whole_trees()
+    snapshot = fleet(used)
+    snapshot.whole_trees()
     for number, amount in changes:
-        world.put(replace(world.providers[number], used={"VCPU": amount}))
+        snapshot.put(replace(snapshot.providers[number], used={"VCPU": amount}))
         if not at_once:
-            world.whole_trees()
+            snapshot.whole_trees()
     for amount in range(1, 7):
-        room = world.free_index("VCPU")
-        assert room.roots(amount) == expected(world, amount)
-        assert room.count(amount) == len(expected(world, amount))
+        index = snapshot.free_index("VCPU")
+        assert index.roots(amount) == expected(snapshot, amount)
+        assert index.count(amount) == len(expected(snapshot, amount))
 
 
 def test_room_of_many_trees_follows_the_change_of_one() -> None:
-    world = build(*(Spec(f"cn{host}", None, {"VCPU": 4}) for host in range(50)))
-    assert world.free_index("VCPU").count(4) == 50
-    world.put(replace(world.providers[7], used={"VCPU": 1}))
-    world.remove(50)
-    world.put(replace(world.providers[9], inventories={"CUSTOM_A": inventory(3)}))
+    snapshot = build(*(Spec(f"cn{host}", None, {"VCPU": 4}) for host in range(50)))
+    assert snapshot.free_index("VCPU").count(4) == 50
+    snapshot.put(replace(snapshot.providers[7], used={"VCPU": 1}))
+    snapshot.remove(50)
+    snapshot.put(replace(snapshot.providers[9], inventories={"CUSTOM_A": inventory(3)}))
     others = [number for number in range(1, 50) if number not in (7, 9)]
-    assert world.free_index("VCPU").roots(4) == others
-    assert world.free_index("VCPU").roots(3) == sorted([*others, 7])
-    assert world.free_index("CUSTOM_A").roots(3) == [9]
-    assert world.free_index("CUSTOM_B").roots(1) == []
+    assert snapshot.free_index("VCPU").roots(4) == others
+    assert snapshot.free_index("VCPU").roots(3) == sorted([*others, 7])
+    assert snapshot.free_index("CUSTOM_A").roots(3) == [9]
+    assert snapshot.free_index("CUSTOM_B").roots(1) == []

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from placement.model.snapshot import Snapshot
-from tests.placement.candidates.worlds import Spec, build, inventory
+from tests.placement.candidates.snapshots import Spec, build, inventory
 
 
 def hosts() -> Snapshot:
@@ -30,45 +30,45 @@ def test_hosts_of_one_make_are_of_one_kind_whatever_they_hold() -> None:
 
 
 def test_other_traits_make_another_kind_of_the_same_shape() -> None:
-    world = hosts()
-    world.put(replace(world.providers[2], traits=frozenset({"T2"})))
-    one, two = world.whole_trees().values()
+    snapshot = hosts()
+    snapshot.put(replace(snapshot.providers[2], traits=frozenset({"T2"})))
+    one, two = snapshot.whole_trees().values()
     assert one.kind is not two.kind
     assert one.kind.shape is two.kind.shape
-    world.put(replace(world.providers[2], traits=frozenset()))
-    assert world.whole_trees()[1].kind is two.kind
+    snapshot.put(replace(snapshot.providers[2], traits=frozenset()))
+    assert snapshot.whole_trees()[1].kind is two.kind
 
 
 def test_other_portions_classes_and_parents_make_another_shape() -> None:
-    world = hosts()
-    shape = world.whole_trees()[1].kind.shape
-    numa = world.providers[2]
+    snapshot = hosts()
+    shape = snapshot.whole_trees()[1].kind.shape
+    numa = snapshot.providers[2]
     for changed in (
         replace(numa, inventories={**numa.inventories, "VCPU": inventory(4, step_size=2)}),
         replace(numa, inventories={"VCPU": inventory(4)}),
         replace(numa, parent_id=None),
     ):
-        world.put(changed)
-        assert world.whole_trees()[1].kind.shape is not shape
+        snapshot.put(changed)
+        assert snapshot.whole_trees()[1].kind.shape is not shape
 
 
 def test_a_tree_is_the_same_object_until_it_changes() -> None:
-    world = hosts()
-    before = dict(world.whole_trees())
-    world.put(replace(world.providers[4], used={"VCPU": 2}))
-    now = world.whole_trees()
+    snapshot = hosts()
+    before = dict(snapshot.whole_trees())
+    snapshot.put(replace(snapshot.providers[4], used={"VCPU": 2}))
+    now = snapshot.whole_trees()
     assert now[1] is before[1]
     assert now[3] is not before[3]
     assert now[3].free == (2000, 1, 1)
-    world.remove(4)
-    assert [member.name for member in world.whole_trees()[3].members] == ["cn2"]
-    world.remove(3)
-    assert world.whole_trees().keys() == {1}
+    snapshot.remove(4)
+    assert [member.name for member in snapshot.whole_trees()[3].members] == ["cn2"]
+    snapshot.remove(3)
+    assert snapshot.whole_trees().keys() == {1}
 
 
 def test_a_provider_that_moves_leaves_its_old_tree() -> None:
-    world = hosts()
-    world.whole_trees()
-    world.put(replace(world.providers[2], parent_id=3, root_id=3))
-    trees = {root: [member.name for member in tree.members] for root, tree in world.whole_trees().items()}
+    snapshot = hosts()
+    snapshot.whole_trees()
+    snapshot.put(replace(snapshot.providers[2], parent_id=3, root_id=3))
+    trees = {root: [member.name for member in tree.members] for root, tree in snapshot.whole_trees().items()}
     assert trees == {1: ["cn1"], 3: ["numa1", "cn2", "numa2"]}

@@ -41,14 +41,14 @@ def test_a_consumer_that_is_not_new_is_a_generation_conflict(
 
 def test_so_it_is_where_nothing_is_tried_again(database: Database, host: str) -> None:
     claim(database, host, CONSUMER)
-    impatient = Database(database.url, PoolOptions(retries=0))
+    without_retries = Database(database.url, PoolOptions(retries=0))
     try:
         with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):
-            claim(impatient, host, CONSUMER)
+            claim(without_retries, host, CONSUMER)
         with pytest.raises(Conflict, match="name: host already exists"):
-            impatient.write(lambda tx: providers.create(tx, NEW_HOST, "host", None))
+            without_retries.write(lambda tx: providers.create(tx, NEW_HOST, "host", None))
     finally:
-        impatient.close()
+        without_retries.close()
 
 
 def test_a_consumer_whose_claim_is_refused_is_not_there(database: Database, host: str) -> None:
