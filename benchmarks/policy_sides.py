@@ -38,7 +38,7 @@ class Side(Protocol):
     """Places guests on one host, which is empty at first."""
 
     def arrive(self, guest: Guest) -> Decision:
-        """Place a guest, or refuse it."""
+        """CpuLocation a guest, or refuse it."""
 
     def depart(self, name: str) -> None:
         """A guest that was accepted gives back what it had."""
@@ -54,7 +54,7 @@ class Ours:
         self._holdings: dict[str, CpuSet] = {}
 
     def arrive(self, guest: Guest) -> Decision:
-        """Place a guest, or refuse it."""
+        """CpuLocation a guest, or refuse it."""
         supply = Supply(self._topology, self._sets, dict(self._holdings))
         needed = amount(self._topology, guest)
         nanoseconds = 0
@@ -124,7 +124,7 @@ class Nova:
         self._ask({"host": cells, "pack": pack})
 
     def arrive(self, guest: Guest) -> Decision:
-        """Place a guest, or refuse it."""
+        """CpuLocation a guest, or refuse it."""
         answer = self._ask(
             {"arrive": guest.name, "vcpus": guest.vcpus, "thread_policy": str(guest.thread_policy)}
         )

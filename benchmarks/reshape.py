@@ -18,10 +18,10 @@ from compute_agent import conf as agent_conf
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import Settings, derive
 from compute_agent.inventory.tree import ProviderTree
+from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible
-from compute_agent.report.rooms import Place
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.servers import running
 
@@ -73,16 +73,16 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
 
         numa = tree("numa", "0-399")
         zones = {node.uuid: node.cpus for node in numa.nodes}
-        places = {
-            guest(number): Place(
+        locations = {
+            guest(number): CpuLocation(
                 own=frozenset(range(VCPUS * number, VCPUS * (number + 1))), pinned_vcpus=VCPUS
             )
             for number in range(GUESTS)
         }
         rows = []
         for name, step in (
-            ("plan", lambda: reporter.plan_reshape(numa, places, zones)),
-            ("reshape", lambda: reporter.reshape(numa, places, zones)),
+            ("plan", lambda: reporter.plan_reshape(numa, locations, zones)),
+            ("reshape", lambda: reporter.reshape(numa, locations, zones)),
             ("report after it", lambda: reporter.report(numa)),
             ("again", lambda: reporter.report(numa)),
         ):

@@ -16,7 +16,7 @@ from pathlib import Path
 MAX_ASIDE = 5
 """Files of one name that are kept aside; the oldest go."""
 
-LARGEST = 64 << 20
+MAX_BYTES = 64 << 20
 """Bytes of a file that are read into memory."""
 
 _ASIDE = ".damaged-"
@@ -115,9 +115,9 @@ def check_own(path: Path) -> None:
 def read_own(path: Path) -> bytes:
     """The content of a file of our own. Raises UnsafeFileError, OSError."""
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise OSError(errno.EFBIG, f"larger than {LARGEST} bytes", str(path))
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MAX_BYTES} bytes", str(path))
     return content
 
 

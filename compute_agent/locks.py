@@ -9,7 +9,7 @@ from pathlib import Path
 from compute_agent.files import open_own
 from compute_agent.model.naming import printable
 
-_LONGEST = 1000
+_MAX_LENGTH = 1000
 """Bytes of what a holder says of itself."""
 
 _ATTEMPTS = 10
@@ -31,12 +31,12 @@ def hold(path: Path, holder: str) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_held(path, descriptor):
-                content = f"{holder}\n".encode()[:_LONGEST]
+                content = f"{holder}\n".encode()[:_MAX_LENGTH]
                 os.pwrite(descriptor, content, 0)
                 os.ftruncate(descriptor, len(content))
                 return descriptor
         except BlockingIOError as error:
-            other = printable(os.pread(descriptor, _LONGEST, 0).decode(errors="replace").strip())
+            other = printable(os.pread(descriptor, _MAX_LENGTH, 0).decode(errors="replace").strip())
             os.close(descriptor)
             raise LockedError(other or "somebody who does not say who") from error
         except BaseException:

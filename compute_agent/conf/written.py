@@ -74,9 +74,9 @@ def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileVa
     """What oslo.config says of a value, with section and file, and with what to do if that is a comment."""
     where, _, reason = str(error).rpartition(" is not valid: ")
     file = _FILE.search(where)
-    told = f" (in {file[1]})" if file else ""
+    source = f" (in {file[1]})" if file else ""
     hint = f"; {NO_COMMENTS}" if has_comment(reason) else ""
-    return cfg.ConfigFileValueError(f"[{section}] {option}: {reason}{told}{hint}")
+    return cfg.ConfigFileValueError(f"[{section}] {option}: {reason}{source}{hint}")
 
 
 def names_of(options: Iterable[Any]) -> Iterator[str]:

@@ -25,7 +25,7 @@ QUOTA = Knob("cpu_quota")
 
 _PER_CPU = 100
 _PER_CPU_OF_BEST_EFFORT = 1
-_GREATEST = 10_000
+_MAX_WEIGHT = 10_000
 """``cpu.weight`` goes no further: guests with more than a hundred CPUs count as if they had a hundred."""
 
 
@@ -64,7 +64,7 @@ def cpu_weight(allocation: Allocation, qos_class: str) -> int:
     """The weight of a guest that holds ``allocation``, 1 to 10000."""
     cpus = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     per_cpu = _PER_CPU_OF_BEST_EFFORT if qos_class == BEST_EFFORT else _PER_CPU
-    return min(max(cpus, 1) * per_cpu, _GREATEST)
+    return min(max(cpus, 1) * per_cpu, _MAX_WEIGHT)
 
 
 def _text(limits: CpuLimits) -> str:

@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 ATTEMPTS = 4
 """How often groups are planned anew when the kernel has no room for one, before it is left for later."""
 
-_NO_ROOM = (errno.ENOSPC, errno.EBUSY)
+_FULL = (errno.ENOSPC, errno.EBUSY)
 """EBUSY: all free RMIDs are kept back until what they counted has left the cache."""
 
 
@@ -47,13 +47,13 @@ class ResctrlController:
         self.control = control
         self.classes = classes
         self._wanted: Demands | None = None
-        self._settled: tuple[Demands, Present] | None = None
+        self._synced: tuple[Demands, Present] | None = None
         self._repaired: frozenset[str] = frozenset()
         self._placed: dict[str, str | None] = {}
         self._tasks: dict[str, frozenset[int]] = {}
         self._common: frozenset[str] = frozenset()
         self._lacking: frozenset[str] = frozenset()
-        self._told: frozenset[str] = frozenset()
+        self._warned: frozenset[str] = frozenset()
         self.membership: Mapping[str, str] = {}
         """The group of each guest, as of the last sync()."""
         self.refused: Mapping[str, tuple[str, ...]] = {}
@@ -70,9 +70,9 @@ class ResctrlController:
         host = self.control.host(present)
         self._common = frozenset((DEFAULT_GROUP, *map(host.class_group, self.classes)))
         wanted = demands(targets, zones, host, present)
-        if self._settled == (wanted, present):
+        if self._synced == (wanted, present):
             return
-        self._settled = None
+        self._synced = None
         resolution, plan, complete = self._carry_out(wanted.demands, present)
         if wanted == self._wanted:
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, Remove))
@@ -80,10 +80,10 @@ class ResctrlController:
         self.membership = resolution.membership
         self.refused = _joined(wanted.faults, resolution.refused)
         self._lacking = frozenset(resolution.refused)
-        self._tell(plan)
+        self._warn(plan)
         self._move_all(targets)
         if complete:
-            self._settled = (wanted, self._read() if plan.steps else present)
+            self._synced = (wanted, self._read() if plan.steps else present)
 
     def plan(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> tuple[Step, ...]:
         """What sync() would do to groups; nothing is done. Raises OSError, DriverError."""
@@ -127,23 +127,23 @@ class ResctrlController:
         """Resolve and make it so. The last value tells whether the kernel had room for all groups that were
         counted on.
         """
-        control, most = self.control, None
+        control, max_groups = self.control, None
         for attempt in range(ATTEMPTS):
             host = control.host(present)
-            resolution = resolve(host, self.classes, wanted, present, most)
+            resolution = resolve(host, self.classes, wanted, present, max_groups)
             plan = make_plan(host, present, resolution)
             for step in plan.steps:
                 LOG.debug("resctrl: %s", step)
             try:
                 apply.carry_out(control.files, plan.steps, control.engine)
             except ResctrlError as error:
-                if error.errno not in _NO_ROOM or attempt == ATTEMPTS - 1:
+                if error.errno not in _FULL or attempt == ATTEMPTS - 1:
                     raise
                 LOG.warning("There is no room for a resctrl group: %s", error)
                 present = self._read()
-                most = len(present.groups)
+                max_groups = len(present.groups)
             else:
-                return resolution, plan, most is None
+                return resolution, plan, max_groups is None
         raise AssertionError("unreachable")
 
     def _move_all(self, targets: Iterable[Target]) -> None:
@@ -182,7 +182,7 @@ class ResctrlController:
             outside = (outside & self._driver.thread_ids(guest)) - self._tasks[group]
         return outside
 
-    def _tell(self, plan: Plan) -> None:
+    def _warn(self, plan: Plan) -> None:
         """Log what is new of what the operator should know."""
         texts = {
             f"resctrl group {printable(one.foreign)}, which is not ours, can fill ways of L3 cache"
@@ -195,9 +195,9 @@ class ResctrlController:
             if self.control.is_ours(name)
             for reason in reasons
         }
-        for text in sorted(texts - self._told):
+        for text in sorted(texts - self._warned):
             LOG.warning("%s", text)
-        self._told = frozenset(texts)
+        self._warned = frozenset(texts)
 
 
 def _joined(

@@ -21,16 +21,16 @@ _SECONDS_TO_END = 1.0
 class LimitedThreads(socketserver.ThreadingMixIn):
     """To be mixed into a TCP or UNIX server of socketserver.
 
-    A connection is waited for until its handler calls received(), ``patience`` seconds at most. When all
-    threads are taken, a new connection takes the place of the one that has been waited for longest: who has
-    said all that is to be said at once is served, however many others are silent. Only when all are being
+    A connection is waited for until its handler calls received(), ``receive_timeout`` seconds at most. When
+    all threads are taken, a new connection takes the place of the one that has been waited for longest: who
+    has said all that is to be said at once is served, however many others are silent. Only when all are being
     served a new one is refused.
     """
 
     daemon_threads = True
     request_queue_size = 64
     max_connections = 64
-    patience = 10.0
+    receive_timeout = 10.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._guard = threading.Condition()
@@ -52,10 +52,10 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own, or refuse it."""
         with self._guard:
-            admitted = self._make_room()
+            admitted = self._admit()
             if admitted:
                 self._open.add(request)
-                self._waited_for[request] = time.monotonic() + self.patience
+                self._waited_for[request] = time.monotonic() + self.receive_timeout
         if admitted:
             super().process_request(request, client_address)
             return
@@ -89,7 +89,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     # Inner parts, under the guard
 
-    def _make_room(self) -> bool:
+    def _admit(self) -> bool:
         if len(self._open) < self.max_connections:
             return True
         oldest = next(iter(self._waited_for), None)

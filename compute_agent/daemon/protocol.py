@@ -158,10 +158,10 @@ def _remove_left(path: Path) -> None:
 
 
 def _is_listened_on(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.setblocking(False)
         try:
-            probe.connect(str(path))
+            connection.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except BlockingIOError:

@@ -25,7 +25,7 @@ from compute_agent.drivers.base import Driver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.inventory import identity
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.loops.places import locate
+from compute_agent.loops.cpu_locations import locate
 from compute_agent.loops.reporting import allocations_read
 from compute_agent.model import cpuset
 from compute_agent.model.errors import DriverError, GuestGoneError

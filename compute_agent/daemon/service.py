@@ -41,10 +41,10 @@ from compute_agent.loops.arrivals import Arrivals
 from compute_agent.loops.audit import Auditor, Outcome
 from compute_agent.loops.base import Configuration, Loop
 from compute_agent.loops.cache_entitlements import open_entitlements
+from compute_agent.loops.cpu_locations import locate
 from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.monitored import monitor_targets
 from compute_agent.loops.monitoring import Monitoring
-from compute_agent.loops.places import locate
 from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.loops.watermarks import Watermarks, limits
 from compute_agent.model.errors import ConfigError

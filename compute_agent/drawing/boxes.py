@@ -61,8 +61,8 @@ def _boxes(topology: Topology) -> Iterator[Box]:
         if node.cpus:
             yield Box(NUMA, [_node_line(node)], node.cpus)
     for cache in topology.l3_domains:
-        told = "" if cache.size_kib is None else f", {size(cache.size_kib)}"
-        yield Box(L3, [f"L3 {cache.id}{told}"], cache.cpus)
+        size_text = "" if cache.size_kib is None else f", {size(cache.size_kib)}"
+        yield Box(L3, [f"L3 {cache.id}{size_text}"], cache.cpus)
     for core in topology.cores:
         yield Box(CORE, _core_lines(core), core.cpus)
 

@@ -53,8 +53,8 @@ def draw(title: str, panels: Sequence[Panel], since: float, until: float, gap: f
     width = _LEFT + _WIDTH + _RIGHT
     axis = _Time(since, max(until, since + 1))
     parts = [text(_LEFT, 24, title, weight="bold")]
-    for number, panel in enumerate(panels):
-        parts += _panel(panel, _TOP + number * (_HEIGHT + _GAP), axis, gap)
+    for index, panel in enumerate(panels):
+        parts += _panel(panel, _TOP + index * (_HEIGHT + _GAP), axis, gap)
     parts += axis.labels(height - _BOTTOM)
     return document(width, height, parts)
 
@@ -96,11 +96,11 @@ class _Time:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Values from 0 at the bottom of a panel to ``most`` at its ``top``, with a line at each ``step``."""
+    """Values from 0 at the bottom of a panel to ``highest`` at its ``top``, with a line at each ``step``."""
 
     top: float
     step: float
-    most: float
+    highest: float
 
     @classmethod
     def to(cls, highest: float, top: float) -> _Scale:
@@ -112,13 +112,13 @@ class _Scale:
         return cls(top, step, math.ceil(highest / step * 0.999) * step)
 
     def y(self, value: float) -> float:
-        return self.top + _HEIGHT * (1 - value / self.most)
+        return self.top + _HEIGHT * (1 - value / self.highest)
 
     def lines(self) -> Iterator[str]:
-        for number in range(round(self.most / self.step) + 1):
-            y = self.y(number * self.step)
-            yield f'<path d="M{_LEFT} {y:.1f}h{_WIDTH}" stroke="{GRID if number else INK}"/>'
-            yield text(_LEFT - 8, y + 4, f"{round(number * self.step, 9):g}", "end")
+        for index in range(round(self.highest / self.step) + 1):
+            y = self.y(index * self.step)
+            yield f'<path d="M{_LEFT} {y:.1f}h{_WIDTH}" stroke="{GRID if index else INK}"/>'
+            yield text(_LEFT - 8, y + 4, f"{round(index * self.step, 9):g}", "end")
 
 
 def _panel(panel: Panel, top: float, axis: _Time, gap: float) -> Iterator[str]:

@@ -119,7 +119,7 @@ def _cell(
 ) -> str:
     core = topology.core_of(cpu)
     where = "" if core is None else f", core {core.id} of package {core.package}"
-    told = f"CPU {cpu}{where}: {', '.join(guests) or 'free'}"
+    title = f"CPU {cpu}{where}: {', '.join(guests) or 'free'}"
     fills = list(colours[:_STRIPES]) or [_FREE]
     stripe = _CELL_WIDTH / len(fills)
     parts = [
@@ -129,7 +129,7 @@ def _cell(
     ]
     frame = _rectangle(x, y, _CELL_WIDTH, _CELL_HEIGHT, "none")
     label = text(x + _CELL_WIDTH / 2, y + _CELL_HEIGHT / 2 + 4, str(cpu), "middle")
-    return f"<g><title>{escaped(told)}</title>{''.join(parts)}{frame}{label}</g>"
+    return f"<g><title>{escaped(title)}</title>{''.join(parts)}{frame}{label}</g>"
 
 
 def _legend(

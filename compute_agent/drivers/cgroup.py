@@ -25,7 +25,7 @@ _PREFIX = "guest-"
 PERIOD = 100_000
 """Microseconds over which a quota is counted; what the kernel has by default."""
 
-_LEAST_QUOTA = 1000
+_MIN_QUOTA = 1000
 """Microseconds; the kernel takes no less."""
 
 _MOVE_PASSES = 16
@@ -43,7 +43,7 @@ def group_name(guest_uuid: str) -> str:
 
 def quota_microseconds(cores: float) -> int:
     """What ``cores`` are within a period."""
-    return max(round(cores * PERIOD), _LEAST_QUOTA)
+    return max(round(cores * PERIOD), _MIN_QUOTA)
 
 
 def _cores(quota: str, period: str) -> float | None:

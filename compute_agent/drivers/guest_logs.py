@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 LOG_SUFFIX = ".log"
 RECORD_SUFFIX = ".json"
 
-SETTLED_SECONDS = 60.0
+GRACE_SECONDS = 60.0
 """A log that changed later than so long ago may be of a guest that is just being started."""
 
 
@@ -35,22 +35,22 @@ class EndedLog:
     ended: float
 
 
-def choose(logs: Iterable[EndedLog], now: float, retention: float, most: int) -> list[EndedLog]:
+def choose(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
     """The logs to remove: of guests that ended longer than ``retention`` seconds ago, and the oldest of the
-    others while they are more than ``most`` bytes altogether.
+    others while they are more than ``max_bytes`` bytes altogether.
     """
     chosen, taken = [], 0
     for log in sorted(logs, key=lambda one: one.ended, reverse=True):
         taken += log.size
         age = now - log.ended
-        if age > SETTLED_SECONDS and (age > retention or taken > most):
+        if age > GRACE_SECONDS and (age > retention or taken > max_bytes):
             chosen.append(log)
     return chosen
 
 
-def prune(folder: Path, retention: float, most: int) -> None:
+def prune(folder: Path, retention: float, max_bytes: int) -> None:
     """Remove what is to be removed in the folder of the records. Raises OSError."""
-    chosen = choose(_ended(folder), time.time(), retention, most)
+    chosen = choose(_ended(folder), time.time(), retention, max_bytes)
     for log in chosen:
         log.path.unlink(missing_ok=True)
     if chosen:

@@ -45,7 +45,7 @@ class ProcessDriver:
         forgotten. Raises UnsafeFileError if others may write to the folder, OSError.
         """
         self._groups = groups
-        self._told_of_memory = False
+        self._warned_of_memory = False
         self._registry = Registry(folder, look_only)
         self._roster = Roster(self._registry, look_only)
 
@@ -283,8 +283,8 @@ class ProcessDriver:
         memory. That of a guest without a group stays where it is.
         """
         group = self._group(guest)
-        if wanted and not self._told_of_memory and (group is None or group.memory_nodes() is None):
-            self._told_of_memory = True
+        if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
+            self._warned_of_memory = True
             LOG.warning(
                 "The memory of guest %s and others like it stays where it is: only a cgroup v2 group with the"
                 " controller cpuset ([cgroup] root) binds it to NUMA nodes",

@@ -139,7 +139,7 @@ class Roster:
             self._registry.save(record)
         except OSError as error:
             LOG.warning("That cannot be recorded, and is found out again when it has to be: %s", error)
-        self._tell(ChangeKind.CHANGED, record)
+        self._report(ChangeKind.CHANGED, record)
         self.watch(record)
         return record
 
@@ -149,7 +149,7 @@ class Roster:
             record = replace(self.running(guest_uuid), settings=settings)
             self._registry.save(record)
             self._records[guest_uuid] = record
-        self._tell(ChangeKind.CHANGED, record)
+        self._report(ChangeKind.CHANGED, record)
         return record
 
     def running(self, guest_uuid: str) -> ProcessRecord:
@@ -188,7 +188,7 @@ class Roster:
         if not record.cgroup and not record.adopted:
             _end_leftovers(record)
         LOG.info("Guest %s ended%s", record, "" if status is None else f" with status {status}")
-        self._tell(ChangeKind.STOPPED, record)
+        self._report(ChangeKind.STOPPED, record)
 
     def forget(self, record: ProcessRecord) -> None:
         """Leave nothing of a guest that has ended: neither record nor group. A record that cannot be removed
@@ -212,7 +212,7 @@ class Roster:
             child = self._children.get(guest_uuid)
             return None if child is None else child.poll()
 
-    def _tell(self, kind: ChangeKind, record: ProcessRecord) -> None:
+    def _report(self, kind: ChangeKind, record: ProcessRecord) -> None:
         if self._listener is not None:
             self._listener(Change(kind, record.guest()))
 

@@ -62,9 +62,9 @@ def read_caches(files: SysFiles, cores: Iterable[Core]) -> tuple[Cache, ...]:
 
 def _with_ids(caches: list[tuple[Cache, int | None]]) -> list[Cache]:
     """The caches of one level and type, with the kernel's ids if these tell them apart, by id."""
-    ids = {told for _, told in caches if told is not None}
+    ids = {known for _, known in caches if known is not None}
     if len(ids) == len(caches):
-        named = [replace(cache, id=cache.id if told is None else told) for cache, told in caches]
+        named = [replace(cache, id=cache.id if known is None else known) for cache, known in caches]
     else:
         named = [cache for cache, _ in caches]
     return sorted(named, key=lambda cache: cache.id)

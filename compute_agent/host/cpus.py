@@ -101,8 +101,8 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[Package]) -> t
 
     def siblings(cpu: int) -> frozenset[int]:
         # AMD's family 15h lists both cores of a module as siblings, and gives each a core_id of its own.
-        told = files.peers(cpu, _topology(cpu), *_SIBLING_FILES) or frozenset()
-        return frozenset(sibling for sibling in told & online if ids[sibling] == ids[cpu])
+        listed = files.peers(cpu, _topology(cpu), *_SIBLING_FILES) or frozenset()
+        return frozenset(sibling for sibling in listed & online if ids[sibling] == ids[cpu])
 
     cores = []
     for threads in _split(online, siblings):
@@ -160,8 +160,8 @@ def _split(cpus: frozenset[int], peers: Callable[[int], frozenset[int] | None]) 
     for cpu in sorted(cpus):
         if cpu in placed:
             continue
-        told = peers(cpu)
-        members = (cpus if told is None else told & cpus | {cpu}) - placed
+        listed = peers(cpu)
+        members = (cpus if listed is None else listed & cpus | {cpu}) - placed
         placed |= members
         yield members
 

@@ -57,9 +57,9 @@ def flags_of(info: CpuInfo, online: Collection[int]) -> frozenset[str]:
 
 def architecture_of(files: SysFiles, info: CpuInfo) -> str:
     """The architecture as `uname -m` names it; `unknown` where no file tells."""
-    told = files.text("proc/sys/kernel/arch")  # since Linux 6.1
-    if told:
-        return told
+    machine = files.text("proc/sys/kernel/arch")  # since Linux 6.1
+    if machine:
+        return machine
     if info.first("arch") == "IA-64":
         return "ia64"
     if info.first("cpu implementer"):

@@ -68,10 +68,10 @@ class SysFiles:
         A file of a CPU that lists others only cannot be true. One that lists nobody tells nothing.
         """
         for name in names:
-            told = self.cpus(folder, name)
-            if told and cpu in told:
-                return told
-            if told:
+            listed = self.cpus(folder, name)
+            if listed and cpu in listed:
+                return listed
+            if listed:
                 self.contradictions.append(f"{folder}/{name}")
         return None
 

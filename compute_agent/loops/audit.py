@@ -16,7 +16,7 @@ from typing import Any
 
 from compute_agent.drivers.base import Driver
 from compute_agent.drivers.flavor import Flavor
-from compute_agent.loops.places import locate
+from compute_agent.loops.cpu_locations import locate
 from compute_agent.loops.reporting import allocations_by_consumer
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
@@ -37,10 +37,10 @@ from compute_agent.report.audit import (
     create,
     delete,
 )
+from compute_agent.report.capacity import CpuLocation, FreeCapacity
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConcurrentUpdateError, ConflictError
 from compute_agent.report.reporter import Reporter
-from compute_agent.report.rooms import Place, Rooms
 
 LOG = logging.getLogger(__name__)
 
@@ -85,14 +85,14 @@ class Auditor:
         )
         guests = {guest.uuid: guest for guest in self._inhabitants()}
         inventories = {uuid: provider.inventories for uuid, provider in reported.items()}
-        rooms = Rooms(reader.server_tree(world.tree), inventories, held)
+        free = FreeCapacity(reader.server_tree(world.tree), inventories, held)
         outcomes = []
         for finding in compare(guests.values(), held, self._dormant()):
             if options.consumers and finding.consumer not in options.consumers:
                 continue
             match finding.kind:
                 case Kind.UNALLOCATED:
-                    outcome = self._create(finding, guests[finding.consumer], rooms, options)
+                    outcome = self._create(finding, guests[finding.consumer], free, options)
                 case Kind.UNUSED:
                     outcome = self._delete(finding, options)
                 case Kind.STRAY:
@@ -107,7 +107,7 @@ class Auditor:
 
     def _inhabitants(self) -> list[Inhabitant]:
         views = {view.guest.uuid: view for view in self._pipeline.views()}
-        places = locate(self._driver, self._pipeline.world)
+        locations = locate(self._driver, self._pipeline.world)
         found = []
         for guest in self._driver.guests():
             try:
@@ -115,8 +115,8 @@ class Auditor:
             except GuestGoneError:
                 continue
             self._flavors[guest.uuid] = flavor
-            place = places.get(guest.uuid, Place())
-            found.append(_inhabitant(guest, flavor, views.get(guest.uuid), place))
+            location = locations.get(guest.uuid, CpuLocation())
+            found.append(_inhabitant(guest, flavor, views.get(guest.uuid), location))
         return found
 
     def _flavor(self, guest: Guest) -> Flavor:
@@ -134,8 +134,8 @@ class Auditor:
 
     # What is done
 
-    def _create(self, finding: Finding, guest: Inhabitant, rooms: Rooms, options: Options) -> Outcome:
-        allocation = allocation_for(guest, rooms)
+    def _create(self, finding: Finding, guest: Inhabitant, free: FreeCapacity, options: Options) -> Outcome:
+        allocation = allocation_for(guest, free)
         if isinstance(allocation, str):
             return Outcome(finding, _HEAL, f"not possible: {allocation}")
 
@@ -145,7 +145,7 @@ class Auditor:
             return create(record, allocation, flavor.project_id, flavor.user_id, typed())
 
         outcome = self._carry_out(guest.uuid, decide, options.heal, options.dry_run)
-        _take(rooms, allocation)
+        _take(free, allocation)
         return Outcome(replace(finding, allocation=allocation), _HEAL, outcome)
 
     def _delete(self, finding: Finding, options: Options) -> Outcome:
@@ -196,15 +196,15 @@ class Auditor:
         return reason
 
 
-def _inhabitant(guest: Guest, flavor: Flavor, view: GuestView | None, place: Place) -> Inhabitant:
+def _inhabitant(guest: Guest, flavor: Flavor, view: GuestView | None, location: CpuLocation) -> Inhabitant:
     settings = guest.settings
     if view is not None and view.assignment is not None and view.assignment.held:
-        place = _place_of(view.assignment)
+        location = _location_of(view.assignment)
     return Inhabitant(
         guest.uuid,
         guest.name,
         settings.vcpus,
-        place,
+        location,
         flavor.dedicated,
         settings.emulator_policy is EmulatorPolicy.ISOLATE,
         flavor.resources,
@@ -213,16 +213,16 @@ def _inhabitant(guest: Guest, flavor: Flavor, view: GuestView | None, place: Pla
     )
 
 
-def _place_of(assignment: Assignment) -> Place:
+def _location_of(assignment: Assignment) -> CpuLocation:
     alone = all(cpus <= assignment.held for cpus in assignment.vcpu_cpus)
     vcpus = len(assignment.vcpu_cpus)
-    return Place(assignment.held, assignment.cpus - assignment.held, vcpus if alone else 0)
+    return CpuLocation(assignment.held, assignment.cpus - assignment.held, vcpus if alone else 0)
 
 
-def _take(rooms: Rooms, allocation: Allocation) -> None:
+def _take(free: FreeCapacity, allocation: Allocation) -> None:
     for provider, amounts in allocation.items():
         for name, amount in amounts.items():
-            rooms.take(provider, name, amount)
+            free.take(provider, name, amount)
 
 
 def audit_document(outcomes: list[Outcome], names: dict[str, str]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ def monitor_targets(
     snapshot: Snapshot | None = None,
 ) -> list[MonitorTarget] | None:
     """Guests and classes in the groups that the controller of resctrl has put them in; without one all guests
-    are in the default group. None while a new controller has not settled yet.
+    are in the default group. None while a new controller has not synced yet.
 
     ``snapshot`` is what watermarks have measured last: it may know the use of CPU.
     """

@@ -19,12 +19,12 @@ from compute_agent.model.errors import DriverError
 from compute_agent.pipeline.events import AllocationsRead
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
+from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError, PlacementError, UnavailableError
 from compute_agent.report.execution import Refusal, Report
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
-from compute_agent.report.rooms import Place
 from compute_agent.report.scheduling import Cause, Wishes
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class ReportLoop:
         metrics: Metrics,
         interval: float,
         max_pause: float,
-        locate: Callable[[], Mapping[str, Place]] = dict,
+        locate: Callable[[], Mapping[str, CpuLocation]] = dict,
         wishes: Wishes | None = None,
     ) -> None:
         """``locate`` tells where the guests really are; it may raise DriverError. ``wishes`` are those of the
@@ -77,7 +77,7 @@ class ReportLoop:
         self._switch = threading.Condition()
         self._turn = threading.Lock()
         self._tree_at_start = pipeline.world.tree
-        self._settled: ProviderTree | None = None
+        self._derived: ProviderTree | None = None
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
 
     def start(self) -> None:
@@ -155,8 +155,8 @@ class ReportLoop:
         start of the agent or by command, and until then everything stays as it is.
         """
         tree = self._pipeline.world.tree
-        if tree != self._settled:
-            at_start = self._settled is None and tree == self._tree_at_start
+        if tree != self._derived:
+            at_start = self._derived is None and tree == self._tree_at_start
             try:
                 planned = self._plan(self._reporter.reshape if at_start else self._reporter.plan_reshape)
             except UnavailableError:
@@ -173,7 +173,7 @@ class ReportLoop:
                 return Report(refusals=(Refusal(planned, reason),))
         report = self._reporter.report(tree)
         if not report.refusals:
-            self._settled = tree
+            self._derived = tree
         return report
 
     def once(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-_LONGEST = 1000
+_MAX_LENGTH = 1000
 """Characters that are shown of a text."""
 
 
@@ -30,5 +30,5 @@ def printable(text: str) -> str:
     """A text of somebody else's, fit for terminals, logs and labels: on one line, and no longer than one
     reads.
     """
-    text = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text[: _LONGEST + 1])
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    text = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text[: _MAX_LENGTH + 1])
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}..."

@@ -59,7 +59,7 @@ class MonitoringGroups:
             for target in sharing
             if target.group in present.groups
         ]
-        chosen = choose_monitored(self._room(present), watched)
+        chosen = choose_monitored(self._max_groups(present), watched)
         by_guest = {target.guest: target for target in sharing}
         wanted = {guest: by_guest[guest] for guest in chosen}
         self._make(present, chosen, wanted)
@@ -71,7 +71,7 @@ class MonitoringGroups:
                 groups[target.key] = group
             else:
                 missing.append(guest)
-        self._tell_unmonitored({one.name for one in watched} - set(chosen) | set(missing))
+        self._report_unmonitored({one.name for one in watched} - set(chosen) | set(missing))
         if self._assigned:
             self._assign((*self._counted(present), *groups.values()))
         return groups
@@ -86,11 +86,11 @@ class MonitoringGroups:
         """The control groups whose counters are ours to assign: the agent's own, and the default group."""
         return [name for name in present.groups if name == DEFAULT_GROUP or name.startswith(self._prefix)]
 
-    def _room(self, present: Present) -> int:
+    def _max_groups(self, present: Present) -> int:
         """How many monitoring groups there may be."""
-        room = rmids_to_use(self._platform, present, self._is_ours)
+        rmids = rmids_to_use(self._platform, present, self._is_ours)
         if not self._assigned:
-            return room
+            return rmids
         # A guest in a group without a counter would be missing from what its control group counts, too.
         # Control groups need one each.
         ours = [
@@ -104,7 +104,7 @@ class MonitoringGroups:
         for path in (*control_groups, *ours):
             for cache, _ in counter_assignment.read_assigned(self._files, path):
                 counters[cache] = counters.get(cache, 0) + 1
-        return max(0, min(room, min(counters.values(), default=0) - len(control_groups)))
+        return max(0, min(rmids, min(counters.values(), default=0) - len(control_groups)))
 
     def _make(self, present: Present, chosen: Sequence[str], wanted: Mapping[str, MonitorTarget]) -> None:
         names = {self._name(guest): target.group for guest, target in wanted.items()}
@@ -155,7 +155,7 @@ class MonitoringGroups:
                 # Others take counters, too, and groups go. The next time is soon.
                 LOG.debug("A counter cannot be assigned: %s", error)
 
-    def _tell_unmonitored(self, guests: set[str]) -> None:
+    def _report_unmonitored(self, guests: set[str]) -> None:
         if guests and not self.unmonitored:
             self.exhaustions += 1
             what = "RMIDs or bandwidth counters" if self._assigned else "RMIDs"

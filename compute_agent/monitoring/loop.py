@@ -94,18 +94,18 @@ class MonitorLoop:
         if self.monitor is None:
             return
         try:
-            told = self._ask()
-            self._targets = self._targets if told is None else told
-            self._tell("The guests to monitor cannot be told", None)
+            targets = self._ask()
+            self._targets = self._targets if targets is None else targets
+            self._report("The guests to monitor cannot be told", None)
         except Exception as error:  # code of others; the guests of the last round will do
-            self._tell("The guests to monitor cannot be told", error)
+            self._report("The guests to monitor cannot be told", error)
         if self._targets is None:
             return  # groups of guests that run must not be taken for those of guests that left
         try:
             reading = self.monitor.take(self._targets, now)
-            self._tell("Caches cannot be measured", None)
+            self._report("Caches cannot be measured", None)
         except OSError as error:
-            self._tell("Caches cannot be measured", error)
+            self._report("Caches cannot be measured", error)
             return
         self._keep(reading, now, wall)
 
@@ -127,9 +127,9 @@ class MonitorLoop:
             now = time.monotonic()
             try:
                 self.take(now, time.time())
-                self._tell("A round of monitoring failed", None)
+                self._report("A round of monitoring failed", None)
             except Exception as error:
-                self._tell("A round of monitoring failed", error)
+                self._report("A round of monitoring failed", error)
             # Rounds that were missed are not made up for.
             last = due if now < due + interval else now
 
@@ -147,7 +147,7 @@ class MonitorLoop:
         try:
             self.monitor.take((), time.monotonic())
         except OSError as error:
-            self._tell("Monitoring groups cannot be removed", error)
+            self._report("Monitoring groups cannot be removed", error)
         self.monitor.close()
 
     def _keep(self, reading: Reading, now: float, wall: float) -> None:
@@ -165,7 +165,7 @@ class MonitorLoop:
             self.store.flush(wall)
             self._flush_due = now + FLUSH_SECONDS
 
-    def _tell(self, what: str, error: Exception | None) -> None:
+    def _report(self, what: str, error: Exception | None) -> None:
         """Log a trouble when it begins and when it ends."""
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if reason and reason != self._troubles.get(what):

@@ -16,7 +16,7 @@ from compute_agent.resctrl.platform import Platform
 
 LOG = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 10.0
+SYNC_SECONDS = 10.0
 """How often groups are compared with what should be while nobody comes or goes: for threads that came into a
 guest from outside, RMIDs that were freed, and what others did to the groups.
 """
@@ -33,7 +33,7 @@ class CacheMonitor:
         self._caches: tuple[str, ...] = ()
         self._meters: dict[tuple[str, str], Meter] = {}
         self._host_meters: dict[str, Meter] = {}
-        self._settled: tuple[MonitorTarget, ...] | None = None
+        self._synced: tuple[MonitorTarget, ...] | None = None
         self._paths: dict[tuple[str, str], str] = {}
         self._due = 0.0
         self._failing: set[str] = set()
@@ -51,8 +51,8 @@ class CacheMonitor:
 
     def take(self, targets: Sequence[MonitorTarget], time: float) -> Reading:
         """Measure at ``time`` (monotonic seconds). Raises ResctrlError if the mount cannot be read."""
-        if self._settled != tuple(targets) or time >= self._due:
-            self._settle(targets, time)
+        if self._synced != tuple(targets) or time >= self._due:
+            self._sync(targets, time)
         samples: dict[str, Sample | None] = {}
         host = [
             self._read(self._host_meters[group], group, time, samples)
@@ -72,7 +72,7 @@ class CacheMonitor:
         self._counters.close()
         self.newest = None
 
-    def _settle(self, targets: Sequence[MonitorTarget], time: float) -> None:
+    def _sync(self, targets: Sequence[MonitorTarget], time: float) -> None:
         caches = self._files.folders("mon_data")
         if caches != self._caches:  # CPUs came or went
             self._counters.close()
@@ -83,8 +83,8 @@ class CacheMonitor:
         self._host_meters = {
             group: self._host_meters.get(group) or Meter(time) for group in self._groups.control_groups
         }
-        self._settled = tuple(targets)
-        self._due = time + SETTLE_SECONDS
+        self._synced = tuple(targets)
+        self._due = time + SYNC_SECONDS
 
     def _read(
         self, meter: Meter, group: str, time: float, samples: dict[str, Sample | None]
@@ -103,7 +103,7 @@ class CacheMonitor:
             sample = self._counters.read(group, time)
         except ResctrlError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV):
-                self._settled = None
+                self._synced = None
             elif group not in self._failing:
                 LOG.warning("The counters of a group cannot be read: %s", error)
                 self._failing.add(group)

@@ -52,7 +52,7 @@ class Cache:
     def __init__(self, domains: frozenset[str]) -> None:
         """``domains`` are the names of all controllers."""
         self.domains = domains
-        self.settled = False
+        self.synced = False
         """Whether nothing that concerns the guests together has changed since it was last put into effect."""
         self.unclaimed: dict[str, Unclaimed] = {}
         """By consumer."""
@@ -84,7 +84,7 @@ class Cache:
         """Forget a guest."""
         del self._guests[uuid]
         self._holdings = None
-        self.settled = False
+        self.synced = False
 
     def lose(self, uuid: str, saved: SavedGuest) -> None:
         """Keep the CPUs of a guest that may run and that the driver cannot look after."""
@@ -108,7 +108,7 @@ class Cache:
     def mark(self, entry: CachedGuest) -> None:
         """Have every controller look at a guest."""
         entry.pending = set(self.domains)
-        self.settled = False
+        self.synced = False
 
     def assign(self, entry: CachedGuest, assignment: Assignment | None) -> None:
         """Give a guest an assignment, and every controller something to do if it is another one."""

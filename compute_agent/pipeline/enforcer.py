@@ -33,8 +33,8 @@ class Enforcer:
 
     def compare(self, world: World) -> None:
         """Mark what the kernel has in another way than it should be."""
-        self.cache.settled = False
-        self._settle(world)
+        self.cache.synced = False
+        self._sync(world)
         for entry in self.cache:
             self._compare(entry, world)
 
@@ -43,7 +43,7 @@ class Enforcer:
 
         Guests that float come first: they leave the CPUs that others are about to be pinned to.
         """
-        self._settle(world)
+        self._sync(world)
         for controller in self._controllers:
             waiting = [entry for entry in self.cache.pending(controller.name) if entry is not but]
             for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, world)):
@@ -59,7 +59,7 @@ class Enforcer:
 
     def apply_to(self, entry: CachedGuest, world: World) -> None:
         """Put one guest's state into effect. Raises DriverError at the first controller that cannot."""
-        self._settle(world)
+        self._sync(world)
         for controller in self._controllers:
             if controller.name in entry.pending:
                 try:
@@ -75,21 +75,21 @@ class Enforcer:
             waiting = sum(1 for _ in self.cache.pending(controller.name))
             self._metrics.pending.labels(controller.name).set(waiting)
 
-    def _settle(self, world: World) -> None:
-        if self.cache.settled:
+    def _sync(self, world: World) -> None:
+        if self.cache.synced:
             return
         targets = [self._target(entry, world) for entry in self.cache]
-        settled = True
+        synced = True
         for controller in self._controllers:
             try:
                 controller.sync(targets, world.zones)
             except (DriverError, OSError) as error:
                 self._failed(controller, error)
-                settled = False
-        self.cache.settled = settled
-        self._note_refused()
+                synced = False
+        self.cache.synced = synced
+        self._log_refused()
 
-    def _note_refused(self) -> None:
+    def _log_refused(self) -> None:
         """Tell the guests, and the operator once, what cannot be had."""
         for entry in self.cache:
             uuid = entry.guest.uuid

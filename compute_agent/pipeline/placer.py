@@ -31,7 +31,7 @@ class Placer:
         self._cache = cache
         self._balanced: object = None
         """What there was when the last look found nobody to move."""
-        self._settled: tuple[World, Mapping[str, CpuSet]] | None = None
+        self._synced: tuple[World, Mapping[str, CpuSet]] | None = None
         """What there was when all guests were last brought in line with it: the world, and who held what."""
         self._contested: tuple[World, CpuSet] | None = None
         """What of the CPUs that guests float on was held then."""
@@ -92,27 +92,27 @@ class Placer:
         if entry.allocation is not None or entry.assignment is not None or self._cache.holdings():
             self.place(entry)
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Bring all guests in line with what is held by now; for the end of every event.
 
         Those that were refused may find a place where CPUs were given back. Those that float leave the CPUs
         that are held, and come back to others. Nobody who has a place gets other dedicated CPUs by that.
         """
         if not self.world.places:
-            self._settled = None
+            self._synced = None
             for entry in self._cache:
                 entry.stray = ""
             return
         for _ in range(len(self._cache) + 1):  # whoever finds a place may give another one back
             present = self.world, self._cache.holdings()
-            if present == self._settled:
+            if present == self._synced:
                 return
             for entry in self._cache:
                 if entry.refusal:
                     self.place(entry)
             self._keep_apart()
-            self._note_strays()
-            self._settled = present
+            self._log_strays()
+            self._synced = present
 
     def move(self, entry: CachedGuest) -> Assignment | Refusal | None:
         """Where a guest would go within the present CPU sets; None if it has no CPUs outside them."""
@@ -121,8 +121,8 @@ class Placer:
         supply, request = self._case(entry)
         return self.world.policy(supply, request)
 
-    def _note_strays(self) -> None:
-        """Tell the operator, once, of guests that hold CPUs which the present sets do not have."""
+    def _log_strays(self) -> None:
+        """Warn, once, of guests that hold CPUs which the present sets do not have."""
         sets, online = self.world.cpu_sets, self.world.topology.online
         for entry in self._cache:
             guest = entry.guest
@@ -182,8 +182,8 @@ class Placer:
             reason += "; it is left where it is as long as nobody holds any CPU"
         elif place is None:
             reason += "; it is left where it is, as other guests hold all CPUs"
-        told, entry.refusal = entry.refusal, reason
-        if told != reason:
+        before, entry.refusal = entry.refusal, reason
+        if before != reason:
             LOG.warning("Guest %s has no place: %s; it runs%s", entry.guest, reason, where(entry))
 
     def _case(self, entry: CachedGuest) -> tuple[Supply, Request]:
@@ -225,7 +225,7 @@ class Placer:
 
 
 def stray_warning(uuid: str, stray: str, name: str = "") -> str:
-    """What to tell of a guest that holds CPUs which the present sets do not have."""
+    """The warning of a guest that holds CPUs which the present sets do not have."""
     return (
         f"Guest {called(name, uuid)} stays where it is, and nobody else gets its CPUs, but {stray}:"
         f" compute-agent guest move {uuid} moves it into the present sets"

@@ -214,7 +214,7 @@ class Pipeline:
         )
         entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
         self._cache.add(entry)
-        self._placer.settle()
+        self._placer.sync()
         self._enforcer.apply(self.world, but=entry)  # whoever is in the way leaves first
         try:
             self._enforcer.apply_to(entry, self.world)
@@ -306,7 +306,7 @@ class Pipeline:
         """The end of every event: guests give way to each other, what is pending goes to the kernel, then the
         cache goes to the state file.
         """
-        self._placer.settle()
+        self._placer.sync()
         self._enforcer.apply(self.world)
         self._applied = time.monotonic()
         self._log_unallocated()

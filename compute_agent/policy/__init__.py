@@ -10,8 +10,8 @@ Nouns
 
     A *policy* is a function of supply and request. What all of them do alike is in :func:`base.place`; a
     policy that places only *chooses* dedicated CPUs among the free ones of a demand. ``topology-aware``
-    thinks in *pieces* (CPUs that nothing on the host parts but their cores) and in *rooms*, what is free in
-    a piece.
+    thinks in *pieces* (CPUs that nothing on the host parts but their cores) and in the *free cores* of
+    each.
 
 A worked example
     One processor with two L3 caches of two cores, two threads each: CPUs 0-3 and 4-7, the cores being 0-1,

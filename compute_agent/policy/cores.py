@@ -1,4 +1,4 @@
-"""Which cores of some rooms a guest takes, by thread policy: as few as can be, and few left broken."""
+"""Which free cores a guest takes, by thread policy: as few as can be, and few left broken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compute_agent.model.guest_settings import ThreadPolicy
-from compute_agent.policy.pieces import Amounts, CoreKind, Room, in_order
+from compute_agent.policy.pieces import Amounts, CoreKind, FreeCores, in_order
 
 
 class Want(NamedTuple):
@@ -52,47 +52,47 @@ _FITS: Mapping[ThreadPolicy, Callable[[CoreKind], bool]] = {
 """The cores that may be used. Siblings are two free threads or more, whoever has the others."""
 
 
-def capacity(room: Room, want: Want) -> int:
-    """How many CPUs the cores of a room have at most for a guest."""
+def capacity(free: FreeCores, want: Want) -> int:
+    """How many CPUs the free cores of a piece have at most for a guest."""
     if want.policy is ThreadPolicy.PREFER or want.extra:
-        return len(room.free)
+        return len(free.cpus)
     fits = _FITS[want.policy]
-    return sum([kind.free * number for kind, number in room.amounts if fits(kind)])
+    return sum([kind.free * count for kind, count in free.amounts if fits(kind)])
 
 
-def cost(rooms: Sequence[Room], want: Want) -> Cost | None:
+def cost(pieces: Sequence[FreeCores], want: Want) -> Cost | None:
     """What the best choice costs; None if there is none."""
     if want.policy is ThreadPolicy.SPREAD:
-        return _cost_of_spreading(rooms, want.cpus)
-    plan = _plan(_amounts(rooms), want)
+        return _cost_of_spreading(pieces, want.cpus)
+    plan = _plan(_amounts(pieces), want)
     return None if plan is None else plan.cost
 
 
-def choose(rooms: Sequence[Room], want: Want) -> tuple[int, ...]:
-    """The CPUs of the best choice, by core, rather of the first rooms; there has to be one."""
+def choose(pieces: Sequence[FreeCores], want: Want) -> tuple[int, ...]:
+    """The CPUs of the best choice, by core, rather of the first pieces; there has to be one."""
     if want.policy is ThreadPolicy.SPREAD:
-        return tuple(_one_by_one(rooms))[: want.cpus]
-    plan = _plan(_amounts(rooms), want)
+        return tuple(_one_by_one(pieces))[: want.cpus]
+    plan = _plan(_amounts(pieces), want)
     assert plan is not None
-    chosen = [cpu for kind, number in plan.filled for core in _of(rooms, kind)[:number] for cpu in core]
+    chosen = [cpu for kind, number in plan.filled for core in _of(pieces, kind)[:number] for cpu in core]
     if plan.part is not None:
-        next_core = _of(rooms, plan.part)[dict(plan.filled).get(plan.part, 0)]
+        next_core = _of(pieces, plan.part)[dict(plan.filled).get(plan.part, 0)]
         chosen.extend(next_core[: want.cpus - len(chosen)])
     return tuple(chosen)
 
 
-def _amounts(rooms: Sequence[Room]) -> Amounts:
-    if len(rooms) == 1:
-        return rooms[0].amounts
+def _amounts(pieces: Sequence[FreeCores]) -> Amounts:
+    if len(pieces) == 1:
+        return pieces[0].amounts
     totals: dict[CoreKind, int] = {}
-    for room in rooms:
-        for kind, number in room.amounts:
-            totals[kind] = totals.get(kind, 0) + number
+    for free in pieces:
+        for kind, count in free.amounts:
+            totals[kind] = totals.get(kind, 0) + count
     return in_order(totals)
 
 
-def _of(rooms: Sequence[Room], kind: CoreKind) -> Sequence[tuple[int, ...]]:
-    return [core for room in rooms for core in room.cores.get(kind, ())]
+def _of(pieces: Sequence[FreeCores], kind: CoreKind) -> Sequence[tuple[int, ...]]:
+    return [core for free in pieces for core in free.cores.get(kind, ())]
 
 
 @lru_cache(maxsize=4096)
@@ -119,13 +119,13 @@ def _with_one_more(amounts: Amounts, plan: Plan | None) -> Plan | None:
     return Plan(Cost(plan.cost.cores + 1, plan.cost.broken + broken), plan.filled, kind)
 
 
-def _fewest(amounts: Amounts, count: int, least: int = 0, only_whole: bool = False) -> Plan | None:
-    """The plan of least cost with ``least`` cores or more. At most one core is used in part, as two could be
-    replaced by a fuller and an emptier one; with ``only_whole`` none is.
+def _fewest(amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False) -> Plan | None:
+    """The plan of least cost with ``min_cores`` cores or more. At most one core is used in part, as two
+    could be replaced by a fuller and an emptier one; with ``only_whole`` none is.
     """
     best: Plan | None = None
 
-    def at_least(index: int, missing: int, passed_over: int) -> int:
+    def min_cores_from(index: int, missing: int, passed_over: int) -> int:
         """The cores it takes beside those filled: full ones of the kinds from ``index`` on, and a last one
         that is used in part, which may be one that was passed over.
         """
@@ -140,7 +140,7 @@ def _fewest(amounts: Amounts, count: int, least: int = 0, only_whole: bool = Fal
     ) -> None:
         """``passed_over`` is how many CPUs the largest core has that could be filled and is not."""
         used = sum(number for _, number in filled)
-        if best is not None and used + at_least(index, missing, passed_over) > best.cost.cores:
+        if best is not None and used + min_cores_from(index, missing, passed_over) > best.cost.cores:
             return  # however the rest is filled
         if index < len(amounts) and missing:
             kind, available = amounts[index]
@@ -164,7 +164,7 @@ def _fewest(amounts: Amounts, count: int, least: int = 0, only_whole: bool = Fal
 
     def offer(cost: Cost, filled: tuple[tuple[CoreKind, int], ...], part: CoreKind | None) -> None:
         nonlocal best
-        if cost.cores >= least and (best is None or cost < best.cost):
+        if cost.cores >= min_cores and (best is None or cost < best.cost):
             best = Plan(cost, filled, part)
 
     if amounts:
@@ -172,21 +172,21 @@ def _fewest(amounts: Amounts, count: int, least: int = 0, only_whole: bool = Fal
     return best
 
 
-def _one_by_one(rooms: Sequence[Room]) -> Iterable[int]:
+def _one_by_one(pieces: Sequence[FreeCores]) -> Iterable[int]:
     """A thread of every core before the second of any, and of free cores before those shared with others."""
-    cores = _cores_to_spread_over(rooms)
+    cores = _cores_to_spread_over(pieces)
     for turn in range(max((len(core) for core, _ in cores), default=0)):
         yield from (core[turn] for core, _ in cores if turn < len(core))
 
 
-def _cost_of_spreading(rooms: Sequence[Room], count: int) -> Cost | None:
-    cores = _cores_to_spread_over(rooms)
+def _cost_of_spreading(pieces: Sequence[FreeCores], count: int) -> Cost | None:
+    cores = _cores_to_spread_over(pieces)
     if sum(len(core) for core, _ in cores) < count:
         return None
     used = cores[:count]
     return Cost(count - len(used), sum(not whole for _, whole in used))
 
 
-def _cores_to_spread_over(rooms: Sequence[Room]) -> list[tuple[tuple[int, ...], bool]]:
-    kinds = sorted({kind for room in rooms for kind in room.cores}, key=lambda kind: not kind.whole)
-    return [(core, kind.whole) for kind in kinds for core in _of(rooms, kind)]
+def _cores_to_spread_over(pieces: Sequence[FreeCores]) -> list[tuple[tuple[int, ...], bool]]:
+    kinds = sorted({kind for free in pieces for kind in free.cores}, key=lambda kind: not kind.whole)
+    return [(core, kind.whole) for kind in kinds for core in _of(pieces, kind)]

@@ -15,7 +15,7 @@ from compute_agent.model.cpuset import CpuSet
 class Piece:
     """CPUs that nothing on the host parts but their cores. Node, L3 and package are None where not known."""
 
-    number: int
+    id: int
     cpus: CpuSet
     node: int | None
     l3: int | None
@@ -36,11 +36,11 @@ Amounts = tuple[tuple[CoreKind, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Room:
+class FreeCores:
     """What is free in a piece: the free threads of each core, by kind of core, lowest first."""
 
     piece: Piece
-    free: CpuSet
+    cpus: CpuSet
     cores: Mapping[CoreKind, tuple[tuple[int, ...], ...]]
     amounts: Amounts
 
@@ -53,12 +53,12 @@ class Layout(NamedTuple):
     """The NUMA node, of CPUs whose node has memory."""
 
 
-def rooms(topology: Topology, free: CpuSet) -> list[Room]:
+def free_cores(topology: Topology, free: CpuSet) -> list[FreeCores]:
     """The free CPUs by piece, in the order of the pieces."""
     pieces = set(map(_layout(topology).piece_of.__getitem__, free))
     if len(pieces) == 1:
-        return [_room(pieces.pop(), free)]
-    return [_room(piece, piece.cpus & free) for piece in sorted(pieces, key=lambda piece: piece.number)]
+        return [_free_cores(pieces.pop(), free)]
+    return [_free_cores(piece, piece.cpus & free) for piece in sorted(pieces, key=lambda piece: piece.id)]
 
 
 def memory_nodes(topology: Topology, cpus: CpuSet) -> CpuSet:
@@ -68,7 +68,7 @@ def memory_nodes(topology: Topology, cpus: CpuSet) -> CpuSet:
 
 
 @lru_cache(maxsize=1024)
-def _room(piece: Piece, free: CpuSet) -> Room:
+def _free_cores(piece: Piece, free: CpuSet) -> FreeCores:
     """Kept, as most pieces are as they were when the last guest was placed."""
     whole: dict[int, list[tuple[int, ...]]] = {}
     broken: dict[int, list[tuple[int, ...]]] = {}
@@ -77,9 +77,9 @@ def _room(piece: Piece, free: CpuSet) -> Room:
             whole.setdefault(len(threads), []).append(threads)
         elif inside := core & free:
             broken.setdefault(len(inside), []).append(tuple(sorted(inside)))
-    cores = {CoreKind(number, True): tuple(members) for number, members in whole.items()}
-    cores |= {CoreKind(number, False): tuple(members) for number, members in broken.items()}
-    return Room(piece, free, cores, in_order({kind: len(members) for kind, members in cores.items()}))
+    cores = {CoreKind(threads, True): tuple(members) for threads, members in whole.items()}
+    cores |= {CoreKind(threads, False): tuple(members) for threads, members in broken.items()}
+    return FreeCores(piece, free, cores, in_order({kind: len(members) for kind, members in cores.items()}))
 
 
 def in_order(totals: Mapping[CoreKind, int]) -> Amounts:
@@ -107,11 +107,11 @@ def _lay_out(topology: Topology) -> Layout:
     members: dict[tuple[int | None, int | None, int | None], list[int]] = {}
     for cpu in sorted(topology.online):
         core = topology.core_of(cpu)
-        place = topology.node_of(cpu), l3_of.get(cpu), None if core is None else core.package
-        members.setdefault(place, []).append(cpu)
+        zone = topology.node_of(cpu), l3_of.get(cpu), None if core is None else core.package
+        members.setdefault(zone, []).append(cpu)
     pieces = [
-        Piece(number, frozenset(cpus), *place, _cores(topology, cpus))
-        for number, (place, cpus) in enumerate(members.items())
+        Piece(piece_id, frozenset(cpus), *zone, _cores(topology, cpus))
+        for piece_id, (zone, cpus) in enumerate(members.items())
     ]
     return Layout(
         {cpu: piece for piece in pieces for cpu in piece.cpus},

@@ -39,9 +39,9 @@ class Move:
 
 
 def best_move(
-    supply: Supply, policy: Policy, guests: Iterable[tuple[Request, Assignment]], least_gain: float
+    supply: Supply, policy: Policy, guests: Iterable[tuple[Request, Assignment]], min_gain: float
 ) -> Move | None:
-    """The move that gains most, if that is at least ``least_gain`` (above 0), the first of equals.
+    """The move that gains most, if that is at least ``min_gain`` (above 0), the first of equals.
 
     ``guests`` are those that may be moved, with their present assignments; ``supply`` knows what all guests
     hold. The policy decides where a guest would go if it came now.
@@ -49,13 +49,13 @@ def best_move(
     best: Move | None = None
     for request, current in guests:
         cost = place_cost(supply, request, current)
-        if cost < least_gain:
+        if cost < min_gain:
             continue  # nothing to gain, whatever the policy says
         new = policy(supply, request)
         if not isinstance(new, Assignment) or new.held == current.held:
             continue
         gain = cost - place_cost(supply, request, new) - move_cost(current, new)
-        if gain >= least_gain and (best is None or gain > best.gain):
+        if gain >= min_gain and (best is None or gain > best.gain):
             best = Move(request.guest, new, gain)
     return best
 

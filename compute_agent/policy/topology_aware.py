@@ -1,7 +1,7 @@
 """Policy ``topology-aware``: few zones for the guest, and whole cores and caches left for the next one.
 
-Candidates are groups of rooms (the free CPUs of an L3 domain in a NUMA node): single rooms, else those of
-one node, else of several nodes. The best is the least by :func:`_rank`, which lists the criteria in order.
+Candidates are groups of pieces (an L3 domain in a NUMA node) with free cores: single pieces, else those of
+one node, else of several nodes. The best is the lowest by :func:`_rank`, which lists the criteria in order.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.base import Demand, Refusal, Request, Supply, place
 from compute_agent.policy.cores import Cost, Want, capacity, choose, cost
-from compute_agent.policy.pieces import Room, rooms
+from compute_agent.policy.pieces import FreeCores, free_cores
 
 LOCAL_DISTANCE = 10
 """Distance of a NUMA node to itself (ACPI SLIT)."""
 
-Group = tuple[Room, ...]
+Group = tuple[FreeCores, ...]
 Candidate = tuple[Group, Cost]
 
 
@@ -31,7 +31,7 @@ def place_by_topology(supply: Supply, request: Request) -> Assignment | Refusal:
 def _best(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tuple[int, ...] | Refusal:
     topology = supply.topology
     want = _want(request, demand)
-    available = rooms(topology, free)
+    available = free_cores(topology, free)
     for groups in (_single, _in_one_node, _across_nodes):
         possible = list(groups(topology, available, want))
         if len(possible) > 1:
@@ -68,90 +68,92 @@ def _want(request: Request, demand: Demand) -> Want:
 
 
 def _rank(topology: Topology, group: Group, found: Cost, count: int) -> tuple[int, ...]:
-    """How bad a group of rooms is; the least tuple wins. In this order:
+    """How bad a group of pieces is; the lowest tuple wins. In this order:
 
     1. NUMA nodes crossed, 2. L3 domains crossed, 3. packages crossed, 4. distance between the nodes;
     5. and 6. what the choice of cores costs;
-    7. whether a room is broken that was wholly free before,
-    8. free CPUs left in the rooms used (the tightest fit leaves the largest holes elsewhere).
+    7. whether a piece is broken that was wholly free before,
+    8. free CPUs left in the pieces used (the tightest fit leaves the largest holes elsewhere).
     """
-    left = sum(len(room.free) for room in group) - count
+    left = sum(len(free.cpus) for free in group) - count
     last = group[-1]
-    breaks = int(left > 0 and len(last.free) == len(last.piece.cpus))
+    breaks = int(left > 0 and len(last.cpus) == len(last.piece.cpus))
     if len(group) == 1:
         return (1, 1, 1, 0, *found, breaks, left)
-    nodes = {room.piece.node for room in group}
-    l3s = {room.piece.l3 for room in group}
-    packages = {room.piece.package for room in group}
+    nodes = {free.piece.node for free in group}
+    l3s = {free.piece.l3 for free in group}
+    packages = {free.piece.package for free in group}
     return (len(nodes), len(l3s), len(packages), _distance(topology, nodes), *found, breaks, left)
 
 
-def _single(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Candidate]:
-    for room in available:
-        if capacity(room, want) >= want.cpus and (found := cost((room,), want)) is not None:
-            yield (room,), found
+def _single(topology: Topology, available: Sequence[FreeCores], want: Want) -> Iterator[Candidate]:
+    for free in available:
+        if capacity(free, want) >= want.cpus and (found := cost((free,), want)) is not None:
+            yield (free,), found
 
 
-def _in_one_node(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Candidate]:
-    by_node: dict[int | None, list[Room]] = {}
-    for room in available:
-        by_node.setdefault(room.piece.node, []).append(room)
+def _in_one_node(topology: Topology, available: Sequence[FreeCores], want: Want) -> Iterator[Candidate]:
+    by_node: dict[int | None, list[FreeCores]] = {}
+    for free in available:
+        by_node.setdefault(free.piece.node, []).append(free)
     for inside in by_node.values():
-        capacities = {room: capacity(room, want) for room in inside}
+        capacities = {free: capacity(free, want) for free in inside}
         if len(inside) > 1 and sum(capacities.values()) >= want.cpus:
             yield from _distinct(_walk(capacities, want, start, [inside]) for start in _unlike(inside))
 
 
-def _across_nodes(topology: Topology, available: Sequence[Room], want: Want) -> Iterator[Candidate]:
-    capacities = {room: capacity(room, want) for room in available}
+def _across_nodes(topology: Topology, available: Sequence[FreeCores], want: Want) -> Iterator[Candidate]:
+    capacities = {free: capacity(free, want) for free in available}
     if sum(capacities.values()) < want.cpus:
         return iter(())
     return _distinct(
         _walk(capacities, want, start, rings)
         for start in _unlike(available)
         for near in [_by_distance(topology, start, available)]
-        for rings in (near, [[room for ring in near for room in ring]])
+        for rings in (near, [[free for ring in near for free in ring]])
     )
 
 
-def _unlike(available: Sequence[Room]) -> Iterable[Room]:
-    """The first of the rooms that differ in nothing but their numbers."""
+def _unlike(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
+    """The first of the pieces that differ in nothing but their ids."""
     return {
-        (room.piece.node, room.piece.package, room.free == room.piece.cpus, room.amounts): room
-        for room in reversed(available)
+        (free.piece.node, free.piece.package, free.cpus == free.piece.cpus, free.amounts): free
+        for free in reversed(available)
     }.values()
 
 
 def _distinct(candidates: Iterable[Candidate | None]) -> Iterator[Candidate]:
-    """Each group of rooms once."""
+    """Each group of pieces once."""
     return iter({frozenset(each[0]): each for each in candidates if each is not None}.values())
 
 
-def _by_distance(topology: Topology, start: Room, available: Sequence[Room]) -> list[list[Room]]:
-    """The rooms at the same distance from one, the nearest first, and other packages last."""
-    rings: dict[tuple[bool, int], list[Room]] = {}
-    for room in available:
-        distance = _node_distance(topology, start.piece.node, room.piece.node)
-        rings.setdefault((room.piece.package != start.piece.package, distance), []).append(room)
+def _by_distance(
+    topology: Topology, start: FreeCores, available: Sequence[FreeCores]
+) -> list[list[FreeCores]]:
+    """The pieces at the same distance from one, the nearest first, and other packages last."""
+    rings: dict[tuple[bool, int], list[FreeCores]] = {}
+    for free in available:
+        distance = _node_distance(topology, start.piece.node, free.piece.node)
+        rings.setdefault((free.piece.package != start.piece.package, distance), []).append(free)
     return [rings[distance] for distance in sorted(rings)]
 
 
 def _walk(
-    capacities: Mapping[Room, int], want: Want, start: Room, rings: Iterable[Sequence[Room]]
+    capacities: Mapping[FreeCores, int], want: Want, start: FreeCores, rings: Iterable[Sequence[FreeCores]]
 ) -> Candidate | None:
-    """The rooms from one on until there is enough, and what the choice of cores costs.
+    """The pieces from one on until there is enough, and what the choice of cores costs.
 
     All of a ring come before the next one. In a ring comes first what makes the fewest: the tightest that has
-    all that is missing, else the roomiest.
+    all that is missing, else the one with the largest capacity.
     """
     group = [start]
     missing = want.cpus - capacities[start]
     for ring in rings:
-        others = [room for room in ring if room is not start]
+        others = [free for free in ring if free is not start]
         while missing > 0 or (found := cost(group, want)) is None:
             if not others:
                 break
-            enough = [room for room in others if capacities[room] >= missing]
+            enough = [free for free in others if capacities[free] >= missing]
             chosen = (
                 min(enough, key=capacities.__getitem__) if enough else max(others, key=capacities.__getitem__)
             )

@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 _AT_A_TIME = 8
 """Guests that are stopped together; the others wait."""
 
-_TOLD = 500
+_MAX_MESSAGE = 500
 """Characters of a command's last words that are passed on."""
 
 
@@ -97,12 +97,12 @@ def command_stop(command: str, timeout: float) -> Stop:
             raise EvictionFailedError(f"{words[0]} cannot be run: {error}") from error
         with process:
             try:
-                told, _ = process.communicate(timeout=timeout)
+                output, _ = process.communicate(timeout=timeout)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold the pipe open as well
                 raise EvictionFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
         if process.returncode:
-            told = told.strip()[-_TOLD:] or "no message"
-            raise EvictionFailedError(f"{words[0]} ended with {process.returncode}: {told}")
+            message = output.strip()[-_MAX_MESSAGE:] or "no message"
+            raise EvictionFailedError(f"{words[0]} ended with {process.returncode}: {message}")
 
     return stop

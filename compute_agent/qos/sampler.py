@@ -38,12 +38,12 @@ class Sampler:
         for metric in needed(rules):
             measured = _measured(metric, now, self._before)
             host |= {Series(metric.name, domain): used for domain, used in measured.host.items()}
-            capacity |= {Series(metric.name, domain): most for domain, most in measured.capacity.items()}
+            capacity |= {Series(metric.name, domain): amount for domain, amount in measured.capacity.items()}
             for guest, by_domain in measured.guests.items():
                 if guest in usage:
                     usage[guest] |= {Series(metric.name, domain): used for domain, used in by_domain.items()}
         if self._before is not None:
-            self._tell_missing({line.metric for line in rules.lines} - {series.metric for series in host})
+            self._log_missing({line.metric for line in rules.lines} - {series.metric for series in host})
         now.close()
         self._before = now
         guests = {
@@ -52,7 +52,7 @@ class Sampler:
         }
         return Snapshot(time, host, guests, capacity)
 
-    def _tell_missing(self, missing: Collection[str]) -> None:
+    def _log_missing(self, missing: Collection[str]) -> None:
         for metric in sorted(set(missing) - self._missing):
             LOG.warning("The host does not tell %s: its watermarks wait until it does", metric)
         for metric in sorted(self._missing - set(missing)):

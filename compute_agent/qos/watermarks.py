@@ -169,8 +169,8 @@ def _check_line(line: Watermark) -> None:
         raise ConfigError(f"[{WATERMARK}{line.name}] has no line: {', '.join(Action)}")
     thresholds = [(action, found) for action in Action if (found := line.threshold(action)) is not None]
     if len({threshold.relative for _, threshold in thresholds}) > 1:
-        told = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
-        raise ConfigError(f"[{WATERMARK}{line.name}] mixes percentages and amounts: {told}")
+        listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
+        raise ConfigError(f"[{WATERMARK}{line.name}] mixes percentages and amounts: {listed}")
     if line.throttle_down and line.evict and line.evict.value < line.throttle_down.value:
         raise ConfigError(
             f"{_option(line, Action.EVICT)} = {line.evict} is below throttle_down = {line.throttle_down}:"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from compute_agent.model.allocation import Allocation, ConsumerAllocations
-from compute_agent.report.rooms import Held, Place, Rooms
+from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
 
 DEFAULT_MIN_AGE = 3600.0
 """How long an allocation has no guest before it may be deleted: longer than a guest takes to come, its image
@@ -43,14 +43,14 @@ class Inhabitant:
 
     ``vcpus`` are its guest CPUs, ``dedicated`` those of them that it is meant to have CPUs of its own for
     (None: nobody said). ``extra_cpu``: emulator threads have a CPU of their own too, if any has.
-    ``resources`` is what it was ordered with beside CPUs, by class. ``place`` is where it runs, ``refusal``
-    why it has no place, ``stray`` which CPUs it holds that the present CPU sets do not have.
+    ``resources`` is what it was ordered with beside CPUs, by class. ``location`` is where it runs,
+    ``refusal`` why it has no place, ``stray`` which CPUs it holds that the present CPU sets do not have.
     """
 
     uuid: str
     name: str
     vcpus: int
-    place: Place
+    location: CpuLocation
     dedicated: int | None = None
     extra_cpu: bool = False
     resources: Mapping[str, int] = field(default_factory=dict)
@@ -133,12 +133,12 @@ def needs(guest: Inhabitant, holds: Mapping[str, int] | None = None) -> dict[str
     CPUs for that; else by where it runs.
     """
     extra = int(guest.extra_cpu)
-    own = len(guest.place.own)
+    own = len(guest.location.own)
     if guest.dedicated is not None:
         pcpu = guest.dedicated + (extra if guest.dedicated else 0)
     elif holds is not None:
         pcpu = min(holds.get("PCPU", 0), guest.vcpus + extra)
-    elif guest.place.pinned_vcpus:
+    elif guest.location.pinned_vcpus:
         return {"PCPU": own, **guest.resources}  # siblings that are kept empty count
     else:
         pcpu = min(own, guest.vcpus + extra)
@@ -152,8 +152,8 @@ def _differences(guest: Inhabitant, holds: Mapping[str, int]) -> str:
     keeps empty are right as well.
     """
     wanted = {"PCPU": 0, "VCPU": 0} | needs(guest, holds)
-    if holds.get("PCPU", 0) == len(guest.place.own) > wanted["PCPU"] and guest.place.pinned_vcpus:
-        wanted["PCPU"] = len(guest.place.own)
+    if holds.get("PCPU", 0) == len(guest.location.own) > wanted["PCPU"] and guest.location.pinned_vcpus:
+        wanted["PCPU"] = len(guest.location.own)
     return ", ".join(
         f"holds {holds.get(name, 0)} {name}, uses {amount}"
         for name, amount in sorted(wanted.items())
@@ -161,13 +161,15 @@ def _differences(guest: Inhabitant, holds: Mapping[str, int]) -> str:
     )
 
 
-def allocation_for(guest: Inhabitant, rooms: Rooms) -> Allocation | str:
+def allocation_for(guest: Inhabitant, free: FreeCapacity) -> Allocation | str:
     """What a guest that holds nothing here should hold, on the providers of the CPUs where it runs; or why
     that cannot be.
     """
     amounts = needs(guest)
-    place = guest.place
-    found = rooms.fit({}, amounts, place) if place.own else rooms.fit_together({}, amounts, place.floating)
+    location = guest.location
+    found = (
+        free.fit({}, amounts, location) if location.own else free.fit_together({}, amounts, location.floating)
+    )
     if isinstance(found, str):
         return found
     allocation: dict[str, dict[str, int]] = {}

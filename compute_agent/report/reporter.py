@@ -10,6 +10,7 @@ from dataclasses import replace
 from compute_agent.inventory.tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.resource_class import STOCK_NAMES
+from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
@@ -33,7 +34,6 @@ from compute_agent.report.plan import (
     unknown_traits,
 )
 from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
-from compute_agent.report.rooms import Place
 from compute_agent.report.scheduling import DISABLED, MARKS, Wishes, in_words, switched
 
 LOG = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Reporter:
         raise AssertionError("unreachable")
 
     def plan_reshape(
-        self, tree: ProviderTree, places: Mapping[str, Place], zones: Mapping[str, CpuSet]
+        self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
     ) -> ReshapePlan | Infeasible:
         """What a reshape to `tree` has to move (see :func:`~compute_agent.report.reshape.plan_reshape`);
         nothing is sent. Raises PlacementError.
@@ -98,7 +98,7 @@ class Reporter:
             if provider.inventories:
                 for consumer, amounts in self._holdings(uuid).items():
                     held[consumer][uuid] = amounts
-        return plan_reshape(wanted, reported, owned, held, places, zones)
+        return plan_reshape(wanted, reported, owned, held, locations, zones)
 
     def _holdings(self, uuid: str) -> dict[str, dict[str, int]]:
         try:
@@ -107,7 +107,7 @@ class Reporter:
             return {}  # removed since; the generations will tell
 
     def reshape(
-        self, tree: ProviderTree, places: Mapping[str, Place], zones: Mapping[str, CpuSet]
+        self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
     ) -> ReshapePlan | Infeasible:
         """Move what has to be moved, in one atomic request, and return it; traits and providers that are left
         over are an ordinary report's.
@@ -118,7 +118,7 @@ class Reporter:
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                planned = self.plan_reshape(tree, places, zones)
+                planned = self.plan_reshape(tree, locations, zones)
                 if isinstance(planned, Infeasible) or not planned.moves:
                     return planned
                 try:

@@ -18,8 +18,8 @@ from compute_agent.inventory.tree import Inventory, ProviderTree
 from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.resource_class import MOVABLE, STOCK_NAMES
+from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
 from compute_agent.report.plan import Owned, Ownership, ReportedProvider, to_api, wanted_inventories
-from compute_agent.report.rooms import Held, Place, Rooms
 
 _OTHER_NAME = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
 
@@ -71,12 +71,12 @@ def plan_reshape(
     reported: Mapping[str, ReportedProvider],
     owned: Ownership,
     held: Held,
-    places: Mapping[str, Place],
+    locations: Mapping[str, CpuLocation],
     zones: Mapping[str, CpuSet],
 ) -> ReshapePlan | Infeasible:
     """The reshape from `reported` to `derived`.
 
-    `held` is what all consumers hold on the reported providers, `places` where those of them are that run
+    `held` is what all consumers hold on the reported providers, `locations` where those of them are that run
     here. `zones` are the CPUs of providers by uuid, also of those that `derived` has no more: allocations
     without a guest stay in their zone.
 
@@ -87,8 +87,8 @@ def plan_reshape(
         return ReshapePlan()
     wanted = _wanted(derived, reported, owned)
     planner = _Planner(derived, wanted, held, zones)
-    for consumer in sorted(held, key=lambda consumer: (_certainty(places.get(consumer)), consumer)):
-        problem = planner.move(consumer, places.get(consumer))
+    for consumer in sorted(held, key=lambda consumer: (_certainty(locations.get(consumer)), consumer)):
+        problem = planner.move(consumer, locations.get(consumer))
         if problem is not None:
             return Infeasible(f"{consumer}: {problem}")
     if not planner.moves:
@@ -156,13 +156,13 @@ def _wanted(
     return wanted
 
 
-def _certainty(place: Place | None) -> int:
+def _certainty(location: CpuLocation | None) -> int:
     """Guests on CPUs of their own are placed first, as theirs is the one place that is right; allocations
     without a guest last.
     """
-    if place is None:
+    if location is None:
         return 2
-    return 0 if place.own else 1
+    return 0 if location.own else 1
 
 
 class _Planner:
@@ -182,14 +182,14 @@ class _Planner:
             consumer: {uuid: dict(amounts) for uuid, amounts in providers.items()}
             for consumer, providers in held.items()
         }
-        self._rooms = Rooms(derived, wanted, held)
+        self._free = FreeCapacity(derived, wanted, held)
         self._wanted = wanted
         self._zones = zones
 
-    def move(self, consumer: str, place: Place | None) -> str | None:
+    def move(self, consumer: str, location: CpuLocation | None) -> str | None:
         """Move what has to be moved of one consumer. Returns why that cannot be."""
         sources: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-        converted = self._becomes_pcpu(consumer, place)
+        converted = self._becomes_pcpu(consumer, location)
         for uuid, resources in list(self.held[consumer].items()):
             for name, amount in list(resources.items()):
                 if converted and name == "VCPU":
@@ -199,46 +199,46 @@ class _Planner:
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
                     assert other is not None
                     self._record(consumer, (name, other), {uuid: amount}, {uuid: amount})
-                elif name in MOVABLE and name in self._rooms.homes:
+                elif name in MOVABLE and name in self._free.homes:
                     sources[name, name][uuid] = amount
                 else:
                     self.stuck.add((uuid, name))
         # Each class has one source: what becomes PCPU was none before.
         amounts = {name: sum(parts.values()) for (_, name), parts in sources.items()}
-        if converted and place is not None:
-            amounts["PCPU"] = len(place.own)
-        targets = self._find_room(consumer, amounts, sources, place)
+        if converted and location is not None:
+            amounts["PCPU"] = len(location.own)
+        targets = self._find_capacity(consumer, amounts, sources, location)
         if isinstance(targets, str):
             return targets
         for key, parts in sources.items():
             self._record(consumer, key, parts, targets[key[1]])
         return None
 
-    def _becomes_pcpu(self, consumer: str, place: Place | None) -> bool:
-        if place is None or not place.pinned_vcpus or "PCPU" not in self._rooms.homes:
+    def _becomes_pcpu(self, consumer: str, location: CpuLocation | None) -> bool:
+        if location is None or not location.pinned_vcpus or "PCPU" not in self._free.homes:
             return False
         totals: defaultdict[str, int] = defaultdict(int)
         for resources in self.held[consumer].values():
             for name, amount in resources.items():
                 totals[name] += amount
-        return totals["PCPU"] == 0 and totals["VCPU"] == place.pinned_vcpus
+        return totals["PCPU"] == 0 and totals["VCPU"] == location.pinned_vcpus
 
-    def _find_room(
+    def _find_capacity(
         self,
         consumer: str,
         amounts: Mapping[str, int],
         sources: Mapping[tuple[str, str], Mapping[str, int]],
-        place: Place | None,
+        location: CpuLocation | None,
     ) -> dict[str, dict[str, int]] | str:
         """Amounts by target provider for each new class, or why they do not fit."""
         has = self.held[consumer]
-        if place is not None:
-            return self._rooms.fit(has, amounts, place)
+        if location is not None:
+            return self._free.fit(has, amounts, location)
         # Nobody runs: all together in one zone, in the one it is in if that is told.
         origin = frozenset().union(
             *(self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
         )
-        return self._rooms.fit_together(has, amounts, origin)
+        return self._free.fit_together(has, amounts, origin)
 
     def _record(
         self, consumer: str, key: tuple[str, str], sources: Mapping[str, int], targets: Mapping[str, int]
@@ -246,14 +246,14 @@ class _Planner:
         old, new = key
         mine = self.held[consumer]
         for uuid, amount in sources.items():
-            self._rooms.take(uuid, old, -amount)
+            self._free.take(uuid, old, -amount)
             del mine[uuid][old]
             if not mine[uuid]:
                 del mine[uuid]
         for uuid, amount in targets.items():
             there = mine.setdefault(uuid, {})
             there[new] = there.get(new, 0) + amount
-            self._rooms.take(uuid, new, amount)
+            self._free.take(uuid, new, amount)
         self.moves.extend(_pair(consumer, old, sources, new, targets))
 
 

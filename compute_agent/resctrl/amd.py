@@ -24,8 +24,8 @@ class AmdEngine:
     def bandwidth(self, domain: int, percent: int) -> int:
         control = self._control
         # The hardware takes 0, which would stop the guest.
-        least = max(1, control.minimum)
-        value = step_up(math.ceil(self._full(domain) * percent / 100), least, control.granularity)
+        minimum = max(1, control.minimum)
+        value = step_up(math.ceil(self._full(domain) * percent / 100), minimum, control.granularity)
         return min(value, control.maximum[domain])
 
     def percent(self, domain: int, value: int) -> int:

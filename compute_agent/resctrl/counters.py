@@ -33,7 +33,7 @@ class CounterFiles:
     def __init__(self, files: Filesystem, keep: int | None = None) -> None:
         """At most ``keep`` files stay open; the rest is opened for each reading."""
         self._files = files
-        self._room = descriptors_to_keep() if keep is None else keep
+        self._spare = descriptors_to_keep() if keep is None else keep
         self._groups: dict[str, dict[Key, int | str]] = {}
 
     def read(self, group: str, time: float) -> Sample:
@@ -61,7 +61,7 @@ class CounterFiles:
         for where in self._groups.pop(group, {}).values():
             if isinstance(where, int):
                 os.close(where)
-                self._room += 1
+                self._spare += 1
 
     def keep(self, groups: Collection[str]) -> None:
         """Forget all groups but these."""
@@ -81,9 +81,9 @@ class CounterFiles:
                 path = str(self._files.root / folder / name / event)
                 if not match or not os.path.exists(path):
                     continue
-                if self._room > 0:
+                if self._spare > 0:
                     found[int(match[1]), event] = os.open(path, os.O_RDONLY)
-                    self._room -= 1
+                    self._spare -= 1
                 else:
                     found[int(match[1]), event] = path
         if not found and not (self._files.root / group).is_dir():

@@ -22,7 +22,7 @@ _State = tuple[int, ...]
 Step = tuple[str, Mask]
 
 
-def make_room(pool: Mask, blocks: Mapping[str, Mask], owner: str, own: Mask, count: int) -> tuple[Step, ...]:
+def plan_moves(pool: Mask, blocks: Mapping[str, Mask], owner: str, own: Mask, count: int) -> tuple[Step, ...]:
     """Moves (who, to where) after which `count` ways in a row are free but for the owner's `own`.
 
     `pool` is one run; the blocks are runs in it that do not overlap. Each step is safe after those before it.

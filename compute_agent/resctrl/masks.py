@@ -95,17 +95,17 @@ class Mask:
             rest ^= piece
         return tuple(found)
 
-    def part(self, first_percent: int, last_percent: int, at_least: int = 1) -> Mask:
+    def part(self, first_percent: int, last_percent: int, min_ways: int = 1) -> Mask:
         """The part of these ways between two percents: the first way rounded down, the last one up.
 
-        The result has `at_least` ways as long as this mask has; where the range is smaller, it grows upwards
+        The result has `min_ways` ways as long as this mask has; where the range is smaller, it grows upwards
         first and then downwards. Ways are counted from the lowest, so that 0..30 are the lower 30 percent.
         """
         ways = list(self)
         first = len(ways) * first_percent // 100
         last = -(-len(ways) * last_percent // 100)
-        last = min(len(ways), max(last, first + at_least))
-        first = max(0, min(first, last - at_least))
+        last = min(len(ways), max(last, first + min_ways))
+        first = max(0, min(first, last - min_ways))
         return Mask.of(ways[first:last])
 
 

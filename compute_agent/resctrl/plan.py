@@ -135,11 +135,11 @@ class _Planner:
         values = Schemata()
         for cache in self.host.divisions:
             values = values.updated(self._cache_lines(cache, self._in_transit(group, cache, now)))
-        least = {}
+        lower = {}
         for domain, final in group.schemata.lines.get("MB", {}).items():
             before = now.get("MB", domain) if now is not None else None
-            least[domain] = final if before is None else min(final, before)
-        return values.updated(Schemata({"MB": least}))
+            lower[domain] = final if before is None else min(final, before)
+        return values.updated(Schemata({"MB": lower}))
 
     def _in_transit(self, group: WantedGroup, cache: int, now: Schemata | None) -> Mask:
         """A mask that steps on nothing that is promised to others, as near to the final one as can be."""

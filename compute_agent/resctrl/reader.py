@@ -139,12 +139,12 @@ def _cache(files: Filesystem, level: int, default: Schemata, sparse: bool) -> Ca
     except (ResctrlError, BadMaskError, ValueError) as error:
         LOG.warning("No control over level %d caches: %s", level, error)
         return None
-    told = files.read_optional(f"{folder}/sparse_masks")
+    text = files.read_optional(f"{folder}/sparse_masks")
     return CacheControl(
         level=level,
         resources=resources,
         ids=default.ids(resources[0]),
-        rules=MaskRules(all_ways, max(1, min_bits), sparse if told is None else told == "1"),
+        rules=MaskRules(all_ways, max(1, min_bits), sparse if text is None else text == "1"),
         shareable=shareable & all_ways,
         closids=closids,
         way_bytes=_way_bytes(files, resources[0], default),

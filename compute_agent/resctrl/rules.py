@@ -76,13 +76,14 @@ def resolve(
     classes: Mapping[str, Wish],
     demands: Iterable[Demand],
     present: Present,
-    most: int | None = None,
+    max_groups: int | None = None,
 ) -> Resolution:
     """Everybody's groups and schemata. What cannot be had is refused, and the next rule applies.
 
     When there are more groups wanted than the kernel can make, classes come first, then guests whose group is
     reserved, allocations, annotations and limits; among these, groups that exist and guests of a higher
-    priority. `most` is how many groups there can be, if the kernel has shown that it is fewer than it tells.
+    priority. `max_groups` is how many groups there can be, if the kernel has shown that it is fewer than it
+    tells.
     """
     refused: dict[str, list[str]] = {}
 
@@ -98,7 +99,7 @@ def resolve(
         (_possible(host, usable, demand, refuse) for demand in demands),
         key=lambda demand: (-demand.priority, demand.guest),
     )
-    capacity = _capacity(host, present) if most is None else min(most, _capacity(host, present))
+    capacity = _capacity(host, present) if max_groups is None else min(max_groups, _capacity(host, present))
     names = _admitted(host, usable, guests, present, capacity)
     taken_up = f"all {capacity} resctrl groups are taken"
     for group in map(host.class_group, usable):
@@ -223,11 +224,11 @@ def _own_group(host: Host, classes: Mapping[str, Wish], demand: Demand) -> str |
 
 def _capacity(host: Host, present: Present) -> int:
     """How many groups there can be, those of others included: as many as CLOSIDs and RMIDs last."""
-    most, monitoring = host.platform.groups, host.platform.monitoring
+    max_groups, monitoring = host.platform.groups, host.platform.monitoring
     if monitoring is None:
-        return most
+        return max_groups
     taken = sum(1 + len(group.monitoring_groups) for group in present.groups.values())
-    return min(most, len(present.groups) + max(0, monitoring.rmids - taken))
+    return min(max_groups, len(present.groups) + max(0, monitoring.rmids - taken))
 
 
 def _admitted(

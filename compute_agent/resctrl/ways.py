@@ -12,7 +12,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compute_agent.resctrl.defragment import make_room
+from compute_agent.resctrl.defragment import plan_moves
 from compute_agent.resctrl.masks import Mask, MaskRules
 
 NOTHING = Mask()
@@ -115,7 +115,7 @@ def assign(division: Division, held: Mapping[str, Mask], wanted: Mapping[str, in
         if len(masks.get(owner, NOTHING)) == wanted[owner]:
             continue
         before = misplaced.pop(owner, masks.get(owner, NOTHING))
-        for move in _room(division, masks, misplaced, owner, wanted[owner]):
+        for move in _moves_for(division, masks, misplaced, owner, wanted[owner]):
             if move.owner == owner:
                 move = Move(owner, before, move.after)
             before = move.after if move.owner == owner else before
@@ -154,7 +154,7 @@ def _shrunk(division: Division, masks: Mapping[str, Mask], owner: str, count: in
     return max(ends, key=lambda end: len(division.open_ways(others | end)))
 
 
-def _room(
+def _moves_for(
     division: Division, masks: Mapping[str, Mask], misplaced: Mapping[str, Mask], owner: str, count: int
 ) -> tuple[Move, ...]:
     """The moves after which `owner` has `count` ways; there is room by number."""
@@ -171,7 +171,7 @@ def _room(
         kept = Mask.of(list(own) + list(free)[: count - len(own)])
         return (Move(owner, own, kept),)
     moves = []
-    for name, after in make_room(division.pool, others, owner, own, count):
+    for name, after in plan_moves(division.pool, others, owner, own, count):
         moves.append(Move(name, others.get(name, own), after))
         if name == owner:
             own = after
@@ -179,7 +179,7 @@ def _room(
             others[name] = after
     taken = Mask.union(others.values())
     place = _best_place(division, division.pool - taken, taken, own, count)
-    assert place is not None  # make_room has made it
+    assert place is not None  # plan_moves has freed it
     return (*moves, Move(owner, own, place))
 
 

@@ -132,7 +132,7 @@ class TestOneFile:
             read_own(path)
 
     def test_a_file_without_end_does_not_fill_the_memory(self, path, monkeypatch):
-        monkeypatch.setattr(files, "LARGEST", 1000)
+        monkeypatch.setattr(files, "MAX_BYTES", 1000)
         os.truncate(path, 1001)
         with pytest.raises(OSError, match="larger than 1000 bytes"):
             read_own(path)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-_LARGEST = 8 << 20
+_MAX_LENGTH = 8 << 20
 """Characters; twice what libvirt's protocol lets through."""
 
 
@@ -14,7 +14,7 @@ def parse(domain_xml: str) -> ElementTree.Element:
     """The root element. Raises ValueError if that is not XML, or not as libvirt writes it: a document type
     could define entities that fill the memory.
     """
-    if len(domain_xml) > _LARGEST:
+    if len(domain_xml) > _MAX_LENGTH:
         raise ValueError(f"XML of {len(domain_xml)} characters")
     if "<!DOCTYPE" in domain_xml.partition("<domain")[0]:
         raise ValueError("XML with a document type")

@@ -22,7 +22,7 @@ _BETWEEN = "libvirt"
 
 _DEFAULT_SHARES = 1024
 _DEFAULT_WEIGHT = 100
-_LEAST_SHARES = 2
+_MIN_SHARES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class DomainGroup:
         """What libvirt wants as ``cpu_shares`` for a weight: it hands the number to the kernel as it is."""
         if self.unified:
             return weight
-        return max(round(weight * _DEFAULT_SHARES / _DEFAULT_WEIGHT), _LEAST_SHARES)
+        return max(round(weight * _DEFAULT_SHARES / _DEFAULT_WEIGHT), _MIN_SHARES)
 
     def _unified_limits(self) -> CpuLimits | None:
         found = [limits for folder in self.folders if (limits := Group(folder).cpu_limits()) is not None]

@@ -68,7 +68,7 @@ class LibvirtDriver:
         """
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = Connection(uri, self._messages.put)
-        self._table = Table(self.name, self._connection, self._tell)
+        self._table = Table(self.name, self._connection, self._report)
         self._listener: Listener | None = None
         self._absence = ""
         self._listed = False
@@ -157,7 +157,7 @@ class LibvirtDriver:
         """The threads that run elsewhere than ``settings`` want what they do, with the CPUs they have."""
         known = self._table.living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced(settings).items()}
-        if known.untold and (has := procfs.affinity(guest.pid)) is not None:
+        if known.unreported and (has := procfs.affinity(guest.pid)) is not None:
             found.setdefault(guest.pid, has)
         return found
 
@@ -176,10 +176,10 @@ class LibvirtDriver:
         known = self._table.living(guest)
         misplaced = known.process.misplaced(settings)
         roles = {role for role, _ in misplaced.values()}
-        if known.untold:
+        if known.unreported:
             roles.update(known.process.threads().values())
         # First in the kernel: a busy libvirtd takes its time. Where its cgroups are in the way it pins alone.
-        known.untold = True
+        known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
         with self._on_domain(known, "cannot be pinned") as domain:
@@ -188,7 +188,7 @@ class LibvirtDriver:
             known.pin_rest(settings)
             with self._table.changing:
                 known.redefine(tuning.persist_pins(known.definition, settings))
-        known.untold = False
+        known.unreported = False
         if left := known.process.misplaced(settings):
             raise DriverError(f"guest {guest} has threads that cannot be pinned: {sorted(left)}")
         return len(misplaced)
@@ -373,6 +373,6 @@ class LibvirtDriver:
             self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
         self._next_look = time.monotonic() + self._look_pause
 
-    def _tell(self, change: Change) -> None:
+    def _report(self, change: Change) -> None:
         if self._listener is not None:
             self._listener(change)

@@ -27,7 +27,7 @@ from compute_agent.model import cpuset
 from compute_agent.model.resource_class import CPU_CLASSES
 
 _MIB_IN_GIB = 1024
-_LARGEST_AMOUNT = (1 << 31) - 1
+_MAX_AMOUNT = (1 << 31) - 1
 _MAX_DIGITS = 20
 _RESOURCES = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")
 
@@ -103,4 +103,4 @@ def _number(text: str | None) -> int:
     text = (text or "").strip()
     if not text.isascii() or not text.isdecimal():
         return 0
-    return min(int(text[:_MAX_DIGITS]), _LARGEST_AMOUNT)
+    return min(int(text[:_MAX_DIGITS]), _MAX_AMOUNT)

@@ -21,8 +21,8 @@ class Running:
     """The guest, its process, its definition (and the XML it is read from), and how libvirt has its memory
     bound.
 
-    ``refused`` are NUMA nodes that libvirt refused to bind its memory to. ``untold``: its threads are pinned,
-    and libvirt may not know it yet.
+    ``refused`` are NUMA nodes that libvirt refused to bind its memory to. ``unreported``: its threads are
+    pinned, and libvirt may not know it yet.
     """
 
     guest: Guest
@@ -31,7 +31,7 @@ class Running:
     definition: Definition
     binding: Binding
     refused: frozenset[int] | None = None
-    untold: bool = False
+    unreported: bool = False
     _group: DomainGroup | None = None
 
     @property

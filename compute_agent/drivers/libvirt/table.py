@@ -26,11 +26,11 @@ LOG = logging.getLogger(__name__)
 class Table:
     """The domains that run, by uuid."""
 
-    def __init__(self, driver: str, connection: Connection, tell: Callable[[Change], None]) -> None:
-        """``driver`` is the name that guests have as their driver's; ``tell`` hears what happens to them."""
+    def __init__(self, driver: str, connection: Connection, report: Callable[[Change], None]) -> None:
+        """``driver`` is the name of the driver that guests have; ``report`` hears what happens to them."""
         self._driver = driver
         self._connection = connection
-        self._tell = tell
+        self._report = report
         self._lock = threading.Lock()
         self.changing = threading.Lock()
         """Held while what is known of a domain is read or made to be another, so that neither is undone."""
@@ -74,8 +74,8 @@ class Table:
         """
         active = {domain.UUIDString(): domain for domain in self._connection.running()}
         known = self._running.keys()
-        unsettled = (known | active.keys() if anew else known ^ active.keys()) | self._lost.keys()
-        for guest_uuid in sorted(unsettled):
+        suspects = (known | active.keys() if anew else known ^ active.keys()) | self._lost.keys()
+        for guest_uuid in sorted(suspects):
             self.look_at(guest_uuid)
         self._complete = True
         persistent = [uuid for uuid, it in self._running.items() if it.definition.persistent]
@@ -142,20 +142,20 @@ class Table:
         """A domain as it runs now (None if it does not, as far as can be seen), and why it cannot be looked
         after; the log says that once. Raises DriverError if libvirtd went away.
         """
-        told = self._lost.get(guest_uuid)
+        known_reason = self._lost.get(guest_uuid)
         try:
             return self._describe(guest_uuid), ""
         except DriverError as error:
             if not self._connection.is_open:
                 raise
             reason = f"{error}. Until that is mended it is not looked after, and keeps what it holds"
-            if reason != told:
+            if reason != known_reason:
                 LOG.error("%s", reason)
         except Exception as error:  # what nobody thought of is this domain's alone: the others are looked at
             reason = (
                 f"domain {guest_uuid} cannot be described ({error!r}), and is not looked after: report that"
             )
-            if reason != told:
+            if reason != known_reason:
                 LOG.exception("Domain %s cannot be described", guest_uuid)
         return None, reason
 
@@ -207,7 +207,7 @@ class Table:
 
     def _say(self, kind: ChangeKind, guest: Guest) -> None:
         LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
-        self._tell(Change(kind, guest))
+        self._report(Change(kind, guest))
 
 
 def _definition(domain: Any, source: str) -> Definition:

@@ -176,7 +176,7 @@ def test_the_group_goes_with_the_guest_and_its_ways_are_everybodys_again(rig):
     assert len(rig.mask("", 0)) == 16
 
 
-def test_a_settle_without_changes_writes_nothing_and_reads_no_schemata_twice(rig, monkeypatch):
+def test_a_sync_without_changes_writes_nothing_and_reads_no_schemata_twice(rig, monkeypatch):
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {})
     rig.work()

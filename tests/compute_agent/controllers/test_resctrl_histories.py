@@ -146,7 +146,7 @@ def check(rig, machine, caches, held, limited):
                     assert not rig.mask(other, caches[zone]) & mask
     before = (rig.controller.refused, rig.controller.membership)
     rig.files.write, write = None, rig.files.write
-    rig.controller._settled = None
+    rig.controller._synced = None
     rig.sync()
     rig.files.write = write
     assert (rig.controller.refused, rig.controller.membership) == before

@@ -102,7 +102,7 @@ def test_however_many_clients_say_nothing_others_are_served(monkeypatch, server,
 
 
 def test_a_client_that_drips_is_let_go(monkeypatch, health):
-    monkeypatch.setattr(http._Server, "patience", 0.3)
+    monkeypatch.setattr(http._Server, "receive_timeout", 0.3)
     server = HttpServer("127.0.0.1", 0, CollectorRegistry(), lambda: tuple(health))
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:

@@ -148,7 +148,7 @@ def test_when_all_are_being_served_another_one_is_told_so(tmp_path, few):
 
 @pytest.mark.parametrize("drops", [[], [b"{", b'"', b"m"]], ids=["silent", "slow"])
 def test_who_does_not_finish_in_time_is_let_go(path, monkeypatch, drops):
-    monkeypatch.setattr(SocketServer, "patience", 0.2)
+    monkeypatch.setattr(SocketServer, "receive_timeout", 0.2)
     with connect(path) as connection:
         for drop in drops:
             connection.sendall(drop)
@@ -159,7 +159,7 @@ def test_who_does_not_finish_in_time_is_let_go(path, monkeypatch, drops):
 
 
 def test_an_answer_may_take_longer_than_the_request(tmp_path, monkeypatch):
-    monkeypatch.setattr(SocketServer, "patience", 0.1)
+    monkeypatch.setattr(SocketServer, "receive_timeout", 0.1)
     server = SocketServer(tmp_path / "s.sock", {"slow": lambda params: time.sleep(0.4)})
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:

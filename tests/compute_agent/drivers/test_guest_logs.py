@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.drivers.guest_logs import SETTLED_SECONDS, EndedLog, choose, prune
+from compute_agent.drivers.guest_logs import GRACE_SECONDS, EndedLog, choose, prune
 
 DAY = 86400.0
 NOW = 100 * DAY
@@ -37,7 +37,7 @@ def test_what_is_too_old_goes_and_then_the_oldest_while_there_is_too_much(most, 
 
 
 def test_one_that_just_changed_stays_however_large():
-    assert choose([EndedLog(Path("a"), 10**9, NOW - SETTLED_SECONDS)], NOW, 0.0, 0) == []
+    assert choose([EndedLog(Path("a"), 10**9, NOW - GRACE_SECONDS)], NOW, 0.0, 0) == []
 
 
 LOGS = st.lists(st.builds(log, st.text(), st.integers(0, 100), st.floats(0, 20)), max_size=20)
@@ -47,7 +47,7 @@ LOGS = st.lists(st.builds(log, st.text(), st.integers(0, 100), st.floats(0, 20))
 def test_what_stays_is_young_enough_and_fits_and_nothing_in_excess_goes(logs, days, most):
     removed = choose(logs, NOW, days * DAY, most)
     stays = [one for one in logs if one not in removed]
-    settled = [one for one in stays if NOW - one.ended > SETTLED_SECONDS]
+    settled = [one for one in stays if NOW - one.ended > GRACE_SECONDS]
     assert all(NOW - one.ended <= days * DAY for one in settled)
     assert not settled or sum(one.size for one in stays) <= most
     in_time = [one for one in removed if NOW - one.ended <= days * DAY]

@@ -20,9 +20,9 @@ from compute_agent.pipeline.worker import Pipeline
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
 from compute_agent.report.audit import UNKNOWN_OWNER, Options
+from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.errors import ConcurrentUpdateError
 from compute_agent.report.reporter import Reporter
-from compute_agent.report.rooms import Place
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -78,17 +78,17 @@ class Rig:
         self.loop = ReportLoop(reporter, client, self.pipeline, Metrics(), 60, 300)
         client.create_provider(ELSEWHERE, "elsewhere", None)
         client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}}, 0)
-        monkeypatch.setattr(audit_module, "locate", lambda driver, world: self.places())
+        monkeypatch.setattr(audit_module, "locate", lambda driver, world: self.locations())
         self.report()
 
-    def places(self):
+    def locations(self):
         """Where the guests of the fake kernel run."""
         found = {}
         for guest in self.driver.guests():
             cpus = self.driver.observed_cpus(guest)
             alone = cpus <= SETS.dedicated
             found[guest.uuid] = (
-                Place(cpus, frozenset(), guest.settings.vcpus) if alone else Place(floating=cpus)
+                CpuLocation(cpus, frozenset(), guest.settings.vcpus) if alone else CpuLocation(floating=cpus)
             )
         return found
 

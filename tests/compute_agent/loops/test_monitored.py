@@ -52,7 +52,7 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
     assert targets[3].threads() == {10, 11}
 
 
-def test_before_a_controller_has_settled_nothing_is_known_of_guests(controller):
+def test_before_a_controller_has_synced_nothing_is_known_of_guests(controller):
     assert monitor_targets([controller], [view("a", "LS")], DRIVER) is None
     assert [target.qos_class for target in monitor_targets([controller], [], DRIVER)] == ["LSR", "LS", "BE"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.monitoring.monitor import SETTLE_SECONDS, CacheMonitor
+from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.engine import choose
@@ -149,7 +149,7 @@ def test_threads_that_appear_later_come_into_the_group(kernel, start):
     kernel.take(target)
     assert apply.read_tasks(kernel.files, f"{CLASS.group}/mon_groups/test.mon.one") == set(target.threads())
     assert len(list(target.threads())) == 3
-    assert SETTLE_SECONDS <= 10  # what a reader of the documentation is promised
+    assert SYNC_SECONDS <= 10  # what a reader of the documentation is promised
 
 
 def test_when_the_kernel_has_no_more_rmids_the_least_important_go_without(kernel):

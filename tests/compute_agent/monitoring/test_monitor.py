@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.model.errors import GuestGoneError
-from compute_agent.monitoring.monitor import SETTLE_SECONDS, CacheMonitor
+from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
 from compute_agent.monitoring.reading import CacheUse
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl import apply
@@ -160,10 +160,10 @@ def test_threads_of_a_guest_come_into_its_group_and_those_that_appear_later_too(
     late = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         threads.append(late.pid)  # not yet in the control group
-        monitor.take(targets, SETTLE_SECONDS)
+        monitor.take(targets, SYNC_SECONDS)
         assert apply.read_tasks(files, group) == {process.pid}
         files.write("a.class.LS/tasks", f"{late.pid}\n")
-        monitor.take(targets, 2 * SETTLE_SECONDS)
+        monitor.take(targets, 2 * SYNC_SECONDS)
         assert apply.read_tasks(files, group) == {process.pid, late.pid}
     finally:
         late.kill()
@@ -216,10 +216,10 @@ def test_a_group_that_somebody_removed_is_made_again(tree):
     monitor.take(
         targets, 1.0
     )  # files that are open in a folder tell nothing of its end; those of a kernel do
-    monitor.take(targets, SETTLE_SECONDS)
+    monitor.take(targets, SYNC_SECONDS)
     assert uses(monitor.newest)["one"].caches == {}
     made.files.make("a.class.LS")
-    monitor.take(targets, 2 * SETTLE_SECONDS)
+    monitor.take(targets, 2 * SYNC_SECONDS)
     assert set(uses(monitor.newest)["one"].caches) == {0, 1}
 
 
@@ -250,11 +250,11 @@ def test_a_cache_whose_cpus_went_offline_is_gone_and_comes_back(tree):
     for group in ("", "a.class.LS", "a.class.BE"):
         data = made.files.root / group / "mon_data"
         (data / "mon_L3_01").rename(data / "away")
-    assert set(uses(monitor.take([LS], SETTLE_SECONDS))["LS"].caches) == {0}
+    assert set(uses(monitor.take([LS], SYNC_SECONDS))["LS"].caches) == {0}
     for group in ("", "a.class.LS", "a.class.BE"):
         data = made.files.root / group / "mon_data"
         (data / "away").rename(data / "mon_L3_01")
-    assert set(uses(monitor.take([LS], 2 * SETTLE_SECONDS))["LS"].caches) == {0, 1}
+    assert set(uses(monitor.take([LS], 2 * SYNC_SECONDS))["LS"].caches) == {0, 1}
 
 
 def test_a_mount_that_is_gone_is_an_error(tree):
@@ -280,7 +280,7 @@ def test_when_rmids_run_out_guests_of_higher_priority_have_them(tree, rmids, mon
     monitor = CacheMonitor(made.files, made.platform, "a.")
     guests = [guest("low-b"), guest("low-a"), guest("high", priority=5)]
     with caplog.at_level(logging.WARNING):
-        for time in (0.0, 1.0, SETTLE_SECONDS, 2 * SETTLE_SECONDS):
+        for time in (0.0, 1.0, SYNC_SECONDS, 2 * SYNC_SECONDS):
             found = uses(monitor.take([LS, BE, *guests], time))
     assert sorted(name for name, use in found.items() if use.caches) == sorted(["LS", "BE", *monitored])
     assert monitor.unmonitored == {one.guest for one in guests} - set(monitored)
@@ -328,7 +328,7 @@ def test_an_rmid_that_is_busy_costs_the_least_important_guest_for_a_while(tree, 
     monitor.take([LS, guest("a"), guest("b")], 0.0)
     assert monitor.unmonitored == {"a"}
     busy.clear()
-    monitor.take([LS, guest("a"), guest("b")], SETTLE_SECONDS)
+    monitor.take([LS, guest("a"), guest("b")], SYNC_SECONDS)
     assert monitor.unmonitored == frozenset()
 
 

@@ -93,9 +93,9 @@ def test_what_does_not_fit_a_pixel_keeps_its_peaks():
 @given(st.floats(1e-3, 1e13))
 def test_scales_are_round_and_hold_the_highest_value(highest):
     scale = chart._Scale.to(highest, 0.0)
-    assert scale.most >= highest * 0.998
-    assert scale.most / scale.step <= 5.001
-    assert scale.most <= 2.6 * highest
+    assert scale.highest >= highest * 0.998
+    assert scale.highest / scale.step <= 5.001
+    assert scale.highest <= 2.6 * highest
     mantissa = scale.step / 10 ** math.floor(math.log10(scale.step) + 1e-9)
     assert any(math.isclose(mantissa, round_one) for round_one in (1, 2, 2.5, 5, 10))
 

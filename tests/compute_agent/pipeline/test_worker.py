@@ -463,12 +463,12 @@ class Recorder(GuestController):
     name = "recorder"
 
     def __init__(self):
-        self.applied, self.settled, self.broken = {}, [], None
+        self.applied, self.synced, self.broken = {}, [], None
 
     def sync(self, targets, zones):
         if self.broken:
             raise self.broken
-        self.settled.append({target.guest.uuid for target in targets})
+        self.synced.append({target.guest.uuid for target in targets})
 
     def drifted(self, target):
         return None
@@ -495,23 +495,23 @@ class TestControllers:
         rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1, "LLC": 4}}}, 2.0))
         assert recorder.applied["a"].allocation == {"node0": {"PCPU": 1, "LLC": 4}}
 
-    def test_what_is_common_is_settled_when_guests_come_and_go(self, rig, recorder):
+    def test_what_is_common_is_synced_when_guests_come_and_go(self, rig, recorder):
         guest = rig.run("a", (0, 1, 0)).guest
-        settled = len(recorder.settled)
+        synced = len(recorder.synced)
         rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1, "VCPU": 0}}}, 2.0))
-        assert len(recorder.settled) == settled
+        assert len(recorder.synced) == synced
         rig.handle(GuestStopped(guest))
-        assert recorder.settled[-1] == set()
+        assert recorder.synced[-1] == set()
 
-    def test_what_cannot_be_settled_is_tried_again(self, rig, recorder):
+    def test_what_cannot_be_synced_is_tried_again(self, rig, recorder):
         rig.run("a", (0, 1, 0))
         recorder.broken = OSError(16, "Device or resource busy")
         rig.handle(AllocationsRead({"a": {}}, 2.0))
         assert rig.metric("controller_failures_total", controller="recorder") == 2
         recorder.broken = None
-        recorder.settled.clear()
+        recorder.synced.clear()
         rig.handle(AllocationsRead({}, 3.0))
-        assert recorder.settled == [{"a"}]
+        assert recorder.synced == [{"a"}]
         assert recorder.applied["a"].allocation == {}
 
     def test_other_controllers_look_at_every_guest(self, rig, recorder):

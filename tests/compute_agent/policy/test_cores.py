@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.cores import Want, choose, cost
-from compute_agent.policy.pieces import rooms
+from compute_agent.policy.pieces import free_cores
 from tests.compute_agent.inventory.machines import machine
 
 HOST = machine(l3=2, cores=3, threads=4)
@@ -44,7 +44,7 @@ def brute_force(host, free, count, policy, least):
 def check(host, free, count, policy, least=0):
     """The choice of cores is as good as brute force has it, and there is such a choice."""
     want = Want(policy, count, least)
-    available = rooms(host, free)
+    available = free_cores(host, free)
     best = cost(available, want)
     assert best == brute_force(host, free, count, policy, least), (sorted(free), want)
     if best is not None:
@@ -83,7 +83,7 @@ def test_much_choice_between_broken_cores_is_soon_made():
     """Without a bound on what is tried, this takes very long."""
     large = machine(cores=128, threads=8)
     free = frozenset(random.Random(1).sample(sorted(large.online), 512))
-    found = cost(rooms(large, free), Want(ThreadPolicy.PREFER, 250))
+    found = cost(free_cores(large, free), Want(ThreadPolicy.PREFER, 250))
     fullest_first = sorted((len(core.cpus & free) for core in large.cores), reverse=True)
     assert found is not None
     assert found.cores == next(count for count in range(129) if sum(fullest_first[:count]) >= 250)

@@ -37,9 +37,9 @@ class Host:
     def supply(self):
         return replace(SUPPLY, holdings={name: it.held for name, it in self.assignments.items()})
 
-    def move(self, least_gain=1.0, policy=POLICY):
+    def move(self, min_gain=1.0, policy=POLICY):
         guests = [(self.requests[name], it) for name, it in self.assignments.items()]
-        return best_move(self.supply, policy, guests, least_gain)
+        return best_move(self.supply, policy, guests, min_gain)
 
     def cost(self):
         """Of all guests; a core that two guests share counts once."""
@@ -86,7 +86,7 @@ def test_of_two_the_one_that_gains_more_is_moved():
 def test_memory_elsewhere_counts_against_a_move():
     """A guest alone in its place, all L3 domains of its node being broken: another node is not worth it."""
     host = Host(a=(2, 3, 4, 5), b=(0,), c=(6,))
-    assert host.move(least_gain=1.0) is None
+    assert host.move(min_gain=1.0) is None
     unbound = replace(host.assignments["a"], mems=frozenset())
     guests = [(host.requests["a"], unbound)]
     move = best_move(host.supply, POLICY, guests, 1.0)
@@ -104,8 +104,8 @@ def test_two_guests_on_one_core_are_parted():
 
 def test_a_gain_below_the_threshold_moves_nobody():
     host = Host(a=(2, 3, 4, 5))
-    assert host.move(least_gain=1.0).gain == 1.0
-    assert host.move(least_gain=1.01) is None
+    assert host.move(min_gain=1.0).gain == 1.0
+    assert host.move(min_gain=1.01) is None
 
 
 def test_where_everything_is_well_the_policy_is_not_asked():
@@ -137,13 +137,13 @@ def hosts(draw):
 
 @settings(deadline=None, max_examples=30)
 @given(hosts(), st.sampled_from([0.5, 1.0, 2.0, 5.0]), st.sampled_from(["topology-aware", "static"]))
-def test_moves_end_and_each_makes_the_host_better_by_its_gain(host, least_gain, policy):
+def test_moves_end_and_each_makes_the_host_better_by_its_gain(host, min_gain, policy):
     rounds, cost = 0, host.cost()
-    limit = cost / least_gain
-    while (move := host.move(least_gain, POLICIES[policy])) is not None:
+    limit = cost / min_gain
+    while (move := host.move(min_gain, POLICIES[policy])) is not None:
         rounds += 1
         assert rounds <= limit
-        assert move.gain >= least_gain
+        assert move.gain >= min_gain
         before = dict(host.assignments)
         host.assignments[move.guest] = move.assignment
         assert len(move.assignment.dedicated) == len(before[move.guest].dedicated)
@@ -162,5 +162,5 @@ def test_the_move_is_the_best_of_all_guests(host):
         new = POLICY(host.supply, host.requests[name])
         costs = [place_cost(host.supply, host.requests[name], it) for it in (current, new)]
         gains.append(costs[0] - costs[1] - move_cost(current, new))
-    move = host.move(least_gain=0.5)
+    move = host.move(min_gain=0.5)
     assert (move.gain if move else 0.0) == (max(gains) if max(gains) >= 0.5 else 0.0)

@@ -19,18 +19,18 @@ from compute_agent.report.audit import (
     delete,
     needs,
 )
-from compute_agent.report.rooms import Place, Rooms
+from compute_agent.report.capacity import CpuLocation, FreeCapacity
 
-OWN = Place(frozenset({1, 2}), frozenset(), 2)
-FLOATING = Place(frozenset(), frozenset({4, 5}))
+OWN = CpuLocation(frozenset({1, 2}), frozenset(), 2)
+FLOATING = CpuLocation(frozenset(), frozenset({4, 5}))
 
 
 def kinds(guests, held, dormant=frozenset()):
     return [(finding.kind, finding.consumer) for finding in compare(guests, held, dormant)]
 
 
-def guest(uuid="a", vcpus=2, place=OWN, **fields):
-    return Inhabitant(uuid, uuid, vcpus, place, **fields)
+def guest(uuid="a", vcpus=2, location=OWN, **fields):
+    return Inhabitant(uuid, uuid, vcpus, location, **fields)
 
 
 class TestFindings:
@@ -59,9 +59,13 @@ class TestFindings:
             ({}, {"PCPU": 4}, "holds 4 PCPU, uses 2"),
             ({"vcpus": 4}, {"PCPU": 2}, "holds 0 VCPU, uses 2"),
             ({"vcpus": 3}, {"PCPU": 2, "VCPU": 1}, ""),
-            ({"place": FLOATING}, {"VCPU": 2}, ""),
-            ({"place": FLOATING}, {"VCPU": 3}, "holds 3 VCPU, uses 2"),
-            ({"place": FLOATING, "dedicated": 2}, {"VCPU": 2}, "holds 0 PCPU, uses 2, holds 2 VCPU, uses 0"),
+            ({"location": FLOATING}, {"VCPU": 2}, ""),
+            ({"location": FLOATING}, {"VCPU": 3}, "holds 3 VCPU, uses 2"),
+            (
+                {"location": FLOATING, "dedicated": 2},
+                {"VCPU": 2},
+                "holds 0 PCPU, uses 2, holds 2 VCPU, uses 0",
+            ),
             ({"resources": {"MEMORY_MB": 2048}}, {"PCPU": 2}, "holds 0 MEMORY_MB, uses 2048"),
             ({"resources": {"MEMORY_MB": 2048}}, {"PCPU": 2, "MEMORY_MB": 2048, "LLC": 3}, ""),
             ({"extra_cpu": True}, {"PCPU": 3}, ""),
@@ -76,7 +80,7 @@ class TestFindings:
         assert kinds([guest()], {"a": {"n0": {"PCPU": 1}, "n1": {"PCPU": 1}}}) == []
 
     def test_siblings_that_are_kept_empty_may_be_held_or_not(self):
-        isolated = guest(place=Place(frozenset({0, 1, 2, 3}), frozenset(), 2))
+        isolated = guest(location=CpuLocation(frozenset({0, 1, 2, 3}), frozenset(), 2))
         for pcpu, count in ((2, 0), (4, 0), (3, 1)):
             assert len(compare([isolated], {"a": {"node": {"PCPU": pcpu}}}, frozenset())) == count
 
@@ -88,12 +92,12 @@ class TestNeeds:
         ("fields", "amounts"),
         [
             ({}, {"PCPU": 2}),
-            ({"place": FLOATING}, {"VCPU": 2}),
-            ({"place": Place(frozenset({1}), frozenset({4, 5}))}, {"PCPU": 1, "VCPU": 1}),
-            ({"place": Place(frozenset({0, 1, 2, 3}), frozenset(), 2)}, {"PCPU": 4}),
-            ({"place": FLOATING, "dedicated": 2}, {"PCPU": 2}),
-            ({"place": FLOATING, "dedicated": 2, "extra_cpu": True}, {"PCPU": 3}),
-            ({"place": FLOATING, "dedicated": 1}, {"PCPU": 1, "VCPU": 1}),
+            ({"location": FLOATING}, {"VCPU": 2}),
+            ({"location": CpuLocation(frozenset({1}), frozenset({4, 5}))}, {"PCPU": 1, "VCPU": 1}),
+            ({"location": CpuLocation(frozenset({0, 1, 2, 3}), frozenset(), 2)}, {"PCPU": 4}),
+            ({"location": FLOATING, "dedicated": 2}, {"PCPU": 2}),
+            ({"location": FLOATING, "dedicated": 2, "extra_cpu": True}, {"PCPU": 3}),
+            ({"location": FLOATING, "dedicated": 1}, {"PCPU": 1, "VCPU": 1}),
             ({"dedicated": 0, "extra_cpu": True}, {"VCPU": 2}),
             ({"resources": {"DISK_GB": 20}}, {"PCPU": 2, "DISK_GB": 20}),
         ],
@@ -107,7 +111,7 @@ class TestAllocations:
 
     NODES = (frozenset({0, 1, 2, 3}), frozenset({4, 5, 6, 7}))
 
-    def rooms(self, held=None, pcpu=3):
+    def free(self, held=None, pcpu=3):
         inventories = {
             "root": {"DISK_GB": Inventory(100, max_unit=100)},
             **{
@@ -126,30 +130,32 @@ class TestAllocations:
                 for n, cpus in enumerate(self.NODES)
             ),
         )
-        return Rooms(ProviderTree(nodes), inventories, held or {})
+        return FreeCapacity(ProviderTree(nodes), inventories, held or {})
 
     def test_on_the_node_where_it_runs(self):
-        there = guest(place=Place(frozenset({5, 6}), frozenset(), 2), resources={"MEMORY_MB": 1024})
-        assert allocation_for(there, self.rooms()) == {"n1": {"PCPU": 2, "MEMORY_MB": 1024}}
+        there = guest(location=CpuLocation(frozenset({5, 6}), frozenset(), 2), resources={"MEMORY_MB": 1024})
+        assert allocation_for(there, self.free()) == {"n1": {"PCPU": 2, "MEMORY_MB": 1024}}
 
     def test_disk_is_the_hosts(self):
-        assert allocation_for(guest(resources={"DISK_GB": 20}), self.rooms())["root"] == {"DISK_GB": 20}
+        assert allocation_for(guest(resources={"DISK_GB": 20}), self.free())["root"] == {"DISK_GB": 20}
 
     def test_on_both_nodes_if_it_runs_on_both(self):
-        there = guest(place=Place(frozenset({1, 5}), frozenset(), 2))
-        assert allocation_for(there, self.rooms()) == {"n0": {"PCPU": 1}, "n1": {"PCPU": 1}}
+        there = guest(location=CpuLocation(frozenset({1, 5}), frozenset(), 2))
+        assert allocation_for(there, self.free()) == {"n0": {"PCPU": 1}, "n1": {"PCPU": 1}}
 
     def test_a_guest_that_floats_everywhere_is_kept_together_where_there_is_room(self):
-        ordered = guest(place=Place(floating=frozenset({3, 7})), dedicated=2, resources={"MEMORY_MB": 4096})
-        assert allocation_for(ordered, self.rooms({"x": {"n0": {"PCPU": 2}}})) == {
+        ordered = guest(
+            location=CpuLocation(floating=frozenset({3, 7})), dedicated=2, resources={"MEMORY_MB": 4096}
+        )
+        assert allocation_for(ordered, self.free({"x": {"n0": {"PCPU": 2}}})) == {
             "n1": {"PCPU": 2, "MEMORY_MB": 4096}
         }
 
     def test_no_room_and_no_such_class(self):
-        assert allocation_for(guest(), self.rooms({"x": {"n0": {"PCPU": 3}, "n1": {"PCPU": 2}}})) == (
+        assert allocation_for(guest(), self.free({"x": {"n0": {"PCPU": 3}, "n1": {"PCPU": 2}}})) == (
             "there is no room for 2 PCPU (free: h_0 0, h_1 1)"
         )
-        assert allocation_for(guest(resources={"VGPU": 1}), self.rooms()) == (
+        assert allocation_for(guest(resources={"VGPU": 1}), self.free()) == (
             "there is no room for 1 VGPU (free: none)"
         )
 

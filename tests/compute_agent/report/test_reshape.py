@@ -10,9 +10,9 @@ from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, Settings, derive
 from compute_agent.model.allocation import ConsumerAllocations
+from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.plan import Owned, ReportedProvider
 from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
-from compute_agent.report.rooms import Place
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "11111111-0000-4000-8000-000000000000"
@@ -37,11 +37,11 @@ def owned(of):
     return {node.uuid: Owned(frozenset(node.inventories), node.traits) for node in of.nodes}
 
 
-def plan(before, after, held, places):
+def plan(before, after, held, locations):
     """The plan, with providers by their names."""
     zones = {node.uuid: node.cpus for node in (*before.nodes, *after.nodes)}
     held = {consumer: by_uuid(before, holding) for consumer, holding in held.items()}
-    return plan_reshape(after, reported(before), owned(before), held, places, zones)
+    return plan_reshape(after, reported(before), owned(before), held, locations, zones)
 
 
 def by_uuid(of, holding):
@@ -58,26 +58,26 @@ FLAT = {"h": {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}}
 
 
 @pytest.mark.parametrize(
-    ("shape", "held", "place", "becomes"),
+    ("shape", "held", "location", "becomes"),
     [
         pytest.param(
             "flat",
             FLAT,
-            Place(own=frozenset({0, 1, 2, 3}), pinned_vcpus=4),
+            CpuLocation(own=frozenset({0, 1, 2, 3}), pinned_vcpus=4),
             {"h": {"PCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}},
             id="pinned VCPU become PCPU",
         ),
         pytest.param(
             "flat",
             FLAT,
-            Place(own=frozenset({0, 1, 2, 3, 4, 5, 6, 7}), pinned_vcpus=4),
+            CpuLocation(own=frozenset({0, 1, 2, 3, 4, 5, 6, 7}), pinned_vcpus=4),
             {"h": {"PCPU": 8, "MEMORY_MB": 1024, "DISK_GB": 10}},
             id="with siblings kept empty twice as many",
         ),
         pytest.param(
             "numa",
             FLAT,
-            Place(own=frozenset({2, 3, 8, 9}), pinned_vcpus=4),
+            CpuLocation(own=frozenset({2, 3, 8, 9}), pinned_vcpus=4),
             {
                 "h": {"DISK_GB": 10},
                 "h_NUMA_0": {"PCPU": 2, "MEMORY_MB": 512},
@@ -88,14 +88,14 @@ FLAT = {"h": {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}}
         pytest.param(
             "numa",
             FLAT,
-            Place(floating=frozenset(range(10, 16))),
+            CpuLocation(floating=frozenset(range(10, 16))),
             {"h": {"DISK_GB": 10}, "h_NUMA_1": {"VCPU": 4, "MEMORY_MB": 1024}},
             id="a floating guest goes to the node that it floats on",
         ),
         pytest.param(
             "numa",
             FLAT,
-            Place(floating=frozenset(range(16))),
+            CpuLocation(floating=frozenset(range(16))),
             {
                 "h": {"DISK_GB": 10},
                 "h_NUMA_0": {"VCPU": 2, "MEMORY_MB": 512},
@@ -110,18 +110,18 @@ FLAT = {"h": {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}}
             {"h": {"DISK_GB": 10}, "h_NUMA_0": {"VCPU": 4, "MEMORY_MB": 1024}},
             id="an allocation without a guest goes to one zone as a whole",
         ),
-        pytest.param("flat", FLAT, Place(floating=frozenset(range(16))), None, id="nothing to do"),
+        pytest.param("flat", FLAT, CpuLocation(floating=frozenset(range(16))), None, id="nothing to do"),
         pytest.param(
             "flat",
             FLAT,
-            Place(own=frozenset({0, 1, 2}), pinned_vcpus=3),
+            CpuLocation(own=frozenset({0, 1, 2}), pinned_vcpus=3),
             None,
             id="as many VCPU as pinned guest CPUs, or it is no pinned guest",
         ),
         pytest.param(
             "l3",
             FLAT,
-            Place(own=frozenset({2, 3, 8, 9}), pinned_vcpus=4),
+            CpuLocation(own=frozenset({2, 3, 8, 9}), pinned_vcpus=4),
             {
                 "h": {"DISK_GB": 10},
                 "h_NUMA_0": {"MEMORY_MB": 512},
@@ -133,12 +133,12 @@ FLAT = {"h": {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}}
         ),
     ],
 )
-def test_what_becomes_of_an_allocation_of_a_flat_tree(shape, held, place, becomes):
+def test_what_becomes_of_an_allocation_of_a_flat_tree(shape, held, location, becomes):
     before = tree(TWO_NODES, "flat", disk_gb=50)
     after = tree(TWO_NODES, shape, dedicated="0-9", shared="10-15", disk_gb=50)
-    if place is None or place.floating >= frozenset(range(16)):
+    if location is None or location.floating >= frozenset(range(16)):
         after = tree(TWO_NODES, shape, disk_gb=50)
-    found = plan(before, after, {GUEST: held}, {GUEST: place} if place else {})
+    found = plan(before, after, {GUEST: held}, {GUEST: location} if location else {})
     assert found.allocations == ({} if becomes is None else {GUEST: by_uuid(after, becomes)})
 
 
@@ -151,15 +151,15 @@ def test_there_and_back_again(old, new):
     held = {"h": {"DISK_GB": 5}, "h_L3_10": {"LLC": 3}}
     held = {**held, cpu: {**held.get(cpu, {}), "PCPU": 2}}
     held = {**held, memory: {**held.get(memory, {}), "MEMORY_MB": 512}}
-    places = {GUEST: Place(own=frozenset({8, 9}))}
-    there = plan(trees[old], trees[new], {GUEST: held}, places)
+    locations = {GUEST: CpuLocation(own=frozenset({8, 9}))}
+    there = plan(trees[old], trees[new], {GUEST: held}, locations)
     if old == new:
         assert there == ReshapePlan()
         return
     moved = by_name(trees[new], there.allocations[GUEST])
     assert moved["h_L3_10"]["LLC"] == 3
     assert not any("LLC" in (move.source_class, move.target_class) for move in there.moves)
-    back = plan(trees[new], trees[old], {GUEST: moved}, places)
+    back = plan(trees[new], trees[old], {GUEST: moved}, locations)
     assert by_name(trees[old], back.allocations[GUEST]) == held
 
 
@@ -173,7 +173,7 @@ def test_what_does_not_fit_in_one_zone_goes_to_the_next():
     before = tree(TWO_NODES, "flat", reserved_host_memory_mb=0)
     after = tree(TWO_NODES, "numa", reserved_host_memory_mb=0)
     held = {"h": {"VCPU": 2, "MEMORY_MB": 12 << 10}}
-    found = plan(before, after, {GUEST: held}, {GUEST: Place(floating=frozenset({8, 9}))})
+    found = plan(before, after, {GUEST: held}, {GUEST: CpuLocation(floating=frozenset({8, 9}))})
     assert by_name(after, found.allocations[GUEST]) == {
         "h_NUMA_0": {"MEMORY_MB": 4 << 10},
         "h_NUMA_1": {"VCPU": 2, "MEMORY_MB": 8 << 10},
@@ -183,12 +183,12 @@ def test_what_does_not_fit_in_one_zone_goes_to_the_next():
 def test_guests_on_cpus_of_their_own_come_first():
     before = tree(TWO_NODES, "flat", "0-15")
     after = tree(TWO_NODES, "numa", "0-15")
-    pinned = {GUEST: Place(own=frozenset(range(8))), OTHER: None}
+    pinned = {GUEST: CpuLocation(own=frozenset(range(8))), OTHER: None}
     found = plan(
         before,
         after,
         {OTHER: {"h": {"PCPU": 8}}, GUEST: {"h": {"PCPU": 8}}},
-        {guest: place for guest, place in pinned.items() if place},
+        {guest: location for guest, location in pinned.items() if location},
     )
     assert by_name(after, found.allocations[GUEST]) == {"h_NUMA_0": {"PCPU": 8}}
     assert by_name(after, found.allocations[OTHER]) == {"h_NUMA_1": {"PCPU": 8}}
@@ -206,7 +206,7 @@ def test_what_nobody_offers_any_more_stays_where_it_is():
     """Floating guests keep the VCPU of the root when all CPUs become dedicated; an ordinary report tells."""
     before, after = tree(TWO_NODES, "flat"), tree(TWO_NODES, "numa", dedicated="0-15")
     held = {GUEST: {"h": {"VCPU": 4, "MEMORY_MB": 64}}}
-    found = plan(before, after, held, {GUEST: Place(floating=frozenset(range(8)))})
+    found = plan(before, after, held, {GUEST: CpuLocation(floating=frozenset(range(8)))})
     assert by_name(after, found.allocations[GUEST]) == {"h": {"VCPU": 4}, "h_NUMA_0": {"MEMORY_MB": 64}}
     (root,) = [change for change in found.inventories if change.uuid == ROOT]
     assert root.after == {"VCPU": before.root.inventories["VCPU"]}
@@ -280,7 +280,7 @@ def transitions(draw):
         before = tree(topology, old, **options | {"shared": None})
     else:
         before = tree(topology, old, dedicated=sets, **options)
-    used, held, places = {}, {}, {}
+    used, held, locations = {}, {}, {}
     own_left = sorted(dedicated)
     for number in range(draw(st.integers(0, 8))):
         guest = f"22222222-0000-4000-8000-{number:012d}"
@@ -318,10 +318,10 @@ def transitions(draw):
         held[guest] = holding
         kind = draw(st.sampled_from(["placed", "placed", "absent"]))
         if own:
-            places[guest] = Place(own=own, pinned_vcpus=len(own))
+            locations[guest] = CpuLocation(own=own, pinned_vcpus=len(own))
         elif kind == "placed":
-            places[guest] = Place(floating=frozenset(shared))
-    return before, after, held, places
+            locations[guest] = CpuLocation(floating=frozenset(shared))
+    return before, after, held, locations
 
 
 def totals(holding):
@@ -335,9 +335,9 @@ def totals(holding):
 @settings(max_examples=300, deadline=None)
 @given(transitions())
 def test_random_transitions(case):
-    before, after, held, places = case
+    before, after, held, locations = case
     zones = {node.uuid: node.cpus for node in (*before.nodes, *after.nodes)}
-    found = plan_reshape(after, reported(before), owned(before), held, places, zones)
+    found = plan_reshape(after, reported(before), owned(before), held, locations, zones)
     if isinstance(found, Infeasible):
         # Only possible where the new tree has less: VCPU of CPUs that became dedicated or the host's.
         assert "VCPU" in found.reason or "PCPU" in found.reason
@@ -345,17 +345,17 @@ def test_random_transitions(case):
 
     now = {**held, **found.allocations}
     for guest, holding in held.items():
-        place = places.get(guest)
-        converted = place is not None and place.pinned_vcpus == totals(holding).get("VCPU")
+        location = locations.get(guest)
+        converted = location is not None and location.pinned_vcpus == totals(holding).get("VCPU")
         expected = totals(holding)
         if converted:
             expected["PCPU"] = expected.pop("VCPU")
         assert totals(now[guest]) == expected, "amounts are preserved"
         moved = sum(m.target_amount for m in found.moves if (m.consumer, m.target_class) == (guest, "PCPU"))
-        if place is not None and place.own and moved == len(place.own):
+        if location is not None and location.own and moved == len(location.own):
             for node in after.providing("PCPU"):
                 inner = [n for n in after.providing("PCPU") if n.parent == node.uuid]
-                here = place.own & node.cpus - frozenset().union(*(n.cpus for n in inner))
+                here = location.own & node.cpus - frozenset().union(*(n.cpus for n in inner))
                 assert now[guest].get(node.uuid, {}).get("PCPU", 0) == len(here), "where the CPUs are"
 
     if found.moves:
@@ -381,5 +381,5 @@ def test_random_transitions(case):
             left = {u: {n: a for n, a in amounts.items() if a} for u, amounts in after_moves.items()}
             assert {u: amounts for u, amounts in left.items() if amounts} == found.allocations[guest]
 
-    again = plan_reshape(after, reported(after), owned(after), now, places, zones)
+    again = plan_reshape(after, reported(after), owned(after), now, locations, zones)
     assert again == ReshapePlan(), "a second reshape has nothing to do"

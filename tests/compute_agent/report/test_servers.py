@@ -12,11 +12,11 @@ from compute_agent import conf as agent_conf
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, Settings, derive
+from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConflictError
 from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
 from compute_agent.report.reshape import Infeasible
-from compute_agent.report.rooms import Place
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.servers import running
 
@@ -88,10 +88,10 @@ class Host:
         } | fields
         self.client._request("PUT", f"/allocations/{self.guest(number)}", body)
 
-    def reshape(self, tree, places):
+    def reshape(self, tree, locations):
         zones = {node.uuid: node.cpus for node in tree.nodes}
-        places = {self.guest(number): place for number, place in places.items()}
-        return self.reporter.reshape(tree, places, zones)
+        locations = {self.guest(number): location for number, location in locations.items()}
+        return self.reporter.reshape(tree, locations, zones)
 
     def holds(self, number, tree):
         """What a guest holds, by the last part of the provider's name."""
@@ -157,13 +157,13 @@ def test_from_flat_vcpu_to_pcpu_of_each_node(host, client):
     host.claim(4, {host.root: {"DISK_GB": 2}})
 
     numa = host.tree("numa", **SETS)
-    places = {
-        1: Place(own=frozenset({8, 9}), pinned_vcpus=2),
-        2: Place(own=frozenset({0, 1, 2, 3, 4, 5}), pinned_vcpus=3),  # keeps siblings empty
-        3: Place(floating=frozenset(range(16))),
+    locations = {
+        1: CpuLocation(own=frozenset({8, 9}), pinned_vcpus=2),
+        2: CpuLocation(own=frozenset({0, 1, 2, 3, 4, 5}), pinned_vcpus=3),  # keeps siblings empty
+        3: CpuLocation(floating=frozenset(range(16))),
     }
     host.restarted()
-    assert host.reshape(numa, places).moves
+    assert host.reshape(numa, locations).moves
     assert host.holds(1, numa) == {"NUMA_1": {"PCPU": 2, "MEMORY_MB": 512}, storage: {"DISK_GB": 5}}
     assert host.holds(2, numa) == {"NUMA_0": {"PCPU": 6, "MEMORY_MB": 256}, "": {"DISK_GB": 1}}
     assert host.holds(3, numa) == {"NUMA_0": {"VCPU": 1}}
@@ -174,19 +174,19 @@ def test_from_flat_vcpu_to_pcpu_of_each_node(host, client):
     report = host.reporter.report(numa)
     assert report.refusals == ()
     assert host.shown() == expected(numa)
-    assert host.reshape(numa, places).moves == ()
+    assert host.reshape(numa, locations).moves == ()
     assert host.reporter.report(numa).sent == 0
 
 
 def test_through_every_shape_and_back(host):
-    places = {1: Place(own=frozenset({8, 9})), 2: Place(floating=frozenset({6, 7}))}
+    locations = {1: CpuLocation(own=frozenset({8, 9})), 2: CpuLocation(floating=frozenset({6, 7}))}
     flat = host.tree("flat", CONTROL, **SETS)
     host.reporter.report(flat)
     l3_1 = next(node.uuid for node in flat.nodes if node.name.endswith("L3_10"))
     llc = next(name for name in host.shown()[l3_1][2] if "LLC" in name)
     host.claim(1, {host.root: {"PCPU": 2, "MEMORY_MB": 512}, l3_1: {llc: 3}})
     host.claim(2, {host.root: {"VCPU": 2, "MEMORY_MB": 64}})
-    before = {number: host.holds(number, flat) for number in places}
+    before = {number: host.holds(number, flat) for number in locations}
     zones = {
         "flat": ({"": {"PCPU": 2, "MEMORY_MB": 512}}, {"": {"VCPU": 2, "MEMORY_MB": 64}}),
         "numa": ({"NUMA_1": {"PCPU": 2, "MEMORY_MB": 512}}, {"NUMA_0": {"VCPU": 2, "MEMORY_MB": 64}}),
@@ -197,14 +197,14 @@ def test_through_every_shape_and_back(host):
     }
     for shape in ("numa", "l3", "flat", "l3", "numa", "flat"):
         tree = host.tree(shape, CONTROL, **SETS)
-        assert host.reshape(tree, places).moves
+        assert host.reshape(tree, locations).moves
         assert host.reporter.report(tree).refusals == ()
         first, second = zones[shape]
         first = {**first, "L3_10": {**first.get("L3_10", {}), llc: 3}}
         assert host.holds(1, tree) == first
         assert host.holds(2, tree) == second
         assert host.shown().keys() == {node.uuid for node in tree.nodes}
-    assert {number: host.holds(number, flat) for number in places} == before
+    assert {number: host.holds(number, flat) for number in locations} == before
 
 
 def test_consumers_keep_their_types_and_those_without_have_none(host, client):

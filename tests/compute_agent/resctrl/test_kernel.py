@@ -71,7 +71,7 @@ class Kernel:
         resolution = resolve(host, classes, demands, self.present)
         return resolution, make_plan(host, self.present, resolution)
 
-    def settle(self, demands, classes=CLASSES):
+    def sync(self, demands, classes=CLASSES):
         """Put demands into effect; everything has to read as resolved, and nothing be left to do."""
         resolution, plan = self.plan(demands, classes)
         apply.carry_out(self.files, plan.steps, self.engine)
@@ -272,7 +272,7 @@ def test_a_group_that_exists_cannot_be_made_again(kernel):
 
 
 def test_classes_become_groups_with_their_part_of_the_ways(kernel):
-    resolution = kernel.settle([Demand("guest", "BE")])
+    resolution = kernel.sync([Demand("guest", "BE")])
     assert resolution.membership == {"guest": "test.class.BE"}
     assert set(kernel.present.groups) == {DEFAULT_GROUP, *(f"test.class.{n}" for n in CLASSES)}
     all_ways = kernel.platform.l3.rules.all_ways
@@ -282,19 +282,19 @@ def test_classes_become_groups_with_their_part_of_the_ways(kernel):
 
 
 def test_classes_are_changed_at_run_time(kernel):
-    kernel.settle([])
-    kernel.settle([], {**CLASSES, "BE": Wish(WayRange(50, 100), mb=50)})
+    kernel.sync([])
+    kernel.sync([], {**CLASSES, "BE": Wish(WayRange(50, 100), mb=50)})
     ways, domain = kernel.platform.l3.rules.all_ways, kernel.platform.mb.ids[0]
     assert kernel.mask("test.class.BE", kernel.platform.l3.ids[0]) == ways.part(50, 100)
     value = read_schemata(kernel.files, "test.class.BE").get("MB", domain)
     assert kernel.engine.percent(domain, value) == 50
-    kernel.settle([], {"BE": CLASSES["BE"]})
+    kernel.sync([], {"BE": CLASSES["BE"]})
     assert set(kernel.present.groups) == {DEFAULT_GROUP, "test.class.BE"}
 
 
 def test_an_allocation_gets_ways_that_nobody_else_can_fill(kernel, cache):
     demand = Demand("guest", "LS", ways={cache: 4}, bandwidth={cache: 30})
-    kernel.settle([demand])
+    kernel.sync([demand])
     own = kernel.mask("test.guest.guest", cache)
     assert len(own) == 4
     assert not own & kernel.platform.l3.shareable
@@ -307,7 +307,7 @@ def test_an_allocation_gets_ways_that_nobody_else_can_fill(kernel, cache):
     for other in kernel.platform.l3.ids:
         if other != cache:
             assert kernel.mask("test.guest.guest", other) == kernel.platform.l3.rules.all_ways
-    kernel.settle([])
+    kernel.sync([])
     assert "test.guest.guest" not in kernel.present.groups
     assert kernel.mask(DEFAULT_GROUP, cache) == kernel.platform.l3.rules.all_ways
 
@@ -337,8 +337,8 @@ def test_ways_are_defragmented_while_guests_run_without_any_overlap(kernel, cach
     four = [Demand(f"g{n}", "LS", ways={cache: size}) for n in range(4)]
     if platform.groups < 8:
         pytest.skip("fewer than eight groups")
-    kernel.settle(four)
-    kernel.settle([four[1], four[3]])
+    kernel.sync(four)
+    kernel.sync([four[1], four[3]])
     held = {name: kernel.mask(f"test.guest.{name}", cache) for name in ("g1", "g3")}
     wanted = [four[1], four[3], Demand("large", "LS", ways={cache: 2 * size})]
     looks = []
@@ -367,7 +367,7 @@ def test_ways_are_defragmented_while_guests_run_without_any_overlap(kernel, cach
 def test_groups_are_counted_before_they_are_made(kernel, cache):
     room = kernel.platform.groups - 1
     wish = [Demand(f"g{n:03}", "", bandwidth={cache: 50}, priority=n) for n in range(room + 2)]
-    resolution = kernel.settle(wish, {})
+    resolution = kernel.sync(wish, {})
     assert set(resolution.refused) == {"g000", "g001"}
     reason = f"all {kernel.platform.groups} resctrl groups are taken"
     assert resolution.refused["g000"] == (reason,)
@@ -380,7 +380,7 @@ def test_groups_are_counted_before_they_are_made(kernel, cache):
 
 
 def test_a_change_that_fails_is_undone(kernel, cache):
-    kernel.settle([Demand("a", "LS", ways={cache: 2})])
+    kernel.sync([Demand("a", "LS", ways={cache: 2})])
     before = kernel.values()
     name = kernel.platform.l3.resources[0]
     steps = [
@@ -413,7 +413,7 @@ def test_groups_of_others_are_listed_and_left_alone(kernel, cache):
         ("somebody", "test.guest.guest", cache)
     ]
     assert plan.steps[0] == Remove("test.guest.gone")
-    kernel.settle([demand])
+    kernel.sync([demand])
     assert read_schemata(kernel.files, "somebody") == before
     assert "test.guest.gone" not in kernel.present.groups
 
@@ -434,7 +434,7 @@ def test_ways_that_others_have_locked_are_not_given_away(kernel):
         assert kernel.mask("test.new", cache) == rest
     with pytest.raises(ResctrlError, match="Overlaps with exclusive group"):
         files.write("test.new/schemata", f"{l3.resources[0]}:{l3.ids[0]}={low}\n")
-    kernel.settle([Demand("guest", "LS", ways={l3.ids[0]: 3})])
+    kernel.sync([Demand("guest", "LS", ways={l3.ids[0]: 3})])
     assert not kernel.mask("test.guest.guest", l3.ids[0]) & low
     assert kernel.mask("test.class.LS", l3.ids[-1]) == rest
 

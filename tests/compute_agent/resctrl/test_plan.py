@@ -60,7 +60,7 @@ def play(on, present, steps, look=lambda groups: None):
     return Present({name: Group(name, schemata) for name, schemata in groups.items()})
 
 
-def settle(on, present, demands, classes=CLASSES):
+def sync(on, present, demands, classes=CLASSES):
     host, resolution = wanted(on, present, demands, classes)
     return play(on, present, make_plan(host, present, resolution).steps)
 
@@ -72,7 +72,7 @@ def text(step):
 
 def test_everybody_gives_up_ways_before_a_guest_gets_them():
     on = platform()
-    present = settle(on, fresh(on), [])
+    present = sync(on, fresh(on), [])
     host, resolution = wanted(on, present, [Demand("a", "BE", {5: 4}, {5: 30})])
     assert [text(step) for step in make_plan(host, present, resolution).steps] == [
         "Write default L3:5=ff0",
@@ -84,7 +84,7 @@ def test_everybody_gives_up_ways_before_a_guest_gets_them():
 
 def test_ways_are_opened_after_their_guest_is_gone():
     on = platform()
-    present = settle(on, settle(on, fresh(on), []), [Demand("a", "BE", {5: 4})])
+    present = sync(on, sync(on, fresh(on), []), [Demand("a", "BE", {5: 4})])
     host, resolution = wanted(on, present, [])
     assert [text(step) for step in make_plan(host, present, resolution).steps] == [
         "Remove guest.a",
@@ -96,7 +96,7 @@ def test_ways_are_opened_after_their_guest_is_gone():
 
 def test_bandwidth_is_cut_at_the_beginning_and_raised_at_the_end():
     on = platform()
-    present = settle(on, fresh(on), [Demand("a", bandwidth={0: 30, 5: 30})])
+    present = sync(on, fresh(on), [Demand("a", bandwidth={0: 30, 5: 30})])
     host, resolution = wanted(on, present, [Demand("a", bandwidth={0: 50, 5: 20}, ways={0: 3})])
     assert [text(step) for step in make_plan(host, present, resolution).steps] == [
         "Write default L3:0=ff8",
@@ -155,14 +155,14 @@ def test_domains_that_went_away_are_not_written():
 def test_somebody_elses_change_is_repaired(cdp):
     on = platform(cdp=cdp)
     demands = [Demand("a", "BE", {5: 4}, {5: 30})]
-    present = settle(on, fresh(on), demands)
+    present = sync(on, fresh(on), demands)
     groups = dict(present.groups)
     full = fresh(on).default.schemata
     groups["ours.class.LS"] = Group("ours.class.LS", full)
     if cdp:
         data = Schemata({"L3DATA": {5: 0xF0}})
         groups["ours.class.BE"] = Group("ours.class.BE", groups["ours.class.BE"].schemata.updated(data))
-    repaired = settle(on, Present(groups), demands)
+    repaired = sync(on, Present(groups), demands)
     assert repaired == present
 
 

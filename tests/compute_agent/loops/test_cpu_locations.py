@@ -9,12 +9,12 @@ import pytest
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.loops.places import locate, places
+from compute_agent.loops.cpu_locations import from_affinities, locate
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
-from compute_agent.report.rooms import Place
+from compute_agent.report.capacity import CpuLocation
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(cores=8, threads=2)  # the threads of a core are 2n and 2n+1
@@ -32,59 +32,61 @@ def guest(*affinities, vcpus=2, **policies):
 
 def located(here=None, **guests):
     settings = {name: settings for name, (settings, _) in guests.items()}
-    return places(settings, {name: cpus for name, (_, cpus) in guests.items()}, here or world())
+    return from_affinities(settings, {name: cpus for name, (_, cpus) in guests.items()}, here or world())
 
 
-PINNED = Place(own=frozenset({2, 4}), pinned_vcpus=2)
+PINNED = CpuLocation(own=frozenset({2, 4}), pinned_vcpus=2)
 
 
 @pytest.mark.parametrize(
-    ("one", "place"),
+    ("one", "location"),
     [
         pytest.param(guest({2}, {4}), PINNED, id="a thread on each CPU"),
         pytest.param(guest({2, 4}), PINNED, id="all threads on all of as many CPUs"),
         pytest.param(
             guest({2}, {4}, set(range(16))),
-            Place(frozenset({2, 4}), frozenset(range(16)) - {2, 4}, 2),
+            CpuLocation(frozenset({2, 4}), frozenset(range(16)) - {2, 4}, 2),
             id="other threads may be anywhere",
         ),
         pytest.param(
             guest({2}, {4}, thread_policy=ThreadPolicy.ISOLATE),
-            Place(own=frozenset({2, 3, 4, 5}), pinned_vcpus=2),
+            CpuLocation(own=frozenset({2, 3, 4, 5}), pinned_vcpus=2),
             id="siblings are kept empty",
         ),
         pytest.param(
             guest({2}, {4}, {6}, emulator_policy=EmulatorPolicy.ISOLATE),
-            Place(own=frozenset({2, 4, 6}), pinned_vcpus=2),
+            CpuLocation(own=frozenset({2, 4, 6}), pinned_vcpus=2),
             id="the emulator has a CPU of its own",
         ),
-        pytest.param(guest({10, 11, 12, 13}), Place(floating=SHARED), id="on the shared CPUs"),
-        pytest.param(guest(range(16)), Place(floating=frozenset(range(16))), id="never placed"),
+        pytest.param(guest({10, 11, 12, 13}), CpuLocation(floating=SHARED), id="on the shared CPUs"),
+        pytest.param(guest(range(16)), CpuLocation(floating=frozenset(range(16))), id="never placed"),
         pytest.param(
-            guest(DEDICATED), Place(own=DEDICATED), id="on more dedicated CPUs than it has: not pinned"
+            guest(DEDICATED), CpuLocation(own=DEDICATED), id="on more dedicated CPUs than it has: not pinned"
         ),
     ],
 )
-def test_the_place_of_one_guest(one, place):
-    assert located(guest=one) == {"guest": place}
+def test_the_location_of_one_guest(one, location):
+    assert located(guest=one) == {"guest": location}
 
 
 def test_guests_that_share_cpus_are_not_pinned():
     found = located(one=guest({2}, {4}), other=guest({4}, {6}), third=guest({8}, {9}))
     assert found == {
-        "one": Place(floating=frozenset({2, 4})),
-        "other": Place(floating=frozenset({4, 6})),
-        "third": Place(own=frozenset({8, 9}), pinned_vcpus=2),
+        "one": CpuLocation(floating=frozenset({2, 4})),
+        "other": CpuLocation(floating=frozenset({4, 6})),
+        "third": CpuLocation(own=frozenset({8, 9}), pinned_vcpus=2),
     }
 
 
 def test_siblings_that_another_guest_uses_are_not_kept_empty():
     isolated = guest({2}, {4}, thread_policy=ThreadPolicy.ISOLATE)
-    assert located(one=isolated, other=guest({3}, vcpus=1))["one"] == Place(floating=frozenset({2, 4}))
+    assert located(one=isolated, other=guest({3}, vcpus=1))["one"] == CpuLocation(floating=frozenset({2, 4}))
 
 
 def test_where_the_sets_are_the_same_nobody_is_known_to_be_pinned():
-    assert located(world(DEDICATED, DEDICATED), one=guest({2}, {4})) == {"one": Place(own=frozenset({2, 4}))}
+    assert located(world(DEDICATED, DEDICATED), one=guest({2}, {4})) == {
+        "one": CpuLocation(own=frozenset({2, 4}))
+    }
 
 
 def test_real_processes(tmp_path):
@@ -104,6 +106,6 @@ def test_real_processes(tmp_path):
             process.kill()
             process.wait()
     assert found == {
-        "22222222-0000-4000-8000-00000000000a": Place(own=frozenset({0}), pinned_vcpus=1),
-        "22222222-0000-4000-8000-00000000000b": Place(floating=frozenset({0, 1})),
+        "22222222-0000-4000-8000-00000000000a": CpuLocation(own=frozenset({0}), pinned_vcpus=1),
+        "22222222-0000-4000-8000-00000000000b": CpuLocation(floating=frozenset({0, 1})),
     }

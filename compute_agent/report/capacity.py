@@ -1,4 +1,4 @@
-"""Where amounts of resource classes go on a host: where the guest's CPUs are, as far as there is room."""
+"""Where amounts of resource classes go on a host: where the guest's CPUs are, as far as there is capacity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CpuLocation:
     """Where a running guest is.
 
     `own` are CPUs of the dedicated set that no other guest runs on: those it uses and the siblings it keeps
@@ -30,7 +30,7 @@ class Place:
     pinned_vcpus: int = 0
 
 
-class Rooms:
+class FreeCapacity:
     """What is left on the providers of a host, and what fits there."""
 
     def __init__(
@@ -53,49 +53,50 @@ class Rooms:
         self._used[uuid, name] += amount
 
     def fit(
-        self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], place: Place
+        self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], location: CpuLocation
     ) -> dict[str, dict[str, int]] | str:
         """Amounts by provider for each resource class, where the guest's CPUs are; or why they do not fit.
 
-        ``has`` is what the consumer holds already. Parts for whose class there is no room at their place go
-        elsewhere.
+        ``has`` is what the consumer holds already. Parts for whose class there is none left at their location
+        go elsewhere.
         """
-        return self._fit(has, amounts, place, exactly=False)
+        return self._fit(has, amounts, location, exactly=False)
 
     def fit_together(
         self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], origin: CpuSet
     ) -> dict[str, dict[str, int]] | str:
-        """As fit(), for what may be anywhere: all in one zone if one has the room, rather in one with many
+        """As fit(), for what may be anywhere: all in one zone if one has enough, rather in one with many
         CPUs of ``origin``.
         """
         for leaf in sorted(self._leaves, key=lambda cpus: -len(cpus & origin)):
-            found = self._fit(has, amounts, Place(leaf, leaf), exactly=True)
+            found = self._fit(has, amounts, CpuLocation(leaf, leaf), exactly=True)
             if not isinstance(found, str):
                 return found
-        return self._fit(has, amounts, Place(origin, origin), exactly=False)
+        return self._fit(has, amounts, CpuLocation(origin, origin), exactly=False)
 
     def _fit(
         self,
         has: Mapping[str, Mapping[str, int]],
         amounts: Mapping[str, int],
-        place: Place,
+        location: CpuLocation,
         exactly: bool,
     ) -> dict[str, dict[str, int]] | str:
         found = {}
         for name, amount in amounts.items():
             homes = self.homes.get(name, {})
-            cpus = (place.floating or place.own) if name == "VCPU" else (place.own or place.floating)
-            rooms = [self._room(has, uuid, name) for uuid in homes]
-            parts = _share(amount, [len(cpus & home) for home in homes.values()], rooms, exactly)
+            cpus = (
+                (location.floating or location.own) if name == "VCPU" else (location.own or location.floating)
+            )
+            free = [self._left(has, uuid, name) for uuid in homes]
+            parts = _share(amount, [len(cpus & home) for home in homes.values()], free, exactly)
             if parts is None:
-                left = ", ".join(
-                    f"{self._names[uuid]} {room}" for uuid, room in zip(homes, rooms, strict=True)
-                )
-                return f"there is no room for {amount} {name} (free: {left or 'none'})"
+                amounts_left = (f"{self._names[uuid]} {left}" for uuid, left in zip(homes, free, strict=True))
+                text = ", ".join(amounts_left) or "none"
+                return f"there is no room for {amount} {name} (free: {text})"
             found[name] = {uuid: part for uuid, part in zip(homes, parts, strict=True) if part}
         return found
 
-    def _room(self, has: Mapping[str, Mapping[str, int]], uuid: str, name: str) -> int:
+    def _left(self, has: Mapping[str, Mapping[str, int]], uuid: str, name: str) -> int:
         """How much more of a class a consumer may take from a provider."""
         inventory = self._inventories.get(uuid, {}).get(name)
         if inventory is None:
@@ -135,23 +136,23 @@ def _leaves(derived: ProviderTree) -> tuple[CpuSet, ...]:
 
 
 def _share(
-    amount: int, weights: Sequence[int], rooms: Sequence[int], exactly: bool = False
+    amount: int, weights: Sequence[int], free: Sequence[int], exactly: bool = False
 ) -> list[int] | None:
-    """`amount` in parts proportional to `weights`, none above its room; what has no room there goes to those
-    with the most weight, or first in order. None if there is not enough room; with `exactly` also if parts
-    would have to go elsewhere.
+    """`amount` in parts proportional to `weights`, none above what is free; what does not fit there goes to
+    those with the most weight, or first in order. None if there is not enough free; with `exactly` also if
+    parts would have to go elsewhere.
     """
     if not any(weights):
-        weights = [0] * len(rooms)
+        weights = [0] * len(free)
         ideal = list(weights)
     else:
         ideal = spread(amount, [weight * amount for weight in weights])
-    parts = [min(part, room) for part, room in zip(ideal, rooms, strict=True)]
+    parts = [min(part, left) for part, left in zip(ideal, free, strict=True)]
     missing = amount - sum(parts)
     if missing and exactly:
         return None
     for index in sorted(range(len(parts)), key=lambda index: -weights[index]):
-        more = min(missing, rooms[index] - parts[index])
+        more = min(missing, free[index] - parts[index])
         parts[index] += more
         missing -= more
     return None if missing else parts

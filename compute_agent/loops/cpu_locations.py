@@ -10,11 +10,11 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.world import World
-from compute_agent.report.rooms import Place
+from compute_agent.report.capacity import CpuLocation
 
 
-def locate(driver: Driver, world: World) -> dict[str, Place]:
-    """The places of the guests that run, by consumer. Raises DriverError as long as that cannot be learnt."""
+def locate(driver: Driver, world: World) -> dict[str, CpuLocation]:
+    """Where the guests that run are, by consumer. Raises DriverError as long as that cannot be learnt."""
     settings: dict[str, GuestSettings] = {}
     affinities: dict[str, frozenset[CpuSet]] = {}
     for guest in driver.guests():
@@ -25,13 +25,13 @@ def locate(driver: Driver, world: World) -> dict[str, Place]:
         found = frozenset(cpus for tid in threads if (cpus := procfs.affinity(tid)) is not None)
         if found:
             settings[guest.uuid], affinities[guest.uuid] = guest.settings, found
-    return places(settings, affinities, world)
+    return from_affinities(settings, affinities, world)
 
 
-def places(
+def from_affinities(
     settings: Mapping[str, GuestSettings], affinities: Mapping[str, frozenset[CpuSet]], world: World
-) -> dict[str, Place]:
-    """The places of guests from the CPU sets that their threads have (a set of sets for each guest).
+) -> dict[str, CpuLocation]:
+    """The locations of guests from the CPU sets that their threads have (a set of sets for each guest).
 
     CPUs of its own are those of threads that run within the dedicated set only, if no other guest has such
     threads there. Threads that may also run elsewhere, such as those of the emulator, float.
@@ -43,7 +43,7 @@ def places(
     }
     # With the legacy vcpu_pin_set alone the sets are the same, and nothing tells pinned from floating.
     ambiguous = bool(dedicated & world.cpu_sets.shared)
-    found: dict[str, Place] = {}
+    found: dict[str, CpuLocation] = {}
     for uuid, sets in affinities.items():
         observed = frozenset[int]().union(*sets)
         used = bound[uuid]
@@ -52,10 +52,10 @@ def places(
         own = used | (world.topology.siblings_of(used) & dedicated if isolated else frozenset())
         others = frozenset[int]().union(*(cpus for other, cpus in bound.items() if other != uuid))
         if not used or own & others:
-            found[uuid] = Place(floating=observed)
+            found[uuid] = CpuLocation(floating=observed)
             continue
         vcpus = settings[uuid].vcpus
         extra = settings[uuid].emulator_policy is EmulatorPolicy.ISOLATE
         pinned = len(used) == vcpus + extra and not ambiguous
-        found[uuid] = Place(own, observed - own, vcpus if pinned else 0)
+        found[uuid] = CpuLocation(own, observed - own, vcpus if pinned else 0)
     return found
