@@ -27,6 +27,8 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # so that it starts its servers once.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
+# Tests start hundreds of programs, each of which would compile all that it imports where this is set.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test coverage check test-vm lint format samples doc doc-links dist constraints clean packages
 
