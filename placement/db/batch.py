@@ -11,8 +11,6 @@ talks to the driver (PEP 249) itself, and on PostgreSQL sends them together
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache, lru_cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -69,12 +67,14 @@ class _Compiled(NamedTuple):
 
 
 def _pipelines(dialect: sa.Dialect) -> bool:
-    return dialect.driver == "psycopg" and _pipeline_module().is_supported()
+    return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
 @cache
-def _pipeline_module() -> ModuleType:
-    return import_module("placement.db.pipeline")  # needs psycopg, which only those have who use PostgreSQL
+def _pipeline_is_supported() -> bool:
+    from placement.db import pipeline  # needs psycopg, which only those have who use PostgreSQL
+
+    return pipeline.is_supported()
 
 
 class Answer:
@@ -143,13 +143,14 @@ class Batch:
             raise known from error
 
     def _exchange(self, waiting: Sequence[Answer], *, commit: bool) -> None:
-        pipeline = _pipeline_module()
+        from placement.db import pipeline
+
         dialect = self._conn.dialect
         steps = [
             pipeline.Step(*answer.statement.text_and_values(dialect, answer.values)) for answer in waiting
         ]
-        connection = self._conn.connection
-        received = pipeline.exchange(connection.driver_connection, connection.info, steps, commit=commit)
+        connection: Any = self._conn.connection.driver_connection
+        received = pipeline.exchange(connection, self._conn.connection.info, steps, commit=commit)
         for answer, rows in zip(waiting, received, strict=True):
             answer.received = rows
 

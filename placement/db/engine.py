@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
+
+from placement.db import drivers
 
 WRITES: Final = "placement_writes"
 
@@ -18,9 +19,6 @@ _RETURNED: Final = "placement.returned"
 _TRUSTED_SECONDS: Final = 0.1  # servers take longer to restart
 _GRACE: Final = 1.0  # seconds for a server to say that a statement took too long
 _KEEPALIVES: Final = 3
-
-#: by driver, the modules of connections with a limit for answers
-_CONNECTIONS: Final = {"psycopg": "placement.db.postgresql", "pymysql": "placement.db.mysql"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class PoolOptions:
     idle_timeout: float = 5.0
 
 
-UNHURRIED: Final = PoolOptions(statement_timeout=0, idle_timeout=600)
+WHOLE_DATABASE: Final = PoolOptions(statement_timeout=0, idle_timeout=600)
 """For what goes through whole databases."""
 
 
@@ -74,15 +72,14 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
         pool_recycle=options.connection_recycle_time,
         connect_args=_limits(parsed, options),
     )
-    answer_limit = options.statement_timeout + _GRACE if options.statement_timeout else None
+    connect = drivers.connector(made.dialect.driver)
+    answer_timeout = options.statement_timeout + _GRACE if options.statement_timeout else None
 
     @sa.event.listens_for(made, "do_connect")
     def _connect(dialect: object, record: object, cargs: Sequence[Any], cparams: Mapping[str, Any]) -> Any:
-        if module := _CONNECTIONS.get(made.dialect.driver):
-            return import_module(module).connect(answer_limit, *cargs, **cparams)
-        return None  # a driver that nobody tried here: the server's limits count, and the system's
+        return connect(answer_timeout, *cargs, **cparams) if connect else None
 
-    _ping(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout)
+    _ping(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout if connect else None)
     return made
 
 
@@ -126,13 +123,13 @@ def _mysql(options: PoolOptions) -> dict[str, Any]:
     }
 
 
-def _ping(engine: sa.Engine, trusted: float, limit: float) -> None:
+def _ping(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
     """Ask connections whether they live when they have not been used for so many seconds.
 
     The last batch of a transaction carries its commit, and on a connection that turns out to be dead
     its outcome is unknown. Asking each time would cost a round trip for each transaction.
 
-    :param limit: seconds in which the answer has to come.
+    :param timeout: seconds in which the answer has to come; None where connections have no such timeout.
     """
 
     @sa.event.listens_for(engine, "checkin")
@@ -147,20 +144,20 @@ def _ping(engine: sa.Engine, trusted: float, limit: float) -> None:
         dbapi = engine.dialect.dbapi
         assert dbapi is not None
         try:
-            with _brief(connection, limit) if engine.dialect.driver in _CONNECTIONS else nullcontext():
+            with nullcontext() if timeout is None else _brief(connection, timeout):
                 engine.dialect.do_ping(connection)
         except dbapi.Error as error:
             raise sa.exc.InvalidatePoolError from error
 
 
 @contextmanager
-def _brief(connection: Any, limit: float) -> Iterator[None]:
-    """One of our connections, with another limit for answers in this context."""
-    usual, connection.answer_limit = connection.answer_limit, limit
+def _brief(connection: Any, timeout: float) -> Iterator[None]:
+    """One of our connections, with another timeout for answers in this context."""
+    usual, connection.answer_timeout = connection.answer_timeout, timeout
     try:
         yield
     finally:
-        connection.answer_limit = usual
+        connection.answer_timeout = usual
 
 
 def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.Engine:

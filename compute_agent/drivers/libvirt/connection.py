@@ -6,7 +6,6 @@ libvirt-python is imported when the first connection is made: without it the age
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import threading
 from collections.abc import Callable
@@ -32,7 +31,7 @@ def load() -> Any:
     """The module of libvirt-python, whose event loop runs from now on. Raises DriverError without it."""
     global _loop  # libvirt has one event loop for each process
     try:
-        libvirt = importlib.import_module("libvirt")
+        import libvirt
     except ImportError as error:
         raise DriverError(f"libvirt-python (Debian's python3-libvirt) cannot be used: {error}") from error
     with _loop_lock:

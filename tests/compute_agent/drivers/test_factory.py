@@ -1,13 +1,14 @@
 """Which driver a host has."""
 
 import importlib.util
+import sys
 
 import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.drivers import factory
 from compute_agent.drivers.claim import Claim
-from compute_agent.drivers.libvirt import address, connection
+from compute_agent.drivers.libvirt import address
 from compute_agent.model.errors import DriverError
 
 
@@ -91,10 +92,14 @@ def test_the_session_of_a_user_without_a_runtime_folder_is_in_the_cache(monkeypa
 
 
 def test_libvirt_without_its_python_library_is_refused_and_the_library_named(conf, tmp_path, monkeypatch):
-    def import_module(name):
-        raise ImportError(f"No module named {name!r}")
+    class Missing:
+        @staticmethod
+        def find_spec(name, path, target=None):
+            if name == "libvirt":
+                raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(connection.importlib, "import_module", import_module)
+    monkeypatch.delitem(sys.modules, "libvirt", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
     with pytest.raises(DriverError, match="cannot be used: No module named 'libvirt'"):
         factory.open_driver("libvirt", conf(""), tmp_path / "guests", Claim("me"))
 
