@@ -83,7 +83,7 @@ ROOT_REQUIRED: Final[Microversion] = (1, 35)
 # 1.36: `same_subtree`, and groups without resources
 SAME_SUBTREE: Final[Microversion] = (1, 36)
 # 1.37: a provider may get another parent, or none
-FREE_PARENTS: Final[Microversion] = (1, 37)
+REPARENTING: Final[Microversion] = (1, 37)
 # 1.38: types of consumers
 CONSUMER_TYPES: Final[Microversion] = (1, 38)
 # 1.39: `required=in:A,B`, and `required` several times

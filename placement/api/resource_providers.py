@@ -176,7 +176,7 @@ def update(call: Call, uuid: str) -> Response:
             body["name"],
             body.get("parent_provider_uuid"),
             sets_parent="parent_provider_uuid" in body,
-            may_move=call.version >= microversion.FREE_PARENTS,
+            may_move=call.version >= microversion.REPARENTING,
         )
     )
     return _show(call, known)

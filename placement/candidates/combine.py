@@ -48,14 +48,16 @@ def combine(
 def _order(rules: Rules, options: Sequence[Sequence[Provider]]) -> list[int]:
     """The indexes of the needs: those that decide on traits first, then those with few options.
 
-    Of those that compete for something the larger ones come first, while there is much room.
+    Of those that compete for something the larger ones come first, while much is free.
     """
-    rules.budget.spend(len(rules.together) * sum(map(len, options)))
+    rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
     def key(index: int) -> tuple[bool, int, float]:
         need = rules.needs[index]
-        decides = need.collective and any(
-            not provider.traits.isdisjoint(traits) for traits in rules.together for provider in options[index]
+        decides = need.unsuffixed and any(
+            not provider.traits.isdisjoint(traits)
+            for traits in rules.unsuffixed_traits
+            for provider in options[index]
         )
         shares = [
             amount / rules.contested[name] for name, amount in need.resources if name in rules.contested

@@ -68,7 +68,7 @@ class DeadEnds:
         need = rules.needs[index]
         return (
             need.resources,
-            need.collective,
+            need.unsuffixed,
             tuple(provider.id for provider in self._assignment.options[index]),
             tuple(tuple(rule) for rule in rules.subtrees_of[index]),
         )
@@ -86,5 +86,5 @@ class DeadEnds:
             provider.parent_id,
             tuple(serves),
             tuple(available(provider, name) for name in classes),
-            tuple(not provider.traits.isdisjoint(traits) for traits in rules.together),
+            tuple(not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits),
         )

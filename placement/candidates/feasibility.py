@@ -49,7 +49,7 @@ def fits_at_all(
     """
     budget = budget or Budget()
     if isolate:
-        suffixed = [index for index, need in enumerate(needs) if not need.collective]
+        suffixed = [index for index, need in enumerate(needs) if not need.unsuffixed]
         if len(suffixed) > 1 and not _match(
             [{at.id: 1 for at in options[index]} for index in suffixed], budget
         ):

@@ -18,15 +18,15 @@ from placement.model.snapshot import Snapshot
 class Need:
     """Something that exactly one provider of a candidate serves.
 
-    ``collective`` marks the needs of the group without a suffix: the traits it requires are looked for on
-    all its providers together (:attr:`placement.candidates.rules.Rules.together`), so that a need has none
-    of its own, and the aggregates of a root count for its whole tree.
+    ``unsuffixed`` marks the needs of the group without a suffix: the traits it requires are looked for on
+    all its providers together (:attr:`~placement.candidates.rules.Rules.unsuffixed_traits`), so that a need
+    has none of its own, and the aggregates of a root count for its whole tree.
     """
 
     suffix: str
     resources: tuple[tuple[str, int], ...]
     conditions: tuple[Condition, ...]
-    collective: bool
+    unsuffixed: bool
 
     @property
     def terms(self) -> Hashable:
@@ -62,18 +62,18 @@ def needs_of(request: CandidatesRequest) -> tuple[Need, ...]:
 
 def _needs_of_group(group: RequestGroup) -> tuple[Need, ...]:
     resources = tuple(group.resources.items())
-    collective = group.suffix == ""
-    parts = [(resource,) for resource in resources] if collective else [resources]
-    conditions = tuple(_conditions_of(group, collective=collective))
-    return tuple(Need(group.suffix, part, conditions, collective) for part in parts)
+    unsuffixed = group.suffix == ""
+    parts = [(resource,) for resource in resources] if unsuffixed else [resources]
+    conditions = tuple(_conditions_of(group, unsuffixed=unsuffixed))
+    return tuple(Need(group.suffix, part, conditions, unsuffixed) for part in parts)
 
 
-def _conditions_of(group: RequestGroup, *, collective: bool) -> Iterator[Condition]:
+def _conditions_of(group: RequestGroup, *, unsuffixed: bool) -> Iterator[Condition]:
     """What each provider of the group has to be."""
-    required = () if collective else group.required
+    required = () if unsuffixed else group.required
     if required or group.forbidden:
         yield HasTraits(required, group.forbidden)
     if group.member_of or group.forbidden_aggregates:
-        yield InAggregates(group.member_of, group.forbidden_aggregates, or_root=collective)
+        yield InAggregates(group.member_of, group.forbidden_aggregates, or_root=unsuffixed)
     if group.in_tree is not None:
         yield InTree(group.in_tree)

@@ -34,7 +34,7 @@ class Pattern:
         return cls(resources, mappings)
 
 
-class Batch(tuple[Pattern, ...]):
+class PatternBatch(tuple[Pattern, ...]):
     """Patterns of candidates that follow one another; equal only to itself.
 
     Like trees have the same batch, so that what is made of one is made once.
@@ -47,7 +47,7 @@ class Batch(tuple[Pattern, ...]):
 
 
 #: Such candidates of one set of providers.
-Offer = tuple[ProviderSet, Batch]
+Offer = tuple[ProviderSet, PatternBatch]
 
 
 class Candidate(NamedTuple):

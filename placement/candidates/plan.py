@@ -15,7 +15,7 @@ from typing import Any
 from placement.candidates.budget import Exhausted
 from placement.candidates.combine import combine
 from placement.candidates.needs import Need
-from placement.candidates.pattern import Batch, Pattern
+from placement.candidates.pattern import Pattern, PatternBatch
 from placement.candidates.rules import Rules
 from placement.model.provider import Provider
 from placement.model.trees import ProviderSet, Tree
@@ -58,8 +58,8 @@ class Plan:
         self.only_shared = all(at >= len(tree.members) for options in self._options for at, _ in options)
         slots = sorted({slot for options in self._options for _, demands in options for slot, _ in demands})
         self._relevant = _picker(slots)
-        self._by_relevant: dict[Hashable, Iterable[Batch]] = {}
-        self._by_likeness: dict[Hashable, Iterable[Batch]] = {}
+        self._by_relevant: dict[Hashable, Iterable[PatternBatch]] = {}
+        self._by_likeness: dict[Hashable, Iterable[PatternBatch]] = {}
         #: slots of classes that several needs ask for, and the sum of what they ask for
         self._contested = [
             (slot, asked)
@@ -70,7 +70,7 @@ class Plan:
 
     def batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
-    ) -> Iterable[Batch]:
+    ) -> Iterable[PatternBatch]:
         """The patterns of all candidates of a tree, found as they are asked for.
 
         An empty batch says that the search rests: other trees may have more to give.
@@ -87,7 +87,7 @@ class Plan:
             known = self._by_relevant[relevant] = self._alike(provider_set, free)
         return known if type(known) is tuple else tee(known, 2)[1]
 
-    def _alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[Batch]:
+    def _alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
         """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
         options = self._having_enough(free)
         if options is None:
@@ -136,27 +136,27 @@ class Plan:
                 budget.spend(len(chosen))
                 yield Pattern.of(self._rules, [positions[provider.id] for provider in chosen])
 
-    def _in_batches(self, patterns: Iterator[Pattern | None]) -> Iterator[Batch]:
+    def _in_batches(self, patterns: Iterator[Pattern | None]) -> Iterator[PatternBatch]:
         more = True
         while more:
             batch, more = self._next_batch(patterns)
             if batch or more:
                 yield batch
 
-    def _next_batch(self, patterns: Iterator[Pattern | None]) -> tuple[Batch, bool]:
+    def _next_batch(self, patterns: Iterator[Pattern | None]) -> tuple[PatternBatch, bool]:
         """The next patterns, as far as the search goes without a rest, and whether there may be more."""
         batch: list[Pattern] = []
         try:
             for pattern in patterns:
                 if pattern is None:
-                    return Batch(batch), True
+                    return PatternBatch(batch), True
                 batch.append(pattern)
                 if len(batch) == self._batch:
-                    return Batch(batch), True
+                    return PatternBatch(batch), True
         except Exhausted:
             if not batch:
                 raise
-        return Batch(batch), False
+        return PatternBatch(batch), False
 
 
 def _own_options(rules: Rules, need: Need, tree: Tree) -> Iterator[_Option]:

@@ -23,7 +23,7 @@ from placement.model.trees import Tree
 _MAX_OUTDATED: Final = 2
 
 
-class Shape(NamedTuple):
+class SummaryShape(NamedTuple):
     """What the summary of a provider tells in a microversion."""
 
     #: traits
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
     nested: bool
 
     @classmethod
-    def of(cls, version: Microversion) -> "Shape":
+    def of(cls, version: Microversion) -> "SummaryShape":
         """What a microversion asks for."""
         return cls(version >= microversion.CANDIDATES_TRAITS, version >= microversion.NESTED_CANDIDATES)
 
@@ -41,9 +41,9 @@ class Summaries:
     """The JSON of the summaries of whole trees, kept for as long as these trees are there as they are."""
 
     def __init__(self) -> None:
-        self._kept: dict[Shape, dict[Tree, bytes]] = {}
+        self._kept: dict[SummaryShape, dict[Tree, bytes]] = {}
 
-    def of_trees(self, snapshot: Snapshot, trees: Iterable[Tree], shape: Shape) -> list[bytes]:
+    def of_trees(self, snapshot: Snapshot, trees: Iterable[Tree], shape: SummaryShape) -> list[bytes]:
         """The summaries of each tree in this shape."""
         kept = self._kept.get(shape, {})
         present = snapshot.whole_trees()
@@ -52,7 +52,7 @@ class Summaries:
         self._kept[shape] = kept
         return [kept.get(tree) or self._made(snapshot, tree, shape) for tree in trees]
 
-    def _made(self, snapshot: Snapshot, tree: Tree, shape: Shape) -> bytes:
+    def _made(self, snapshot: Snapshot, tree: Tree, shape: SummaryShape) -> bytes:
         summaries = b",".join([_summary(snapshot, each, shape, each.inventories) for each in tree.members])
         self._kept[shape][tree] = summaries
         return summaries
@@ -125,7 +125,7 @@ def _summaries(
     snapshot: Snapshot, offers: Sequence[Offer], version: Microversion, kept: Summaries
 ) -> Iterable[bytes]:
     """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
-    shape = Shape.of(version)
+    shape = SummaryShape.of(version)
     if shape.nested:
         return kept.of_trees(snapshot, _trees(snapshot, offers), shape)
     candidates = list(candidates_of(offers))
@@ -152,7 +152,7 @@ def _trees(snapshot: Snapshot, offers: Iterable[Offer]) -> Iterable[Tree]:
 
 
 def _summary(
-    snapshot: Snapshot, provider: Provider, shape: Shape, classes: Mapping[str, Any] | set[str]
+    snapshot: Snapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {
         "resources": {

@@ -31,17 +31,17 @@ class Rules:
         #: whether several providers of a tree may be combined
         self.nested = request.nested
         #: what the providers of the group without a suffix must have together
-        self.together = next((group.required for group in request.groups if group.suffix == ""), ())
+        self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
         #: all conditions that decide which provider may serve what, each once
         self.conditions: tuple[Condition, ...] = tuple(
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
-                    *(HasTraits((traits,)) for traits in self.together),
+                    *(HasTraits((traits,)) for traits in self.unsuffixed_traits),
                 ]
             )
         )
-        self._collective = [index for index, need in enumerate(needs) if need.collective]
+        self._unsuffixed = [index for index, need in enumerate(needs) if need.unsuffixed]
         subtrees = [
             [index for index, need in enumerate(needs) if need.suffix in suffixes]
             for suffixes in request.same_subtrees
@@ -57,7 +57,7 @@ class Rules:
         self.independent = (
             self.nested
             and not request.same_subtrees
-            and not (self.isolate and sum(not need.collective for need in needs) > 1)
+            and not (self.isolate and sum(not need.unsuffixed for need in needs) > 1)
             and not self.contested
         )
         #: for each need, of what same_subtree rules it is part: the needs of each
@@ -69,9 +69,9 @@ class Rules:
         None when it depends on the choice.
         """
         settled: bool | None = True
-        for traits in self.together:
-            self.budget.spend(sum([len(options[index]) for index in self._collective]))
-            had = [[not at.traits.isdisjoint(traits) for at in options[index]] for index in self._collective]
+        for traits in self.unsuffixed_traits:
+            self.budget.spend(sum([len(options[index]) for index in self._unsuffixed]))
+            had = [[not at.traits.isdisjoint(traits) for at in options[index]] for index in self._unsuffixed]
             if not any(map(any, had)):
                 return False
             if not any(map(all, had)):
@@ -89,7 +89,7 @@ class Assignment:
         #: what the chosen ones give, by provider id and resource class
         self.taken: Taken = {}
         #: what a look at one choice may cost: rules on several needs look at the options of all
-        max_rules = len(rules.together) + max(map(len, rules.subtrees_of), default=0)
+        max_rules = len(rules.unsuffixed_traits) + max(map(len, rules.subtrees_of), default=0)
         self.steps = 1 + max_rules * sum(map(len, options))
 
     def take(self, index: int, provider: Provider) -> None:
@@ -115,11 +115,11 @@ class Assignment:
             before = self.taken.get((provider.id, name), 0)
             if before and not _accepts(provider, name, before + amount):
                 return False
-        if rules.isolate and not need.collective and self._is_taken_by_a_group(provider):
+        if rules.isolate and not need.unsuffixed and self._is_taken_by_a_group(provider):
             return False
         if not rules.nested and self._has_a_relative(provider):
             return False
-        if need.collective and not self._traits_in_reach(index, provider):
+        if need.unsuffixed and not self._traits_in_reach(index, provider):
             return False
         return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
 
@@ -136,7 +136,7 @@ class Assignment:
 
     def _is_taken_by_a_group(self, provider: Provider) -> bool:
         return any(
-            at is not None and at.id == provider.id and not need.collective
+            at is not None and at.id == provider.id and not need.unsuffixed
             for need, at in zip(self.rules.needs, self.chosen, strict=True)
         )
 
@@ -147,11 +147,11 @@ class Assignment:
 
     def _traits_in_reach(self, index: int, provider: Provider) -> bool:
         """Whether each set of required traits is met by the group or still can be."""
-        others = [other for other, need in enumerate(self.rules.needs) if need.collective and other != index]
+        others = [other for other, need in enumerate(self.rules.needs) if need.unsuffixed and other != index]
         return all(
             not provider.traits.isdisjoint(traits)
             or any(not at.traits.isdisjoint(traits) for other in others for at in self._possible(other))
-            for traits in self.rules.together
+            for traits in self.rules.unsuffixed_traits
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeVar
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.conditions import HasTraits
 from placement.candidates.needs import Need, needs_of
-from placement.candidates.pattern import Batch, Candidate, Offer, candidates_of
+from placement.candidates.pattern import Candidate, Offer, PatternBatch, candidates_of
 from placement.candidates.plan import Plan
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
@@ -108,7 +108,7 @@ def _too_much(request: CandidatesRequest, budget: Budget) -> InvalidRequest:
 
 
 #: What there is at one set of providers; an empty batch says that the search there rests.
-Source = tuple[ProviderSet, Iterable[Batch]]
+Source = tuple[ProviderSet, Iterable[PatternBatch]]
 
 
 def _one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
@@ -146,7 +146,7 @@ def _first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
     if limit < 1:
         return
     for provider_set, patterns in offers:
-        yield provider_set, patterns if len(patterns) <= limit else Batch(patterns[:limit])
+        yield provider_set, patterns if len(patterns) <= limit else PatternBatch(patterns[:limit])
         limit -= len(patterns)
         if limit <= 0:
             return

@@ -21,7 +21,7 @@ from placement.exceptions import NotFound
 from placement.model.provider import Inventory
 from placement.store import consumers as consumer_store
 from placement.store import names
-from placement.store.claims import Claim, Holding, Stock, check
+from placement.store.claims import Claim, Holding, Stock, check_capacity
 from placement.store.consumers import Owner
 
 
@@ -93,7 +93,7 @@ def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> No
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
     others = names.Lookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
-    check(claims, stocks, classes, locked.holdings)
+    check_capacity(claims, stocks, classes, locked.holdings)
     _insert(tx, claims, stocks, classes)
     _update_consumers(tx, claims, locked.consumers)
     # Who only moves away does not raise a generation, who gives all back does: clients count on both.

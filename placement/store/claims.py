@@ -53,7 +53,7 @@ class Stock:
     used: dict[int, int]
 
 
-def check(
+def check_capacity(
     claims: Sequence[Claim],
     stocks: Mapping[str, Stock],
     class_ids: Mapping[str, int],
