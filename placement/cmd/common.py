@@ -10,7 +10,7 @@ from prettytable import PrettyTable
 
 from placement.db import migration
 from placement.db.database import Database
-from placement.db.engine import UNHURRIED
+from placement.db.engine import WHOLE_DATABASE
 from placement.store.consumers import Owner
 
 
@@ -22,7 +22,7 @@ def open_database(conf: cfg.ConfigOpts) -> Iterator[Database]:
     """
     url = conf.placement_database.connection
     migration.require_schema(url)
-    database = Database(url, UNHURRIED)
+    database = Database(url, WHOLE_DATABASE)
     try:
         yield database
     finally:

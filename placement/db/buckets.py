@@ -1,6 +1,6 @@
 """Change counters: what serialises writers and what tells readers that something changed.
 
-Every provider belongs to one of :data:`PROVIDERS` buckets for good, chosen by its
+Every provider belongs to one of :data:`PROVIDER_BUCKETS` buckets for good, chosen by its
 uuid; one more bucket stands for the names of resource classes and traits, one for
 the shape of trees, and one, the :data:`EPOCH`, for all there is. A transaction that
 writes to a provider first increments the counter of its bucket and so holds that
@@ -32,18 +32,18 @@ import sqlalchemy as sa
 from placement.db.batch import KEPT_SIZES, Batch, Prepared, bind_parameters, bind_values
 from placement.db.tables import change_buckets
 
-PROVIDERS: Final = 256
+PROVIDER_BUCKETS: Final = 256
 NAMES: Final = 256
 TREES: Final = 257
 EPOCH: Final = 258
-ALL: Final = (*range(PROVIDERS), NAMES, TREES, EPOCH)
+ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH)
 
 _MAX_STEP: Final = 1 << 24  # a trillion of them, on average half as large, is what 64 bits hold
 
 
 def bucket_of(uuid: str) -> int:
     """The bucket of the provider with this uuid."""
-    return crc32(uuid.encode()) % PROVIDERS
+    return crc32(uuid.encode()) % PROVIDER_BUCKETS
 
 
 def counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:

@@ -76,7 +76,7 @@ def is_too_much(error: BaseException) -> bool:
     )
 
 
-def is_silence(error: BaseException) -> bool:
+def is_timeout(error: BaseException) -> bool:
     """Whether we gave up waiting for the database, which did not refuse either."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
     return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)

@@ -19,7 +19,7 @@ from sqlalchemy import exc
 
 from placement.db import buckets, engine, errors
 from placement.db.batch import Batch
-from placement.db.engine import UNHURRIED, PoolOptions
+from placement.db.engine import WHOLE_DATABASE, PoolOptions
 from placement.db.tables import change_buckets
 from placement.exceptions import Unavailable
 
@@ -145,7 +145,7 @@ def stamp(url: str, revision: str) -> None:
 @contextmanager
 def _exclusive(url: str) -> Iterator[sa.Connection]:
     """A transaction of which there is only one at a time in the whole deployment."""
-    source = engine.create(url, "READ COMMITTED", replace(UNHURRIED, lock_timeout=_LOCK_TIMEOUT))
+    source = engine.create(url, "READ COMMITTED", replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT))
     try:
         with source.connect() as connection:
             conn = connection.execution_options(**{engine.WRITES: True})

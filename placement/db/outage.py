@@ -35,21 +35,21 @@ class Outage:
         try:
             yield
         except Exception as error:
-            self._note(silent=errors.is_silence(error))
+            self._note(timeout=errors.is_timeout(error))
             raise
         else:
-            self._note(silent=False)
+            self._note(timeout=False)
         finally:
             if alone:
                 self._trying.release()
 
-    def _note(self, *, silent: bool) -> None:
-        if silent and self._since is None:
+    def _note(self, *, timeout: bool) -> None:
+        if timeout and self._since is None:
             self._since = time.monotonic()
             LOG.error(
                 "the database does not answer: until it does, one request at a time waits for it, and others "
                 "are answered 503; see the limits in [placement_database], and the network between"
             )
-        elif not silent and self._since is not None:
+        elif not timeout and self._since is not None:
             LOG.warning("the database answers again, after %.0f seconds", time.monotonic() - self._since)
             self._since = None

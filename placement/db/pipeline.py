@@ -63,7 +63,7 @@ def exchange(
     exchanging = _Exchange(connection, names)
     encoded = [_encoded(step) for step in (*begin, *steps, *end)]
     try:
-        with connection.closed_if_silent():
+        with connection.closed_on_timeout():
             exchanging.run(encoded)
     except BaseException:
         connection.close()  # in the middle of an exchange nothing else can be said to the server
@@ -99,7 +99,7 @@ class _Exchange:
         self.results: list[PGresult] = []
         self.failure: PGresult | None = None
         self._pgconn = connection.pgconn
-        self._limit = connection.answer_limit
+        self._timeout = connection.answer_timeout
         self._names = names
         self._new: _Names = {}
         self._sent: list[str | None] = []  # what is prepared, None where a statement is executed
@@ -145,7 +145,7 @@ class _Exchange:
     def _flush(self) -> None:
         while self._pgconn.flush():
             self._poll.modify(self._pgconn.socket, select.POLLIN | select.POLLOUT)
-            wait_for(self._poll, self._limit)
+            wait_for(self._poll, self._timeout)
             self._pgconn.consume_input()  # the server may wait for us to read
             self._poll.modify(self._pgconn.socket, select.POLLIN)
 
@@ -168,7 +168,7 @@ class _Exchange:
 
     def _next_or_none(self) -> "PGresult | None":
         while self._pgconn.is_busy():
-            wait_for(self._poll, self._limit)
+            wait_for(self._poll, self._timeout)
             try:
                 self._pgconn.consume_input()
             except psycopg.OperationalError:

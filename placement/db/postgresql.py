@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that do not wait for ever: psycopg itself knows no limit for an answer."""
+"""Connections to PostgreSQL that do not wait for ever: psycopg itself has no timeout for an answer."""
 
 import select
 import time
@@ -23,7 +23,7 @@ class Connection(psycopg.Connection[Any]):
     """A connection that fails, and is closed, when nothing came from the server for too long."""
 
     #: how long that is, in seconds; None for ever
-    answer_limit: float | None = None
+    answer_timeout: float | None = None
     _knows_question = False
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
@@ -31,13 +31,13 @@ class Connection(psycopg.Connection[Any]):
 
         :raises psycopg.OperationalError: nothing came, and the connection is closed.
         """
-        if self.answer_limit is None:
+        if self.answer_timeout is None:
             return super().wait(gen, *args, **kwargs)
-        with self.closed_if_silent():
-            return super().wait(_limited(gen, self.answer_limit), *args, **kwargs)
+        with self.closed_on_timeout():
+            return super().wait(_limited(gen, self.answer_timeout), *args, **kwargs)
 
     @contextmanager
-    def closed_if_silent(self) -> Iterator[None]:
+    def closed_on_timeout(self) -> Iterator[None]:
         """Closes the connection if the server lets us wait too long in this context.
 
         :raises psycopg.OperationalError: for a :class:`TimeoutError`.
@@ -55,7 +55,7 @@ class Connection(psycopg.Connection[Any]):
 
         :raises psycopg.Error: the statement failed, or the connection is lost.
         """
-        with self.closed_if_silent():
+        with self.closed_on_timeout():
             if not self._knows_question:
                 self.pgconn.send_prepare(_QUESTION, question)
                 self._only_result()
@@ -72,7 +72,7 @@ class Connection(psycopg.Connection[Any]):
         poll.register(self.pgconn.socket, select.POLLIN)
         self.pgconn.flush()  # it is small: it goes out as a whole
         while self.pgconn.is_busy():
-            wait_for(poll, self.answer_limit)
+            wait_for(poll, self.answer_timeout)
             self.pgconn.consume_input()
         result = self.pgconn.get_result()
         while self.pgconn.get_result() is not None:
@@ -82,8 +82,8 @@ class Connection(psycopg.Connection[Any]):
         return result
 
 
-def connect(answer_limit: float | None, *args: Any, **kwargs: Any) -> Connection:
-    """A connection with this limit; the other arguments are those of :func:`psycopg.connect`.
+def connect(answer_timeout: float | None, *args: Any, **kwargs: Any) -> Connection:
+    """A connection with this timeout; the other arguments are those of :func:`psycopg.connect`.
 
     :raises psycopg.OperationalError: none can be made; from a :class:`TimeoutError` if it took too long.
     """
@@ -91,17 +91,17 @@ def connect(answer_limit: float | None, *args: Any, **kwargs: Any) -> Connection
         connection = Connection.connect(*args, **kwargs)
     except errors.ConnectionTimeout as error:
         raise psycopg.OperationalError(str(error)) from TimeoutError()
-    connection.answer_limit = answer_limit
+    connection.answer_timeout = answer_timeout
     return connection
 
 
-def wait_for(poll: select.poll, limit: float | None) -> None:
+def wait_for(poll: select.poll, timeout: float | None) -> None:
     """Wait until the server's socket is ready for what ``poll`` looks for.
 
-    :raises TimeoutError: it is not within the limit, in seconds.
+    :raises TimeoutError: it is not within so many seconds.
     """
-    if not poll.poll(None if limit is None else limit * 1000):
-        raise _no_answer(limit)
+    if not poll.poll(None if timeout is None else timeout * 1000):
+        raise _no_answer(timeout)
 
 
 def _no_answer(seconds: float | None) -> TimeoutError:

@@ -12,10 +12,10 @@ from gunicorn.http.parser import RequestParser
 
 #: seconds for the first byte and all headers; for the body; until the next request; to take the answer,
 #: or a MiB of it where it is longer
-HEADERS_WITHIN: Final = 10.0
-BODY_WITHIN: Final = 60.0
-IDLE_WITHIN: Final = 75.0
-ANSWER_WITHIN: Final = 60.0
+HEADERS_TIMEOUT: Final = 10.0
+BODY_TIMEOUT: Final = 60.0
+IDLE_TIMEOUT: Final = 75.0
+ANSWER_TIMEOUT: Final = 60.0
 
 MAX_HEADERS: Final = 64 * 1024
 MAX_BODY: Final = 64 * 1024 * 1024
@@ -52,7 +52,7 @@ class Connection:
         self._unsent = bytearray()
         self._taken = 0
         self.closing = False
-        self.deadline = time.monotonic() + HEADERS_WITHIN
+        self.deadline = time.monotonic() + HEADERS_TIMEOUT
 
     def fileno(self) -> int:
         """As that of a socket."""
@@ -83,7 +83,7 @@ class Connection:
         except BlockingIOError:
             return True
         if data and self.idle:
-            self.deadline = time.monotonic() + HEADERS_WITHIN
+            self.deadline = time.monotonic() + HEADERS_TIMEOUT
         self._received += data
         return bool(data)
 
@@ -121,7 +121,7 @@ class Connection:
             if reader.length > MAX_BODY:
                 raise _body_too_large()
             self._body = _Length(reader.length)
-        self.deadline = time.monotonic() + BODY_WITHIN
+        self.deadline = time.monotonic() + BODY_TIMEOUT
         if self._body.end(self._received) is None and self._expects_continue():
             self.sendall(_CONTINUE)
             self.flush()
@@ -143,12 +143,12 @@ class Connection:
         self._handed_on = self._searched = self._taken = 0
         self.closing = close
         if self._unsent:
-            self.deadline = time.monotonic() + ANSWER_WITHIN
+            self.deadline = time.monotonic() + ANSWER_TIMEOUT
         else:
             self._expect_request()
 
     def _expect_request(self) -> None:
-        self.deadline = time.monotonic() + (HEADERS_WITHIN if self._received else IDLE_WITHIN)
+        self.deadline = time.monotonic() + (HEADERS_TIMEOUT if self._received else IDLE_TIMEOUT)
 
     def send(self, data: bytes) -> int:
         """Where gunicorn asks for a body, which is there already."""
@@ -180,7 +180,7 @@ class Connection:
             self._taken += sent
             if self._taken >= _RENEWED_AFTER and self.request is None:
                 self._taken = 0
-                self.deadline = time.monotonic() + ANSWER_WITHIN
+                self.deadline = time.monotonic() + ANSWER_TIMEOUT
         if self.request is None:
             self._expect_request()
         return True

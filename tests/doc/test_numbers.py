@@ -23,10 +23,10 @@ def setting(name: str) -> int:
 
 def test_the_limits_of_the_service_are_those_of_its_web_server() -> None:
     mebibyte = 1024**2
-    assert limit("from the first byte of a request to the end of its headers") == [connection.HEADERS_WITHIN]
-    assert limit("its body") == [connection.BODY_WITHIN, connection.MAX_BODY // mebibyte]
-    assert limit("taking the answer, or a MiB of it") == [connection.ANSWER_WITHIN]
-    assert limit("from one request of a connection to the next") == [connection.IDLE_WITHIN]
+    assert limit("from the first byte of a request to the end of its headers") == [connection.HEADERS_TIMEOUT]
+    assert limit("its body") == [connection.BODY_TIMEOUT, connection.MAX_BODY // mebibyte]
+    assert limit("taking the answer, or a MiB of it") == [connection.ANSWER_TIMEOUT]
+    assert limit("from one request of a connection to the next") == [connection.IDLE_TIMEOUT]
     assert limit("the request line, all headers") == [
         api.MAX_REQUEST_LINE,
         connection.MAX_HEADERS // 1024,
@@ -35,7 +35,7 @@ def test_the_limits_of_the_service_are_those_of_its_web_server() -> None:
 
 def test_the_proxies_of_the_page_go_well_with_them() -> None:
     for headers in ("timeout http-request", "client_header_timeout"):
-        assert setting(headers) < connection.HEADERS_WITHIN
+        assert setting(headers) < connection.HEADERS_TIMEOUT
     assert setting("client_max_body_size") == connection.MAX_BODY // 1024**2
     for answer in ("timeout server", "proxy_read_timeout"):
-        assert setting(answer) > connection.ANSWER_WITHIN
+        assert setting(answer) > connection.ANSWER_TIMEOUT

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from placement.db.batch import Prepared
 from placement.db.database import Database, Transaction
-from placement.db.engine import UNHURRIED, PoolOptions
+from placement.db.engine import WHOLE_DATABASE, PoolOptions
 from placement.db.tables import consumers
 from placement.exceptions import Unavailable
 from tests.databases import DatabaseServer
@@ -124,7 +124,10 @@ def test_the_server_knows_the_limits_of_writers_and_readers(
     unit = 1000 if database_server.kind == "postgresql" else 1
     query = _ASKED[database_server.kind]
     options = PoolOptions(statement_timeout=7, lock_timeout=4, idle_timeout=3)
-    for chosen, writer, reader in ((options, [3, 4, 11], [0, 4, 7]), (UNHURRIED, [600, 10, 0], [0, 10, 0])):
+    for chosen, writer, reader in (
+        (options, [3, 4, 11], [0, 4, 7]),
+        (WHOLE_DATABASE, [600, 10, 0], [0, 10, 0]),
+    ):
         database = Database(server_url, chosen)
         found = database.write(lambda tx: tx.conn.exec_driver_sql(query).scalars().all())
         assert [float(each) / unit for each in found] == writer

@@ -71,7 +71,7 @@ def slow(folder: Path, **limits: float) -> Iterator[Slow]:
 
 
 def test_who_leaves_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
-    with slow(tmp_path, connection__HEADERS_WITHIN=1) as service:
+    with slow(tmp_path, connection__HEADERS_TIMEOUT=1) as service:
         for _ in range(2):
             service.connect(get("/wait")).close()
         assert service.state_when(lambda state: state["busy"] == 2)["busy"] == 2
@@ -115,7 +115,7 @@ def test_bodies_of_requests_in_hand_count_as_held(tmp_path: Path) -> None:
 
 
 def test_a_slow_client_has_its_answer_and_one_that_takes_nothing_ends(tmp_path: Path) -> None:
-    with slow(tmp_path, connection__ANSWER_WITHIN=5) as service:
+    with slow(tmp_path, connection__ANSWER_TIMEOUT=5) as service:
         with service.connect(get("/big")) as honest, service.connect(get("/big")):
             taken = 0
             while data := honest.recv(MIB, socket.MSG_WAITALL):
