@@ -51,8 +51,8 @@ def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int
     return 0
 
 
-def refresh(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Have every running worker read everything anew, as it has to after SQL by hand."""
+def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Have every running worker read everything anew, as it has to after a restore, or SQL by hand."""
     with open_database(conf) as database:
         database.write(lambda tx: tx.renew_epoch())
     print("Every worker reads everything anew before its next answer.")
@@ -76,10 +76,10 @@ def parser() -> ArgumentParser:
     _add(db, "online_data_migrations", db_online_data_migrations).add_argument(
         "--max-count", type=int, help="how many rows to rewrite at most"
     )
+    _add(db, "renew-epoch", db_renew_epoch)
     importing.add_arguments(_add(groups, "import", importing.import_database))
     auditing.add_audit_arguments(_add(groups, "audit", auditing.audit))
     auditing.add_heal_arguments(_add(groups, "heal", auditing.heal))
-    _add(groups, "refresh", refresh)
     return top
 
 

@@ -17,8 +17,10 @@ another: a database that was restored from a backup, or whose standby took over 
 it had everything, does not come to the same counters again by other changes. (By chance
 it does, once in some million restores, and then only until the next change.)
 
-The counter of the epoch is incremented by what changes data behind the back of the
-others, so that every worker reads everything anew.
+The epoch is renewed by what changes data behind the back of the others (an import, a
+repair, a migration, an operator after a restore), so that every worker reads everything
+anew. It is no counter: each one is a number drawn from so many that no two histories ever
+come to the same, as two would that both went up from where a backup was made.
 """
 
 from collections.abc import Iterable
@@ -38,6 +40,7 @@ TREES: Final = 257
 EPOCH: Final = 258
 ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH)
 
+_EPOCHS: Final = 1 << 60  # with all counters it adds up to less than 64 bits hold
 _MAX_STEP: Final = 1 << 24  # a trillion of them, on average half as large, is what 64 bits hold
 
 
@@ -84,6 +87,18 @@ def _in_order(count: int) -> Prepared:
 def _increment(count: int) -> Prepared:
     new = change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger)
     return Prepared(sa.update(change_buckets).where(_chosen(count)).values(counter=new))
+
+
+def renew_epoch(batch: Batch) -> None:
+    """Have all workers read everything anew, once this is committed."""
+    batch.add(_renewal, {"bucket": EPOCH, "epoch": 1 + randbelow(_EPOCHS)})
+
+
+_renewal: Final = Prepared(
+    sa.update(change_buckets)
+    .where(change_buckets.c.id == sa.bindparam("bucket"))
+    .values(counter=sa.bindparam("epoch"))
+)
 
 
 def count_deletion(batch: Batch, bucket: int) -> None:

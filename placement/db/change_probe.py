@@ -2,65 +2,93 @@
 
 import threading
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from placement.db import errors
-from placement.db.tables import change_buckets
+from placement.db import errors, position
+from placement.db.position import Position
+
+
+class _Kept(NamedTuple):
+    """A connection of a thread, and how often all had been given up when it was made."""
+
+    connection: Any
+    round: int
 
 
 class ChangeProbe:
-    """Asks for the sum of all change counters, on a connection that each thread keeps for that.
+    """Asks where the database stands, on a connection that each thread keeps for that.
 
     :param engine: one whose connections commit by themselves.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._question = str(sa.select(sa.func.sum(change_buckets.c.counter)).compile(dialect=engine.dialect))
+        self._dialect = engine.dialect
+        self._question = position.question(engine.dialect)
         self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
         self._local = threading.local()
+        self._round = 0
 
-    def counters_sum(self) -> int:
-        """The sum; a connection that died since the last question is replaced.
+    def position(self) -> Position:
+        """What the database says; a connection that died since the last question is replaced.
 
+        :raises placement.db.errors.WrongServer: who answers is a standby, or read-only.
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer, or not to this.
         """
         try:
             return self._asked()
-        except self._engine.dialect.loaded_dbapi.Error as error:
-            raise errors.of_driver(self._engine.dialect, error, None) from error
+        except self._dialect.loaded_dbapi.Error as error:
+            raise errors.of_driver(self._dialect, error, None) from error
 
-    def _asked(self) -> int:
-        connection: Any = getattr(self._local, "connection", None)
-        if connection is not None:
+    def give_up(self) -> None:
+        """Have every thread ask on a new connection from now on."""
+        self._round += 1
+
+    def _asked(self) -> Position:
+        kept: _Kept | None = getattr(self._local, "kept", None)
+        if kept is not None:
+            current = self._is_current(kept)
             try:
-                return self._ask(connection)
-            except self._engine.dialect.loaded_dbapi.Error:
-                self._local.connection = None
-                connection.invalidate()
-        connection = self._engine.raw_connection()
+                if current:
+                    answer = self._ask(kept.connection)
+                    if self._is_current(kept):
+                        return answer
+            except (self._dialect.loaded_dbapi.Error, errors.WrongServer):
+                pass
+            self._local.kept = None
+            kept.connection.invalidate()
+        kept = _Kept(self._engine.raw_connection(), self._round)
         try:
-            total = self._ask(connection)
+            answer = self._ask(kept.connection)
         except BaseException:
-            connection.invalidate()
+            kept.connection.invalidate()
             raise
-        self._local.connection = connection
-        return total
+        self._local.kept = kept
+        return answer
 
-    def _ask_directly(self, connection: Any) -> int:
-        return int(connection.driver_connection.ask(self._question.encode()) or 0)
+    def _is_current(self, kept: _Kept) -> bool:
+        """Whether connections of its age lead where new ones would, as those to a replaced file do not."""
+        if kept.round != self._round:
+            return False
+        if self._dialect.name != "sqlite":
+            return True
+        return position.is_same_file(self._engine.url.database, kept.connection.info[position.HISTORY])
 
-    def _ask_by_cursor(self, connection: Any) -> int:
+    def _ask_directly(self, connection: Any) -> Position:
+        row = connection.driver_connection.ask(self._question.encode())
+        return position.of_row(self._dialect, row, "")
+
+    def _ask_by_cursor(self, connection: Any) -> Position:
         with closing(connection.cursor()) as cursor:
             cursor.execute(self._question)
-            (total,) = cursor.fetchone()
-        return int(total or 0)
+            row = cursor.fetchone()
+        return position.of_row(self._dialect, row, connection.info[position.HISTORY])
 
     def close(self) -> None:
         """Give this thread's connection back."""
-        connection: Any = getattr(self._local, "connection", None)
-        self._local.connection = None
-        if connection is not None:
-            connection.close()
+        kept: _Kept | None = getattr(self._local, "kept", None)
+        self._local.kept = None
+        if kept is not None:
+            kept.connection.close()

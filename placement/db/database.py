@@ -26,6 +26,7 @@ from placement.db.batch import (
 from placement.db.change_probe import ChangeProbe
 from placement.db.engine import PoolOptions
 from placement.db.outage import Outage
+from placement.db.position import Position
 from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
 
@@ -84,7 +85,7 @@ class Transaction:
 
     def renew_epoch(self) -> None:
         """Have every worker read everything anew, as after changes that no counter tells of."""
-        self.lock_buckets((buckets.EPOCH,))
+        buckets.renew_epoch(self._batch)
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
         """As :meth:`lock`, for all that is in these buckets."""
@@ -162,6 +163,7 @@ class Database:
         brief = replace(options, statement_timeout=options.connect_timeout)
         self._autocommitting = engine.create(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
+        self._history: str | None = None
 
     def close(self) -> None:
         """Give all connections back."""
@@ -169,18 +171,49 @@ class Database:
         for each in (self._writer, self._reader, self._autocommitting):
             each.dispose()
 
-    def counters_sum(self) -> int:
-        """The sum of all change counters: the same number as before means that nothing changed.
+    def position(self) -> Position:
+        """Where the database stands: the same as before means that nothing changed.
 
         :raises Unavailable: when the database does not answer.
         :raises sqlalchemy.exc.SQLAlchemyError: it does not take the question, which is a defect.
         """
+        with self._asking():
+            position = self._change_probe.position()
+            if position.history != self._history:
+                known, self._history = self._history, position.history
+                if known is not None:
+                    LOG.info("another history is shown: %s, after %s", position.history, known)
+                    self._renew_connections()
+        return position
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Asks the database in this context.
+
+        :raises Unavailable: it does not answer.
+        :raises InvalidRequest: it cannot be asked this.
+        """
         try:
             with self._outage.attempt():
-                return self._change_probe.counters_sum()
+                yield
         except exc.SQLAlchemyError as error:
+            self._look_elsewhere(error)
             _refuse_unless_defect(error)
             raise
+
+    def _look_elsewhere(self, error: exc.SQLAlchemyError) -> None:
+        """Give up all connections if the error says that they may lead to the wrong server."""
+        if errors.is_elsewhere(error.orig if isinstance(error, exc.DBAPIError) else error):
+            LOG.warning(
+                "the server that answers is not to be asked now, so all connections are made anew: %s", error
+            )
+            self._renew_connections()
+
+    def _renew_connections(self) -> None:
+        """Have everybody connect anew; who uses a connection goes on to its end."""
+        self._change_probe.give_up()
+        for each in (self._writer, self._reader, self._autocommitting):
+            each.dispose()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -190,12 +223,8 @@ class Database:
         :raises InvalidRequest: it cannot be asked for such a value, or for so many.
         :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which is a defect.
         """
-        try:
-            with self._outage.attempt(), self._reader.connect() as conn, conn.begin():
-                yield conn
-        except exc.SQLAlchemyError as error:
-            _refuse_unless_defect(error)
-            raise
+        with self._asking(), self._reader.connect() as conn, conn.begin():
+            yield conn
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Run ``work`` in a transaction of its own and commit what it did.
@@ -221,6 +250,7 @@ class Database:
             # No exception is kept beyond its block: its traceback leads back to this frame, and the circle
             # would keep all that the transaction used until garbage is collected.
             except exc.SQLAlchemyError as error:
+                self._look_elsewhere(error)
                 committing = tx is not None and tx.committing
                 again = errors.is_conflict(error) or (errors.is_unavailable(error) and not committing)
                 if not again or attempt == self._attempts or time.monotonic() > deadline:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
-from placement.db import drivers
+from placement.db import drivers, errors, position
 
 WRITES: Final = "placement_writes"
 
@@ -28,7 +28,8 @@ class PoolOptions:
     ``lock_timeout`` bounds each wait for a lock, ``retries`` how often a
     transaction that lost to another one runs again. A connection has to be made within ``connect_timeout``,
     a statement to end within ``statement_timeout``, and the next one of a transaction to come within
-    ``idle_timeout``, or the server ends it; zero is no limit for these two.
+    ``idle_timeout``, or the server ends it; zero is no limit for these two. ``wsrep_sync_wait`` is that of
+    MariaDB (statements before which a node of a Galera cluster applies what others have committed).
     """
 
     max_pool_size: int = 5
@@ -40,6 +41,7 @@ class PoolOptions:
     connect_timeout: int = 5
     statement_timeout: float = 20.0
     idle_timeout: float = 5.0
+    wsrep_sync_wait: int = 7
 
 
 WHOLE_DATABASE: Final = PoolOptions(statement_timeout=0, idle_timeout=600)
@@ -73,14 +75,29 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
         connect_args=_limits(parsed, options),
     )
     connect = drivers.connector(made.dialect.driver)
+    session = _session(parsed, options)
     answer_timeout = options.statement_timeout + _GRACE if options.statement_timeout else None
 
     @sa.event.listens_for(made, "do_connect")
     def _connect(dialect: object, record: object, cargs: Sequence[Any], cparams: Mapping[str, Any]) -> Any:
-        return connect(answer_timeout, *cargs, **cparams) if connect else None
+        return connect(answer_timeout, *cargs, **cparams, **session) if connect else None
+
+    @sa.event.listens_for(made, "connect")
+    def _note(connection: Any, record: Any) -> None:
+        record.info[position.HISTORY] = getattr(connection, "history", "")
+
+    @sa.event.listens_for(made, "handle_error")
+    def _leave(context: sa.engine.ExceptionContext) -> None:
+        if errors.is_elsewhere(context.original_exception):
+            context.is_disconnect = True
 
     _ping(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout if connect else None)
     return made
+
+
+def _session(url: URL, options: PoolOptions) -> dict[str, Any]:
+    """What our connections are told beside what the driver's own take."""
+    return {} if url.get_backend_name() == "postgresql" else {"wsrep_sync_wait": options.wsrep_sync_wait}
 
 
 def _limits(url: URL, options: PoolOptions) -> dict[str, Any]:
@@ -106,6 +123,7 @@ def _postgresql(options: PoolOptions) -> dict[str, Any]:
         "keepalives_idle": options.connect_timeout,
         "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
         "keepalives_count": _KEEPALIVES,
+        "target_session_attrs": "read-write",  # of several hosts the one that is no standby; of one host, too
     }
 
 
@@ -175,11 +193,18 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         _make_private(str(arguments[0]))
 
     @sa.event.listens_for(engine, "connect")
-    def _connect(connection: sqlite3.Connection, record: object) -> None:
+    def _connect(connection: sqlite3.Connection, record: Any) -> None:
+        record.info[position.HISTORY] = position.of_file(url.database)
         connection.isolation_level = None  # transactions begin where we say
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+
+    @sa.event.listens_for(engine, "checkout")
+    def _checkout(connection: object, record: Any, proxy: object) -> None:
+        # Who has a file open that was replaced would go on to read it, and to write into it.
+        if not position.is_same_file(url.database, record.info[position.HISTORY]):
+            raise sa.exc.InvalidatePoolError
 
     if isolation_level != "AUTOCOMMIT":
 

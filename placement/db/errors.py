@@ -16,6 +16,7 @@ _SQLSTATES: Final = {"40001", "40P01", "55P03", "26000", "25P03"}
 _MYSQL_CODES: Final = {1020, 1205, 1213}  # record changed, lock wait timeout, deadlock
 
 _READ_ONLY: Final = "25006"  # the server is a standby, or was made read-only
+_MYSQL_ELSEWHERE: Final = {1047, 1290, 1836}  # the node is outside of its cluster; the server is read-only
 _LIMITS_OF_STATEMENTS: Final = "54"  # class of sqlstates: too complex, too many columns
 
 #: Rows that no other transaction is to blame for: a column without its value, a value that a check refuses.
@@ -45,16 +46,30 @@ _MYSQL_UNABLE: Final = {
 }
 
 
+class WrongServer(exc.DisconnectionError):
+    """Whoever answers is not the server that writes now: a standby, or a primary that was deposed."""
+
+
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
     """An error of the driver as SQLAlchemy would have raised it, which did not see the statement.
 
     :param connection: that of the driver, to ask whether it is lost; None where there is none any more.
     """
     base = dialect.loaded_dbapi.Error
-    lost = dialect.is_disconnect(error, connection, None)
+    lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)
     made = exc.DBAPIError.instance(None, None, error, base, dialect=dialect, connection_invalidated=lost)
     assert isinstance(made, exc.DBAPIError)
     return made
+
+
+def is_elsewhere(original: BaseException | None) -> bool:
+    """Whether this error (of the driver) says that another server is to be asked.
+
+    The connection itself is in order, so drivers and pools would keep it.
+    """
+    if isinstance(original, WrongServer):
+        return True
+    return getattr(original, "sqlstate", None) == _READ_ONLY or _mysql_code(original) in _MYSQL_ELSEWHERE
 
 
 def is_conflict(error: BaseException) -> bool:

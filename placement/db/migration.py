@@ -132,7 +132,7 @@ def upgrade(url: str, revision: str = "head") -> None:
             )
         if MigrationContext.configure(conn).get_current_revision() != before:
             batch = Batch(conn)
-            buckets.lock(batch, (buckets.EPOCH,), in_order=False)
+            buckets.renew_epoch(batch)
             batch.send()
 
 

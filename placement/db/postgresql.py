@@ -48,8 +48,8 @@ class Connection(psycopg.Connection[Any]):
             self.close()
             raise psycopg.OperationalError(str(error)) from error
 
-    def ask(self, question: bytes) -> bytes | None:
-        """The one value that a statement returns, outside of transactions; a cursor takes twice as long.
+    def ask(self, question: bytes) -> list[bytes | None]:
+        """The one row that a statement returns, outside of transactions; a cursor takes twice as long.
 
         A connection is always asked the same.
 
@@ -61,7 +61,8 @@ class Connection(psycopg.Connection[Any]):
                 self._only_result()
                 self._knows_question = True
             self.pgconn.send_query_prepared(_QUESTION, None)
-            return self._only_result().get_value(0, 0)
+            result = self._only_result()
+            return [result.get_value(0, column) for column in range(result.nfields)]
 
     def _only_result(self) -> "PGresult":
         """The one result of what was sent.

@@ -52,6 +52,7 @@ def _adopt(tx: Transaction, owner: Owner) -> None:
     """Give allocations a consumer again; its uuid is lost, so it gets a new one."""
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
+        tx.renew_epoch()
         tx.conn.execute(
             sa.insert(consumers),
             [
@@ -76,7 +77,10 @@ def _forget(tx: Transaction, findings: Sequence[Finding]) -> None:
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
     holding = set(tx.conn.execute(query).scalars())
-    consumer_store.remove(tx, [consumer_id for consumer_id in locked if consumer_id not in holding])
+    idle = [consumer_id for consumer_id in locked if consumer_id not in holding]
+    if idle:
+        tx.renew_epoch()
+        consumer_store.remove(tx, idle)
 
 
 def _set_roots(tx: Transaction, findings: Sequence[Finding]) -> None:
@@ -86,6 +90,7 @@ def _set_roots(tx: Transaction, findings: Sequence[Finding]) -> None:
     right = audit.right_roots(tx.conn)
     chosen = {finding.id: right[finding.id] for finding in findings if finding.id in right}
     if chosen:
+        tx.renew_epoch()
         tx.conn.execute(
             sa.update(resource_providers)
             .where(resource_providers.c.id == sa.bindparam("provider"))

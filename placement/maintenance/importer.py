@@ -120,6 +120,7 @@ def run(
         tx.lock_buckets(buckets.ALL)
         if check_target(tx.conn, source):
             return Outcome(False, _compare(source, tx.conn))
+        tx.renew_epoch()
         classes.make_standard_names(tx, additional_classes)
         _copy(tx, source)
         comparison = _compare(source, tx.conn)

@@ -1,16 +1,16 @@
 """Keeping a worker's :class:`~placement.model.snapshot.Snapshot` equal to the database.
 
-Before it answers, a worker asks for the sum of all change counters. Counters only
-grow, so an equal sum means that nothing changed. Otherwise it finds the buckets
-whose counters moved and reads the providers that were stamped since, all in one
-snapshot of the database.
+Before it answers, a worker asks where the database stands: for the sum of all change
+counters, and whose they are. Counters only grow, so the same answer means that nothing
+changed. Otherwise it finds the buckets whose counters moved and reads the providers that
+were stamped since, all in one snapshot of the database.
 
 That misses nothing as long as the database goes on from where it was. One that was
 restored from a backup, or whose standby took over before it had everything, does not:
 counters may be below those read before, and by the time of the next question other changes
-may have brought them above. Counters grow by random numbers
-(:mod:`placement.db.buckets`), so stamps and sums of another history differ; where
-something does not fit, everything is read anew.
+may have brought them above. Mostly its server tells (:mod:`placement.db.position`); beside that
+counters grow by random numbers (:mod:`placement.db.buckets`), so stamps and sums of another
+history differ. Where something does not fit, everything is read anew.
 """
 
 import gc
@@ -26,6 +26,7 @@ from sqlalchemy import exc
 from placement.db import buckets
 from placement.db.batch import Batch, Prepared
 from placement.db.database import Database
+from placement.db.position import Position
 from placement.db.tables import change_buckets, resource_providers
 from placement.model import rows
 from placement.model.provider import Provider
@@ -116,7 +117,9 @@ class Model:
         self._database = database
         self._turns = Turns(long_requests)
         self._state: _State | None = None
-        self._sum = -1
+        #: where the database stood when the model was brought up to date; None while it may not be
+        self._position: Position | None = None
+        self._history: str | None = None
         self._refreshed = 0
         #: how often all that had been read was read anew, as after a restore
         self.reread = 0
@@ -129,26 +132,34 @@ class Model:
         :raises placement.exceptions.Unavailable: when the database does not answer.
         """
         # Asked before our turn, so that who waits for the database keeps nobody.
-        refreshed, total = self._refreshed, self._database.counters_sum()
+        refreshed, position = self._refreshed, self._database.position()
         with Turn(self._turns) as turn:
             # Somebody may have brought it up to date while we asked, or waited for our turn.
-            if total != self._sum and (
-                refreshed == self._refreshed or self._database.counters_sum() != self._sum
-            ):
-                self._refresh()
+            if position != self._position and refreshed != self._refreshed:
+                position = self._database.position()
+            if position != self._position:
+                self._refresh(position.history)
             assert self._state is not None
             yield View(self._state.snapshot, self._state.names, turn)
 
-    def _refresh(self) -> None:
-        self._sum = -1  # should this fail, the next request goes on with it
+    def _refresh(self, history: str) -> None:
+        self._position = None  # should this fail, the next request goes on with it
         with self._database.read() as conn:
-            if self._state is not None and not self._followed(conn, self._state):
+            if self._state is not None and not (self._goes_on(history) and self._followed(conn, self._state)):
                 self._state = None
                 self.reread += 1
             if self._state is None:
                 self._state = self._read_all(conn)
-        self._sum = self._state.counters_sum()
+        self._history = history
+        self._position = Position(self._state.counters_sum(), history)
         self._refreshed += 1
+
+    def _goes_on(self, history: str) -> bool:
+        """Whether the database is still the one that was read, as far as its server can tell."""
+        if history == self._history:
+            return True
+        LOG.warning("%s: its server, timeline, table or file is another one", _ANOTHER_HISTORY)
+        return False
 
     def _followed(self, conn: sa.Connection, state: _State) -> bool:
         """Whether the state shows what the database does now; else only reading everything anew can help.

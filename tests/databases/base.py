@@ -84,6 +84,10 @@ class DatabaseServer(ABC):
         """Make a database what it was when the backup was made, while others are connected to it."""
 
     @abstractmethod
+    def replace(self, url: str, backup: Path) -> None:
+        """As :meth:`restore`, into a new database or file that takes the place of the one that is there."""
+
+    @abstractmethod
     def drop_database(self, url: str) -> None:
         """Remove a database, and whoever is connected to it."""
 

@@ -94,6 +94,12 @@ class MariaDB(ProcessServer):
     def restore(self, url: str, backup: Path) -> None:
         self._run(*self._client("mariadb", url), f"--execute=source {backup}")
 
+    def replace(self, url: str, backup: Path) -> None:
+        self.drop_database(url)
+        with self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE `{make_url(url).database}`")
+        self.restore(url, backup)
+
     def _client(self, name: str, url: str) -> Sequence[str | Path]:
         """A program that is connected to the database."""
         return [

@@ -77,6 +77,13 @@ class PostgreSQL(ProcessServer):
     def restore(self, url: str, backup: Path) -> None:
         self._run(*self._client("pg_restore", url), "--clean", "--single-transaction", backup)
 
+    def replace(self, url: str, backup: Path) -> None:
+        self.drop_database(url)
+        with self._connect() as connection:
+            name = sql.Identifier(str(make_url(url).database))
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
+        self._run(*self._client("pg_restore", url), backup)
+
     def _client(self, name: str, url: str) -> Sequence[str | Path]:
         """A program of the same version, connected to the database."""
         database = make_url(url).database

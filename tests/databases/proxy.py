@@ -43,7 +43,17 @@ class Proxy:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.carry()
-        for each in self._open:
+        self.cut()
+
+    def lead_to(self, url: str) -> None:
+        """Connect to another server from now on; who is connected is cut off."""
+        self._url = make_url(url)
+        self.cut()
+
+    def cut(self) -> None:
+        """End all connections."""
+        open_now, self._open = self._open, []
+        for each in open_now:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 

@@ -1,5 +1,7 @@
 """SQLite: a folder of database files."""
 
+import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -40,6 +42,12 @@ class SQLite(DatabaseServer):
 
     def restore(self, url: str, backup: Path) -> None:
         _copy(str(backup), _path(url))
+
+    def replace(self, url: str, backup: Path) -> None:
+        for suffix in ("-wal", "-shm"):
+            Path(f"{_path(url)}{suffix}").unlink(missing_ok=True)
+        shutil.copy(backup, f"{backup}.copy")
+        os.replace(f"{backup}.copy", _path(url))
 
     def drop_database(self, url: str) -> None:
         for suffix in ("", "-wal", "-shm", "-journal"):

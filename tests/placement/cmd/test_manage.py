@@ -71,7 +71,7 @@ def test_online_data_migrations_are_done_only_on_the_newest_schema(manage, url):
 
 
 @pytest.mark.parametrize(
-    "command", [["audit"], ["heal"], ["refresh"], ["import", "sqlite:///nowhere"]], ids=" ".join
+    "command", [["audit"], ["heal"], ["db", "renew-epoch"], ["import", "sqlite:///nowhere"]], ids=" ".join
 )
 def test_a_database_without_schema_is_named(manage, command):
     status, _, errors = manage(*command)
@@ -79,7 +79,7 @@ def test_a_database_without_schema_is_named(manage, command):
     assert "The database has no schema yet" in errors
 
 
-def test_a_refresh_shows_running_workers_what_was_changed_by_hand(synced, url):
+def test_a_new_epoch_shows_running_workers_what_was_changed_by_hand(synced, url):
     worker = Admin(application(url))
     made = worker("POST", "/resource_providers", json={"name": "host"}).json
 
@@ -89,7 +89,10 @@ def test_a_refresh_shows_running_workers_what_was_changed_by_hand(synced, url):
     assert name() == "host"
     execute(url, "UPDATE resource_providers SET name = 'renamed'")
     assert name() == "host"
-    assert synced("refresh")[:2] == (0, "Every worker reads everything anew before its next answer.\n")
+    assert synced("db", "renew-epoch")[:2] == (
+        0,
+        "Every worker reads everything anew before its next answer.\n",
+    )
     assert name() == "renamed"
 
 

@@ -3,6 +3,8 @@
 import pytest
 import sqlalchemy as sa
 
+from placement.db import buckets
+from placement.db.tables import change_buckets
 from placement.maintenance.audit import Finding, Problem, audit
 from placement.maintenance.heal import heal
 from tests.placement.maintenance.conftest import OWNER
@@ -178,12 +180,36 @@ def test_usage_up_to_the_rounded_capacity_is_no_finding(damage, database):
 def test_a_dry_run_says_what_it_would_repair_and_writes_nothing(damage, database):
     damage("DELETE FROM allocations WHERE used = 2", "DELETE FROM inventories WHERE total = 4096")
     before = findings(database)
-    counters = database.counters_sum()
+    counters = database.position()
     healed = heal(database, OWNER, dry_run=True)
     assert [each.problem for each in healed.repaired] == [Problem.NO_ALLOCATIONS]
     assert [each.problem for each in healed.remaining] == [Problem.NO_INVENTORY]
     assert findings(database) == before
-    assert database.counters_sum() == counters
+    assert database.position() == counters
+
+
+def epoch(database):
+    with database.read() as conn:
+        query = sa.select(change_buckets.c.counter).where(change_buckets.c.id == buckets.EPOCH)
+        return conn.execute(query).scalar_one()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM consumers",
+        "DELETE FROM allocations WHERE used = 2",
+        "UPDATE resource_providers SET root_id = id WHERE root_id IS NOT NULL",
+    ],
+)
+def test_a_repair_renews_the_epoch_and_one_that_finds_nothing_does_not(damage, database, statement):
+    damage(statement)
+    before = epoch(database)
+    assert heal(database, OWNER).repaired
+    after = epoch(database)
+    assert after != before
+    assert not heal(database, OWNER).repaired
+    assert epoch(database) == after
 
 
 def test_a_consumer_that_claims_in_between_is_not_removed(damage, world, database, monkeypatch):

@@ -5,7 +5,8 @@ import sqlite3
 import pytest
 import sqlalchemy as sa
 
-from placement.db.tables import resource_classes, resource_providers, traits
+from placement.db import buckets
+from placement.db.tables import change_buckets, resource_classes, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, Unavailable
 from placement.maintenance import importer
 from placement.maintenance.reference import Source, open_source
@@ -43,6 +44,17 @@ def test_a_running_worker_shows_every_provider_in_its_tree_with_its_generation(i
         ("device", world.DEVICE, 1, world.NUMA, world.HOST),
         (world.NAMELESS, world.NAMELESS, 0, None, world.NAMELESS),
     }
+
+
+def test_an_import_renews_the_epoch(database, reference):
+    def epoch():
+        with database.read() as conn:
+            query = sa.select(change_buckets.c.counter).where(change_buckets.c.id == buckets.EPOCH)
+            return conn.execute(query).scalar_one()
+
+    before = epoch()
+    assert run(database, reference).copied
+    assert abs(epoch() - before) > 1 << 32  # which no counter goes up by
 
 
 def test_inventories_are_the_same(imported):

@@ -1,10 +1,16 @@
 """A database that went back in time under running workers: none of them tells or writes what is gone."""
 
+from collections.abc import Callable
+
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
 
 from placement.db import buckets
 from placement.db.database import Database
+from tests import databases
 from tests.databases import DatabaseServer
+from tests.databases.proxy import Proxy
 from tests.placement.running import Admin, application
 
 HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)]
@@ -148,3 +154,98 @@ def test_a_new_epoch_makes_every_worker_read_what_was_changed_behind_its_back(
     for worker in workers:
         assert inventories(worker, HOSTS[0]) == {"VCPU": 99}
     behind.close()
+
+
+def counters(url: str) -> dict[str, list[tuple[int, ...]]]:
+    """The change counters, and the stamps of all providers."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    queries = {
+        "counter": "SELECT counter, id FROM change_buckets ORDER BY id",
+        "change_seq": "SELECT change_seq, id FROM resource_providers ORDER BY id",
+    }
+    with engine.connect() as conn:
+        return {name: [tuple(row) for row in conn.exec_driver_sql(query)] for name, query in queries.items()}
+
+
+def set_counters(url: str, found: dict[str, list[tuple[int, ...]]]) -> None:
+    """Make them what they were, as nobody could by chance."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.begin() as conn:
+        for counter, bucket in found["counter"]:
+            conn.exec_driver_sql(f"UPDATE change_buckets SET counter = {counter} WHERE id = {bucket}")
+        for stamp, number in found["change_seq"]:
+            conn.exec_driver_sql(f"UPDATE resource_providers SET change_seq = {stamp} WHERE id = {number}")
+
+
+def history_with_the_same_counters(workers: list[Admin], url: str, restore: Callable[[], None]) -> None:
+    """Restore what was there before the first worker's claim, which the second one makes another one of."""
+    first, second = workers
+    claim(first, 1, HOSTS[0])
+    assert used(first) == [30, 0, 0]
+    seen = counters(url)
+    restore()
+    claim(second, 2, HOSTS[1])
+    set_counters(url, seen)
+    assert counters(url) == seen
+
+
+def test_a_new_epoch_tells_a_history_of_the_same_counters(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str
+) -> None:
+    backup = database_server.backup(database_url)
+    history_with_the_same_counters(
+        workers, database_url, lambda: database_server.restore(database_url, backup)
+    )
+    operator = Database(database_url)
+    operator.write(lambda tx: tx.renew_epoch())
+    operator.close()
+    for worker in workers:
+        assert used(worker) == [0, 30, 0]
+
+
+def test_a_database_that_another_has_replaced_is_noticed_whatever_its_counters(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str
+) -> None:
+    if database_server.kind == "mariadb":
+        pytest.skip("MariaDB tells nobody that tables were made anew; counters and the epoch do")
+    backup = database_server.backup(database_url)
+    history_with_the_same_counters(
+        workers, database_url, lambda: database_server.replace(database_url, backup)
+    )
+    for worker in workers:
+        assert used(worker) == [0, 30, 0]
+
+
+def test_after_a_database_was_replaced_nobody_writes_to_the_old_one(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str
+) -> None:
+    backup = database_server.backup(database_url)
+    claim(workers[0], 1, HOSTS[0])
+    database_server.replace(database_url, backup)
+    for number, worker in enumerate(workers):
+        claim(worker, 2 + number, HOSTS[1])
+    for worker in [*workers, Admin(application(database_url))]:
+        assert used(worker) == [0, 60, 0]
+
+
+def test_a_server_with_the_same_tables_and_counters_is_another_one(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str
+) -> None:
+    """Behind the address of a database, as after a failover to a copy."""
+    if database_server.kind == "sqlite":
+        pytest.skip("SQLite has no server")
+    with databases.create(database_server.kind) as other:
+        copy = other.fresh_database()
+        while make_url(copy).database != make_url(database_url).database:
+            copy = other.fresh_database()
+        other.replace(copy, database_server.backup(database_url))
+        with Proxy(database_url) as address:
+            worker = Admin(application(address.url))
+            assert used(worker) == [0, 0, 0]
+            claim(workers[0], 1, HOSTS[0])
+            seen = counters(database_url)
+            assert used(worker) == [30, 0, 0]
+            claim(Admin(application(copy)), 2, HOSTS[1])
+            set_counters(copy, seen)
+            address.lead_to(copy)
+            assert used(worker) == [0, 30, 0]

@@ -1,0 +1,86 @@
+"""Where a database stands, and whose history that is: what a worker compares with what it knew.
+
+Counters alone tell another history by chance only, however small the chance is. So each server is also asked
+who it is, in the same question: a PostgreSQL server for its system identifier, its timeline (which every
+promotion changes) and the table itself (which a restored dump makes anew); a Galera node for its cluster, any
+other MariaDB or MySQL server for itself; and of SQLite's file the system says whether it is still the same.
+"""
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from placement.db.errors import WrongServer
+from placement.db.tables import change_buckets
+
+HISTORY: Final = "placement.history"
+"""Under this name a pool notes of a connection whose history its server tells."""
+
+_SUM: Final = sa.select(sa.func.sum(change_buckets.c.counter))
+
+#: any user may ask for these; "timeline" cannot be asked of a standby
+_OF_POSTGRESQL: Final = """
+SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_system()),
+  CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END,
+  to_regclass('change_buckets')::oid
+"""
+_OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only"
+
+
+class Position(NamedTuple):
+    """The sum of all change counters, and whose they are. The same as before means that nothing changed."""
+
+    total: int
+    history: str
+
+
+def question(dialect: sa.Dialect) -> str:
+    """The statement whose one row :func:`of_row` takes."""
+    total = str(_SUM.compile(dialect=dialect))
+    of_kind = {"postgresql": _OF_POSTGRESQL, "mysql": _OF_MYSQL, "mariadb": _OF_MYSQL}
+    return of_kind.get(dialect.name, "{sum}").format(sum=total)
+
+
+def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> Position:
+    """The position that a server tells.
+
+    :param noted: the history that was noted of the connection.
+    :raises WrongServer: it is not the one that writes.
+    """
+    total, *others = (_text(value) for value in row)
+    if dialect.name == "postgresql":
+        standby, *history = others
+        if standby in ("t", "True"):
+            raise WrongServer("the server is a standby")
+        return Position(int(total or 0), "/".join(history))
+    if others and others[0] not in ("0", "OFF"):
+        raise WrongServer("the server is read-only")
+    return Position(int(total or 0), noted)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else "" if value is None else str(value)
+
+
+def of_file(path: str | None) -> str:
+    """Which file has this name now; empty where there is none."""
+    if path:
+        with suppress(OSError):
+            found = os.stat(path)
+            return f"{found.st_dev}/{found.st_ino}"
+    return ""
+
+
+def is_same_file(path: str | None, noted: str) -> bool:
+    """Whether the file that was noted when it was opened still has this name.
+
+    :raises sqlite3.OperationalError: no file has; to connect anew would make an empty one.
+    """
+    present = of_file(path)
+    if noted and not present:
+        raise sqlite3.OperationalError(f"the file of the database is gone: {path}")
+    return present == noted
