@@ -58,16 +58,8 @@ def version(url: str) -> str | None:
 
     :raises Unavailable: when the database does not answer.
     """
-    source = engine.create(url, "AUTOCOMMIT", PoolOptions())
-    try:
-        with source.connect() as conn:
-            return MigrationContext.configure(conn).get_current_revision()
-    except exc.SQLAlchemyError as error:
-        if errors.is_conflict(error) or errors.is_unavailable(error):
-            raise Unavailable(f"The database is not available: {error}") from error
-        raise
-    finally:
-        source.dispose()
+    with _connected(url, "AUTOCOMMIT", PoolOptions()) as conn:
+        return MigrationContext.configure(conn).get_current_revision()
 
 
 def obstacle(present: str | None) -> str | None:
@@ -145,20 +137,31 @@ def stamp(url: str, revision: str) -> None:
 @contextmanager
 def _exclusive(url: str) -> Iterator[sa.Connection]:
     """A transaction of which there is only one at a time in the whole deployment."""
-    source = engine.create(url, "READ COMMITTED", replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT))
+    options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
+    with _connected(url, "READ COMMITTED", options) as connection:
+        conn = connection.execution_options(**{engine.WRITES: True})
+        kind = conn.dialect.name
+        with conn.begin():
+            if kind == "postgresql":
+                conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
+            elif kind != "sqlite":  # whose transaction took the write lock already
+                conn.execute(sa.select(sa.func.get_lock(_LOCK_NAME, _LOCK_TIMEOUT)))
+            yield conn
+            # MySQL's lock belongs to the connection, not to the transaction (which its DDL ends)
+            if kind not in ("postgresql", "sqlite"):
+                conn.execute(sa.select(sa.func.release_lock(_LOCK_NAME)))
+
+
+@contextmanager
+def _connected(url: str, isolation_level: str, options: PoolOptions) -> Iterator[sa.Connection]:
+    """A connection of its own.
+
+    :raises Unavailable: when the database does not answer, or others have what is needed for too long.
+    """
+    source = engine.create(url, isolation_level, options)
     try:
-        with source.connect() as connection:
-            conn = connection.execution_options(**{engine.WRITES: True})
-            kind = conn.dialect.name
-            with conn.begin():
-                if kind == "postgresql":
-                    conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
-                elif kind != "sqlite":  # whose transaction took the write lock already
-                    conn.execute(sa.select(sa.func.get_lock(_LOCK_NAME, _LOCK_TIMEOUT)))
-                yield conn
-                # MySQL's lock belongs to the connection, not to the transaction (which its DDL ends)
-                if kind not in ("postgresql", "sqlite"):
-                    conn.execute(sa.select(sa.func.release_lock(_LOCK_NAME)))
+        with source.connect() as conn:
+            yield conn
     except exc.SQLAlchemyError as error:
         if errors.is_conflict(error) or errors.is_unavailable(error):
             raise Unavailable(f"The database is not available: {error}") from error

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from placement.db.tables import allocations, consumers, inventories, resource_classes, resource_providers
 from placement.maintenance.trees import Roots, find_roots
 from placement.model.provider import Inventory
+from placement.model.rows import INVENTORY_COLUMNS
 
 
 class Problem(StrEnum):
@@ -134,9 +135,9 @@ _with_names: Final = (
     )
     .order_by(_p.id, resource_classes.c.id)
 )
-_over_capacity: Final = _with_names.add_columns(
-    _i.total, _i.reserved, _i.min_unit, _i.max_unit, _i.step_size, _i.allocation_ratio, _i.updated_at
-).where(_used.c.used > (_i.total - _i.reserved) * _i.allocation_ratio)
+_over_capacity: Final = _with_names.add_columns(*INVENTORY_COLUMNS).where(
+    _used.c.used > (_i.total - _i.reserved) * _i.allocation_ratio
+)
 _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
 
 

@@ -38,9 +38,8 @@ _providers: Final = sa.select(
     _rp.change_seq,
     _rp.described_seq,
 )
-_inventories: Final = sa.select(
-    inventories.c.provider_id,
-    inventories.c.resource_class_id,
+#: what an :class:`~placement.model.provider.Inventory` is made of, in the order of its fields
+INVENTORY_COLUMNS: Final = (
     inventories.c.total,
     inventories.c.reserved,
     inventories.c.min_unit,
@@ -48,6 +47,9 @@ _inventories: Final = sa.select(
     inventories.c.step_size,
     inventories.c.allocation_ratio,
     inventories.c.updated_at,
+)
+_inventories: Final = sa.select(
+    inventories.c.provider_id, inventories.c.resource_class_id, *INVENTORY_COLUMNS
 )
 _used: Final = sa.select(
     allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)

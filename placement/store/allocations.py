@@ -19,6 +19,7 @@ from placement.db.tables import (
 )
 from placement.exceptions import NotFound
 from placement.model.provider import Inventory
+from placement.model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
 from placement.store import names
 from placement.store.claims import Claim, Holding, Stock, check_capacity
@@ -151,13 +152,7 @@ def _stock(count: int) -> Prepared:
             resource_classes.c.name,
             resource_classes.c.id,
             _used,
-            inventories.c.total,
-            inventories.c.reserved,
-            inventories.c.min_unit,
-            inventories.c.max_unit,
-            inventories.c.step_size,
-            inventories.c.allocation_ratio,
-            inventories.c.updated_at,
+            *INVENTORY_COLUMNS,
         )
         .select_from(resource_providers)
         .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
