@@ -12,6 +12,7 @@ from placement.db import migration
 from placement.db.database import Database
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
+from placement.maintenance.sync import sync
 from placement.model.feed import Model
 from placement.model.turns import LONG_REQUESTS
 from placement.policies.enforcer import Enforcer
@@ -85,7 +86,7 @@ class Service:
         if self._prepared != reread:
             url = self.conf.placement_database.connection
             if self.conf.placement_database.sync_on_startup:
-                migration.upgrade(url)
+                sync(self.conf)
             present = migration.require_schema(url)
             if present != migration.newest():
                 LOG.warning(

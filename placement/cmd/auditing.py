@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from placement.cmd.common import incomplete_owner, open_database, print_json, print_table
+from placement.cmd.common import open_database, print_json, print_table
 from placement.maintenance.audit import Finding
 from placement.maintenance.audit import audit as find_all
 from placement.maintenance.heal import heal as repair
+from placement.maintenance.sync import incomplete_owner
 
 FINDINGS: Final = 3
 """The exit status when something is wrong with the data and not with the command."""

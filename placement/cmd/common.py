@@ -11,7 +11,7 @@ from prettytable import PrettyTable
 from placement.db import migration
 from placement.db.database import Database
 from placement.db.engine import WHOLE_DATABASE
-from placement.store.consumers import Owner
+from placement.maintenance.content import Comparison
 
 
 @contextmanager
@@ -29,12 +29,6 @@ def open_database(conf: cfg.ConfigOpts) -> Iterator[Database]:
         database.close()
 
 
-def incomplete_owner(conf: cfg.ConfigOpts) -> Owner:
-    """Whose consumers are that nobody is known to own."""
-    options = conf.placement
-    return Owner(options.incomplete_consumer_project_id, options.incomplete_consumer_user_id, None)
-
-
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Rows for people; numbers to the right."""
     table = PrettyTable(list(titles))
@@ -44,6 +38,17 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
             table.align[title] = "r"
     table.add_rows([list(row) for row in rows])
     print(table)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """What was there beside what is here."""
+    print_table(
+        ("Content", "Rows there", "Rows here", "Sum there", "Sum here"),
+        [
+            (title, there.rows, here.rows, there.total, here.total)
+            for title, (there, here) in comparison.pairs.items()
+        ],
+    )
 
 
 def print_json(document: Mapping[str, Any]) -> None:

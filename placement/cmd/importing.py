@@ -4,10 +4,10 @@ from argparse import ArgumentParser, Namespace
 
 from oslo_config import cfg
 
-from placement.cmd.common import incomplete_owner, open_database, print_table
+from placement.cmd.common import open_database, print_comparison, print_table
 from placement.maintenance import importer
-from placement.maintenance.content import Comparison
 from placement.maintenance.reference import open_source
+from placement.maintenance.sync import incomplete_owner
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,16 +40,6 @@ def import_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
             conf.placement.additional_resource_classes,
             skip_orphans=arguments.skip_orphans,
         )
-    _print_comparison(outcome.comparison)
+    print_comparison(outcome.comparison)
     print(*outcome.notes, "All is imported." if outcome.copied else "All of it was there already.", sep="\n")
     return 0
-
-
-def _print_comparison(comparison: Comparison) -> None:
-    print_table(
-        ("Content", "Rows there", "Rows here", "Sum there", "Sum here"),
-        [
-            (title, there.rows, here.rows, there.total, here.total)
-            for title, (there, here) in comparison.pairs.items()
-        ],
-    )

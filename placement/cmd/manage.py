@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from alembic.util.exc import CommandError
 from oslo_config import cfg
 from sqlalchemy import exc
 
-from placement.cmd import auditing, importing
+from placement.cmd import adopting, auditing, importing
 from placement.cmd.common import open_database
 from placement.conf import new_config
 from placement.conf.unknown import unknown_options
-from placement.db import migration
+from placement.db import adoption, migration
 from placement.exceptions import PlacementError
+from placement.maintenance.sync import sync
 
 Command = Callable[[cfg.ConfigOpts, Namespace], int]
 
@@ -23,15 +25,19 @@ _INVALID_COUNT: Final = 127  # as OpenStack documents it for this command
 
 def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Bring the schema of the database up to date."""
-    url = conf.placement_database.connection
-    migration.upgrade(url, arguments.version or "head")
-    print(f"The database is at revision {migration.version(url)}.")
+    outcome = sync(conf, arguments.version or "head")
+    if outcome is not None:
+        adopting.print_adoption(outcome)
+    print(f"The database is at revision {migration.version(conf.placement_database.connection)}.")
     return 0
 
 
 def db_version(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Show the revision of the database."""
-    print(migration.version(conf.placement_database.connection) or "none: run 'placement-manage db sync'")
+    found = migration.look(conf.placement_database.connection)
+    print(found.revision or "none: run 'placement-manage db sync'")
+    if (reason := adoption.explain(found.revision, found.record)) is not None:
+        print(reason, file=sys.stderr)
     return 0
 
 
@@ -77,6 +83,8 @@ def parser() -> ArgumentParser:
         "--max-count", type=int, help="how many rows to rewrite at most"
     )
     _add(db, "renew-epoch", db_renew_epoch)
+    adopting.add_adopt_arguments(_add(db, "adopt", adopting.adopt))
+    adopting.add_abandon_arguments(_add(db, "abandon", adopting.abandon))
     importing.add_arguments(_add(groups, "import", importing.import_database))
     auditing.add_audit_arguments(_add(groups, "audit", auditing.audit))
     auditing.add_heal_arguments(_add(groups, "heal", auditing.heal))
@@ -110,6 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Command = arguments.command
         return command(conf, arguments)
     except (PlacementError, cfg.Error, ValueError) as error:
+        print(f"placement-manage: {error}", file=sys.stderr)
+    except CommandError as error:  # there is no such revision
         print(f"placement-manage: {error}", file=sys.stderr)
     except (exc.ArgumentError, ImportError) as error:  # no URL, or of a database that is not installed
         print(f"placement-manage: [placement_database] connection cannot be used: {error}", file=sys.stderr)

@@ -1,10 +1,9 @@
 """Bringing the schema to the newest revision, safely when several processes do it at once."""
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -17,7 +16,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import exc
 
-from placement.db import buckets, engine, errors
+from placement.db import adoption, buckets, engine, errors
 from placement.db.batch import Batch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
 from placement.db.tables import change_buckets
@@ -53,29 +52,56 @@ def _known() -> frozenset[str]:
     return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What kind of database there is.
+
+    :param revision: of its schema; None when it was never migrated.
+    :param record: of a move from OpenStack Placement, if there was one.
+    """
+
+    revision: str | None
+    record: adoption.Record | None = None
+
+
+def look(url: str) -> Found:
+    """What is behind a URL.
+
+    :raises Unavailable: when the database does not answer.
+    """
+    with _connected(url, "AUTOCOMMIT", PoolOptions()) as conn:
+        return state_of(conn)
+
+
+def state_of(conn: sa.Connection) -> Found:
+    """As :func:`look`, for a connection that there is."""
+    return Found(MigrationContext.configure(conn).get_current_revision(), adoption.find(conn))
+
+
 def version(url: str) -> str | None:
     """The revision the database is at; None when it was never migrated.
 
     :raises Unavailable: when the database does not answer.
     """
-    with _connected(url, "AUTOCOMMIT", PoolOptions()) as conn:
-        return MigrationContext.configure(conn).get_current_revision()
+    return look(url).revision
 
 
-def obstacle(present: str | None) -> str | None:
-    """Why this version cannot work with a database at a revision, and what to do; None if it can.
+def obstacle(found: Found) -> str | None:
+    """Why this version cannot work with such a database, and what to do; None if it can.
 
     Revisions are numbers of four digits. Versions work with what later migrations have added, so that
     services of two versions may run side by side on one database, and the older one again after the
     newer; a migration that takes something away begins the next thousand.
     """
-    ours = newest()
+    ours, present = newest(), found.revision
+    if (reason := adoption.explain(present, found.record)) is not None:
+        return reason
     if present == ours:
         return None
     if present is None or present in _known():
-        found = "has no schema yet" if present is None else f"is at revision {present}"
-        return f"The database {found}, this version needs {ours}: run 'placement-manage db sync'."
-    if ours is None or not re.fullmatch("[0-9]{4}", present) or present < ours:
+        state = "has no schema yet" if present is None else f"is at revision {present}"
+        return f"The database {state}, this version needs {ours}: run 'placement-manage db sync'."
+    if ours is None or not adoption.is_ours(present) or present < ours:
         return (
             f"The database is at revision {present}, which is none of this service: it belongs to another"
             " program. Set [placement_database] connection to a database of the service's own; what OpenStack"
@@ -94,10 +120,10 @@ def require_schema(url: str) -> str | None:
 
     :raises Unavailable: the database does not answer, or its schema will not do; the message says what to do.
     """
-    present = version(url)
-    if (reason := obstacle(present)) is not None:
+    found = look(url)
+    if (reason := obstacle(found)) is not None:
         raise Unavailable(reason)
-    return present
+    return found.revision
 
 
 def upgrade(url: str, revision: str = "head") -> None:
@@ -107,35 +133,50 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     :raises Unavailable: when the database does not answer, or this version cannot work with what is there.
     """
-    with _exclusive(url) as conn:
-        before = MigrationContext.configure(conn).get_current_revision()
-        if before is not None and before not in _known():
-            if (reason := obstacle(before)) is not None:
-                raise Unavailable(reason)
-            LOG.info("The database is at revision %s of a later version, and stays there", before)
-            return
-        command.upgrade(_config(conn), revision)
-        present = set(conn.execute(sa.select(change_buckets.c.id)).scalars())
-        missing = [bucket for bucket in buckets.ALL if bucket not in present]
-        if missing:
-            conn.execute(
-                sa.insert(change_buckets),
-                [{"id": bucket, "counter": 0, "deletions": 0} for bucket in missing],
-            )
-        if MigrationContext.configure(conn).get_current_revision() != before:
-            batch = Batch(conn)
-            buckets.renew_epoch(batch)
-            batch.send()
+    with exclusive(url) as conn:
+        present = state_of(conn)
+        if (reason := adoption.explain(present.revision, present.record)) is not None:
+            raise Unavailable(reason)
+        bring_up(conn, revision)
+
+
+def bring_up(conn: sa.Connection, revision: str = "head") -> None:
+    """As :func:`upgrade`, on a connection of :func:`exclusive`."""
+    present = state_of(conn)
+    before = present.revision
+    if before is not None and before not in _known():
+        if (reason := obstacle(present)) is not None:
+            raise Unavailable(reason)
+        LOG.info("The database is at revision %s of a later version, and stays there", before)
+        return
+    command.upgrade(_config(conn), revision)
+    listed = set(conn.execute(sa.select(change_buckets.c.id)).scalars())
+    missing = [bucket for bucket in buckets.ALL if bucket not in listed]
+    if missing:
+        conn.execute(
+            sa.insert(change_buckets),
+            [{"id": bucket, "counter": 0, "deletions": 0} for bucket in missing],
+        )
+    if state_of(conn).revision != before:
+        batch = Batch(conn)
+        buckets.renew_epoch(batch)
+        batch.send()
 
 
 def stamp(url: str, revision: str) -> None:
-    """Say that the database is at this revision without migrating it."""
-    with _exclusive(url) as conn:
+    """Say that the database is at this revision without migrating it.
+
+    :raises Unavailable: it is at one of OpenStack Placement, or does not answer.
+    """
+    with exclusive(url) as conn:
+        present = state_of(conn)
+        if present.revision in adoption.REVISIONS and (reason := obstacle(present)) is not None:
+            raise Unavailable(reason)
         command.stamp(_config(conn), revision)
 
 
 @contextmanager
-def _exclusive(url: str) -> Iterator[sa.Connection]:
+def exclusive(url: str) -> Iterator[sa.Connection]:
     """A transaction of which there is only one at a time in the whole deployment."""
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _connected(url, "READ COMMITTED", options) as connection:

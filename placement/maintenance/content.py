@@ -111,14 +111,21 @@ class Content:
         )
 
 
-def of_ours(conn: sa.Connection) -> Content:
-    """The content of a database of this service."""
+def of_ours(conn: sa.Connection, prefix: str = "") -> Content:
+    """The content of a database of this service.
+
+    :param prefix: what stands before the names of the tables.
+    """
+    metadata = sa.MetaData()
+    named = {
+        name: table.to_metadata(metadata, name=prefix + name)
+        for name, table in tables.metadata.tables.items()
+    }
     names = [
         {row.id: row.name for row in conn.execute(sa.select(table.c.id, table.c.name))}
-        for table in (tables.resource_classes, tables.traits)
+        for table in (named["resource_classes"], named["traits"])
     ]
-    queries = {table: sa.select(tables.metadata.tables[table]) for table in _SUMMED}
-    return Content(conn, names[0], names[1], queries)
+    return Content(conn, names[0], names[1], {name: sa.select(named[name]) for name in _SUMMED})
 
 
 @dataclass(frozen=True, slots=True)

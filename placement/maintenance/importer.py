@@ -12,7 +12,7 @@ from placement.db import buckets, tables
 from placement.db.database import Database, Transaction
 from placement.db.tables import change_buckets, resource_classes, traits
 from placement.exceptions import Conflict
-from placement.maintenance.content import BATCH, Comparison, Tally, of_ours
+from placement.maintenance.content import BATCH, Comparison, Content, Tally, of_ours
 from placement.maintenance.reference import Source
 from placement.maintenance.sequences import advance_sequence
 from placement.maintenance.trees import Roots, find_roots, parents_first
@@ -49,7 +49,7 @@ def examine(source: Source, *, skip_orphans: bool = False) -> list[str]:
     if notes and not skip_orphans:
         raise Conflict(
             "These rows of the source belong to nothing; repair them or leave them behind "
-            f"with --skip-orphans:\n{_listed(source.leftovers)}"
+            f"with --skip-orphans:\n{listed(source.leftovers)}"
         )
     corrected = {
         provider_id
@@ -72,11 +72,12 @@ def _roots(source: Source) -> Roots:
     ):
         if ids:
             names = source.provider_names(set(ids))
-            raise Conflict(f"These resource providers of the source {what}:\n{_listed(names)}")
+            raise Conflict(f"These resource providers of the source {what}:\n{listed(names)}")
     return roots
 
 
-def _listed(lines: Sequence[str]) -> str:
+def listed(lines: Sequence[str]) -> str:
+    """The first of them, each on a line of its own, and how many more there are."""
     more = [f"... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     return "\n".join(f"  {line}" for line in (*lines[:_SHOWN], *more))
 
@@ -93,12 +94,11 @@ def check_target(conn: sa.Connection, source: Source) -> bool:
     ours = of_ours(conn)
     differences = Comparison.of(source.tallies(), ours.tallies()).differences
     if not differences:
-        mine, theirs = ours.fingerprints(), source.fingerprints()
-        differences = [name for name in mine if mine[name] != theirs[name]]
+        differences = _differing(source, ours)
     if differences:
         raise Conflict(
             "The database to import into is not empty, and not the same as the source. "
-            f"Differences are in:\n{_listed(differences)}"
+            f"Differences are in:\n{listed(differences)}"
         )
     return True
 
@@ -114,21 +114,31 @@ def run(
         or what arrived is not what was sent; nothing is changed then.
     :raises Unavailable: one of the databases does not answer.
     """
+    return database.write(lambda tx: copy(tx, source, additional_classes, skip_orphans=skip_orphans))
+
+
+def copy(
+    tx: Transaction, source: Source, additional_classes: Iterable[str], *, skip_orphans: bool = False
+) -> Outcome:
+    """As :func:`run`, in a transaction that there is."""
     notes = examine(source, skip_orphans=skip_orphans)
+    tx.lock_buckets(buckets.ALL)
+    if check_target(tx.conn, source):
+        return Outcome(False, _compare(source, tx.conn))
+    tx.renew_epoch()
+    classes.make_standard_names(tx, additional_classes)
+    _copy(tx, source)
+    comparison = _compare(source, tx.conn)
+    differences = comparison.differences or _differing(source, of_ours(tx.conn))
+    if differences:
+        raise Conflict(f"Not all arrived; nothing is changed:\n{listed(differences)}")
+    return Outcome(True, comparison, notes)
 
-    def work(tx: Transaction) -> Outcome:
-        tx.lock_buckets(buckets.ALL)
-        if check_target(tx.conn, source):
-            return Outcome(False, _compare(source, tx.conn))
-        tx.renew_epoch()
-        classes.make_standard_names(tx, additional_classes)
-        _copy(tx, source)
-        comparison = _compare(source, tx.conn)
-        if comparison.differences:
-            raise Conflict(f"Not all arrived; nothing is changed:\n{_listed(comparison.differences)}")
-        return Outcome(True, comparison, notes)
 
-    return database.write(work)
+def _differing(source: Source, ours: Content) -> list[str]:
+    """The tables that do not hold the same, row by row."""
+    theirs, mine = source.fingerprints(), ours.fingerprints()
+    return [name for name in mine if mine[name] != theirs[name]]
 
 
 def _compare(source: Source, conn: sa.Connection) -> Comparison:

@@ -1,8 +1,4 @@
-"""The database of an OpenStack Placement service, read as rows of our tables.
-
-The schema is that of OpenStack's releases from Stein to 2026.1, as ``placement-manage
-db sync`` makes it; consumer types came with Xena and may be missing.
-"""
+"""The database of an OpenStack Placement service, read as rows of our tables."""
 
 import uuid
 from collections.abc import Iterator
@@ -10,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import os_resource_classes
 import sqlalchemy as sa
@@ -19,68 +15,8 @@ from sqlalchemy.engine import URL, make_url
 
 from placement.exceptions import InvalidRequest, Unavailable
 from placement.maintenance.content import CONSUMERS, Content, Tally
+from placement.maintenance.stock_tables import StockTables
 from placement.store.consumers import Owner
-
-_metadata: Final = sa.MetaData()
-
-
-def _table(name: str, /, **columns: Any) -> sa.Table:
-    typed = {"id": sa.Integer, **columns, "created_at": sa.DateTime, "updated_at": sa.DateTime}
-    return sa.Table(name, _metadata, *(sa.Column(column, kind) for column, kind in typed.items()))
-
-
-_providers: Final = _table(
-    "resource_providers",
-    uuid=sa.String,
-    name=sa.String,
-    generation=sa.Integer,
-    root_provider_id=sa.Integer,
-    parent_provider_id=sa.Integer,
-)
-_inventories: Final = _table(
-    "inventories",
-    resource_provider_id=sa.Integer,
-    resource_class_id=sa.Integer,
-    total=sa.Integer,
-    reserved=sa.Integer,
-    min_unit=sa.Integer,
-    max_unit=sa.Integer,
-    step_size=sa.Integer,
-    allocation_ratio=sa.Float,
-)
-_allocations: Final = _table(
-    "allocations",
-    resource_provider_id=sa.Integer,
-    consumer_id=sa.String,
-    resource_class_id=sa.Integer,
-    used=sa.Integer,
-)
-_consumers: Final = _table(
-    "consumers",
-    uuid=sa.String,
-    project_id=sa.Integer,
-    user_id=sa.Integer,
-    generation=sa.Integer,
-    consumer_type_id=sa.Integer,
-)
-_projects: Final = _table("projects", external_id=sa.String)
-_users: Final = _table("users", external_id=sa.String)
-_types: Final = _table("consumer_types", name=sa.String)
-_classes: Final = _table("resource_classes", name=sa.String)
-_traits: Final = _table("traits", name=sa.String)
-_aggregates: Final = _table("placement_aggregates", uuid=sa.String)
-_provider_traits: Final = sa.Table(
-    "resource_provider_traits",
-    _metadata,
-    sa.Column("resource_provider_id", sa.Integer),
-    sa.Column("trait_id", sa.Integer),
-)
-_provider_aggregates: Final = sa.Table(
-    "resource_provider_aggregates",
-    _metadata,
-    sa.Column("resource_provider_id", sa.Integer),
-    sa.Column("aggregate_id", sa.Integer),
-)
 
 
 @dataclass(frozen=True)
@@ -89,16 +25,19 @@ class Source(Content):
 
     :param unknown_consumers: ids, free in the source, for consumers of which only allocations know.
     :param leftovers: rows that belong to nothing, in words; no query yields them.
+    :param has_types: whether the schema knows types of consumers.
     """
 
+    tables: StockTables
     owner: Owner
     unknown_consumers: dict[str, int]
     leftovers: tuple[str, ...]
+    has_types: bool
 
     def _finish(self, row: dict[str, Any]) -> dict[str, Any]:
         for column in ("uuid", "aggregate"):
             if column in row:
-                row[column] = _canonical(row[column])
+                row[column] = canonical(row[column])
         if "consumer_uuid" in row:
             consumer = row.pop("consumer_uuid")
             if row["consumer_id"] is None:
@@ -116,7 +55,7 @@ class Source(Content):
             for consumer, consumer_id in self.unknown_consumers.items():
                 yield {
                     "id": consumer_id,
-                    "uuid": _canonical(consumer),
+                    "uuid": canonical(consumer),
                     "project_id": self.owner.project_id,
                     "user_id": self.owner.user_id,
                     "consumer_type": self.owner.consumer_type,
@@ -133,23 +72,26 @@ class Source(Content):
 
     def parents(self) -> dict[int, int | None]:
         """The parent of every provider, by id; None for a root."""
-        query = sa.select(_providers.c.id, _providers.c.parent_provider_id)
+        p = self.tables.providers
+        query = sa.select(p.c.id, p.c.parent_provider_id)
         return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416  # no pairs
 
     def stored_roots(self) -> dict[int, int | None]:
         """The root of every provider as the source has it; None where it never was set."""
-        query = sa.select(_providers.c.id, _providers.c.root_provider_id)
+        p = self.tables.providers
+        query = sa.select(p.c.id, p.c.root_provider_id)
         return {provider_id: root for provider_id, root in self.conn.execute(query)}  # noqa: C416  # no pairs
 
     def provider_names(self, ids: set[int]) -> list[str]:
         """Names and uuids of providers, for messages."""
-        query = sa.select(_providers.c.id, _providers.c.name, _providers.c.uuid).order_by(_providers.c.id)
+        p = self.tables.providers
+        query = sa.select(p.c.id, p.c.name, p.c.uuid).order_by(p.c.id)
         return [
             f"{name} ({uuid})" for provider_id, name, uuid in self.conn.execute(query) if provider_id in ids
         ]
 
 
-def _canonical(text: str) -> str:
+def canonical(text: str) -> str:
     """The form in which the API looks uuids up; aggregates may be stored as clients spelled them."""
     try:
         return str(uuid.UUID(text))
@@ -158,17 +100,18 @@ def _canonical(text: str) -> str:
 
 
 @contextmanager
-def open_source(url: str, owner: Owner) -> Iterator[Source]:
+def open_source(url: str, owner: Owner, prefix: str = "") -> Iterator[Source]:
     """The database of that SQLAlchemy URL, in one read-only snapshot.
 
     :param owner: whose the consumers are that the source knows no owner of.
+    :param prefix: what stands before the names of the tables.
     :raises InvalidRequest: the URL is none, or leads to no database of OpenStack Placement.
     :raises Unavailable: the database does not answer.
     """
     engine = _engine(url)
     try:
         with engine.connect() as conn, conn.begin():
-            yield _read(conn, owner)
+            yield read(conn, owner, prefix)
     except (exc.OperationalError, exc.InterfaceError, exc.ProgrammingError, exc.InternalError) as error:
         raise Unavailable(f"The source database cannot be read: {error}") from error
     finally:
@@ -202,36 +145,44 @@ def _sqlite(url: URL) -> sa.Engine:
     return engine
 
 
-def _read(conn: sa.Connection, owner: Owner) -> Source:
-    has_types = _check_schema(conn)
+def read(conn: sa.Connection, owner: Owner, prefix: str = "") -> Source:
+    """What is behind a connection, whose transaction stays one snapshot as long as it is read.
+
+    :param prefix: what stands before the names of the tables, see :class:`StockTables`.
+    :raises InvalidRequest: these are no tables of OpenStack Placement.
+    """
+    t = StockTables(prefix)
+    has_types = _check_schema(conn, t)
     # Before Xena standard classes were in no table: their ids are their positions in the list.
     classes = dict(enumerate(os_resource_classes.STANDARDS))
-    classes |= _names(conn, _classes)
-    held = _held(set(classes))
+    classes |= _names(conn, t.classes)
+    held = _held(t, set(classes))
     return Source(
         conn=conn,
+        tables=t,
         classes=classes,
-        traits=_names(conn, _traits),
-        queries=_queries(set(classes), held, has_types, owner),
+        traits=_names(conn, t.traits),
+        queries=_queries(t, set(classes), held, has_types, owner),
         owner=owner,
-        unknown_consumers=_unknown_consumers(conn, held),
-        leftovers=tuple(_leftovers(conn, set(classes))),
+        unknown_consumers=_unknown_consumers(conn, t, held),
+        leftovers=tuple(_leftovers(conn, t, set(classes))),
+        has_types=has_types,
     )
 
 
-def _check_schema(conn: sa.Connection) -> bool:
+def _check_schema(conn: sa.Connection, t: StockTables) -> bool:
     """Refuse what lacks tables or columns; return whether there are consumer types."""
     inspector = sa.inspect(conn)
     present = {
         name: {column["name"] for column in inspector.get_columns(name)}
         for name in inspector.get_table_names()
-        if name in _metadata.tables
+        if name in t.metadata.tables
     }
-    has_types = _types.name in present
-    for table in _metadata.sorted_tables:
+    has_types = t.types.name in present
+    for table in t.metadata.sorted_tables:
         wanted = set(table.c.keys())
         if not has_types:
-            if table is _types:
+            if table is t.types:
                 continue
             wanted.discard("consumer_type_id")
         missing = sorted(wanted - present.get(table.name, set()))
@@ -252,34 +203,34 @@ def _changed_at(table: sa.Table) -> sa.ColumnElement[Any]:
     return sa.func.coalesce(table.c.updated_at, table.c.created_at)
 
 
-def _held(class_ids: set[int]) -> sa.Select[Any]:
+def _held(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
     """What consumers hold; no key of the source forbids two rows of the same thing, which add up."""
-    a = _allocations.c
+    a = t.allocations.c
     return (
         sa.select(
             a.consumer_id.label("consumer_uuid"),
             a.resource_provider_id.label("provider_id"),
             a.resource_class_id,
             sa.func.sum(a.used).label("used"),
-            sa.func.max(_changed_at(_allocations)).label("updated_at"),
+            sa.func.max(_changed_at(t.allocations)).label("updated_at"),
         )
-        .join(_providers, _providers.c.id == a.resource_provider_id)
+        .join(t.providers, t.providers.c.id == a.resource_provider_id)
         .where(a.resource_class_id.in_(sorted(class_ids)))
         .group_by(a.consumer_id, a.resource_provider_id, a.resource_class_id)
     )
 
 
 def _queries(
-    class_ids: set[int], held: sa.Select[Any], has_types: bool, owner: Owner
+    t: StockTables, class_ids: set[int], held: sa.Select[Any], has_types: bool, owner: Owner
 ) -> dict[str, sa.Select[Any]]:
-    p, i, c = _providers.c, _inventories.c, _consumers.c
+    p, i, c = t.providers.c, t.inventories.c, t.consumers.c
     providers = sa.select(
         p.id,
         p.uuid,
         sa.func.coalesce(p.name, p.uuid).label("name"),
         sa.func.coalesce(p.generation, 0).label("generation"),
         p.parent_provider_id.label("parent_id"),
-        _changed_at(_providers).label("updated_at"),
+        _changed_at(t.providers).label("updated_at"),
     ).order_by(p.id)
     inventories = (
         sa.select(
@@ -291,53 +242,55 @@ def _queries(
             i.max_unit,
             i.step_size,
             i.allocation_ratio,
-            _changed_at(_inventories).label("updated_at"),
+            _changed_at(t.inventories).label("updated_at"),
         )
-        .join(_providers, p.id == i.resource_provider_id)
+        .join(t.providers, p.id == i.resource_provider_id)
         .where(i.resource_class_id.in_(sorted(class_ids)))
     )
     provider_traits = (
-        sa.select(_provider_traits.c.resource_provider_id.label("provider_id"), _provider_traits.c.trait_id)
-        .join(_providers, p.id == _provider_traits.c.resource_provider_id)
-        .join(_traits, _traits.c.id == _provider_traits.c.trait_id)
+        sa.select(t.provider_traits.c.resource_provider_id.label("provider_id"), t.provider_traits.c.trait_id)
+        .join(t.providers, p.id == t.provider_traits.c.resource_provider_id)
+        .join(t.traits, t.traits.c.id == t.provider_traits.c.trait_id)
     )
-    spelled_alike = sa.func.lower(sa.func.replace(_aggregates.c.uuid, "-", ""))
+    spelled_alike = sa.func.lower(sa.func.replace(t.aggregates.c.uuid, "-", ""))
     aggregates = (
         sa.select(
-            _provider_aggregates.c.resource_provider_id.label("provider_id"),
+            t.provider_aggregates.c.resource_provider_id.label("provider_id"),
             spelled_alike.label("aggregate"),
         )
-        .join(_providers, p.id == _provider_aggregates.c.resource_provider_id)
-        .join(_aggregates, _aggregates.c.id == _provider_aggregates.c.aggregate_id)
-        .where(_aggregates.c.uuid.is_not(None))
+        .join(t.providers, p.id == t.provider_aggregates.c.resource_provider_id)
+        .join(t.aggregates, t.aggregates.c.id == t.provider_aggregates.c.aggregate_id)
+        .where(t.aggregates.c.uuid.is_not(None))
         .distinct()
     )
-    names = (_classes, _traits)
+    names = {"resource_classes": t.classes, "traits": t.traits}
     any_held = held.subquery()
     consumers = (
         sa.select(
             c.id,
             c.uuid,
-            sa.func.coalesce(_projects.c.external_id, owner.project_id).label("project_id"),
-            sa.func.coalesce(_users.c.external_id, owner.user_id).label("user_id"),
-            (_types.c.name if has_types else sa.null()).label("consumer_type"),
+            sa.func.coalesce(t.projects.c.external_id, owner.project_id).label("project_id"),
+            sa.func.coalesce(t.users.c.external_id, owner.user_id).label("user_id"),
+            (t.types.c.name if has_types else sa.null()).label("consumer_type"),
             c.generation,
-            _changed_at(_consumers).label("updated_at"),
+            _changed_at(t.consumers).label("updated_at"),
         )
-        .outerjoin(_projects, _projects.c.id == c.project_id)
-        .outerjoin(_users, _users.c.id == c.user_id)
+        .outerjoin(t.projects, t.projects.c.id == c.project_id)
+        .outerjoin(t.users, t.users.c.id == c.user_id)
         .where(c.uuid.in_(sa.select(any_held.c.consumer_uuid)))
     )
     if has_types:
-        consumers = consumers.outerjoin(_types, _types.c.id == c.consumer_type_id)
+        consumers = consumers.outerjoin(t.types, t.types.c.id == c.consumer_type_id)
     each = held.subquery()
     allocations = sa.select(c.id.label("consumer_id"), *each.c).outerjoin(
-        _consumers, c.uuid == each.c.consumer_uuid
+        t.consumers, c.uuid == each.c.consumer_uuid
     )
     return {
         **{
-            t.name: sa.select(t.c.id, t.c.name, _changed_at(t).label("updated_at")).order_by(t.c.id)
-            for t in names
+            name: sa.select(table.c.id, table.c.name, _changed_at(table).label("updated_at")).order_by(
+                table.c.id
+            )
+            for name, table in names.items()
         },
         "resource_providers": providers,
         "inventories": inventories,
@@ -348,28 +301,28 @@ def _queries(
     }
 
 
-def _unknown_consumers(conn: sa.Connection, held: sa.Select[Any]) -> dict[str, int]:
+def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]) -> dict[str, int]:
     """Consumers that no row describes (from before Rocky), with ids that are free."""
     each = held.subquery()
     query = (
         sa.select(each.c.consumer_uuid)
-        .outerjoin(_consumers, _consumers.c.uuid == each.c.consumer_uuid)
-        .where(_consumers.c.id.is_(None))
+        .outerjoin(t.consumers, t.consumers.c.uuid == each.c.consumer_uuid)
+        .where(t.consumers.c.id.is_(None))
         .distinct()
     )
-    last = conn.execute(sa.select(sa.func.max(_consumers.c.id))).scalar() or 0
+    last = conn.execute(sa.select(sa.func.max(t.consumers.c.id))).scalar() or 0
     found = sorted(conn.execute(query).scalars())
     return {consumer: consumer_id for consumer_id, consumer in enumerate(found, last + 1)}
 
 
-def _leftovers(conn: sa.Connection, class_ids: set[int]) -> Iterator[str]:
+def _leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
     """Rows that refer to what is not there; no client can see them."""
-    p, known = _providers.c, sorted(class_ids)
-    for table, what in ((_inventories, "inventory"), (_allocations, "allocation")):
-        amount = table.c.total if table is _inventories else table.c.used
+    p, known = t.providers.c, sorted(class_ids)
+    for table, what in ((t.inventories, "inventory"), (t.allocations, "allocation")):
+        amount = table.c.total if table is t.inventories else table.c.used
         query = (
             sa.select(table.c.id, amount, table.c.resource_class_id, table.c.resource_provider_id, p.uuid)
-            .outerjoin(_providers, p.id == table.c.resource_provider_id)
+            .outerjoin(t.providers, p.id == table.c.resource_provider_id)
             .where(sa.or_(p.id.is_(None), table.c.resource_class_id.not_in(known)))
         )
         for row_id, value, class_id, provider_id, provider in conn.execute(query):
@@ -378,11 +331,11 @@ def _leftovers(conn: sa.Connection, class_ids: set[int]) -> Iterator[str]:
             )
             yield f"{what} number {row_id} of {value}: there is no {absent}"
     for table, other, column in (
-        (_provider_traits, _traits, "trait_id"),
-        (_provider_aggregates, _aggregates, "aggregate_id"),
+        (t.provider_traits, t.traits, "trait_id"),
+        (t.provider_aggregates, t.aggregates, "aggregate_id"),
     ):
-        name = other.c.uuid if other is _aggregates else other.c.name
-        joined = table.outerjoin(_providers, p.id == table.c.resource_provider_id).outerjoin(
+        name = other.c.uuid if other is t.aggregates else other.c.name
+        joined = table.outerjoin(t.providers, p.id == table.c.resource_provider_id).outerjoin(
             other, other.c.id == table.c[column]
         )
         pairs = (

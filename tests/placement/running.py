@@ -11,9 +11,11 @@ from placement.conf import new_config
 NEWEST = "1.39"
 
 
-def application(database_url: str) -> WSGIApplication:
+def application(database_url: str, **database_options: Any) -> WSGIApplication:
     """The service on this (migrated) database."""
     conf = new_config(config_files=())
+    for name, value in database_options.items():
+        conf.set_override(name, value, "placement_database")
     conf.set_override("connection", database_url, "placement_database")
     conf.set_override("auth_strategy", "noauth2", "api")
     return build_application(conf)

@@ -166,7 +166,8 @@ def test_a_database_that_a_later_version_migrated_is_used_and_left_as_it_is(data
     ("revision", "words"),
     [
         ("1000", "at revision 1000 of a later version.* run that version, or restore the backup"),
-        ("b4ed3a175331", "belongs to another program.* 'placement-manage import'"),
+        ("5d1d1e6b4d4a", "belongs to another program.* 'placement-manage import'"),
+        ("b4ed3a175331", "that of OpenStack Placement.* 'placement-manage db adopt'"),
     ],
 )
 def test_a_database_that_this_version_cannot_work_with_is_refused_and_left_alone(

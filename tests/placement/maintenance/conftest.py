@@ -64,6 +64,10 @@ class Service:
         """The status of the answer."""
         return self._client.put_json(path, body, expect_errors=True).status_int
 
+    def delete(self, path):
+        """The status of the answer."""
+        return self._client.delete(path, expect_errors=True).status_int
+
     def post(self, path, body):
         """The status of the answer."""
         return self._client.post_json(path, body, expect_errors=True).status_int

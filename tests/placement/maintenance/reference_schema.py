@@ -8,7 +8,12 @@ import sqlalchemy as sa
 
 def schema(*, consumer_types=True, foreign_keys=True):
     """The tables; without foreign keys for what only a damaged database can hold."""
-    metadata = sa.MetaData()
+    metadata = sa.MetaData(
+        naming_convention={
+            "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+            "uq": "uniq_%(table_name)s0%(column_0_N_name)s",
+        }
+    )
 
     def reference(target):
         return [sa.ForeignKey(target)] if foreign_keys else []

@@ -75,6 +75,14 @@ class ReferenceDatabase:
             for statement in statements:
                 conn.execute(sa.text(statement))
 
+    def at_revision(self, revision):
+        """Say as its migrations do how far they are."""
+        self.execute(
+            "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
+            "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))",
+            f"INSERT INTO alembic_version VALUES ('{revision}')",
+        )
+
     def insert(self, table, columns, rows, *, updated=UPDATED):
         """Rows as tuples of the columns, with times."""
         names = (*columns, "created_at", "updated_at")

@@ -1,0 +1,103 @@
+"""What a database tells of OpenStack Placement's having been, or being, in it."""
+
+import re
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import sqlalchemy as sa
+
+REVISIONS: Final = ("b4ed3a175331", "611cd6dffd7b", "b5c396305c25", "422ece571366", "a082b8bb98d0")
+"""The revisions of OpenStack Placement's own schema, from Stein (1.0.0) to 2026.1 (16.0.0)."""
+
+KEPT: Final = "stock_"
+"""What stands before the names of its tables once they are ours."""
+
+
+class Stage(StrEnum):
+    """How far the move is, in or out.
+
+    MySQL cannot change tables in a transaction, so that there it may stop half way.
+    """
+
+    ADOPTING = "adopting"
+    ADOPTED = "adopted"
+    ABANDONING = "abandoning"
+
+
+_record: Final = sa.Table(
+    f"{KEPT}adoption",
+    sa.MetaData(),
+    sa.Column("stage", sa.String(32), nullable=False),
+    # how an abandoned database treats what was written since
+    sa.Column("way", sa.String(32), nullable=False),
+    sa.Column("revision", sa.String(32), nullable=False),
+    sa.Column("changed_at", sa.Double, nullable=False),
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The one row there is about a move, as long as the old tables are kept.
+
+    :param way: of a database that is being abandoned, how; empty before.
+    :param revision: that of the old tables.
+    """
+
+    stage: Stage
+    revision: str
+    way: str = ""
+
+
+def find(conn: sa.Connection) -> Record | None:
+    """The row; None where nothing was adopted."""
+    if not sa.inspect(conn).has_table(_record.name):
+        return None
+    row = conn.execute(sa.select(_record)).first()
+    return None if row is None else Record(Stage(row.stage), row.revision, row.way)
+
+
+def write(conn: sa.Connection, record: Record) -> None:
+    """Make or replace the row."""
+    _record.create(conn, checkfirst=True)
+    values = {
+        "stage": record.stage.value,
+        "way": record.way,
+        "revision": record.revision,
+        "changed_at": time.time(),
+    }
+    if not conn.execute(sa.update(_record).values(values)).rowcount:
+        conn.execute(sa.insert(_record).values(values))
+
+
+def remove(conn: sa.Connection) -> None:
+    """Forget that there was anything to adopt."""
+    _record.drop(conn, checkfirst=True)
+
+
+def explain(present: str | None, record: Record | None) -> str | None:
+    """Why a service of ours cannot use a database for what is in it of the other, and what to do."""
+    if record is not None and record.stage is Stage.ADOPTING:
+        return (
+            "The database is half way from OpenStack Placement to this service:"
+            " 'placement-manage db adopt' goes on, 'placement-manage db abandon' goes back."
+        )
+    if record is not None and record.stage is Stage.ABANDONING:
+        return "The database is half way back to OpenStack Placement: 'placement-manage db abandon' goes on."
+    if present in REVISIONS:
+        return (
+            f"The database is that of OpenStack Placement (revision {present}). Stop that service, then run"
+            " 'placement-manage db adopt', which takes everything over and keeps the old tables, or set"
+            " [placement_database] adopt = true, with which 'placement-manage db sync' does it. To leave"
+            " it alone, set [placement_database] connection to another database; 'placement-manage import'"
+            " fills that one."
+        )
+    return None
+
+
+def is_ours(revision: str) -> bool:
+    """Whether a revision is one of this service, known or not: they are numbers of four digits."""
+    return re.fullmatch("[0-9]{4}", revision) is not None

@@ -1,0 +1,133 @@
+"""Giving an adopted database back to OpenStack Placement.
+
+Its tables get their names again and ours are removed. PostgreSQL and SQLite do all of it in one transaction.
+On MySQL ours are put aside first, so that nobody writes to them, and a row tells how far it is:
+doing it again goes on from there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db import adoption, migration
+from placement.db.adoption import KEPT, Record, Stage
+from placement.exceptions import Conflict
+from placement.maintenance import relations
+from placement.maintenance.adopt import OURS, ours_among, put_back
+from placement.maintenance.carry_back import carry_back, expressible
+from placement.maintenance.content import of_ours
+from placement.maintenance.difference import compare, describe, portable
+from placement.maintenance.importer import listed
+from placement.maintenance.reference import read
+from placement.store.consumers import Owner
+
+_ASIDE: Final = "adopted_"
+
+
+class Way(StrEnum):
+    """What becomes of what was written since the adoption."""
+
+    REFUSE = "refuse"
+    CARRY_BACK = "carry back"
+    DISCARD = "discard"
+
+
+_DONE: Final = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done.
+
+    :param changes: what was written since the adoption, in words.
+    :param notes: what of it the old tables cannot hold.
+    """
+
+    changes: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def abandon(url: str, owner: Owner, way: Way = Way.REFUSE) -> Outcome:
+    """Go back.
+
+    :param owner: as in the adoption.
+    :raises Conflict: nothing was adopted; something would be lost, and ``way`` is to refuse that; or the
+        old tables do not take it. Nothing is changed then.
+    :raises Unavailable: the database does not answer, or is in use.
+    """
+    with migration.exclusive(url) as conn:
+        record = adoption.find(conn)
+        if record is None:
+            raise Conflict(
+                "The database was not adopted from OpenStack Placement: there is nothing to go back to."
+            )
+        if record.stage is Stage.ADOPTING:
+            put_back(conn)
+            return Outcome()
+        if relations.is_transactional(conn):
+            relations.lock(conn, ours_among(_tables(conn)))
+            outcome = _settle(conn, owner, way)
+            put_back(conn)
+            return outcome
+        return _by_steps(conn, owner, way, record)
+
+
+def _by_steps(conn: sa.Connection, owner: Owner, way: Way, record: Record) -> Outcome:
+    if record.stage is Stage.ADOPTED:
+        if way is Way.REFUSE:
+            _settle(conn, owner, way)  # before anything is done that workers would notice
+        record = Record(Stage.ABANDONING, record.revision, way)
+        adoption.write(conn, record)
+        relations.commit_step(conn)
+    outcome = Outcome()
+    if record.way != _DONE:
+        relations.rename(conn, {name: _ASIDE + name for name in ours_among(_tables(conn))})
+        chosen = Way(record.way) if way is Way.REFUSE else way
+        try:
+            outcome = _settle(conn, owner, chosen, _ASIDE)
+        except Conflict:
+            conn.exec_driver_sql("ROLLBACK")
+            present = _tables(conn)
+            relations.rename(conn, {_ASIDE + name: name for name in OURS if _ASIDE + name in present})
+            adoption.write(conn, Record(Stage.ADOPTED, record.revision))
+            relations.commit_step(conn)
+            raise
+        adoption.write(conn, Record(Stage.ABANDONING, record.revision, _DONE))
+        relations.commit_step(conn)
+    put_back(conn, _ASIDE)
+    return outcome
+
+
+def _tables(conn: sa.Connection) -> set[str]:
+    return set(sa.inspect(conn).get_table_names())
+
+
+def _settle(conn: sa.Connection, owner: Owner, way: Way, prefix: str = "") -> Outcome:
+    """Do with what was written since the adoption what is to be done with it.
+
+    :param prefix: what stands before the names of our tables.
+    """
+    source = read(conn, owner, KEPT)
+    before, after = portable(source), portable(of_ours(conn, prefix))
+    carried, notes = expressible(after, source)
+    changes = compare(before, carried)
+    words = describe(changes, before, carried)
+    if not changes or way is Way.DISCARD:
+        return Outcome(tuple(words))
+    if way is Way.REFUSE:
+        raise Conflict(
+            f"Since the adoption {len(words)} things were written, which would be lost:\n{listed(words)}\n"
+            "'placement-manage db abandon --carry-back' writes them into the old tables;"
+            " with '--discard' they are gone."
+        )
+    carry_back(source, before, carried)
+    left = compare(portable(read(conn, owner, KEPT)), carried)
+    if left:
+        raise Conflict(
+            "Not all could be carried back; nothing is changed:\n"
+            + listed(describe(left, portable(read(conn, owner, KEPT)), carried))
+        )
+    return Outcome(tuple(words), tuple(notes))

@@ -1,0 +1,137 @@
+"""Making the database of an OpenStack Placement service ours, in place.
+
+Its tables take other names and are kept; ours are made beside them and filled. PostgreSQL and SQLite do all
+of it in one transaction. On MySQL a row tells how far it is, and doing it again goes on from there.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db import adoption, migration, tables
+from placement.db.adoption import KEPT, Record, Stage
+from placement.db.database import Transaction
+from placement.exceptions import Conflict, PlacementError, Unavailable
+from placement.maintenance import importer, relations
+from placement.maintenance.content import Comparison
+from placement.maintenance.importer import Outcome
+from placement.maintenance.reference import Source, open_source, read
+from placement.maintenance.stock_tables import StockTables
+from placement.store.consumers import Owner
+
+_REVISION_TABLE: Final = "alembic_version"
+
+STOCK: Final = (*StockTables().metadata.tables, _REVISION_TABLE)
+"""The tables of OpenStack Placement."""
+
+OURS: Final = (*(table.name for table in reversed(tables.metadata.sorted_tables)), _REVISION_TABLE)
+"""The tables of this service, those that refer to others before them."""
+
+
+def adopt(
+    url: str, owner: Owner, additional_classes: Iterable[str], *, skip_orphans: bool = False
+) -> Outcome:
+    """Take everything over and keep the old tables; harmless when done again.
+
+    :param owner: whose the consumers are that nobody is known to own.
+    :param skip_orphans: leave behind what belongs to nothing.
+    :raises Conflict: this is no database of OpenStack Placement, or it holds what cannot be taken over;
+        nothing is changed then.
+    :raises Unavailable: it does not answer, or is in use, or on its way back.
+    """
+    with migration.exclusive(url) as conn:
+        state = migration.state_of(conn)
+        record = state.record
+        if record is None:
+            record = Record(Stage.ADOPTING, _stock_revision(state))
+            with _snapshot(url, conn, "", owner) as source:
+                importer.examine(source, skip_orphans=skip_orphans)
+        elif record.stage is Stage.ADOPTED:
+            return Outcome(False, Comparison())
+        elif record.stage is Stage.ABANDONING:
+            raise Unavailable(adoption.explain(None, record) or "")
+        adoption.write(conn, record)
+        relations.commit_step(conn)
+        try:
+            return _move(conn, url, record, owner, additional_classes, skip_orphans=skip_orphans)
+        except PlacementError:
+            if not relations.is_transactional(conn):
+                conn.exec_driver_sql("ROLLBACK")
+                put_back(conn)
+            raise
+
+
+def require_stock(url: str) -> None:
+    """Check that this is a database to adopt.
+
+    :raises Conflict: it is not.
+    :raises Unavailable: it does not answer.
+    """
+    _stock_revision(migration.look(url))
+
+
+def _stock_revision(state: migration.Found) -> str:
+    if state.revision in adoption.REVISIONS:
+        return state.revision
+    if state.revision is None or adoption.is_ours(state.revision):
+        raise Conflict(
+            "The database is none of OpenStack Placement, so that there is nothing to adopt:"
+            " 'placement-manage db sync' is what it needs, if anything."
+        )
+    raise Conflict(migration.obstacle(state) or "")
+
+
+def _move(
+    conn: sa.Connection,
+    url: str,
+    record: Record,
+    owner: Owner,
+    additional_classes: Iterable[str],
+    *,
+    skip_orphans: bool,
+) -> Outcome:
+    present = set(sa.inspect(conn).get_table_names())
+    ahead = [name for name in STOCK if name in present and KEPT + name not in present]
+    relations.lock(conn, ahead)
+    relations.rename(conn, {name: KEPT + name for name in ahead})
+    migration.bring_up(conn)
+    relations.commit_step(conn)
+    with _snapshot(url, conn, KEPT, owner) as source:
+        tx = Transaction(conn, optimistic=False)
+        outcome = importer.copy(tx, source, additional_classes, skip_orphans=skip_orphans)
+        adoption.write(tx.conn, Record(Stage.ADOPTED, record.revision))
+    return outcome
+
+
+@contextmanager
+def _snapshot(url: str, conn: sa.Connection, prefix: str, owner: Owner) -> Iterator[Source]:
+    """What is there to take over.
+
+    On MySQL, where a connection cannot be read from in parts and be written to between them, it is
+    another connection, which sees the tables as they have been committed.
+    """
+    if relations.is_transactional(conn):
+        yield read(conn, owner, prefix)
+    else:
+        with open_source(url, owner, prefix) as source:
+            yield source
+
+
+def put_back(conn: sa.Connection, prefix: str = "") -> None:
+    """Remove our tables and give the kept ones their names again.
+
+    :param prefix: what stands before the names of ours.
+    """
+    present = set(sa.inspect(conn).get_table_names())
+    relations.drop(
+        conn, (prefix + name for name in OURS if prefix + name in present) if prefix else ours_among(present)
+    )
+    relations.rename(conn, {KEPT + name: name for name in STOCK if KEPT + name in present})
+    adoption.remove(conn)
+
+
+def ours_among(present: set[str]) -> list[str]:
+    """Which tables are ours: of the names that both use, those whose other bearer is kept aside."""
+    return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]

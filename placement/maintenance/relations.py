@@ -1,0 +1,129 @@
+"""Tables that take other names, with all that belongs to them, on each kind of database."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from placement.db import errors
+from placement.exceptions import Unavailable
+
+_LONGEST: Final = 63  # bytes in a name of PostgreSQL
+_SECONDS: Final = 60  # how long a transaction that has begun may keep a table
+_ATTEMPTS: Final = 5
+
+_BELONGING: Final = sa.text(
+    """
+    SELECT c.relname, CAST(c.relkind AS text) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
+    WHERE i.indrelid = to_regclass(:name)
+    UNION ALL
+    SELECT s.relname, CAST(s.relkind AS text) FROM pg_class s JOIN pg_depend d ON d.objid = s.oid
+    WHERE s.relkind = 'S' AND d.refobjid = to_regclass(:name) AND d.deptype IN ('a', 'i')
+    AND d.refclassid = to_regclass('pg_catalog.pg_class')
+    """
+)
+
+
+def is_transactional(conn: sa.Connection) -> bool:
+    """Whether what is done to tables is undone with the transaction; else each statement commits."""
+    return conn.dialect.name in ("sqlite", "postgresql")
+
+
+def lock(conn: sa.Connection, tables: Iterable[str]) -> None:
+    """Have nobody read or write the tables until the transaction ends, and wait for those who do.
+
+    On SQLite, whose transaction locks all there is, and on MySQL, where :func:`rename`
+    waits, this does nothing.
+
+    :raises Unavailable: somebody does not give them back.
+    """
+    if conn.dialect.name != "postgresql":
+        return
+    conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_SECONDS}s'")
+    names = ", ".join(_quoted(conn, table) for table in tables)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with conn.begin_nested():  # what it got until it lost is free again
+                conn.exec_driver_sql(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
+                return
+        except exc.DBAPIError as error:
+            if not errors.is_conflict(error):
+                raise
+            if attempt == _ATTEMPTS:
+                raise _busy() from error
+
+
+def rename(conn: sa.Connection, names: Mapping[str, str]) -> None:
+    """Give tables other names, all at once.
+
+    On PostgreSQL, where names of indexes and sequences are not those of a table, theirs change alike: what
+    stands before a name is added to them, or taken from them.
+
+    :raises Unavailable: somebody does not give the tables back.
+    """
+    if not names:
+        return
+    if conn.dialect.name in ("sqlite", "postgresql"):
+        for old, new in names.items():
+            if conn.dialect.name == "postgresql":
+                _rename_belongings(conn, old, new)
+            conn.exec_driver_sql(f"ALTER TABLE {_quoted(conn, old)} RENAME TO {_quoted(conn, new)}")
+        return
+    pairs = ", ".join(f"{_quoted(conn, old)} TO {_quoted(conn, new)}" for old, new in names.items())
+    conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_SECONDS}")
+    try:
+        conn.exec_driver_sql(f"RENAME TABLE {pairs}")
+    except exc.DBAPIError as error:
+        if errors.is_conflict(error):
+            raise _busy() from error
+        raise
+
+
+def drop(conn: sa.Connection, tables: Iterable[str]) -> None:
+    """Remove tables that refer to each other at most; the ones that others refer to come last."""
+    names = [_quoted(conn, table) for table in tables]
+    if not names:
+        return
+    if conn.dialect.name == "sqlite":
+        for name in names:
+            conn.exec_driver_sql(f"DROP TABLE {name}")
+        return
+    statement = f"DROP TABLE {', '.join(names)}"
+    if conn.dialect.name == "postgresql":
+        conn.exec_driver_sql(statement)
+        return
+    conn.exec_driver_sql("SET SESSION foreign_key_checks = 0")
+    try:
+        conn.exec_driver_sql(statement)
+    finally:
+        conn.exec_driver_sql("SET SESSION foreign_key_checks = 1")
+
+
+def commit_step(conn: sa.Connection) -> None:
+    """End a step that stays done whatever happens next, where there are such steps."""
+    if not is_transactional(conn):
+        conn.exec_driver_sql("COMMIT")
+
+
+def _rename_belongings(conn: sa.Connection, old: str, new: str) -> None:
+    for name, kind in conn.execute(_BELONGING, {"name": old}).all():
+        if new.endswith(old):
+            changed = new.removesuffix(old) + name
+        else:
+            changed = name.removeprefix(old.removesuffix(new))
+        if changed == name or len(changed) > _LONGEST:
+            continue
+        what = "SEQUENCE" if kind == "S" else "INDEX"
+        conn.exec_driver_sql(f"ALTER {what} {_quoted(conn, name)} RENAME TO {_quoted(conn, changed)}")
+
+
+def _quoted(conn: sa.Connection, name: str) -> str:
+    return conn.dialect.identifier_preparer.quote_identifier(name)
+
+
+def _busy() -> Unavailable:
+    return Unavailable(
+        f"Somebody keeps tables of the database in use for more than {_SECONDS} seconds; nothing is changed."
+        " Stop every service and every other program that uses it, then repeat the command."
+    )

@@ -1,0 +1,112 @@
+"""What ``placement-manage`` and ``placement-status`` say to a database of OpenStack Placement, and do with it."""
+
+import json
+
+import pytest
+
+from placement.cmd import manage as command
+from placement.cmd import status
+from placement.db import adoption, migration
+from tests.placement.maintenance import reference_world as world
+from tests.placement.running import Admin, application
+
+LAST = adoption.REVISIONS[-1]
+ADVICE = "Stop that service, then run 'placement-manage db adopt'"
+
+
+@pytest.fixture
+def stock(tmp_path):
+    database = world.ReferenceDatabase(f"sqlite:///{tmp_path}/reference.sqlite")
+    database.fill()
+    database.at_revision(LAST)
+    return database.url
+
+
+@pytest.fixture
+def manage(tmp_path, stock, capsys):
+    """Runs the command; returns exit status, output and errors."""
+    file = tmp_path / "placement.conf"
+
+    def run(*arguments, options=""):
+        file.write_text(f"[placement_database]\nconnection = {stock}\n{options}\n")
+        result = command.main(["--config-file", str(file), *arguments])
+        return result, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "arguments", [["db", "sync"], ["db", "online_data_migrations"], ["db", "stamp", "head"], ["audit"]]
+)
+def test_what_needs_a_database_of_ours_says_how_to_make_it_one(manage, stock, arguments):
+    result, _, errors = manage(*arguments)
+    assert result == 1
+    assert f"(revision {LAST})" in errors
+    assert ADVICE in errors
+    assert "adopt = true" in errors
+    assert migration.version(stock) == LAST
+
+
+def test_the_version_is_shown_with_what_it_means(manage):
+    result, output, errors = manage("db", "version")
+    assert (result, output) == (0, f"{LAST}\n")
+    assert ADVICE in errors
+
+
+def test_the_upgrade_check_names_the_command_that_helps(manage, tmp_path, capsys):
+    manage("db", "version")
+    assert status.main(["--config-file", str(tmp_path / "placement.conf"), "upgrade", "check", "--json"]) == 2
+    checks = {each["check"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+    assert ADVICE in checks["Schema"]["details"]
+
+
+def test_a_dry_run_changes_nothing(manage, stock):
+    result, output, _ = manage("db", "adopt", "--dry-run")
+    assert result == 0
+    assert "It can be adopted." in output
+    assert migration.version(stock) == LAST
+
+
+def test_there_and_back(manage, stock):
+    result, output, _ = manage("db", "adopt")
+    assert result == 0
+    assert "'placement-manage db abandon' goes back" in output
+    assert manage("db", "adopt")[:2] == (0, "The database is adopted already.\n")
+    assert manage("db", "version") == (0, f"{migration.newest()}\n", "")
+    admin = Admin(application(stock))
+    assert admin("PUT", "/traits/CUSTOM_LATER").status_code == 201
+    result, _, errors = manage("db", "abandon")
+    assert result == 1
+    assert "trait made: CUSTOM_LATER" in errors
+    result, output, _ = manage("db", "abandon", "--carry-back")
+    assert result == 0
+    assert "All 1 are carried back." in output
+    assert manage("db", "version")[1] == f"{LAST}\n"
+    result, _, errors = manage("db", "abandon")
+    assert result == 1
+    assert "nothing to go back to" in errors
+
+
+@pytest.mark.parametrize("again", [["db", "sync"], ["db", "adopt"]])
+def test_sync_adopts_where_the_options_say_so(manage, again):
+    result, output, _ = manage("db", "sync", options="adopt = true")
+    assert result == 0
+    assert "The database is adopted." in output
+    assert f"The database is at revision {migration.newest()}." in output
+    assert manage(*again, options="adopt = true")[0] == 0
+
+
+def test_a_service_adopts_when_it_starts_only_where_the_options_say_so(stock):
+    closed = Admin(application(stock, sync_on_startup=True))
+    assert closed("GET", "/resource_providers").status_code == 503
+    assert migration.version(stock) == LAST
+    admin = Admin(application(stock, sync_on_startup=True, adopt=True))
+    held = admin("GET", f"/allocations/{world.SERVER}").json
+    assert held["consumer_generation"] == 5
+
+
+def test_a_revision_that_there_is_not_is_refused(manage):
+    assert manage("db", "adopt")[0] == 0
+    result, _, errors = manage("db", "stamp", "0000")
+    assert result == 1
+    assert "0000" in errors

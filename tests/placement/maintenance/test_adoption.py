@@ -1,0 +1,240 @@
+"""A database of OpenStack Placement is taken over in place, and given back with or without later changes."""
+
+import multiprocessing
+
+import pytest
+import sqlalchemy as sa
+
+from placement.db import adoption, migration
+from placement.exceptions import Conflict, Unavailable
+from placement.maintenance.abandon import Way, abandon
+from placement.maintenance.adopt import adopt
+from tests.placement.maintenance import reference_world as world
+from tests.placement.maintenance.conftest import OWNER, Service
+
+NEW_HOST, NEW_SERVER = world.uuid("a", 77), world.uuid("c", 77)
+
+
+@pytest.fixture
+def stock(reference):
+    """A database of OpenStack Placement at its last revision."""
+    reference.at_revision(adoption.REVISIONS[-1])
+    return reference
+
+
+def adopted(stock):
+    return adopt(stock.url, OWNER, ["LLC", "MBA"])
+
+
+def contents(url):
+    """All rows of all tables, by table."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    metadata = sa.MetaData()
+    with engine.connect() as conn:
+        metadata.reflect(conn)
+        return {
+            table.name: sorted(map(repr, conn.execute(sa.select(table))))
+            for table in metadata.tables.values()
+        }
+
+
+def names(url):
+    """Names of everything, by table."""
+    inspector = sa.inspect(sa.create_engine(url, poolclass=sa.NullPool))
+    return {
+        table: (
+            sorted(column["name"] for column in inspector.get_columns(table)),
+            sorted(str(index["name"]) for index in inspector.get_indexes(table)),
+            str(inspector.get_pk_constraint(table)["name"]),
+            sorted(str(key["name"]) for key in inspector.get_foreign_keys(table)),
+        )
+        for table in inspector.get_table_names()
+    }
+
+
+def test_everything_is_taken_over_and_the_old_tables_are_kept(stock):
+    before = contents(stock.url)
+    outcome = adopted(stock)
+    assert outcome.copied
+    assert outcome.comparison.differences == []
+    after = contents(stock.url)
+    assert {name: after[f"stock_{name}"] for name in before} == before
+    assert migration.require_schema(stock.url) == migration.newest()
+    service = Service(stock.url)
+    held = service.get(f"/allocations/{world.SERVER}")
+    assert held["consumer_generation"] == 5
+    assert held["allocations"][world.NUMA] == {"generation": 3, "resources": {"VCPU": 4}}
+    assert service.post("/resource_providers", {"name": "new", "uuid": NEW_HOST}) == 200
+    assert not adopted(stock).copied
+
+
+def test_nothing_written_and_the_old_tables_are_what_they_were(stock):
+    before, named = contents(stock.url), names(stock.url)
+    adopted(stock)
+    Service(stock.url).get("/resource_providers")
+    assert abandon(stock.url, OWNER).changes == ()
+    assert contents(stock.url) == before
+    assert names(stock.url) == named
+    adopted(stock)
+    assert Service(stock.url).get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5
+
+
+def write(service):
+    """One change of each kind."""
+    new = {"name": "host2", "uuid": NEW_HOST, "parent_provider_uuid": None}
+    assert service.post("/resource_providers", new) == 200
+    inventories = {"VCPU": {"total": 8, "allocation_ratio": 1.5}, "LLC": {"total": 11}}
+    body = {"resource_provider_generation": 0, "inventories": inventories}
+    assert service.put(f"/resource_providers/{NEW_HOST}/inventories", body) == 200
+    assert service.put("/traits/CUSTOM_NEW", {}) == 201
+    body = {"resource_provider_generation": 1, "traits": ["CUSTOM_NEW", "HW_CPU_X86_AVX512F"]}
+    assert service.put(f"/resource_providers/{NEW_HOST}/traits", body) == 200
+    body = {"resource_provider_generation": 2, "aggregates": [world.POOL, world.uuid("b", 9)]}
+    assert service.put(f"/resource_providers/{NEW_HOST}/aggregates", body) == 200
+    assert service.put("/resource_classes/CUSTOM_COPPER", {}) == 201
+    held = {
+        "allocations": {
+            NEW_HOST: {"resources": {"VCPU": 2, "LLC": 3}},
+            world.HOST: {"resources": {"MEMORY_MB": 256}},
+        },
+        "project_id": "green",
+        "user_id": "ann",
+        "consumer_type": "VOLUME",
+        "consumer_generation": None,
+    }
+    assert service.put(f"/allocations/{NEW_SERVER}", held) == 204
+    empty = {**held, "allocations": {}, "consumer_generation": 1, "consumer_type": "MIGRATION"}
+    assert service.put(f"/allocations/{world.MIGRATION}", {**empty, "project_id": "red"}) == 204
+    assert service.put(f"/resource_providers/{world.DEVICE}", {"name": "renamed"}) == 200
+
+
+def asked(service):
+    """What clients can see of it."""
+    paths = ["/resource_providers", "/resource_classes", "/usages?project_id=green", "/usages?project_id=red"]
+    for uuid in (world.SHARING, world.HOST, world.NUMA, world.DEVICE, NEW_HOST):
+        paths += [
+            f"/resource_providers/{uuid}{part}" for part in ("", "/inventories", "/traits", "/aggregates")
+        ]
+    paths += [f"/allocations/{uuid}" for uuid in (world.SERVER, world.MIGRATION, world.UNTYPED, NEW_SERVER)]
+    return {path: _sorted(service.get(path)) for path in paths}
+
+
+def _sorted(answer):
+    if isinstance(answer, dict):
+        return {key: _sorted(value) for key, value in answer.items()}
+    return sorted(map(repr, answer)) if isinstance(answer, list) else answer
+
+
+def test_what_was_written_since_is_named_and_nothing_is_done(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    write(service)
+    before, seen = contents(stock.url), asked(service)
+    with pytest.raises(Conflict) as refused:
+        abandon(stock.url, OWNER)
+    text = str(refused.value)
+    assert f"allocation made: 2 VCPU of {NEW_HOST} for {NEW_SERVER}" in text
+    assert f"allocation removed: 2 VCPU of {world.NUMA} for {world.MIGRATION}" in text
+    assert "db abandon --carry-back" in text
+    assert contents(stock.url) == before
+    assert asked(service) == seen
+
+
+def test_what_was_written_since_is_carried_back(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    write(service)
+    seen = asked(service)
+    outcome = abandon(stock.url, OWNER, Way.CARRY_BACK)
+    assert "resource class LLC: OpenStack Placement has none, it stays as if it were custom" in outcome.notes
+    assert f"resource provider made: host2 ({NEW_HOST})" in outcome.changes
+    assert migration.version(stock.url) == adoption.REVISIONS[-1]
+    assert not {name for name in contents(stock.url) if name.startswith(("stock_", "adopted_", "change"))}
+    adopted(stock)
+    assert asked(Service(stock.url)) == seen
+
+
+def test_what_was_written_since_is_forgotten_if_that_is_wanted(stock):
+    before = contents(stock.url)
+    adopted(stock)
+    write(Service(stock.url))
+    abandon(stock.url, OWNER, Way.DISCARD)
+    assert contents(stock.url) == before
+
+
+def test_a_provider_that_was_made_anew_under_its_uuid_is_carried_back(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    assert service.delete(f"/resource_providers/{world.NAMELESS}") == 204
+    assert service.post("/resource_providers", {"name": "numa2", "uuid": world.NAMELESS}) == 200
+    body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
+    assert service.put(f"/resource_providers/{world.NAMELESS}/inventories", body) == 200
+    abandon(stock.url, OWNER, Way.CARRY_BACK)
+    adopted(stock)
+    service = Service(stock.url)
+    assert service.get(f"/resource_providers/{world.NAMELESS}")["name"] == "numa2"
+    answer = service.get(f"/resource_providers/{world.NAMELESS}/inventories")
+    assert answer["inventories"]["VCPU"]["total"] == 8
+
+
+@pytest.mark.parametrize("revision", adoption.REVISIONS)
+def test_each_revision_is_recognised_and_left_alone_by_sync(reference_of, revision):
+    reference = reference_of(consumer_types=revision in adoption.REVISIONS[-2:])
+    reference.fill()
+    reference.at_revision(revision)
+    before = contents(reference.url)
+    for action in (migration.upgrade, migration.require_schema, lambda url: migration.stamp(url, "head")):
+        with pytest.raises(Unavailable, match=rf"revision {revision}.*'placement-manage db adopt'"):
+            action(reference.url)
+    assert contents(reference.url) == before
+    adopted(reference)
+    assert abandon(reference.url, OWNER).changes == ()
+    assert contents(reference.url) == before
+
+
+def test_consumer_types_that_an_old_schema_has_no_place_for_are_named(reference_of):
+    reference = reference_of(consumer_types=False)
+    reference.fill()
+    reference.at_revision(adoption.REVISIONS[0])
+    adopted(reference)
+    write(Service(reference.url))
+    outcome = abandon(reference.url, OWNER, Way.CARRY_BACK)
+    assert "consumer type: the old schema has none, 1 consumers lose theirs" in outcome.notes
+    adopted(reference)
+    held = Service(reference.url).get(f"/allocations/{NEW_SERVER}")
+    assert (held["consumer_type"], held["project_id"]) == ("unknown", "green")
+
+
+def test_what_belongs_to_nothing_is_refused_and_nothing_is_changed(stock):
+    stock.execute("INSERT INTO inventories VALUES (NULL, NULL, 99, 4711, 0, 1, 0, 1, 1, 1, 1.0)")
+    before, named = contents(stock.url), names(stock.url)
+    with pytest.raises(Conflict, match="inventory number 99 of 1"):
+        adopted(stock)
+    assert contents(stock.url) == before
+    assert names(stock.url) == named
+    outcome = adopt(stock.url, OWNER, [], skip_orphans=True)
+    assert "not copied: inventory number 99 of 1: there is no resource provider number 4711" in outcome.notes
+    abandon(stock.url, OWNER)
+    assert contents(stock.url) == before
+
+
+def test_a_database_of_ours_is_not_adopted_nor_abandoned(database_url):
+    with pytest.raises(Conflict, match="nothing to adopt"):
+        adopt(database_url, OWNER, [])
+    with pytest.raises(Conflict, match="nothing to go back to"):
+        abandon(database_url, OWNER)
+
+
+def _adopt(url):
+    adopt(url, OWNER, [])
+
+
+def test_of_two_who_adopt_at_once_both_succeed(stock):
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_adopt, args=(stock.url,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert Service(stock.url).get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5
