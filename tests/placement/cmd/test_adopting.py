@@ -1,4 +1,4 @@
-"""What ``placement-manage`` and ``placement-status`` say to a database of OpenStack Placement, and do with it."""
+"""What ``placement-manage`` and ``placement-status`` do with a database of OpenStack Placement."""
 
 import json
 
