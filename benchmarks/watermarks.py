@@ -212,7 +212,7 @@ def _plan_far_above(guests: int) -> None:
     }
     by = rules(line(throttle_down=1, throttle_up=0.5), margin=0.1)
     snapshot = Host(4.0 * guests, 1.0, everybody).snapshot()
-    make_plan(by, snapshot, observe({}, by.lines, snapshot), QosState(scheduling_off=False))
+    make_plan(by, snapshot, observe({}, by.watermarks, snapshot), QosState(scheduling_off=False))
 
 
 def _fewest(gains: Sequence[float], gap: float) -> int:

@@ -167,7 +167,7 @@ class ConfigCheck(ShowOne):
                 "host_cpus": cpuset.format(topology.online - sets.dedicated - sets.shared),
                 "provider_tree": conf.compute.provider_tree,
                 "policy": conf.policy.name,
-                "watermarks": [line.name for line in rules.lines] if rules else [],
+                "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
                 "warnings": [*sets.warnings, *overlaps(topology.numa_nodes), *warnings],
                 "refusals": list(self._refusals),

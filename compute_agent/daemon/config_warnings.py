@@ -26,5 +26,5 @@ def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl,
         )
     if rules is not None:
         measures = unmeasured(conf, resctrl.control), powerless(conf, resctrl, driver)
-        found += out_of_reach(rules.lines, rules.registry, *measures)
+        found += out_of_reach(rules.watermarks, rules.registry, *measures)
     return found

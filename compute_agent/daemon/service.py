@@ -125,7 +125,7 @@ class Agent:
             options.compute.update_resources_interval,
             options.placement.report_retry_maximum,
             lambda: locate(self.driver, self.pipeline.world),
-            _wishes(self._state.state, bool(settings.rules.lines)),
+            _wishes(self._state.state, bool(settings.rules.watermarks)),
         )
         self.maintenance = MaintenanceMode(
             self._state.state.maintenance, self._state.keep_maintenance, self._reports

@@ -1,4 +1,4 @@
-"""The watermarks as the command line shows them: a row for each line, on each domain of the host."""
+"""The watermarks as the command line shows them: a row for each threshold, on each domain of the host."""
 
 from __future__ import annotations
 
@@ -13,55 +13,58 @@ from compute_agent.qos.watermarks import Action, Watermark
 
 
 def watermark_rows(status: Status) -> list[dict[str, Any]]:
-    """All lines, by section.
+    """All watermarks, by section.
 
-    ``usage``, ``amount`` (the line) and ``gap`` are in the metric's unit, None where they are not known;
-    ``gap`` is also None where the line is not in breach. ``streak`` is the number of rounds in a row in
+    ``usage``, ``amount`` (the threshold) and ``gap`` are in the metric's unit, None where they are not known;
+    ``gap`` is also None where the threshold is not exceeded. ``streak`` is the number of rounds in a row in
     breach, of the ``for_samples`` that it takes to act. ``in_force`` is what is done for the metric now; of
-    the lines that keep new guests away only those in breach say so, or else those within their cool-down.
+    the watermarks that keep new guests away only those in breach say so, or else those within their
+    cool-down.
     """
     rows: list[dict[str, Any]] = []
-    for line in sorted(status.rules.lines, key=lambda one: one.name):
+    for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):
         measured = {} if status.snapshot is None else status.snapshot.host
-        domains = sorted(series.domain for series in measured if series.metric == line.metric)
+        domains = sorted(series.domain for series in measured if series.metric == watermark.metric)
         for domain in domains or [""]:
             for action in Action:
-                if line.threshold(action) is not None:
-                    rows.append(_row(status, line, action, domain))
+                if watermark.threshold(action) is not None:
+                    rows.append(_row(status, watermark, action, domain))
     return rows
 
 
-def _row(status: Status, line: Watermark, action: Action, domain: str) -> dict[str, Any]:
+def _row(status: Status, watermark: Watermark, action: Action, domain: str) -> dict[str, Any]:
     snapshot = status.snapshot
-    usage = None if snapshot is None else snapshot.host.get(Series(line.metric, domain))
-    amount = None if snapshot is None else line.amount(action, snapshot, domain)
+    usage = None if snapshot is None else snapshot.host.get(Series(watermark.metric, domain))
+    amount = None if snapshot is None else watermark.amount(action, snapshot, domain)
     gap = None
     if usage is not None and amount is not None:
         gap = amount - usage if action is Action.THROTTLE_UP else usage - amount
-    watched = status.streaks.get(Watch(line.name, action, domain))
-    metric = status.rules.registry[line.metric]
+    watched = status.streaks.get(Watch(watermark.name, action, domain))
+    metric = status.rules.registry[watermark.metric]
     return {
-        "section": line.name,
-        "metric": line.metric,
+        "section": watermark.name,
+        "metric": watermark.metric,
         "unit": metric.unit.value,
         "domain": domain,
-        "mode": "preview" if line.preview else "act",
+        "mode": "preview" if watermark.preview else "act",
         "action": action.value,
-        "line": str(line.threshold(action)),
+        "line": str(watermark.threshold(action)),
         "amount": _rounded(amount),
         "usage": _rounded(usage),
         "gap": _rounded(gap) if gap is not None and gap > 0 else None,
         "streak": 0 if watched is None else watched.samples,
-        "for_samples": line.for_samples,
-        "in_force": [] if line.preview else list(_in_force(status, line, metric, action, domain)),
+        "for_samples": watermark.for_samples,
+        "in_force": [] if watermark.preview else list(_in_force(status, watermark, metric, action, domain)),
     }
 
 
-def _in_force(status: Status, line: Watermark, metric: Metric, action: Action, domain: str) -> Iterator[str]:
+def _in_force(
+    status: Status, watermark: Watermark, metric: Metric, action: Action, domain: str
+) -> Iterator[str]:
     state = status.state
     match action:
         case Action.DISABLE_SCHEDULING if state.scheduling_off:
-            yield from _kept_away(status, line, domain)
+            yield from _kept_away(status, watermark, domain)
         case Action.EVICT:
             yield from (f"{one.guest} leaves" for one in state.evictions if one.metric == metric.name)
         case Action.THROTTLE_DOWN if metric.lever is not None:
@@ -70,17 +73,17 @@ def _in_force(status: Status, line: Watermark, metric: Metric, action: Action, d
                     yield f"{one.guest} has {one.limit:g} {metric.lever.unit}"
 
 
-def _kept_away(status: Status, line: Watermark, domain: str) -> Iterator[str]:
-    """Whether it is this line for which new guests are kept away: it is in breach, or, if none is, it has
-    been within its cool-down. Before the first round it could be any.
+def _kept_away(status: Status, watermark: Watermark, domain: str) -> Iterator[str]:
+    """Whether it is this watermark for which new guests are kept away: it is in breach, or, if none is, it
+    has been within its cool-down. Before the first round it could be any.
     """
     switch = Action.DISABLE_SCHEDULING
-    streak = status.streaks.get(Watch(line.name, switch, domain))
+    streak = status.streaks.get(Watch(watermark.name, switch, domain))
     in_breach = any(one.samples for watch, one in status.streaks.items() if watch.action is switch)
     if status.snapshot is None or streak is None or streak.samples:
         yield "new guests are kept away"
-    elif not in_breach and not quiet(streak, line, status.snapshot.time, line.cool_down):
-        left = line.cool_down - (status.snapshot.time - streak.quiet_since)
+    elif not in_breach and not quiet(streak, watermark, status.snapshot.time, watermark.cool_down):
+        left = watermark.cool_down - (status.snapshot.time - streak.quiet_since)
         yield f"new guests are kept away for {max(left, 0):.0f} s more"
 
 

@@ -138,7 +138,7 @@ class Watermarks:
     def _is_needed(self) -> bool:
         state = self._executor.state
         owed = state.throttles or state.evictions or state.scheduling_off
-        return bool(self._settings.rules.lines or owed)
+        return bool(self._settings.rules.watermarks or owed)
 
     def _run(self) -> None:
         due, failure = time.monotonic(), ""

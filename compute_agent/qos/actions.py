@@ -9,39 +9,39 @@ from compute_agent.model.knob import Knob
 
 @dataclass(frozen=True, slots=True)
 class SwitchScheduling:
-    """Keep new guests away (``off``) or let them in again; ``lines`` are those that ask for the former."""
+    """Keep new guests away (``off``) or let them in again; ``watermarks`` are those that ask for the former."""
 
     off: bool
-    lines: tuple[str, ...] = ()
+    watermarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"keep new guests away for {', '.join(self.lines)}" if self.off else "let new guests in"
+        return f"keep new guests away for {', '.join(self.watermarks)}" if self.off else "let new guests in"
 
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Make a guest leave, for the sake of a line of a metric."""
+    """Make a guest leave, for the sake of a watermark of a metric."""
 
     guest: str
     metric: str
-    line: str
+    watermark: str
 
     def __str__(self) -> str:
-        return f"evict {self.guest} for {self.metric} ({self.line})"
+        return f"evict {self.guest} for {self.metric} ({self.watermark})"
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Set a lower limit, for the sake of a line of a metric; ``limit`` is in the lever's unit."""
+    """Set a lower limit, for the sake of a watermark of a metric; ``limit`` is in the lever's unit."""
 
     guest: str
     knob: Knob
     limit: float
     metric: str
-    line: str
+    watermark: str
 
     def __str__(self) -> str:
-        return f"throttle {self.guest} to {self.limit:g} of {self.knob} for {self.metric} ({self.line})"
+        return f"throttle {self.guest} to {self.limit:g} of {self.knob} for {self.metric} ({self.watermark})"
 
 
 @dataclass(frozen=True, slots=True)

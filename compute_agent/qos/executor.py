@@ -72,7 +72,7 @@ class Executor:
 
     @property
     def streaks(self) -> Streaks:
-        """How long usage has been above each line, those in preview included."""
+        """How long usage has been above each watermark, those in preview included."""
         return {**self._streaks, **self._preview_streaks}
 
     def use(self, rules: Rules) -> None:
@@ -104,7 +104,7 @@ class Executor:
         gone = self._collect_evictions(snapshot.time)
         self.state = self.state.only(snapshot.guests)
         rules = self._rules.only(preview=False)
-        self._streaks = observe(self._streaks, rules.lines, snapshot, rules.expected(self.state))
+        self._streaks = observe(self._streaks, rules.watermarks, snapshot, rules.expected(self.state))
         self._preview(snapshot)
         self.state = forgiven(rules, snapshot, self._streaks, self.state)
         done: list[Act] = []
@@ -122,10 +122,10 @@ class Executor:
             if tried:
                 plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
             if above := [
-                f"{watch.line} {watch.action}" for watch, one in self._streaks.items() if one.samples
+                f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
             ]:
                 LOG.debug(
-                    "Above their lines: %s; to be done: %s", ", ".join(above), ", ".join(map(str, plan))
+                    "Above their watermarks: %s; to be done: %s", ", ".join(above), ", ".join(map(str, plan))
                 )
             failed = False
             self._keep(_intended(self.state, plan))
@@ -199,9 +199,9 @@ class Executor:
         return gone
 
     def _preview(self, snapshot: Snapshot) -> None:
-        """Tell what the lines in preview would do, when that is something else than in the round before."""
+        """Tell what the watermarks in preview would do, when that is something else than in the round before."""
         rules = self._rules.only(preview=True)
-        self._preview_streaks = observe(self._preview_streaks, rules.lines, snapshot)
+        self._preview_streaks = observe(self._preview_streaks, rules.watermarks, snapshot)
         plan = filter(takes, make_plan(rules, snapshot, self._preview_streaks, self.state))
         shown = {(type(action), getattr(action, "guest", "")): action for action in plan}
         for key, action in shown.items():

@@ -27,7 +27,7 @@ ENTRY_POINTS = "compute_agent.qos.metrics"
 
 
 class Unit(enum.StrEnum):
-    """What usage and lines of a metric are counted in."""
+    """What usage and thresholds of a metric are counted in."""
 
     CORES = "cores"
     BYTES = "bytes"

@@ -27,13 +27,13 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """Usage that is above a line for an action, which is at ``amount``.
+    """Usage that is above a watermark's threshold for an action, which is at ``amount``.
 
-    ``target`` is where it should come to: the line, less the margin. What is above it is the gap.
+    ``target`` is where it should come to: the threshold, less the margin. What is above it is the gap.
     """
 
     action: Action
-    line: Watermark
+    watermark: Watermark
     metric: Metric
     series: Series
     amount: float
@@ -48,7 +48,7 @@ class Breach:
     @property
     def lever(self) -> Lever:
         """What guests are throttled with."""
-        assert self.metric.lever is not None, "a line for what cannot be throttled is refused when it is read"
+        assert self.metric.lever is not None, "such a threshold is refused when it is read"
         return self.metric.lever
 
     @property
@@ -66,7 +66,7 @@ class Breach:
             guest
             for guest in snapshot.guests.values()
             if guest.uuid not in untouchable
-            and self.line.selector.selects(guest)
+            and self.watermark.selector.selects(guest)
             and (self.action is Action.EVICT or self.knob in guest.entitlements)
         ]
 
@@ -106,18 +106,20 @@ def plan_switch(
 ) -> list[SwitchScheduling]:
     """The scheduling switch, where it has to be turned."""
     action = Action.DISABLE_SCHEDULING
-    lines = [line for line in rules.lines if line.threshold(action) is not None]
+    watermarks = [watermark for watermark in rules.watermarks if watermark.threshold(action) is not None]
     watches = [
-        (line, watch)
-        for line in lines
+        (watermark, watch)
+        for watermark in watermarks
         for watch in streaks
-        if (watch.line, watch.action) == (line.name, action)
+        if (watch.watermark, watch.action) == (watermark.name, action)
     ]
-    asking = {line.name for line, watch in watches if confirmed(streaks, line, action, watch.domain)}
+    asking = {
+        watermark.name for watermark, watch in watches if confirmed(streaks, watermark, action, watch.domain)
+    }
     if asking:
         return [] if state.scheduling_off else [SwitchScheduling(True, tuple(sorted(asking)))]
     if state.scheduling_off is False or not all(
-        quiet(streaks[watch], line, snapshot.time, line.cool_down) for line, watch in watches
+        quiet(streaks[watch], watermark, snapshot.time, watermark.cool_down) for watermark, watch in watches
     ):
         return []
     return [SwitchScheduling(False)]
@@ -132,7 +134,7 @@ def plan_evictions(
     if not _precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
         for guest in _all_of(found, snapshot, untouchable):
-            plan.append(Evict(guest.uuid, first.metric.name, first.line.name))
+            plan.append(Evict(guest.uuid, first.metric.name, first.watermark.name))
             snapshot = rules.evicted(snapshot, guest.uuid)
         return plan, snapshot
     for breach in found:
@@ -141,7 +143,7 @@ def plan_evictions(
             if breach.closed(snapshot.host[breach.series]):
                 break
             if guest.usage.get(breach.series, 0.0) > 0:
-                plan.append(Evict(guest.uuid, breach.metric.name, breach.line.name))
+                plan.append(Evict(guest.uuid, breach.metric.name, breach.watermark.name))
                 snapshot = rules.evicted(snapshot, guest.uuid)
     return plan, snapshot
 
@@ -181,19 +183,24 @@ def plan_throttles(
 
 
 def breaches(rules: Rules, action: Action, snapshot: Snapshot, streaks: Streaks) -> list[Breach]:
-    """The lines that usage has been above for long enough, and still is in ``snapshot``.
+    """The watermarks that usage has been above for long enough, and still is in ``snapshot``.
 
-    Those of the highest action priority come first, and of one metric the lowest line, which decides; lines
-    above it matter only where they select guests that it does not.
+    Those of the highest action priority come first, and of one metric the lowest threshold, which decides;
+    those above it matter only where they select guests that it does not.
     """
     found = []
-    for line in rules.lines:
+    for watermark in rules.watermarks:
         for series, usage in snapshot.host.items():
-            amount = line.amount(action, snapshot, series.domain) if series.metric == line.metric else None
-            if amount is not None and usage > amount and confirmed(streaks, line, action, series.domain):
-                target = amount - (usage - amount) * rules.margin
-                found.append(Breach(action, line, rules.registry[line.metric], series, amount, target))
-    return sorted(found, key=lambda one: (-one.metric.action_priority, one.series, one.amount, one.line.name))
+            if series.metric != watermark.metric:
+                continue
+            amount = watermark.amount(action, snapshot, series.domain)
+            if amount is None or usage <= amount or not confirmed(streaks, watermark, action, series.domain):
+                continue
+            metric, target = rules.registry[watermark.metric], amount - (usage - amount) * rules.margin
+            found.append(Breach(action, watermark, metric, series, amount, target))
+    return sorted(
+        found, key=lambda one: (-one.metric.action_priority, one.series, one.amount, one.watermark.name)
+    )
 
 
 def _precise(found: Sequence[Breach], snapshot: Snapshot, untouchable: frozenset[str]) -> bool:
@@ -210,11 +217,11 @@ def _of_highest_priority(found: Sequence[Breach]) -> Breach:
 
 
 def _all_of(found: Sequence[Breach], snapshot: Snapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
-    """The guests that any of the lines in breach selects."""
+    """The guests that any of the watermarks in breach selects."""
     chosen = [
         guest
         for guest in snapshot.guests.values()
-        if guest.uuid not in untouchable and any(one.line.selector.selects(guest) for one in found)
+        if guest.uuid not in untouchable and any(one.watermark.selector.selects(guest) for one in found)
     ]
     return sorters.ordered(chosen, sorters.GENERAL, found[0].series)
 
@@ -235,7 +242,7 @@ def _steps_needed(
         usage = present - guest.usage[breach.series] * (1 - share)
     if limit is None or usage >= present:
         return None
-    return Throttle(uuid, breach.knob, limit, breach.metric.name, breach.line.name)
+    return Throttle(uuid, breach.knob, limit, breach.metric.name, breach.watermark.name)
 
 
 def _one_step(rules: Rules, breach: Breach, guest: GuestUsage, state: QosState) -> Throttle | None:
@@ -245,7 +252,7 @@ def _one_step(rules: Rules, breach: Breach, guest: GuestUsage, state: QosState) 
     limit = breach.lever.down(state.limit(guest.uuid, breach.knob), entitlement, rules.steps)
     if limit is None:
         return None
-    return Throttle(guest.uuid, breach.knob, limit, breach.metric.name, breach.line.name)
+    return Throttle(guest.uuid, breach.knob, limit, breach.metric.name, breach.watermark.name)
 
 
 def _merged(plan: Iterable[Throttle]) -> list[Throttle]:

@@ -10,19 +10,19 @@ from compute_agent.qos.watermarks import Watermark
 
 
 def out_of_reach(
-    lines: Iterable[Watermark],
+    watermarks: Iterable[Watermark],
     registry: Registry,
     unmeasured: Mapping[str, str],
     powerless: Mapping[str, str],
 ) -> Iterator[str]:
-    """What will not come of the lines, a sentence each.
+    """What will not come of the watermarks, a sentence each.
 
     ``unmeasured`` has the reason by metric that cannot be measured here, ``powerless`` by lever that moves
     nothing.
     """
-    for line in lines:
-        lever = registry[line.metric].lever
-        if reason := unmeasured.get(line.metric):
-            yield f"[{WATERMARK}{line.name}] metric = {line.metric}: nothing is ever done, as {reason}"
-        elif line.throttle_down and lever and (reason := powerless.get(lever.name)):
-            yield f"[{WATERMARK}{line.name}] throttle_down: nobody is throttled, as {reason}"
+    for watermark in watermarks:
+        section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
+        if reason := unmeasured.get(watermark.metric):
+            yield f"{section} metric = {watermark.metric}: nothing is ever done, as {reason}"
+        elif watermark.throttle_down and lever and (reason := powerless.get(lever.name)):
+            yield f"{section} throttle_down: nobody is throttled, as {reason}"

@@ -22,7 +22,7 @@ class _Gate:
 
     ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted. ``precise``: what
     giving back leads to can be computed; else one guest gets one step in a round. ``orphan``: nothing that
-    the knob moves has a line any more.
+    the knob moves has a watermark any more.
     """
 
     open: bool = True
@@ -67,9 +67,9 @@ def forgiven(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState
             lever
             for lever in (state.relapses.keys() | state.giving_back) - in_use
             if all(
-                snapshot.time - streak.quiet_since >= 2 * _cool_down(rules, line, state, lever)
+                snapshot.time - streak.quiet_since >= 2 * _cool_down(rules, watermark, state, lever)
                 for metric in rules.registry.moved_by(lever)
-                for line, streak in _watched(rules, streaks, metric.name)
+                for watermark, streak in _watched(rules, streaks, metric.name)
             )
         }
     )
@@ -83,14 +83,14 @@ def _gate(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, k
         down = _lowest(rules, _COSTLY, snapshot, series)
         up = _lowest(rules, (Action.THROTTLE_UP,), snapshot, series)
         if not all(
-            quiet(streak, line, snapshot.time, _cool_down(rules, line, state, knob.lever))
-            for line, streak in watched
+            quiet(streak, watermark, snapshot.time, _cool_down(rules, watermark, state, knob.lever))
+            for watermark, streak in watched
         ):
             return _Gate(False)
         if rules.of_metric(metric.name, Action.THROTTLE_DOWN):
             gate = replace(gate, orphan=False)
         if series not in snapshot.host or up is None or down is None:
-            # No line, or what cannot be seen any more: nobody stays throttled for that.
+            # No watermark, or what cannot be seen any more: nobody stays throttled for that.
             gate = replace(gate, precise=gate.precise and not watched)
             continue
         if snapshot.host[series] >= up:
@@ -105,32 +105,32 @@ def _gate(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, k
 def _watched(
     rules: Rules, streaks: Streaks, metric: str, domain: str | None = None
 ) -> list[tuple[Watermark, Streak]]:
-    """What is known of the lines of a metric that throttle or evict, on one domain or on all."""
-    by_name = {line.name: line for line in rules.lines if line.metric == metric}
+    """What is known of the watermarks of a metric that throttle or evict, on one domain or on all."""
+    by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [
-        (by_name[watch.line], streak)
+        (by_name[watch.watermark], streak)
         for watch, streak in streaks.items()
-        if watch.line in by_name and watch.action in _COSTLY and domain in (None, watch.domain)
+        if watch.watermark in by_name and watch.action in _COSTLY and domain in (None, watch.domain)
     ]
 
 
 def _lowest(rules: Rules, actions: tuple[Action, ...], snapshot: Snapshot, series: Series) -> float | None:
     amounts = [
-        line.amount(action, snapshot, series.domain)
+        watermark.amount(action, snapshot, series.domain)
         for action in actions
-        for line in rules.of_metric(series.metric, action)
+        for watermark in rules.of_metric(series.metric, action)
     ]
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
-def _cool_down(rules: Rules, line: Watermark, state: QosState, lever: str) -> float:
+def _cool_down(rules: Rules, watermark: Watermark, state: QosState, lever: str) -> float:
     """Seconds of quiet before something is given back.
 
     After each relapse it is longer, where nobody can compute beforehand what giving back leads to.
     """
-    if rules.registry[line.metric].throttle_quantified:
-        return line.cool_down
-    return float(line.cool_down * 2 ** state.relapses.get(lever, 0))
+    if rules.registry[watermark.metric].throttle_quantified:
+        return watermark.cool_down
+    return float(watermark.cool_down * 2 ** state.relapses.get(lever, 0))
 
 
 def _within(snapshot: Snapshot, limits: Mapping[Series, float]) -> bool:

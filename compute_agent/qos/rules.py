@@ -17,17 +17,17 @@ class Rules:
     """The configuration as decisions need it; ``margin`` is a share of the gap (0.1: a tenth more)."""
 
     registry: Registry
-    lines: tuple[Watermark, ...]
+    watermarks: tuple[Watermark, ...]
     steps: Steps = field(default_factory=Steps)
     margin: float = 0.1
 
     def only(self, *, preview: bool) -> Rules:
-        """The rules with the lines of one mode."""
-        return replace(self, lines=tuple(line for line in self.lines if line.preview is preview))
+        """The rules with the watermarks of one mode."""
+        return replace(self, watermarks=tuple(one for one in self.watermarks if one.preview is preview))
 
     def of_metric(self, metric: str, action: Action) -> list[Watermark]:
-        """The lines of a metric that ask for an action."""
-        return [line for line in self.lines if line.metric == metric and line.threshold(action) is not None]
+        """The watermarks of a metric that ask for an action."""
+        return [one for one in self.watermarks if one.metric == metric and one.threshold(action) is not None]
 
     def expected(self, state: QosState) -> list[Series]:
         """The series that throttles in force are about."""

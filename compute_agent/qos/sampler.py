@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Sampler:
-    """Measures the metrics that there are lines for, and no others."""
+    """Measures the metrics that there are watermarks for, and no others."""
 
     def __init__(self, root: str = "/", cache: CacheReader | None = None) -> None:
         """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
@@ -43,7 +43,7 @@ class Sampler:
                 if guest in usage:
                     usage[guest] |= {Series(metric.name, domain): used for domain, used in by_domain.items()}
         if self._before is not None:
-            self._log_missing({line.metric for line in rules.lines} - {series.metric for series in host})
+            self._log_missing({one.metric for one in rules.watermarks} - {one.metric for one in host})
         now.close()
         self._before = now
         guests = {
@@ -61,11 +61,11 @@ class Sampler:
 
 
 def needed(rules: Rules) -> list[Metric]:
-    """The metrics that lines name, and those that their levers limit."""
+    """The metrics that watermarks name, and those that their levers limit."""
     names: dict[str, None] = {}
-    for line in rules.lines:
-        lever = rules.registry[line.metric].lever
-        names |= {line.metric: None} | ({lever.metric: None} if lever else {})
+    for watermark in rules.watermarks:
+        lever = rules.registry[watermark.metric].lever
+        names |= {watermark.metric: None} | ({lever.metric: None} if lever else {})
     return [rules.registry[name] for name in names if name in rules.registry]
 
 

@@ -1,4 +1,4 @@
-"""Lines over time: how long usage has been above each of them. State in, state out."""
+"""Watermarks over time: how long usage has been above each threshold. State in, state out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from compute_agent.qos.watermarks import ABOVE, Action, Watermark
 
 
 class Watch(NamedTuple):
-    """One line on one domain for one action."""
+    """One watermark on one domain for one action."""
 
-    line: str
+    watermark: str
     action: Action
     domain: str
 
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """``samples`` in a row above the line, the latest included; ``unseen`` rounds in a row without a sample.
+    """``samples`` in a row above the watermark, the latest included; ``unseen`` rounds in a row without a
+    sample.
 
     ``quiet_since`` is the time of the latest breach, or else when watching began.
     """
@@ -34,44 +35,45 @@ Streaks = Mapping[Watch, Streak]
 
 
 def observe(
-    streaks: Streaks, lines: Iterable[Watermark], snapshot: Snapshot, expected: Iterable[Series] = ()
+    streaks: Streaks, watermarks: Iterable[Watermark], snapshot: Snapshot, expected: Iterable[Series] = ()
 ) -> dict[Watch, Streak]:
     """What is known after another snapshot, of all domains that have been seen or are ``expected``.
 
     A round without a sample changes nothing, as one reading may fail; when there are ``for_samples`` of them,
-    or more, the line is not watched any more, and does not count as in breach.
+    or more, the watermark is not watched any more, and does not count as in breach.
     """
     after: dict[Watch, Streak] = {}
-    for line in lines:
-        domains = {series.domain for series in (*snapshot.host, *expected) if series.metric == line.metric}
-        domains |= {watch.domain for watch in streaks if watch.line == line.name}
+    for watermark in watermarks:
+        domains = {one.domain for one in (*snapshot.host, *expected) if one.metric == watermark.metric}
+        domains |= {watch.domain for watch in streaks if watch.watermark == watermark.name}
         for action in ABOVE:
             for domain in domains or {""}:
-                watch = Watch(line.name, action, domain)
-                if line.threshold(action) is not None:
+                watch = Watch(watermark.name, action, domain)
+                if watermark.threshold(action) is not None:
                     before = streaks.get(watch, Streak(quiet_since=snapshot.time))
-                    after[watch] = _next(before, line, watch, snapshot)
+                    after[watch] = _next(before, watermark, watch, snapshot)
     return after
 
 
-def _next(before: Streak, line: Watermark, watch: Watch, snapshot: Snapshot) -> Streak:
-    usage = snapshot.host.get(Series(line.metric, watch.domain))
-    amount = line.amount(watch.action, snapshot, watch.domain)
+def _next(before: Streak, watermark: Watermark, watch: Watch, snapshot: Snapshot) -> Streak:
+    usage = snapshot.host.get(Series(watermark.metric, watch.domain))
+    amount = watermark.amount(watch.action, snapshot, watch.domain)
     if usage is None or amount is None:
         unseen = before.unseen + 1
-        return replace(before, unseen=unseen, samples=0 if unseen >= line.for_samples else before.samples)
+        samples = 0 if unseen >= watermark.for_samples else before.samples
+        return replace(before, unseen=unseen, samples=samples)
     if usage > amount:
         return Streak(before.samples + 1, 0, snapshot.time)
     return Streak(0, 0, before.quiet_since)
 
 
-def confirmed(streaks: Streaks, line: Watermark, action: Action, domain: str) -> bool:
-    """Whether a line has been in breach for long enough to act."""
-    return streaks.get(Watch(line.name, action, domain), Streak()).samples >= line.for_samples
+def confirmed(streaks: Streaks, watermark: Watermark, action: Action, domain: str) -> bool:
+    """Whether a watermark has been in breach for long enough to act."""
+    return streaks.get(Watch(watermark.name, action, domain), Streak()).samples >= watermark.for_samples
 
 
 def overloaded(streaks: Streaks) -> bool:
-    """Whether usage is above a line that costs guests something, for however short a time."""
+    """Whether usage is above a watermark that costs guests something, for however short a time."""
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()
@@ -79,12 +81,12 @@ def overloaded(streaks: Streaks) -> bool:
     )
 
 
-def blind(streak: Streak, line: Watermark) -> bool:
-    """Whether there has been no sample for so long that the line is not watched any more."""
-    return streak.unseen >= line.for_samples
+def blind(streak: Streak, watermark: Watermark) -> bool:
+    """Whether there has been no sample for so long that the watermark is not watched any more."""
+    return streak.unseen >= watermark.for_samples
 
 
-def quiet(streak: Streak, line: Watermark, time: float, cool_down: float) -> bool:
+def quiet(streak: Streak, watermark: Watermark, time: float, cool_down: float) -> bool:
     """Whether it has been quiet long enough to give something back, as far as can be seen."""
-    seen = streak.unseen == 0 or blind(streak, line)
+    seen = streak.unseen == 0 or blind(streak, watermark)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down

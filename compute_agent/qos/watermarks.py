@@ -1,4 +1,4 @@
-"""Watermarks: the lines of `[watermark:NAME]` sections, and which configurations contradict themselves."""
+"""Watermarks: what `[watermark:NAME]` sections say, and which configurations contradict themselves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _THRESHOLD = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
 
 
 class Action(enum.StrEnum):
-    """What a line asks for; the values are the names of the options."""
+    """What a watermark asks for; the values are the names of the options."""
 
     DISABLE_SCHEDULING = "disable_scheduling"
     EVICT = "evict"
@@ -31,12 +31,14 @@ class Action(enum.StrEnum):
 
 
 ABOVE = (Action.DISABLE_SCHEDULING, Action.EVICT, Action.THROTTLE_DOWN)
-"""The actions that are taken above their line."""
+"""The actions that are taken above their threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Where a line is: in the metric's unit, or ``relative``, in percent of what the host has."""
+    """From where on an action is taken: in the metric's unit, or ``relative``, in percent of what the host
+    has.
+    """
 
     value: float
     relative: bool = False
@@ -53,13 +55,15 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Which guests a line is about: those of ``classes`` (empty: all) up to ``max_priority`` (None: all)."""
+    """Which guests a watermark is about: those of ``classes`` (empty: all) up to ``max_priority`` (None:
+    all).
+    """
 
     classes: frozenset[str] = frozenset()
     max_priority: int | None = None
 
     def selects(self, guest: GuestUsage) -> bool:
-        """Whether a line is about this guest; a protected one never."""
+        """Whether a watermark is about this guest; a protected one never."""
         return (
             not guest.protected
             and (not self.classes or guest.qos_class in self.classes)
@@ -69,7 +73,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The lines of one section. ``cool_down`` is in seconds; ``preview``: nothing is really done."""
+    """The thresholds of one section. ``cool_down`` is in seconds; ``preview``: nothing is really done."""
 
     name: str
     metric: str
@@ -83,12 +87,12 @@ class Watermark:
     selector: Selector = Selector()
 
     def threshold(self, action: Action) -> Threshold | None:
-        """The line for an action, if there is one."""
+        """The threshold of an action, if there is one."""
         found: Threshold | None = getattr(self, action.value)
         return found
 
     def amount(self, action: Action, snapshot: Snapshot, domain: str) -> float | None:
-        """The line for an action on one domain, in the metric's unit; None if there is none or it is not
+        """The threshold of an action on one domain, in the metric's unit; None if there is none or it is not
         known.
         """
         threshold = self.threshold(action)
@@ -97,12 +101,12 @@ class Watermark:
 
 
 def parse_watermarks(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> tuple[Watermark, ...]:
-    """The lines that ``conf`` has. Raises ConfigError naming section and option."""
-    lines = []
+    """The watermarks that ``conf`` has. Raises ConfigError naming section and option."""
+    watermarks = []
     for name, options in watermark_sections(conf):
         metric = _metric(name, options.metric, registry)
         thresholds = {action: _threshold(name, action, options[action.value], metric) for action in Action}
-        line = Watermark(
+        watermark = Watermark(
             name,
             metric.name,
             **{action.value: threshold for action, threshold in thresholds.items()},
@@ -111,17 +115,17 @@ def parse_watermarks(conf: cfg.ConfigOpts, registry: Registry, classes: Classes)
             preview=options.mode == "preview",
             selector=_selector(name, options, classes),
         )
-        _check_line(line)
-        lines.append(line)
-    check_together(lines)
-    return tuple(lines)
+        _check_watermark(watermark)
+        watermarks.append(watermark)
+    check_together(watermarks)
+    return tuple(watermarks)
 
 
 def parse_threshold(text: str, unit: Unit) -> Threshold:
-    """A line as written: `0.8`, `12G`, `80%`. Raises ValueError."""
+    """A threshold as written: `0.8`, `12G`, `80%`. Raises ValueError."""
     match = _THRESHOLD.fullmatch(text.strip())
     if match is None or not math.isfinite(float(match[1])):
-        raise ValueError(f"{text!r} is no line: a number such as 12, 1.5, 12G or 80% is needed")
+        raise ValueError(f"{text!r} is no threshold: a number such as 12, 1.5, 12G or 80% is needed")
     value, suffix = float(match[1]), match[2]
     if suffix == "%":
         if unit == Unit.OTHER:
@@ -134,14 +138,14 @@ def parse_threshold(text: str, unit: Unit) -> Threshold:
     return Threshold(value * 1024 ** _POWERS[suffix])
 
 
-def check_together(lines: Iterable[Watermark]) -> None:
-    """Raises ConfigError if lines of one metric contradict each other.
+def check_together(watermarks: Iterable[Watermark]) -> None:
+    """Raises ConfigError if watermarks of one metric contradict each other.
 
     Those in preview are compared among themselves, so that others can be tried out beside those in force.
     """
     by_metric: dict[tuple[str, bool], list[Watermark]] = {}
-    for line in lines:
-        by_metric.setdefault((line.metric, line.preview), []).append(line)
+    for watermark in watermarks:
+        by_metric.setdefault((watermark.metric, watermark.preview), []).append(watermark)
     for same in by_metric.values():
         _check_same_kind(same)
         down, up = _lowest(same, Action.THROTTLE_DOWN), _lowest(same, Action.THROTTLE_UP)
@@ -163,37 +167,41 @@ def check_together(lines: Iterable[Watermark]) -> None:
                 )
 
 
-def _check_line(line: Watermark) -> None:
+def _check_watermark(watermark: Watermark) -> None:
     """One section alone. Raises ConfigError."""
-    if all(line.threshold(action) is None for action in Action):
-        raise ConfigError(f"[{WATERMARK}{line.name}] has no line: {', '.join(Action)}")
-    thresholds = [(action, found) for action in Action if (found := line.threshold(action)) is not None]
+    if all(watermark.threshold(action) is None for action in Action):
+        raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(Action)}")
+    thresholds = [(action, found) for action in Action if (found := watermark.threshold(action)) is not None]
     if len({threshold.relative for _, threshold in thresholds}) > 1:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
-        raise ConfigError(f"[{WATERMARK}{line.name}] mixes percentages and amounts: {listed}")
-    if line.throttle_down and line.evict and line.evict.value < line.throttle_down.value:
+        raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
+    if watermark.throttle_down and watermark.evict and watermark.evict.value < watermark.throttle_down.value:
         raise ConfigError(
-            f"{_option(line, Action.EVICT)} = {line.evict} is below throttle_down = {line.throttle_down}:"
-            " guests would be evicted before they are throttled"
+            f"{_option(watermark, Action.EVICT)} = {watermark.evict} is below"
+            f" throttle_down = {watermark.throttle_down}: guests would be evicted before they are throttled"
         )
 
 
-def _check_same_kind(lines: Sequence[Watermark]) -> None:
+def _check_same_kind(watermarks: Sequence[Watermark]) -> None:
     kinds: dict[bool, Watermark] = {}
-    for line in lines:
+    for watermark in watermarks:
         for action in Action:
-            threshold = line.threshold(action)
+            threshold = watermark.threshold(action)
             if threshold is not None:
-                kinds.setdefault(threshold.relative, line)
+                kinds.setdefault(threshold.relative, watermark)
     if len(kinds) > 1:
         raise ConfigError(
-            f"[{WATERMARK}{kinds[True].name}] has percentages of {lines[0].metric} and"
+            f"[{WATERMARK}{kinds[True].name}] has percentages of {watermarks[0].metric} and"
             f" [{WATERMARK}{kinds[False].name}] has amounts, so that they cannot be compared"
         )
 
 
-def _lowest(lines: Iterable[Watermark], action: Action) -> tuple[Watermark, Threshold] | None:
-    found = [(line, threshold) for line in lines if (threshold := line.threshold(action)) is not None]
+def _lowest(watermarks: Iterable[Watermark], action: Action) -> tuple[Watermark, Threshold] | None:
+    found = [
+        (watermark, threshold)
+        for watermark in watermarks
+        if (threshold := watermark.threshold(action)) is not None
+    ]
     return min(found, key=lambda pair: pair[1].value, default=None)
 
 
@@ -231,5 +239,5 @@ def _selector(name: str, options: Any, classes: Classes) -> Selector:
     return Selector(frozenset(chosen), options.max_priority)
 
 
-def _option(line: Watermark, action: Action) -> str:
-    return f"[{WATERMARK}{line.name}] {action}"
+def _option(watermark: Watermark, action: Action) -> str:
+    return f"[{WATERMARK}{watermark.name}] {action}"

@@ -68,5 +68,5 @@ def seen(by, *snapshots):
     """What is known of the lines after some snapshots."""
     streaks = {}
     for one in snapshots:
-        streaks = observe(streaks, by.lines, one)
+        streaks = observe(streaks, by.watermarks, one)
     return streaks

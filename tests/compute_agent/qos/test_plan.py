@@ -110,9 +110,9 @@ def test_lowest_line_counts_and_a_higher_one_only_for_guests_that_the_lowest_doe
     others = guest("ls", 4.0, qos_class="LS")
     # 13 cores: `low` wants 3 of them, and gets 2 of the only guest it selects, which serves `high` as well.
     now = snapshot(best_effort, others, own=5.0)
-    assert [(one.guest, one.line) for one in plan(by, now)] == [("be", "low")]
+    assert [(one.guest, one.watermark) for one in plan(by, now)] == [("be", "low")]
     now = snapshot(best_effort, others, own=8.0)
-    assert [(one.guest, one.line) for one in plan(by, now)] == [("be", "low"), ("ls", "high")]
+    assert [(one.guest, one.watermark) for one in plan(by, now)] == [("be", "low"), ("ls", "high")]
 
 
 def test_what_a_throttle_frees_is_counted_for_every_metric_of_its_lever():
@@ -262,7 +262,7 @@ def test_switch_is_turned_once_and_back_after_the_cool_down():
     streaks, turns = {}, []
     for number, cores in enumerate([4, 4, 4, 2, 2, 4, 2, 2, 2, 2]):
         now = snapshot(guest("a", float(cores)), time=number * 4.0)
-        streaks = observe(streaks, by.lines, now)
+        streaks = observe(streaks, by.watermarks, now)
         for action in make_plan(by, now, streaks, state):
             turns.append((number, action.off))
             state = state.after(action)

@@ -144,7 +144,7 @@ def test_usage_that_is_lost_for_good_gives_back_by_steps():
     streaks, given = {}, []
     state = throttled(a=0.4)
     for now in lost:
-        streaks = observe(streaks, by.lines, now, by.expected(state))
+        streaks = observe(streaks, by.watermarks, now, by.expected(state))
         given.append(len(make_plan(by, now, streaks, state)))
     assert given == [0, 0, 0, 0, 0, 1, 1]
 

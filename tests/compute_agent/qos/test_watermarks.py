@@ -37,7 +37,7 @@ def test_section_becomes_a_watermark(read):
         "disable_scheduling = 75%\nfor_samples = 5\ncool_down = 60\nmode = preview\n"
         "qos_classes = BE, LS\nmax_priority = 7\n"
     )
-    (line,) = rules.lines
+    (line,) = rules.watermarks
     assert (line.name, line.metric, line.preview) == ("cpu", "cpu_usage", True)
     assert line.throttle_down == Threshold(80.0, relative=True)
     assert line.throttle_up == Threshold(70.0, relative=True)
@@ -50,7 +50,7 @@ def test_section_becomes_a_watermark(read):
 
 def test_defaults_are_those_of_the_specification(read):
     rules, classes = read("")
-    assert rules.lines == ()
+    assert rules.watermarks == ()
     assert (rules.steps.step, rules.margin) == (0.2, 0.1)
     assert {name: one.rank for name, one in classes.classes.items()} == {"BE": 0, "LS": 10, "LSR": 20}
     assert [name for name in ("BE", "LS", "LSR", "other") if not classes.protects(name, False)] == ["BE"]
@@ -94,8 +94,8 @@ def test_levels_that_are_none(text, unit):
     [
         ("[watermark:x]\nthrottle_down = 1", r"\[watermark:x\] metric: which one is not said; there are"),
         ("[watermark:x]\nmetric = cpu_usages\nevict = 1", r"\[watermark:x\] metric: there is no metric"),
-        (CPU, r"\[watermark:cpu\] has no line"),
-        (CPU + "throttle_down = 8x\nthrottle_up = 1", r"\[watermark:cpu\] throttle_down: '8x' is no line"),
+        (CPU, r"\[watermark:cpu\] has no threshold"),
+        (CPU + "throttle_down = 8x\nthrottle_up = 1", r"\[watermark:cpu\] throttle_down: .8x. is no threshold"),
         (CPU + "throttle_down = 80%", r"\[watermark:cpu\] throttle_down: without a throttle_up"),
         (CPU + "throttle_up = 80%", r"\[watermark:cpu\] throttle_up: nothing is throttled for cpu_usage"),
         (CPU + "throttle_down = 80%\nthrottle_up = 90%", r"throttle_up = 90% is not below .*n = 80%"),
@@ -162,8 +162,8 @@ def test_lines_in_preview_may_contradict_those_in_force(read):
         CPU + "throttle_down = 80%\nthrottle_up = 70%\n"
         "[watermark:try]\nmetric = cpu_usage\nthrottle_down = 60%\nthrottle_up = 50%\nmode = preview\n"
     )
-    assert [line.name for line in rules.only(preview=True).lines] == ["try"]
-    assert [line.name for line in rules.only(preview=False).lines] == ["cpu"]
+    assert [line.name for line in rules.only(preview=True).watermarks] == ["try"]
+    assert [line.name for line in rules.only(preview=False).watermarks] == ["cpu"]
 
 
 def test_classes_are_configured_on_top_of_the_default_ones(read):
@@ -184,7 +184,7 @@ def test_sample_file_is_a_configuration_without_watermarks(read):
     assert "[watermark:name]\n" in text
     assert "[qos_class:name]\n" in text
     rules, classes = read(text)
-    assert rules.lines == ()
+    assert rules.watermarks == ()
     assert set(classes.classes) == {"BE", "LS", "LSR"}
 
 
