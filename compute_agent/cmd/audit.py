@@ -64,11 +64,11 @@ class Audit(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        wish = {"min_age": parsed_args.min_age, "consumers": parsed_args.consumer}
+        params = {"min_age": parsed_args.min_age, "consumers": parsed_args.consumer}
         options = {"heal": parsed_args.heal, "delete": parsed_args.delete, "dry_run": parsed_args.dry_run}
         if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:
-            options["confirmed"] = self._confirmed(wish)
-        rows = self.ask("audit", {**wish, **options})
+            options["confirmed"] = self._confirmed(params)
+        rows = self.ask("audit", {**params, **options})
         if rows:
             mended = all(row["outcome"] == "done" for row in rows)
             self._status = ALL_MENDED if mended else FOUND
@@ -76,9 +76,9 @@ class Audit(Lister):
             tuple(Lines(row[name]) if name == "resources" else row[name] for name in _COLUMNS) for row in rows
         ]
 
-    def _confirmed(self, wish: dict[str, Any]) -> list[str]:
+    def _confirmed(self, params: dict[str, Any]) -> list[str]:
         """Show what would be deleted, and ask. The consumers of which that is wanted."""
-        rows = self.ask("audit", {**wish, "delete": True, "dry_run": True})
+        rows = self.ask("audit", {**params, "delete": True, "dry_run": True})
         doomed = [row for row in rows if row["remedy"] == "--delete" and row["outcome"] == "would be done"]
         if not doomed:
             return []

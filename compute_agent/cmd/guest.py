@@ -10,7 +10,7 @@ from compute_agent.cmd.base import Lines, Lister, ShowOne, columns
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 
 
-def _add_wishes(parser: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser) -> None:
     """The options that may also change while a guest runs."""
     parser.add_argument("--qos-class")
     parser.add_argument("--priority", type=int)
@@ -33,7 +33,7 @@ def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
 
 
-_WISHES = ("qos_class", "priority", "resctrl")
+_SETTINGS = ("qos_class", "priority", "resctrl")
 
 
 class _GuestStart(ShowOne):
@@ -48,14 +48,14 @@ class _GuestStart(ShowOne):
         parser.add_argument("--vcpus", type=int, help="guest CPUs; as many as the allocation has by default")
         parser.add_argument("--thread-policy", choices=[policy.value for policy in ThreadPolicy])
         parser.add_argument("--emulator-policy", choices=[policy.value for policy in EmulatorPolicy])
-        _add_wishes(parser)
+        _add_settings(parser)
         return parser
 
     @staticmethod
     def settings(parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The options that were given."""
         names = ("uuid", "name", "vcpus", "thread_policy", "emulator_policy")
-        return _given(parsed_args, *names, *_WISHES)
+        return _given(parsed_args, *names, *_SETTINGS)
 
 
 class GuestRun(_GuestStart):
@@ -151,12 +151,12 @@ class GuestSet(_OneGuest):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
-        _add_wishes(parser)
+        _add_settings(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to change it."""
-        params = {"guest": parsed_args.guest, **_given(parsed_args, *_WISHES)}
+        params = {"guest": parsed_args.guest, **_given(parsed_args, *_SETTINGS)}
         return columns(self.ask("guest.set", params))
 
 

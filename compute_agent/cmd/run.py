@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from compute_agent.cmd.base import Lister
 from compute_agent.daemon import logs
-from compute_agent.daemon.rehearsal import rehearse
+from compute_agent.daemon.dry_run import dry_run
 from compute_agent.daemon.release import ReleasedError
 from compute_agent.daemon.service import Agent
 from compute_agent.inventory.identity import IdentityError
@@ -67,6 +67,6 @@ class Run(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Find out what would be changed."""
-        rows = [dataclasses.astuple(each) for each in rehearse(self.load_conf())]
+        rows = [dataclasses.astuple(each) for each in dry_run(self.load_conf())]
         self.app.stderr.write("Nothing was changed.\n" if rows else "Nothing would be changed.\n")
         return _COLUMNS, rows

@@ -73,7 +73,7 @@ def _check_values(conf: cfg.ConfigOpts) -> None:
                 raise written.value_error(group, option.dest, error) from error
 
 
-def find_strays(conf: cfg.ConfigOpts) -> list[str]:
+def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
     """What the files of ``conf`` say to no effect, or to another one than it looks like: a sentence each.
 
     In the sections of watermarks and classes, and in [qos], load() refuses what it does not know.
@@ -86,7 +86,7 @@ def find_strays(conf: cfg.ConfigOpts) -> list[str]:
     free = [qos.WATERMARK, qos.QOS_CLASS]
     if of_plugin is None:
         free.append(conf.placement.auth_section or placement.GROUP)
-    return written.strays(written.read(written.files_of(conf)), known, free)
+    return written.unknown_options(written.read(written.files_of(conf)), known, free)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

@@ -43,7 +43,9 @@ def read(files: Iterable[Path]) -> Written:
     return found
 
 
-def strays(written: Written, known: Mapping[str, Collection[str]], free: Collection[str] = ()) -> list[str]:
+def unknown_options(
+    written: Written, known: Mapping[str, Collection[str]], free: Collection[str] = ()
+) -> list[str]:
     """What of the files has no effect, or another one than it looks like: a sentence each.
 
     ``known`` are the names of options by section. In sections that are called like one of ``free``, or begin

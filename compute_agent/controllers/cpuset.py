@@ -21,7 +21,7 @@ class CpusetController(GuestController):
         if target.assignment is None:
             return None
         settings = _settings(target, target.assignment)
-        misplaced = self._driver.cpu_affinity(target.guest, settings)
+        misplaced = self._driver.misplaced_threads(target.guest, settings)
         if not misplaced:
             return self._driver.definition_drift(target.guest, settings) or None
         tid, cpus = min(misplaced.items())

@@ -103,7 +103,7 @@ class AgentParts(Protocol):
         ...
 
     def audit(self, options: Options) -> list[Outcome]:
-        """Compare guests and allocations, and mend them as ordered. Raises PlacementError, DriverError."""
+        """Compare guests and allocations, and mend them as asked for. Raises PlacementError, DriverError."""
         ...
 
     def survey_release(self, options: release.Options) -> list[release.Row]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
-from compute_agent.conf import find_strays
+from compute_agent.conf import find_unknown_options
 from compute_agent.daemon.cache_control import Resctrl
-from compute_agent.daemon.means import powerless, unmeasured
+from compute_agent.daemon.watermark_support import unmeasured_metrics, unusable_levers
 from compute_agent.inventory.options import name_warning
-from compute_agent.qos.reach import out_of_reach
 from compute_agent.qos.rules import Rules
+from compute_agent.qos.unenforceable import unenforceable
 
 
 def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl, driver: str) -> list[str]:
@@ -18,13 +18,13 @@ def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl,
     ``rules`` are those of the watermarks (None: refused), ``resctrl`` is the mount of this host, ``driver``
     the name of that of the guests. Raises cfg.Error, OSError if a file went away meanwhile.
     """
-    found = [*find_strays(conf), *filter(None, [name_warning(conf)])]
+    found = [*find_unknown_options(conf), *filter(None, [name_warning(conf)])]
     if not conf.placement.auth_type and not conf.placement.auth_section:
         found.append(
             "[placement] auth_type is not set: the agent has no way to Placement, reports nothing and starts"
             " no guest; the section has the options of Nova's own [placement]"
         )
     if rules is not None:
-        measures = unmeasured(conf, resctrl.control), powerless(conf, resctrl, driver)
-        found += out_of_reach(rules.watermarks, rules.registry, *measures)
+        measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
+        found += unenforceable(rules.watermarks, rules.registry, *measures)
     return found

@@ -9,8 +9,8 @@ from pathlib import Path
 from oslo_config import cfg
 
 from compute_agent.drivers.base import Driver
-from compute_agent.drivers.claim import Claim
-from compute_agent.drivers.factory import choose, claim_for, libvirtd_is_usable, open_driver
+from compute_agent.drivers.driver_lock import DriverLock
+from compute_agent.drivers.factory import choose, libvirtd_is_usable, lock_for, open_driver
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile
 
@@ -24,14 +24,14 @@ class HostDriver:
     """
 
     driver: Driver
-    claim: Claim
+    lock: DriverLock
     conf: cfg.ConfigOpts
     notice: str
 
     @property
     def status(self) -> str:
         """Whether what the guests depend on can be asked, and why not."""
-        return f"away: {absence}" if (absence := self.driver.absence) else "up"
+        return f"away: {outage}" if (outage := self.driver.outage) else "up"
 
     def warnings(self, conf: cfg.ConfigOpts) -> list[str]:
         """What an operator should know: how the driver was chosen, what of ``conf`` waits for a restart."""
@@ -46,7 +46,7 @@ class HostDriver:
     def close(self) -> None:
         """Let go of everything but the guests."""
         self.driver.close()
-        self.claim.release()
+        self.lock.release()
 
 
 def open_host_driver(
@@ -60,19 +60,19 @@ def open_host_driver(
     LOG.info("Guests are those of driver %s", choice.name)
     if choice.notice:
         LOG.warning("%s", choice.notice)
-    claim = claim_for(choice.name, conf, holder)
+    lock = lock_for(choice.name, conf, holder)
     try:
-        driver = open_driver(choice.name, conf, folder, claim)
+        driver = open_driver(choice.name, conf, folder, lock)
     except BaseException:
-        claim.release()
+        lock.release()
         raise
     try:
         state.keep_driver(choice.name)
     except OSError as error:
         LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
         metrics.state_failures.inc()
-    metrics.driver_up.set_function(lambda: not driver.absence)
-    return HostDriver(driver, claim, conf, choice.notice)
+    metrics.driver_up.set_function(lambda: not driver.outage)
+    return HostDriver(driver, lock, conf, choice.notice)
 
 
 def _fixed(conf: cfg.ConfigOpts) -> dict[str, str | None]:

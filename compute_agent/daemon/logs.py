@@ -11,7 +11,7 @@ from oslo_config import cfg
 from oslo_log import log
 from oslo_log.formatters import ContextFormatter
 
-TALKATIVE = "keystoneauth"
+VERBOSE_LOGGERS = "keystoneauth"
 """The logger of the library that warns, at length and at every attempt, of what does not answer."""
 
 PAUSE_SECONDS = 60.0
@@ -27,8 +27,8 @@ def set_up(conf: cfg.ConfigOpts) -> None:
             handler.setFormatter(
                 _Formatter(datefmt=old.datefmt, project=old.project, version=old.version, config=old.conf)
             )
-    talkative = logging.getLogger(TALKATIVE)
-    talkative.handlers = [Seldom(logging.getLogger().callHandlers)]
+    talkative = logging.getLogger(VERBOSE_LOGGERS)
+    talkative.handlers = [RateLimitedHandler(logging.getLogger().callHandlers)]
     talkative.propagate = False
 
 
@@ -53,7 +53,7 @@ class _Formatter(ContextFormatter):
             record.levelno = level
 
 
-class Seldom(logging.Handler):
+class RateLimitedHandler(logging.Handler):
     """Passes warnings on, but what was just said again once a minute only, in short and with a count."""
 
     def __init__(

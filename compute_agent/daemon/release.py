@@ -196,7 +196,7 @@ class Release:
     def _pins(self, guest: Guest) -> str:
         """What binds a guest, in words; empty if nothing does."""
         parts = []
-        if self._driver.cpu_affinity(guest, self._anywhere(guest)):
+        if self._driver.misplaced_threads(guest, self._anywhere(guest)):
             parts.append(f"CPUs {cpuset.format(self._driver.observed_cpus(guest))}")
         if (nodes := self._driver.memory_nodes(guest, frozenset())) is not None:
             parts.append(f"memory of NUMA nodes {cpuset.format(nodes)}")

@@ -61,7 +61,7 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
-from compute_agent.report.scheduling import Cause, Wishes
+from compute_agent.report.scheduling import Cause, Causes
 
 LOG = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Agent:
             options.compute.update_resources_interval,
             options.placement.report_retry_maximum,
             lambda: locate(self.driver, self.pipeline.world),
-            _wishes(self._state.state, bool(settings.rules.watermarks)),
+            _causes(self._state.state, bool(settings.rules.watermarks)),
         )
         self.maintenance = MaintenanceMode(
             self._state.state.maintenance, self._state.keep_maintenance, self._reports
@@ -380,10 +380,10 @@ class Agent:
         self._resctrl = resctrl
 
 
-def _wishes(state: State, has_watermarks: bool) -> Wishes:
+def _causes(state: State, has_watermarks: bool) -> Causes:
     """Why new guests were kept away when the agent ended, and still are until somebody says otherwise."""
     # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
     by_watermarks = state.qos.scheduling_off if has_watermarks else False
     by_operator = None if state.maintenance is None else state.maintenance.off
-    wishes = {Cause.WATERMARK: by_watermarks, Cause.MAINTENANCE: by_operator}
-    return {cause: off for cause, off in wishes.items() if off is not None}
+    causes = {Cause.WATERMARK: by_watermarks, Cause.MAINTENANCE: by_operator}
+    return {cause: off for cause, off in causes.items() if off is not None}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from compute_agent.drivers.flavor import OrderedGuests
+from compute_agent.drivers.flavor import FlavorSource
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -81,12 +81,12 @@ class Driver(Protocol):
         ...
 
     @property
-    def ordered(self) -> OrderedGuests | None:
-        """This driver, where it knows what its guests were ordered with; None where nobody told it."""
+    def flavors(self) -> FlavorSource | None:
+        """This driver, where it knows the flavors of its guests; None where nobody says."""
         ...
 
     @property
-    def absence(self) -> str:
+    def outage(self) -> str:
         """Why what the guests depend on (libvirtd) cannot be asked now; empty if it can."""
         ...
 
@@ -115,7 +115,7 @@ class Driver(Protocol):
         """The kernel thread ids of the guest now. Raises GuestGoneError."""
         ...
 
-    def cpu_affinity(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
+    def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads of the guest that the kernel does not run as ``settings`` say, with the CPUs they have.
 
         Empty when kernel and settings agree. Raises GuestGoneError.

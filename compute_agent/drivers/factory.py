@@ -16,7 +16,7 @@ from oslo_config import cfg
 
 from compute_agent.drivers.base import Driver
 from compute_agent.drivers.cgroup import CgroupRoot
-from compute_agent.drivers.claim import Claim, on_cgroup, on_libvirt
+from compute_agent.drivers.driver_lock import DriverLock, cgroup_lock, libvirt_lock
 from compute_agent.drivers.libvirt import address
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
@@ -84,33 +84,33 @@ def libvirtd_is_usable(uri: str) -> bool:
 class Kind:
     """What has to be known of a driver before it is opened.
 
-    ``claim`` is that of an agent, which calls itself by a text, on the guests; ``open`` makes the driver from
-    the options, the folder of records and the claim (None: it changes nothing as long as it is not told to);
+    ``lock`` is that of an agent, which calls itself by a text, on the guests; ``open`` makes the driver from
+    the options, the folder of records and the lock (None: it changes nothing as long as it is not told to);
     ``unlimited`` says why the CPU use of guests cannot be limited, empty if it can.
     """
 
     name: str
-    claim: Callable[[cfg.ConfigOpts, str], Claim]
-    open: Callable[[cfg.ConfigOpts, Path, Claim | None], Driver]
+    lock: Callable[[cfg.ConfigOpts, str], DriverLock]
+    open: Callable[[cfg.ConfigOpts, Path, DriverLock | None], Driver]
     unlimited: Callable[[cfg.ConfigOpts], str]
 
 
-def claim_for(name: str, conf: cfg.ConfigOpts, holder: str) -> Claim:
-    """The claim of an agent, which calls itself ``holder``, on the guests of the driver of that name. Raises
+def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
+    """The lock of an agent, which calls itself ``holder``, on the guests of the driver of that name. Raises
     DriverError if there is none.
     """
-    return _kind(name).claim(conf, holder)
+    return _kind(name).lock(conf, holder)
 
 
-def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, claim: Claim | None) -> Driver:
-    """The driver of that name. Process guests are recorded in ``folder``. Without a ``claim`` on them it
+def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> Driver:
+    """The driver of that name. Process guests are recorded in ``folder``. Without a ``lock`` on them it
     changes nothing as long as it is not told to.
 
     Raises DriverError for one that cannot be had, and if another agent has its guests; OSError.
     """
     kind = _kind(name)
-    _checked(claim)()
-    return kind.open(conf, folder, claim)
+    _checked(lock)()
+    return kind.open(conf, folder, lock)
 
 
 def unlimited(name: str, conf: cfg.ConfigOpts) -> str:
@@ -124,25 +124,25 @@ def _kind(name: str) -> Kind:
     return KINDS[name]
 
 
-def _checked(claim: Claim | None) -> Callable[[], None]:
-    return Claim("").check if claim is None else claim.check
+def _checked(lock: DriverLock | None) -> Callable[[], None]:
+    return DriverLock("").check if lock is None else lock.check
 
 
-def _claim_domains(conf: cfg.ConfigOpts, holder: str) -> Claim:
-    return on_libvirt(conf, address.sockets(conf.libvirt.uri), holder)
+def _lock_domains(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
+    return libvirt_lock(conf, address.sockets(conf.libvirt.uri), holder)
 
 
-def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, claim: Claim | None) -> Driver:
-    return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _checked(claim))
+def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> Driver:
+    return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _checked(lock))
 
 
-def _claim_processes(conf: cfg.ConfigOpts, holder: str) -> Claim:
+def _lock_processes(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     # Process guests without groups are known by their records, which are in the state folder.
-    return on_cgroup(conf, holder) if conf.cgroup.root else Claim(holder)
+    return cgroup_lock(conf, holder) if conf.cgroup.root else DriverLock(holder)
 
 
-def _open_processes(conf: cfg.ConfigOpts, folder: Path, claim: Claim | None) -> Driver:
-    look_only = claim is None
+def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> Driver:
+    look_only = lock is None
     groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root and not look_only else None
     return ProcessDriver(folder, groups, look_only)
 
@@ -166,8 +166,8 @@ def _without_groups(root: str | None) -> str:
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind(_LIBVIRT, _claim_domains, _open_libvirt, lambda conf: ""),
-        Kind(_PROCESS, _claim_processes, _open_processes, _processes_unlimited),
+        Kind(_LIBVIRT, _lock_domains, _open_libvirt, lambda conf: ""),
+        Kind(_PROCESS, _lock_processes, _open_processes, _processes_unlimited),
     )
 }
 """By the name that ``[guests] driver`` knows them under."""

@@ -22,13 +22,13 @@ class Flavor:
     user_id: str = ""
 
 
-class OrderedGuests(Protocol):
+class FlavorSource(Protocol):
     """A driver whose guests are defined by somebody else, and outlive their processes."""
 
     def flavor(self, guest: Guest) -> Flavor:
         """What a guest was ordered with. Raises GuestGoneError, DriverError."""
         ...
 
-    def dormant(self) -> frozenset[str]:
+    def inactive(self) -> frozenset[str]:
         """The uuids of the guests that are defined here and do not run now. Raises DriverError."""
         ...

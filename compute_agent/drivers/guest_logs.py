@@ -1,7 +1,8 @@
 """The output of process guests that have ended: kept for a while, as far as there is room for it.
 
 The log of a guest is ``UUID.log`` beside its record ``UUID.json``; one without a record is of a guest that
-has ended. Its time of change is when the guest ended (see :meth:`Registry.remove`), or had its last output.
+has ended. Its time of change is when the guest ended (see :meth:`RecordStore.remove`), or had its last
+output.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from pathlib import Path
 from compute_agent.drivers import adoption, confinement, launch, procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, Listener
 from compute_agent.drivers.cgroup import CgroupRoot, Group, group_name
-from compute_agent.drivers.registry import DRIVER, ProcessRecord, Registry
-from compute_agent.drivers.roster import Roster
+from compute_agent.drivers.process_table import ProcessTable
+from compute_agent.drivers.records import DRIVER, ProcessRecord, RecordStore
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -46,8 +46,8 @@ class ProcessDriver:
         """
         self._groups = groups
         self._warned_of_memory = False
-        self._registry = Registry(folder, look_only)
-        self._roster = Roster(self._registry, look_only)
+        self._records = RecordStore(folder, look_only)
+        self._table = ProcessTable(self._records, look_only)
 
     # What it can
 
@@ -57,32 +57,32 @@ class ProcessDriver:
         return self
 
     @property
-    def ordered(self) -> None:
-        """Nobody says what a process was ordered with."""
+    def flavors(self) -> None:
+        """Processes have no flavors."""
         return
 
     # What runs
 
     @property
-    def absence(self) -> str:
+    def outage(self) -> str:
         """Empty: processes depend on nobody."""
         return ""
 
     def guests(self) -> Sequence[Guest]:
         """The guests that run now."""
-        return [record.guest() for record in self._roster.all()]
+        return [record.guest() for record in self._table.all()]
 
     def lost(self) -> Mapping[str, str]:
         """The guests that may run and are not looked after, by uuid, and why that is so."""
-        return self._roster.lost()
+        return self._table.lost()
 
     def watch(self, listener: Listener) -> None:
         """Call ``listener`` for every guest that ends from now on, or goes on with another main process."""
-        self._roster.listen(listener)
+        self._table.listen(listener)
 
     def close(self) -> None:
         """Stop watching; the guests keep running."""
-        self._roster.close()
+        self._table.close()
 
     # Life
 
@@ -102,11 +102,11 @@ class ProcessDriver:
         """
         variables = launch.guest_environment(guest_uuid, environment or {})
         launch.check_command(command, cwd, variables["PATH"])
-        self._roster.forbid_double(guest_uuid)
-        self._roster.forbid_lost(guest_uuid)
-        log = self._registry.log_of(guest_uuid)
+        self._table.forbid_double(guest_uuid)
+        self._table.forbid_lost(guest_uuid)
+        log = self._records.log_of(guest_uuid)
         try:
-            output = self._registry.open_log(guest_uuid)
+            output = self._records.open_log(guest_uuid)
             try:
                 child = launch.start_held(command, cwd, variables, output)
             finally:
@@ -121,7 +121,7 @@ class ProcessDriver:
             if self._groups is not None and self._groups.make(guest_uuid).processes():
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
             record = self._grouped(record)
-            self._roster.add(record, child)
+            self._table.add(record, child)
         except OSError as error:
             self._undo(record, child)
             raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
@@ -130,14 +130,14 @@ class ProcessDriver:
     def release(self, guest: Guest) -> None:
         """Let a guest made by create() run its program."""
         try:
-            launch.release(self._roster.child(guest.uuid))
+            launch.release(self._table.child(guest.uuid))
         except BrokenPipeError as error:
             raise DriverError(f"guest {guest} was killed before it began") from error
-        self._roster.watch(self._roster.known(guest.uuid))
+        self._table.watch(self._table.known(guest.uuid))
 
     def discard(self, guest: Guest) -> None:
         """Undo create(): the held process ends without having run the guest's program."""
-        self._undo(self._roster.known(guest.uuid), self._roster.child(guest.uuid))
+        self._undo(self._table.known(guest.uuid), self._table.child(guest.uuid))
 
     def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, origin: int | Path) -> Guest:
         """Take a running process, or all processes of a cgroup v2 group, as a guest.
@@ -145,32 +145,32 @@ class ProcessDriver:
         Where guests have groups, the processes move into one of their own: what others set on a group is
         not changed. Raises DriverError if it cannot be.
         """
-        self._roster.forbid_double(guest_uuid)
+        self._table.forbid_double(guest_uuid)
         source: Group | None = None
         if isinstance(origin, int):
             identity = adoption.adoptable_process(origin)
-            self._roster.forbid_guests({origin})
+            self._table.forbid_guests({origin})
         else:
-            guests = {record.uuid for record in self._roster.all()}
+            guests = {record.uuid for record in self._table.all()}
             source, identity = adoption.adoptable_group(origin, self._groups, guests)
-            self._roster.forbid_guests(set(source.processes()))
+            self._table.forbid_guests(set(source.processes()))
         command = procfs.command_line(identity.pid)
         record = ProcessRecord(
             guest_uuid, name, identity, settings, command, adopted=True, whole_group=source is not None
         )
         try:
             record = self._grouped(record, source)
-            self._roster.add(record)
+            self._table.add(record)
         except OSError as error:
             self._give_back(guest_uuid, source)
             raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
-        self._roster.watch(record)
+        self._table.watch(record)
         return record.guest()
 
     def configure(self, guest: Guest, settings: GuestSettings) -> Guest:
         """Give a running guest other settings; watchers are told."""
         try:
-            return self._roster.configure(guest.uuid, settings).guest()
+            return self._table.configure(guest.uuid, settings).guest()
         except OSError as error:
             raise DriverError(f"the settings of guest {guest} cannot be recorded: {error}") from error
 
@@ -179,15 +179,15 @@ class ProcessDriver:
 
         Raises DriverError if the kernel does not let go of it even then, as while it waits for a disk.
         """
-        record = self._roster.known(guest.uuid)
+        record = self._table.known(guest.uuid)
         deadline = time.monotonic() + timeout
         _signal(record, signal.SIGTERM)
-        while self._roster.is_alive(record) and time.monotonic() < deadline:
+        while self._table.is_alive(record) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        if self._roster.is_alive(record):
+        if self._table.is_alive(record):
             LOG.warning("Guest %s did not end within %s s of SIGTERM: SIGKILL", guest, timeout)
             deadline = time.monotonic() + _KILL_SECONDS
-            while self._roster.is_alive(record):
+            while self._table.is_alive(record):
                 if time.monotonic() >= deadline:
                     raise DriverError(
                         f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: the kernel holds it"
@@ -195,7 +195,7 @@ class ProcessDriver:
                 _signal(record, signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
         with contextlib.suppress(GuestGoneError):
-            self._roster.ended(self._roster.known(guest.uuid))
+            self._table.ended(self._table.known(guest.uuid))
 
     # CPUs
 
@@ -205,13 +205,13 @@ class ProcessDriver:
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The kernel thread ids of the guest's processes now."""
-        pids, _ = _processes(self._roster.running(guest.uuid))
+        pids, _ = _processes(self._table.running(guest.uuid))
         return frozenset().union(*map(procfs.thread_ids, pids))
 
-    def cpu_affinity(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
+    def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads of the guest with another affinity than ``settings`` give, with the one they have."""
         wanted = _process_cpus(settings)
-        record = self._roster.running(guest.uuid)
+        record = self._table.running(guest.uuid)
         pids, left_group = _processes(record)
         found: dict[int, frozenset[int]] = {}
         for pid in pids:
@@ -222,12 +222,12 @@ class ProcessDriver:
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
         """Empty: a process is started once."""
-        self._roster.known(guest.uuid)
+        self._table.known(guest.uuid)
         return ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs of the guest's main thread."""
-        cpus = procfs.affinity(self._roster.running(guest.uuid).identity.pid)
+        cpus = procfs.affinity(self._table.running(guest.uuid).identity.pid)
         if cpus is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return cpus
@@ -236,7 +236,7 @@ class ProcessDriver:
         """Pin every thread of the guest's processes and read back. Returns how many threads changed."""
         wanted = _process_cpus(settings)
         changed = 0
-        record = self._roster.running(guest.uuid)
+        record = self._table.running(guest.uuid)
         try:
             if _processes(record)[1]:
                 LOG.warning("Guest %s was moved out of its group: put back", guest)
@@ -244,21 +244,19 @@ class ProcessDriver:
             if record.group is not None:
                 record.group.confine(wanted)
             seen: set[int] = set()
-            while fresh := [
-                pid for pid in _processes(self._roster.running(guest.uuid))[0] if pid not in seen
-            ]:
+            while fresh := [pid for pid in _processes(self._table.running(guest.uuid))[0] if pid not in seen]:
                 seen.update(fresh)
                 changed += sum(procfs.pin_threads(pid, wanted) for pid in fresh)
         except OSError as error:
             raise DriverError(f"guest {guest} cannot be pinned to {sorted(wanted)}: {error}") from error
-        misplaced = self.cpu_affinity(guest, settings)
+        misplaced = self.misplaced_threads(guest, settings)
         if misplaced:
             raise DriverError(f"guest {guest}: the kernel did not take the affinity of {sorted(misplaced)}")
         return changed
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """Empty: no thread of a process is a guest CPU."""
-        self._roster.running(guest.uuid)
+        self._table.running(guest.uuid)
         return {}
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
@@ -298,8 +296,8 @@ class ProcessDriver:
         """The guest's group; None if it has none. Raises GuestGoneError: where there is a group, also for an
         end that nobody has seen yet.
         """
-        record = self._roster.known(guest.uuid)
-        return self._roster.running(guest.uuid).group if record.cgroup else None
+        record = self._table.known(guest.uuid)
+        return self._table.running(guest.uuid).group if record.cgroup else None
 
     def _grouped(self, record: ProcessRecord, source: Group | None = None) -> ProcessRecord:
         """The record with the group that its processes, or all those of ``source``, were moved into, if there
@@ -335,7 +333,7 @@ class ProcessDriver:
         assert child.stdin is not None
         with contextlib.suppress(OSError):
             child.stdin.close()
-        self._roster.forget(record)
+        self._table.forget(record)
 
 
 def _processes(record: ProcessRecord) -> tuple[list[int], bool]:

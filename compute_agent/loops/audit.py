@@ -26,9 +26,9 @@ from compute_agent.model.guest_settings import EmulatorPolicy
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.audit import (
+    AuditedGuest,
     Decision,
     Finding,
-    Inhabitant,
     Kind,
     Options,
     Record,
@@ -83,11 +83,11 @@ class Auditor:
         held = allocations_by_consumer(
             self._client, [zone.uuid for zone in world.zones if zone.uuid in reported]
         )
-        guests = {guest.uuid: guest for guest in self._inhabitants()}
+        guests = {guest.uuid: guest for guest in self._audited_guests()}
         inventories = {uuid: provider.inventories for uuid, provider in reported.items()}
         free = FreeCapacity(reader.server_tree(world.tree), inventories, held)
         outcomes = []
-        for finding in compare(guests.values(), held, self._dormant()):
+        for finding in compare(guests.values(), held, self._inactive()):
             if options.consumers and finding.consumer not in options.consumers:
                 continue
             match finding.kind:
@@ -105,7 +105,7 @@ class Auditor:
 
     # What is there
 
-    def _inhabitants(self) -> list[Inhabitant]:
+    def _audited_guests(self) -> list[AuditedGuest]:
         views = {view.guest.uuid: view for view in self._pipeline.views()}
         locations = locate(self._driver, self._pipeline.world)
         found = []
@@ -116,25 +116,25 @@ class Auditor:
                 continue
             self._flavors[guest.uuid] = flavor
             location = locations.get(guest.uuid, CpuLocation())
-            found.append(_inhabitant(guest, flavor, views.get(guest.uuid), location))
+            found.append(_audited_guest(guest, flavor, views.get(guest.uuid), location))
         return found
 
     def _flavor(self, guest: Guest) -> Flavor:
-        return Flavor() if (ordered := self._driver.ordered) is None else ordered.flavor(guest)
+        return Flavor() if (flavors := self._driver.flavors) is None else flavors.flavor(guest)
 
-    def _dormant(self) -> frozenset[str]:
+    def _inactive(self) -> frozenset[str]:
         """Guests that belong here without being seen to run: what they hold is not given away."""
-        ordered = self._driver.ordered
-        dormant = frozenset[str]() if ordered is None else ordered.dormant()
-        return dormant | self._driver.lost().keys()
+        flavors = self._driver.flavors
+        inactive = frozenset[str]() if flavors is None else flavors.inactive()
+        return inactive | self._driver.lost().keys()
 
     def _is_here(self, consumer: str) -> bool:
         running = {guest.uuid for guest in self._driver.guests()}
-        return consumer in running or consumer in self._dormant()
+        return consumer in running or consumer in self._inactive()
 
     # What is done
 
-    def _create(self, finding: Finding, guest: Inhabitant, free: FreeCapacity, options: Options) -> Outcome:
+    def _create(self, finding: Finding, guest: AuditedGuest, free: FreeCapacity, options: Options) -> Outcome:
         allocation = allocation_for(guest, free)
         if isinstance(allocation, str):
             return Outcome(finding, _HEAL, f"not possible: {allocation}")
@@ -196,11 +196,13 @@ class Auditor:
         return reason
 
 
-def _inhabitant(guest: Guest, flavor: Flavor, view: GuestView | None, location: CpuLocation) -> Inhabitant:
+def _audited_guest(
+    guest: Guest, flavor: Flavor, view: GuestView | None, location: CpuLocation
+) -> AuditedGuest:
     settings = guest.settings
     if view is not None and view.assignment is not None and view.assignment.held:
         location = _location_of(view.assignment)
-    return Inhabitant(
+    return AuditedGuest(
         guest.uuid,
         guest.name,
         settings.vcpus,

@@ -25,7 +25,7 @@ from compute_agent.report.errors import NotFoundError, PlacementError, Unavailab
 from compute_agent.report.execution import Refusal, Report
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
-from compute_agent.report.scheduling import Cause, Wishes
+from compute_agent.report.scheduling import Cause, Causes
 
 LOG = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ class ReportLoop:
         interval: float,
         max_pause: float,
         locate: Callable[[], Mapping[str, CpuLocation]] = dict,
-        wishes: Wishes | None = None,
+        causes: Causes | None = None,
     ) -> None:
-        """``locate`` tells where the guests really are; it may raise DriverError. ``wishes`` are those of the
+        """``locate`` tells where the guests really are; it may raise DriverError. ``causes`` are the
         causes for which new guests are kept away, until switch_scheduling() says something else.
         """
         self._reporter = reporter
@@ -71,9 +71,9 @@ class ReportLoop:
         self._wake = threading.Event()
         self._stopped = False
         self._locate = locate
-        self._wishes = dict(wishes or {})
-        self._granted: Wishes = {}
-        """The wishes that Placement was told of last."""
+        self._causes = dict(causes or {})
+        self._granted: Causes = {}
+        """The causes that Placement was told of last."""
         self._switch = threading.Condition()
         self._turn = threading.Lock()
         self._tree_at_start = pipeline.world.tree
@@ -93,13 +93,13 @@ class ReportLoop:
         it answers again; for any thread.
         """
         with self._switch:
-            self._wishes = {**self._wishes, cause: off}
+            self._causes = {**self._causes, cause: off}
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait until Placement has been told of all wishes, so many seconds at most; whether it has."""
+        """Wait until Placement has been told of all causes, so many seconds at most; whether it has."""
         with self._switch:
-            return self._switch.wait_for(lambda: self._granted == self._wishes, timeout)
+            return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
 
     @property
     def root_traits(self) -> frozenset[str] | None:
@@ -221,12 +221,12 @@ class ReportLoop:
 
     def _grant(self) -> None:
         """Tell Placement whether new guests are to be kept away. Raises PlacementError."""
-        wishes = self._wishes
-        if wishes:
-            self._reporter.switch_scheduling(self._pipeline.world.tree.root.uuid, wishes)
+        causes = self._causes
+        if causes:
+            self._reporter.switch_scheduling(self._pipeline.world.tree.root.uuid, causes)
         if self.root_traits is not None:
             with self._switch:
-                self._granted = wishes
+                self._granted = causes
                 self._switch.notify_all()
 
     def _failed(self, reason: str) -> None:

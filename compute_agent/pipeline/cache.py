@@ -46,12 +46,12 @@ class Unclaimed:
     since: float
 
 
-class Cache:
+class GuestCache:
     """Guests by uuid. Used by the worker, under the pipeline's lock."""
 
-    def __init__(self, domains: frozenset[str]) -> None:
-        """``domains`` are the names of all controllers."""
-        self.domains = domains
+    def __init__(self, controllers: frozenset[str]) -> None:
+        """``controllers`` are the names of all controllers."""
+        self.controllers = controllers
         self.synced = False
         """Whether nothing that concerns the guests together has changed since it was last put into effect."""
         self.unclaimed: dict[str, Unclaimed] = {}
@@ -107,7 +107,7 @@ class Cache:
 
     def mark(self, entry: CachedGuest) -> None:
         """Have every controller look at a guest."""
-        entry.pending = set(self.domains)
+        entry.pending = set(self.controllers)
         self.synced = False
 
     def assign(self, entry: CachedGuest, assignment: Assignment | None) -> None:
@@ -118,9 +118,9 @@ class Cache:
             entry.assignment = assignment
             self.mark(entry)
 
-    def pending(self, domain: str) -> Iterator[CachedGuest]:
+    def pending(self, controller: str) -> Iterator[CachedGuest]:
         """The guests that a controller has something to do for."""
-        return (entry for entry in self if domain in entry.pending)
+        return (entry for entry in self if controller in entry.pending)
 
     def holdings(self) -> Mapping[str, frozenset[int]]:
         """The dedicated CPUs that guests hold, by guest; another object whenever they have changed."""

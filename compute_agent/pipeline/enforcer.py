@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from compute_agent.controllers.base import Controller, Target
 from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.pipeline.cache import Cache, CachedGuest
+from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.world import World
 
@@ -22,12 +22,12 @@ class Enforcer:
     def __init__(self, controllers: Sequence[Controller], metrics: Metrics) -> None:
         self._controllers = controllers
         self._metrics = metrics
-        self.cache = Cache(frozenset(controller.name for controller in controllers))
+        self.cache = GuestCache(frozenset(controller.name for controller in controllers))
 
     def use(self, controllers: Sequence[Controller]) -> None:
         """Go on with other controllers: each looks at every guest."""
         self._controllers = controllers
-        self.cache.domains = frozenset(controller.name for controller in controllers)
+        self.cache.controllers = frozenset(controller.name for controller in controllers)
         for entry in self.cache:
             self.cache.mark(entry)
 

@@ -11,7 +11,7 @@ from compute_agent.model.assignment import Assignment
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Guest
 from compute_agent.model.naming import called
-from compute_agent.pipeline.cache import Cache, CachedGuest
+from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.world import World, request_for
 from compute_agent.policy.base import Refusal, Request, Supply, refit
 from compute_agent.policy.readback import read_back
@@ -26,7 +26,7 @@ class Placer:
     only.
     """
 
-    def __init__(self, world: World, cache: Cache) -> None:
+    def __init__(self, world: World, cache: GuestCache) -> None:
         self.world = world
         self._cache = cache
         self._balanced: object = None
@@ -42,7 +42,7 @@ class Placer:
         """Where a guest goes; where it is (``current``) if that still serves it. None: it is left alone."""
         world = self.world
         request = request_for(world, guest, allocation)
-        if not world.places or not (request.demands or world.place_unallocated):
+        if not world.pins or not (request.demands or world.place_unallocated):
             LOG.debug("Guest %s is left alone", guest)
             return None
         supply = world.supply(self._cache.holdings())
@@ -98,7 +98,7 @@ class Placer:
         Those that were refused may find a place where CPUs were given back. Those that float leave the CPUs
         that are held, and come back to others. Nobody who has a place gets other dedicated CPUs by that.
         """
-        if not self.world.places:
+        if not self.world.pins:
             self._synced = None
             for entry in self._cache:
                 entry.stray = ""
@@ -162,7 +162,7 @@ class Placer:
         place = keep(supply, request, current) if current is not None else None
         decision = place or self.decide(entry.guest, {})
         # A guest that holds nothing may be left alone, where that is configured: once it is known to.
-        unsure = decision is None and self.world.places and bool(supply.taken(request))
+        unsure = decision is None and self.world.pins and bool(supply.taken(request))
         if unsure or isinstance(decision, Refusal):
             decision = confine(supply, request)
         self._cache.assign(entry, decision)
@@ -218,7 +218,7 @@ class Placer:
         """The assignment of a guest that nobody remembers, from the CPUs that the kernel lets it, and each of
         its guest CPUs as far as they are known, use.
         """
-        if not self.world.places:
+        if not self.world.pins:
             return None
         supply = self.world.supply(self._cache.holdings())
         return read_back(supply, request_for(self.world, guest, {}), observed, vcpu_cpus)

@@ -33,9 +33,9 @@ from compute_agent.pipeline.events import (
     StartGuest,
     WorldChanged,
 )
+from compute_agent.pipeline.lifecycle import Lifecycle, Limits
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.placer import Placer, where
-from compute_agent.pipeline.presence import Limits, Presence
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.view import GuestView, view
 from compute_agent.pipeline.world import World
@@ -66,7 +66,7 @@ class Pipeline:
         self._metrics = metrics
         self._cache = self._enforcer.cache
         self._placer = Placer(world, self._cache)
-        self._presence = Presence(driver, self._placer, self._enforcer, metrics)
+        self._lifecycle = Lifecycle(driver, self._placer, self._enforcer, metrics)
         self._unallocated: frozenset[str] = frozenset()
         """The guests that were logged as holding nothing."""
         self._applied = 0.0
@@ -102,12 +102,12 @@ class Pipeline:
     @property
     def has_taken_over(self) -> bool:
         """Whether the guests that run are known: the driver has answered."""
-        return self._presence.is_known and self._thread.is_alive()
+        return self._lifecycle.is_known and self._thread.is_alive()
 
     def check_taken_over(self) -> None:
         """Raises DriverError as long as it is not known which guests run: no answer would be none at all."""
         if not self.has_taken_over:
-            reason = self._driver.absence or "the agent is about to look"
+            reason = self._driver.outage or "the agent is about to look"
             raise DriverError(f"it is not known which guests run: {reason}")
 
     @property
@@ -128,8 +128,8 @@ class Pipeline:
         what the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those
         of the watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known.
         """
-        self._driver.watch(listener or self._driver_says)
-        self._presence.begin(saved, limits or {}, unclaimed or {})
+        self._driver.watch(listener or self._on_change)
+        self._lifecycle.begin(saved, limits or {}, unclaimed or {})
         with self._lock:
             try:
                 self._take_over()
@@ -184,9 +184,9 @@ class Pipeline:
             case AdoptGuest():
                 return self._adopt_guest(event)
             case GuestStarted():
-                self._presence.enter(event.guest, event.allocation, event.as_of, event.started)
+                self._lifecycle.enter(event.guest, event.allocation, event.as_of, event.started)
             case GuestStopped(guest):
-                self._presence.leave(guest)
+                self._lifecycle.leave(guest)
             case AllocationsRead(allocations, as_of, held):
                 if held is not None:
                     self._cache.hold_for(held, as_of)
@@ -198,12 +198,12 @@ class Pipeline:
             case MoveGuest():
                 return self._move_guest(event)
             case Reconcile():
-                self._presence.reconcile()
+                self._lifecycle.reconcile()
                 self._placer.rebalance()
         self._finish()
         return None
 
-    def _driver_says(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         self.submit(GuestStopped(change.guest))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
@@ -298,7 +298,7 @@ class Pipeline:
 
     def _take_over(self) -> None:
         """Raises DriverError if the driver cannot say what runs: nothing is forgotten then."""
-        if self._presence.take_over():
+        if self._lifecycle.take_over():
             self._finish()
             self._update_gauges()
 

@@ -46,7 +46,7 @@ class World:
         return {zone.uuid: zone.cpus for zone in self.zones}
 
     @property
-    def places(self) -> bool:
+    def pins(self) -> bool:
         """Whether the policy touches guests at all."""
         return self.policy is not place_nowhere
 

@@ -9,7 +9,7 @@ from compute_agent.model.knob import Knob
 
 @dataclass(frozen=True, slots=True)
 class SwitchScheduling:
-    """Keep new guests away (``off``) or let them in again; ``watermarks`` are those that ask for the former."""
+    """Keep new guests away (``off``) or let them in again; ``watermarks`` ask for the former."""
 
     off: bool
     watermarks: tuple[str, ...] = ()

@@ -199,7 +199,7 @@ class Executor:
         return gone
 
     def _preview(self, snapshot: Snapshot) -> None:
-        """Tell what the watermarks in preview would do, when that is something else than in the round before."""
+        """Log what the watermarks in preview would do, when that is something else than last time."""
         rules = self._rules.only(preview=True)
         self._preview_streaks = observe(self._preview_streaks, rules.watermarks, snapshot)
         plan = filter(takes, make_plan(rules, snapshot, self._preview_streaks, self.state))

@@ -38,7 +38,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Inhabitant:
+class AuditedGuest:
     """A guest that runs here.
 
     ``vcpus`` are its guest CPUs, ``dedicated`` those of them that it is meant to have CPUs of its own for
@@ -95,15 +95,15 @@ class Record:
     here: bool
 
 
-def compare(guests: Iterable[Inhabitant], held: Held, dormant: frozenset[str]) -> list[Finding]:
-    """All that is wrong, by kind. ``held`` is what all consumers hold of this host; ``dormant`` are guests
+def compare(guests: Iterable[AuditedGuest], held: Held, inactive: frozenset[str]) -> list[Finding]:
+    """All that is wrong, by kind. ``held`` is what all consumers hold of this host; ``inactive`` are guests
     that belong here and do not run, and may well hold something.
     """
     running = {guest.uuid: guest for guest in guests}
     findings = [
         Finding(Kind.UNUSED, consumer, allocation=allocation)
         for consumer, allocation in held.items()
-        if consumer not in running and consumer not in dormant
+        if consumer not in running and consumer not in inactive
     ]
     for guest in running.values():
         allocation = held.get(guest.uuid, {})
@@ -126,7 +126,7 @@ def total(allocation: Allocation) -> dict[str, int]:
     return dict(amounts)
 
 
-def needs(guest: Inhabitant, holds: Mapping[str, int] | None = None) -> dict[str, int]:
+def needs(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
     """The amounts by class that a guest should hold.
 
     How many of its CPUs are dedicated is told by its order; else by what it holds, as far as it has the guest
@@ -147,7 +147,7 @@ def needs(guest: Inhabitant, holds: Mapping[str, int] | None = None) -> dict[str
     return {name: amount for name, amount in amounts.items() if amount > 0}
 
 
-def _differences(guest: Inhabitant, holds: Mapping[str, int]) -> str:
+def _differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
     """What of a guest's holding is not what it needs, in words. CPUs that it was given for siblings which it
     keeps empty are right as well.
     """
@@ -161,7 +161,7 @@ def _differences(guest: Inhabitant, holds: Mapping[str, int]) -> str:
     )
 
 
-def allocation_for(guest: Inhabitant, free: FreeCapacity) -> Allocation | str:
+def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """What a guest that holds nothing here should hold, on the providers of the CPUs where it runs; or why
     that cannot be.
     """

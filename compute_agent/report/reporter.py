@@ -34,7 +34,7 @@ from compute_agent.report.plan import (
     unknown_traits,
 )
 from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
-from compute_agent.report.scheduling import DISABLED, MARKS, Wishes, in_words, switched
+from compute_agent.report.scheduling import DISABLED, MARKS, Causes, in_words, switched
 
 LOG = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class Reporter:
             len(planned.allocations),
         )
 
-    def switch_scheduling(self, root_uuid: str, wishes: Wishes) -> bool:
+    def switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
         """Keep new guests away from the host, or let them in again (see `scheduling`). True if anything had
         to be changed; a provider that is not there yet is left to the next time.
 
@@ -159,7 +159,7 @@ class Reporter:
         try:
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:
-                    return self._switch_scheduling(root_uuid, wishes)
+                    return self._switch_scheduling(root_uuid, causes)
                 except ConcurrentUpdateError:
                     self._reported.clear()
                     if attempt == MAX_ATTEMPTS:
@@ -169,9 +169,9 @@ class Reporter:
             raise
         raise AssertionError("unreachable")
 
-    def _switch_scheduling(self, root_uuid: str, wishes: Wishes) -> bool:
+    def _switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
         root = (self._reported or self.reported(root_uuid)).get(root_uuid)
-        if root is None or (wanted := switched(root.traits, wishes)) == root.traits:
+        if root is None or (wanted := switched(root.traits, causes)) == root.traits:
             return False
         new = wanted - root.traits
         for mark in sorted(MARKS & (new - self._names().traits)):

@@ -24,7 +24,7 @@ class Cause(enum.StrEnum):
 
 MARKS = frozenset(cause.value for cause in Cause)
 
-Wishes = Mapping[Cause, bool]
+Causes = Mapping[Cause, bool]
 """Whether each cause keeps new guests away. One that is absent is not known: its mark stays as it is."""
 
 
@@ -39,11 +39,11 @@ class Maintenance:
     since: float = 0.0
 
 
-def switched(traits: frozenset[str], wishes: Wishes) -> frozenset[str]:
-    """The traits of the root provider with new guests kept away as long as any cause wishes it."""
+def switched(traits: frozenset[str], causes: Causes) -> frozenset[str]:
+    """The traits of the root provider with new guests kept away as long as there is any cause."""
     if DISABLED in traits and not traits & MARKS:
         return traits
-    asking = frozenset(cause.value for cause in Cause if wishes.get(cause, cause.value in traits))
+    asking = frozenset(cause.value for cause in Cause if causes.get(cause, cause.value in traits))
     return (traits - MARKS - {DISABLED}) | (asking | {DISABLED} if asking else asking)
 
 

@@ -13,8 +13,8 @@ class FakeDriver:
     """Guests with a few threads each, and a kernel that remembers their affinities."""
 
     name = "fake"
-    absence = ""
-    ordered = None
+    outage = ""
+    flavors = None
 
     def __init__(self, cpus):
         self.cpus = frozenset(cpus)
@@ -47,7 +47,7 @@ class FakeDriver:
     def thread_ids(self, guest):
         return frozenset(self._threads(guest))
 
-    def cpu_affinity(self, guest, settings):
+    def misplaced_threads(self, guest, settings):
         wanted = settings.cpus or settings.emulator_cpus
         return {tid: cpus for tid, cpus in self._threads(guest).items() if cpus != wanted}
 
@@ -65,7 +65,7 @@ class FakeDriver:
         if not wanted <= self.cpus:
             raise DriverError(f"guest {guest.uuid} cannot be pinned to {sorted(wanted)}")
         self.definitions.pop(guest.uuid, None)
-        misplaced = self.cpu_affinity(guest, settings)
+        misplaced = self.misplaced_threads(guest, settings)
         self.writes += len(misplaced)
         self._threads(guest).update(dict.fromkeys(misplaced, wanted))
         return len(misplaced)

@@ -27,9 +27,9 @@ from compute_agent.drivers.libvirt.definition import (
     RESTRICTIVE,
     Binding,
 )
+from compute_agent.drivers.libvirt.domain_table import DomainTable
 from compute_agent.drivers.libvirt.flavor import read_flavor
-from compute_agent.drivers.libvirt.running import Running
-from compute_agent.drivers.libvirt.table import Table
+from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.drivers.libvirt.tuning import Tuning
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
@@ -58,22 +58,22 @@ class LibvirtDriver:
     name = "libvirt"
 
     def __init__(
-        self, uri: str, look_interval: float = 10.0, claim: Callable[[], None] = lambda: None
+        self, uri: str, look_interval: float = 10.0, lock: Callable[[], None] = lambda: None
     ) -> None:
         """Connect, and look which domains run. A libvirtd that is away is waited for in the background.
 
         All domains are looked for, and their definitions read, every ``look_interval`` seconds; less often
-        where there are many. ``claim`` is called before each connection, and raises DriverError if that is
+        where there are many. ``lock`` is called before each connection, and raises DriverError if that is
         not to be made. Raises DriverError without libvirt-python.
         """
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = Connection(uri, self._messages.put)
-        self._table = Table(self.name, self._connection, self._report)
+        self._table = DomainTable(self.name, self._connection, self._report)
         self._listener: Listener | None = None
         self._absence = ""
         self._listed = False
         self._look_interval = look_interval
-        self._claim = claim
+        self._check_lock = lock
         self._round: list[Any] = []
         """The domains whose definitions have yet to be looked at in this round."""
         self._look_pause = self._next_look = 0.0
@@ -91,14 +91,14 @@ class LibvirtDriver:
         return
 
     @property
-    def ordered(self) -> LibvirtDriver:
+    def flavors(self) -> LibvirtDriver:
         """Nova writes its orders into the definitions of domains."""
         return self
 
     # What runs
 
     @property
-    def absence(self) -> str:
+    def outage(self) -> str:
         """Why libvirtd cannot be asked now; empty if it can."""
         if self._listed and self._connection.is_open:
             return ""
@@ -110,7 +110,7 @@ class LibvirtDriver:
         Raises DriverError if it has not been there yet.
         """
         if not self._listed:
-            raise DriverError(self.absence)
+            raise DriverError(self.outage)
         return [it.guest for it in self._table.all() if it.is_alive]
 
     def lost(self) -> Mapping[str, str]:
@@ -126,7 +126,7 @@ class LibvirtDriver:
         except ValueError as error:
             raise DriverError(f"guest {guest.uuid} is not described: {error}") from error
 
-    def dormant(self) -> frozenset[str]:
+    def inactive(self) -> frozenset[str]:
         """The domains that are defined and do not run."""
         return frozenset(domain.UUIDString() for domain in self._connection.inactive())
 
@@ -153,7 +153,7 @@ class LibvirtDriver:
         """The thread ids of the domain's QEMU process now."""
         return frozenset(self._threads(guest))
 
-    def cpu_affinity(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
+    def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads that run elsewhere than ``settings`` want what they do, with the CPUs they have."""
         known = self._table.living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced(settings).items()}
@@ -296,7 +296,7 @@ class LibvirtDriver:
         return threads
 
     @contextlib.contextmanager
-    def _on_domain(self, known: Running, failing: str) -> Iterator[Any]:
+    def _on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
         """Calls on the domain of a guest; libvirt's errors become the driver's."""
         libvirt, guest_uuid = self._connection.libvirt, known.guest.uuid
         domain = self._connection.domain(guest_uuid)
@@ -312,7 +312,7 @@ class LibvirtDriver:
     def _tuning(self, domain: Any) -> Tuning:
         return Tuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
-    def _is_active(self, known: Running) -> bool:
+    def _is_active(self, known: RunningDomain) -> bool:
         """Whether a guest still runs, as far as can be learnt: libvirt knows it earlier than /proc."""
         if not known.is_alive:
             return False
@@ -328,7 +328,7 @@ class LibvirtDriver:
         while not self._stopped.is_set():
             try:
                 if not self._connection.is_open:
-                    self._claim()
+                    self._check_lock()
                     self._connection.open()
                     self._table.look_around(anew=True)
                     self._next_look = time.monotonic() + self._look_interval

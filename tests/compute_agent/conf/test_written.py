@@ -36,7 +36,7 @@ def load(tmp_path):
 )
 def test_an_option_that_does_not_exist_is_told_with_what_may_have_been_meant(load, text, told):
     section, option = text.splitlines()[0], text.splitlines()[-1].partition(" ")[0]
-    (stray,) = conf.find_strays(load(text))
+    (stray,) = conf.find_unknown_options(load(text))
     assert stray.startswith(f"{section} {option}: there is no such option")
     assert stray.endswith(told)
 
@@ -51,7 +51,7 @@ def test_an_option_that_does_not_exist_is_told_with_what_may_have_been_meant(loa
     ],
 )
 def test_a_section_that_does_not_exist_is_told_once(load, section, told):
-    (stray,) = conf.find_strays(load(f"[{section}]\na = 1\nb = 2\n"))
+    (stray,) = conf.find_unknown_options(load(f"[{section}]\na = 1\nb = 2\n"))
     assert stray.startswith(f"[{section}]: there is no such section")
     assert stray.endswith(told)
 
@@ -70,16 +70,16 @@ def test_a_section_that_does_not_exist_is_told_once(load, section, told):
     ],
 )
 def test_what_exists_is_not_told_of(load, text):
-    assert conf.find_strays(load(text)) == []
+    assert conf.find_unknown_options(load(text)) == []
 
 
 def test_of_a_plugin_that_does_not_exist_nobody_knows_the_options(load):
-    assert conf.find_strays(load("[placement]\nauth_type = passwort\nwhatever = x\n")) == []
+    assert conf.find_unknown_options(load("[placement]\nauth_type = passwort\nwhatever = x\n")) == []
 
 
 def test_every_file_counts(load):
     first, second = "[compute]\nfirst = 1\n", "[compute]\nsecond = 2\n[compute2]\na = 1\n"
-    assert [stray.partition(": ")[0] for stray in conf.find_strays(load(first, second))] == [
+    assert [stray.partition(": ")[0] for stray in conf.find_unknown_options(load(first, second))] == [
         "[compute] first",
         "[compute] second",
         "[compute2]",
@@ -89,7 +89,7 @@ def test_every_file_counts(load):
 @pytest.mark.parametrize("mark", ["# hosts 2 to 5", "; ditto", "#"])
 def test_a_comment_behind_a_value_is_told_without_the_value(load, mark):
     loaded = load(f"[placement]\nauth_type = password\npassword = secret\t{mark}\n")
-    (stray,) = conf.find_strays(loaded)
+    (stray,) = conf.find_unknown_options(loaded)
     assert stray == f"[placement] password: {NO_COMMENTS}"
 
 

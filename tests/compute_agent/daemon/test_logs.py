@@ -22,7 +22,9 @@ def lines(clock):
     """A logger of keystoneauth's kind: a function that warns, and what has passed."""
     passed = []
     logger = logging.Logger("keystoneauth.identity")
-    logger.addHandler(logs.Seldom(lambda record: passed.append(record.getMessage()), clock=lambda: clock[0]))
+    logger.addHandler(
+        logs.RateLimitedHandler(lambda record: passed.append(record.getMessage()), clock=lambda: clock[0])
+    )
     return logger.warning, passed
 
 
@@ -51,7 +53,7 @@ def test_what_is_new_passes_at_once(lines, clock):
 def written(tmp_path, monkeypatch):
     """Sets the log up, and tells what is in its file."""
     monkeypatch.setattr(oslo_context, "_request_store", threading.local())  # a request of another test
-    root, talkative = logging.getLogger(), logging.getLogger(logs.TALKATIVE)
+    root, talkative = logging.getLogger(), logging.getLogger(logs.VERBOSE_LOGGERS)
     before = (list(root.handlers), root.level, list(talkative.handlers), talkative.propagate)
     path = tmp_path / "agent.log"
     ini = tmp_path / "log.ini"

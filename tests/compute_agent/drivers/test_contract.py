@@ -92,9 +92,9 @@ def test_a_new_guest_is_listed_with_its_settings(driver, guest):
 
 def test_settings_are_applied_once_and_read_back(driver, guest):
     assert driver.observed_cpus(guest) == ALL
-    assert driver.cpu_affinity(guest, PINNED)[guest.pid] == ALL
+    assert driver.misplaced_threads(guest, PINNED)[guest.pid] == ALL
     assert driver.apply_cpu_settings(guest, PINNED) == len(driver.thread_ids(guest))
-    assert driver.cpu_affinity(guest, PINNED) == {}
+    assert driver.misplaced_threads(guest, PINNED) == {}
     assert driver.observed_cpus(guest) == ONE
     assert driver.apply_cpu_settings(guest, PINNED) == 0
 

@@ -7,7 +7,7 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.drivers import factory
-from compute_agent.drivers.claim import Claim
+from compute_agent.drivers.driver_lock import DriverLock
 from compute_agent.drivers.libvirt import address
 from compute_agent.model.errors import DriverError
 
@@ -53,7 +53,7 @@ def test_a_driver_stays_until_the_option_says_otherwise(configured, usable, reme
 def test_a_driver_that_is_not_known_is_refused_with_what_to_do(conf, tmp_path):
     choice = factory.choose(None, True, "firecracker", 1)
     with pytest.raises(DriverError, match=r"no driver 'firecracker': set \[guests\] driver"):
-        factory.open_driver(choice.name, conf(""), tmp_path / "guests", Claim("me"))
+        factory.open_driver(choice.name, conf(""), tmp_path / "guests", DriverLock("me"))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_libvirt_without_its_python_library_is_refused_and_the_library_named(con
     monkeypatch.delitem(sys.modules, "libvirt", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
     with pytest.raises(DriverError, match="cannot be used: No module named 'libvirt'"):
-        factory.open_driver("libvirt", conf(""), tmp_path / "guests", Claim("me"))
+        factory.open_driver("libvirt", conf(""), tmp_path / "guests", DriverLock("me"))
 
 
 def test_the_uri_of_libvirtd_is_an_option(conf):

@@ -222,10 +222,10 @@ class TestLimits:
         guest = start(driver)
         driver.apply_cpu_settings(guest, PINNED)
         Group(tree.make("elsewhere")).add(guest.pid)
-        assert guest.pid in driver.cpu_affinity(guest, PINNED)
+        assert guest.pid in driver.misplaced_threads(guest, PINNED)
         driver.apply_cpu_settings(guest, PINNED)
         assert group_of(guest).processes() == [guest.pid]
-        assert driver.cpu_affinity(guest, PINNED) == {}
+        assert driver.misplaced_threads(guest, PINNED) == {}
 
     def test_a_guest_that_ended_has_no_limits_and_no_group(self, driver):
         guest = start(driver)

@@ -181,9 +181,9 @@ def test_a_guest_with_many_threads_is_pinned_as_a_whole(driver, uid):
     )
     guest = run(driver, uid, sys.executable, "-c", script, settings=None)
     eventually(lambda: len(driver.thread_ids(guest)) == 51)
-    assert len(driver.cpu_affinity(guest, PINNED)) == 51
+    assert len(driver.misplaced_threads(guest, PINNED)) == 51
     assert driver.apply_cpu_settings(guest, PINNED) == 51
-    assert driver.cpu_affinity(guest, PINNED) == {}
+    assert driver.misplaced_threads(guest, PINNED) == {}
 
 
 def test_children_of_a_guest_are_pinned_too(driver, uid):
@@ -194,9 +194,9 @@ def test_children_of_a_guest_are_pinned_too(driver, uid):
 
 def test_drift_is_seen(driver, uid):
     guest = run(driver, uid, "sleep", "60")
-    assert driver.cpu_affinity(guest, PINNED) == {}
+    assert driver.misplaced_threads(guest, PINNED) == {}
     os.sched_setaffinity(guest.pid, ALL)
-    assert driver.cpu_affinity(guest, PINNED) == {guest.pid: ALL}
+    assert driver.misplaced_threads(guest, PINNED) == {guest.pid: ALL}
 
 
 def test_cpus_that_do_not_exist_are_an_error_that_names_them(driver, uid):
@@ -277,7 +277,7 @@ def test_a_guest_that_cannot_be_recorded_does_not_start(driver, uid, monkeypatch
     def full(record):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(driver._roster._registry, "save", full)
+    monkeypatch.setattr(driver._table._store, "save", full)
     with pytest.raises(DriverError, match="No space left"):
         driver.create(uid, uid, GuestSettings(), ("touch", str(tmp_path / "mark")))
     assert driver.guests() == []
@@ -437,6 +437,6 @@ def test_a_guest_that_the_kernel_does_not_let_go_of_is_waited_for_with_a_limit(d
     guest = run(driver, uid, "sleep", "60")
     with monkeypatch.context() as patched:
         patched.setattr(process, "_KILL_SECONDS", 0.1)
-        patched.setattr(driver._roster, "is_alive", lambda record: True)  # as of one that waits for a disk
+        patched.setattr(driver._table, "is_alive", lambda record: True)  # as of one that waits for a disk
         with pytest.raises(DriverError, match=r"does not end 0\.1 s after SIGKILL"):
             driver.stop(guest, 0)

@@ -51,16 +51,16 @@ class Driver(FakeDriver):
 
     def __init__(self):
         super().__init__(TOPOLOGY.online)
-        self.flavors, self.defined = {}, set()
+        self.flavor_of, self.defined = {}, set()
 
     @property
-    def ordered(self):
+    def flavors(self):
         return self
 
     def flavor(self, guest):
-        return self.flavors.get(guest.uuid, Flavor())
+        return self.flavor_of.get(guest.uuid, Flavor())
 
-    def dormant(self):
+    def inactive(self):
         return frozenset(self.defined - self.running.keys())
 
 
@@ -143,7 +143,7 @@ class TestHealing:
 
     def test_a_guest_gets_what_was_ordered_and_its_place_then(self, rig):
         rig.run(vcpus=2)
-        rig.driver.flavors[GUEST] = Flavor(dedicated=2, project_id=PROJECT, user_id=USER)
+        rig.driver.flavor_of[GUEST] = Flavor(dedicated=2, project_id=PROJECT, user_id=USER)
         assert rig.audit(HEAL) == [("UNALLOCATED", GUEST, "done")]
         record = rig.client.allocations(GUEST)
         assert record.resources == {NODES[0]: {"PCPU": 2}}
@@ -163,7 +163,7 @@ class TestHealing:
     def test_two_guests_are_not_given_the_same_room(self, rig):
         for uuid in (GUEST, OTHER):
             rig.run(uuid, vcpus=2)
-            rig.driver.flavors[uuid] = Flavor(dedicated=2)
+            rig.driver.flavor_of[uuid] = Flavor(dedicated=2)
         rig.claim("33333333-0000-4000-8000-000000000009", {NODES[1]: {"PCPU": 1}})
         found = rig.audit(HEAL)
         assert found[0] == ("UNALLOCATED", GUEST, "done")
@@ -186,7 +186,7 @@ class TestHealing:
 def test_a_guest_ordered_with_a_class_that_does_not_exist_stops_no_other(rig):
     for uuid, resources in ((GUEST, {"NO_SUCH_CLASS": 1 << 30}), (OTHER, {})):
         rig.run(uuid)
-        rig.driver.flavors[uuid] = Flavor(resources)
+        rig.driver.flavor_of[uuid] = Flavor(resources)
     assert rig.audit(HEAL) == [
         ("UNALLOCATED", GUEST, "not possible: there is no room for 1073741824 NO_SUCH_CLASS (free: none)"),
         ("UNALLOCATED", OTHER, "done"),

@@ -194,7 +194,7 @@ class TestReconcile:
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.affinities["a"][guest.pid + 1000] = ALL
         rig.handle(Reconcile())
-        assert rig.driver.cpu_affinity(guest, _pinned(1)) == {}
+        assert rig.driver.misplaced_threads(guest, _pinned(1)) == {}
         assert rig.metric("drift_repairs_total", controller="cpuset") == 1
 
     def test_drift_of_a_definition_is_repaired_and_counted(self, rig):

@@ -8,8 +8,8 @@ from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
 from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.report.audit import (
     UNKNOWN_OWNER,
+    AuditedGuest,
     Finding,
-    Inhabitant,
     Kind,
     Options,
     Record,
@@ -25,12 +25,12 @@ OWN = CpuLocation(frozenset({1, 2}), frozenset(), 2)
 FLOATING = CpuLocation(frozenset(), frozenset({4, 5}))
 
 
-def kinds(guests, held, dormant=frozenset()):
-    return [(finding.kind, finding.consumer) for finding in compare(guests, held, dormant)]
+def kinds(guests, held, inactive=frozenset()):
+    return [(finding.kind, finding.consumer) for finding in compare(guests, held, inactive)]
 
 
 def guest(uuid="a", vcpus=2, location=OWN, **fields):
-    return Inhabitant(uuid, uuid, vcpus, location, **fields)
+    return AuditedGuest(uuid, uuid, vcpus, location, **fields)
 
 
 class TestFindings:

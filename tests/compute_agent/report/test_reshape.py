@@ -291,8 +291,8 @@ def transitions(draw):
         count = len(own) or draw(st.integers(1, 3))
         holding = {}
         ok = True
-        wishes = [(name, count, own or topology.online), ("MEMORY_MB", draw(st.integers(1, 8)), own)]
-        for wish, total, where in wishes:
+        needs = [(name, count, own or topology.online), ("MEMORY_MB", draw(st.integers(1, 8)), own)]
+        for wish, total, where in needs:
             for _ in range(total):
                 options_here = sorted(
                     (-len(node.cpus & where), -len(node.cpus), index)

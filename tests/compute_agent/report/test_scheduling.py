@@ -50,8 +50,8 @@ def test_only_what_carries_our_mark_is_taken_away(before, off, after):
     ],
 )
 def test_several_causes_share_one_switch(before, watermark, maintenance, after):
-    wishes = {Cause.WATERMARK: watermark, Cause.MAINTENANCE: maintenance}
-    known = {cause: off for cause, off in wishes.items() if off is not None}
+    causes = {Cause.WATERMARK: watermark, Cause.MAINTENANCE: maintenance}
+    known = {cause: off for cause, off in causes.items() if off is not None}
     assert switched(frozenset(before) | {COMPUTE}, known) == after | {COMPUTE}
 
 
@@ -60,15 +60,15 @@ WISHES = st.dictionaries(st.sampled_from(Cause), st.booleans())
 
 
 @given(TRAITS, WISHES)
-def test_whatever_there_was_others_keep_theirs_and_it_is_done_once(before, wishes):
-    after = switched(before, wishes)
+def test_whatever_there_was_others_keep_theirs_and_it_is_done_once(before, causes):
+    after = switched(before, causes)
     assert after - MARKS - {DISABLED} == before - MARKS - {DISABLED}
-    assert switched(after, wishes) == after
-    if any(wishes.values()):
+    assert switched(after, causes) == after
+    if any(causes.values()):
         assert DISABLED in after
     if DISABLED in before and not before & MARKS:
         assert after == before
-    elif all(wishes.get(cause) is False for cause in Cause):
+    elif all(causes.get(cause) is False for cause in Cause):
         assert not after & {DISABLED, *MARKS}
 
 

@@ -232,7 +232,7 @@ def test_guest_cpus_io_threads_and_emulator_are_pinned_each_to_its_own(watched, 
 def test_pins_that_libvirt_was_not_told_of_are_told_again(driver, watched, libvirtd, monkeypatch):
     domain = libvirtd.run()
     guest = watched.started()
-    wait_for(lambda: driver.cpu_affinity(guest, APART))
+    wait_for(lambda: driver.misplaced_threads(guest, APART))
 
     def fail(*_):
         raise DriverError("libvirtd is away")
@@ -242,9 +242,9 @@ def test_pins_that_libvirt_was_not_told_of_are_told_again(driver, watched, libvi
         with pytest.raises(DriverError, match="libvirtd is away"):
             driver.apply_cpu_settings(guest, APART)
     assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
-    assert driver.cpu_affinity(guest, APART).keys() == {guest.pid}
+    assert driver.misplaced_threads(guest, APART).keys() == {guest.pid}
     assert driver.apply_cpu_settings(guest, APART) == 0
-    assert driver.cpu_affinity(guest, APART) == {}
+    assert driver.misplaced_threads(guest, APART) == {}
     assert domain.vcpuPinInfo() == [(True, False), (False, True)]
 
 
@@ -281,9 +281,9 @@ def test_one_stray_thread_is_seen_and_put_back(watched, libvirtd):
         tid for tid in procfs.thread_ids(guest.pid) if procfs.thread_name(guest.pid, tid) == "CPU 0/TCG"
     ]
     domain.pinVcpu(0, (True, True))
-    assert watched.driver.cpu_affinity(guest, APART) == {stray: ZERO | ONE}
+    assert watched.driver.misplaced_threads(guest, APART) == {stray: ZERO | ONE}
     assert watched.driver.apply_cpu_settings(guest, APART) == 1
-    assert watched.driver.cpu_affinity(guest, APART) == {}
+    assert watched.driver.misplaced_threads(guest, APART) == {}
 
 
 def test_a_guest_cpu_that_is_plugged_in_runs_on_what_the_others_have(watched, libvirtd):
@@ -358,7 +358,7 @@ def test_without_libvirtd_guests_are_known_and_changes_are_refused_until_it_is_b
     libvirtd.kill()
     try:
         assert list(driver.guests()) == [guest]
-        assert driver.cpu_affinity(guest, APART) == {}
+        assert driver.misplaced_threads(guest, APART) == {}
         with pytest.raises(DriverError) as caught:
             driver.apply_cpu_settings(guest, SWAPPED)
         assert not isinstance(caught.value, GuestGoneError)
@@ -381,7 +381,7 @@ def test_a_libvirtd_that_hangs_counts_as_away_and_holds_nobody_up(driver, watche
     driver.apply_cpu_settings(guest, APART)
     with libvirtd.hanging():
         assert list(driver.guests()) == [guest]
-        assert driver.cpu_affinity(guest, APART) == {}
+        assert driver.misplaced_threads(guest, APART) == {}
         assert driver.cpu_limits(guest, CpuLimits()) is None
         assert driver.memory_nodes(guest, frozenset()) is None
         with pytest.raises(DriverError) as caught:
@@ -445,17 +445,17 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
 def test_a_driver_whose_guests_another_agent_has_waits_until_that_one_is_gone(libvirtd):
     domain, others = libvirtd.run(), ["another agent (pid 7) looks after them"]
 
-    def claim():
+    def check_lock():
         if others:
             raise DriverError(others[0])
 
-    driver = LibvirtDriver(libvirtd.uri, claim=claim)
+    driver = LibvirtDriver(libvirtd.uri, lock=check_lock)
     try:
-        assert driver.absence == others[0]
+        assert driver.outage == others[0]
         with pytest.raises(DriverError, match="pid 7"):
             driver.guests()
         others.clear()
-        wait_for(lambda: not driver.absence)
+        wait_for(lambda: not driver.outage)
         assert [guest.pid for guest in driver.guests()] == [libvirtd.process(domain)]
     finally:
         driver.close()
@@ -711,7 +711,7 @@ class TestChangesOfTheDefinition:
         assert (
             driver.definition_drift(guest, APART) == f"the definition has 1 other pins, such as for {words}"
         )
-        assert driver.cpu_affinity(guest, APART) == {}
+        assert driver.misplaced_threads(guest, APART) == {}
         assert driver.apply_cpu_settings(guest, APART) == 0
         assert self.pins(domain, config) == before == [(True, False), *[(False, True)] * 3]
         assert driver.definition_drift(guest, APART) == ""

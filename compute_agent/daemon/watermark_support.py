@@ -19,7 +19,7 @@ _EVENTS = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCC
 _PRESSURES = ("cpu", "memory", "io")
 
 
-def unmeasured(conf: cfg.ConfigOpts, control: Control | None) -> dict[str, str]:
+def unmeasured_metrics(conf: cfg.ConfigOpts, control: Control | None) -> dict[str, str]:
     """By metric of watermarks that cannot be measured here the reason, and what to do. ``control`` is the
     mount of resctrl, if there is one.
     """
@@ -41,7 +41,7 @@ def unmeasured(conf: cfg.ConfigOpts, control: Control | None) -> dict[str, str]:
     return found
 
 
-def powerless(conf: cfg.ConfigOpts, resctrl: Resctrl, driver: str) -> dict[str, str]:
+def unusable_levers(conf: cfg.ConfigOpts, resctrl: Resctrl, driver: str) -> dict[str, str]:
     """By lever that throttles nobody here the reason, and what to do. ``driver`` is the name of that of the
     guests.
     """

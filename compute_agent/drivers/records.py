@@ -87,7 +87,7 @@ class ProcessRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableRecord:
     """A file that is no record, or none that can be used: whose it would be, and what is wrong with it."""
 
     path: Path
@@ -99,7 +99,7 @@ class Unusable:
         return self.path.name.removesuffix(RECORD_SUFFIX)
 
 
-class Registry:
+class RecordStore:
     """Records as files ``UUID.json`` in one folder, with the output of the guests in ``UUID.log``."""
 
     def __init__(self, folder: Path, look_only: bool = False) -> None:
@@ -140,7 +140,7 @@ class Registry:
         else:
             remove_durably(self._path(record.uuid))
 
-    def load(self) -> tuple[list[ProcessRecord], list[Unusable]]:
+    def load(self) -> tuple[list[ProcessRecord], list[UnusableRecord]]:
         """All records, and what of the folder should be one and cannot be used; each for itself."""
         records, unusable = [], []
         for path in sorted(self.folder.glob(f"*{RECORD_SUFFIX}")):
@@ -151,11 +151,11 @@ class Registry:
                 unusable.append(found)
         return records, unusable
 
-    def find_unusable(self, guest_uuid: str) -> Unusable | None:
+    def find_unusable(self, guest_uuid: str) -> UnusableRecord | None:
         """What stands where the record of a guest belongs and cannot be used, if anything does."""
         path = self._path(guest_uuid)
         found = self._read(path) if os.path.lexists(path) else None
-        return found if isinstance(found, Unusable) else None
+        return found if isinstance(found, UnusableRecord) else None
 
     def open_log(self, guest_uuid: str) -> int:
         """A descriptor that takes the output of a guest, from now on. Raises OSError."""
@@ -171,13 +171,13 @@ class Registry:
         """Where the output of a guest goes that the agent starts."""
         return str(self._log(guest_uuid))
 
-    def _read(self, path: Path) -> ProcessRecord | Unusable:
+    def _read(self, path: Path) -> ProcessRecord | UnusableRecord:
         try:
             record = parse_record(json.loads(read_own(path)))
             if path != self._path(record.uuid):
                 raise ValueError(f"it is the record of guest {record.uuid}")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            return Unusable(path, f"{type(error).__name__}: {error}")
+            return UnusableRecord(path, f"{type(error).__name__}: {error}")
         return record if record.adopted else replace(record, log=self.log_of(record.uuid))
 
     def _put_aside(self, guest_uuid: str) -> None:

@@ -28,11 +28,11 @@ _MARK = "compute-agent.lock"
 
 
 @dataclass(slots=True)
-class Claim:
+class DriverLock:
     """The locks of one agent on its guests.
 
     ``holder`` is what the next agent is told of this one; ``what`` it looks after and the ``remedy`` are
-    words for a message. ``lock`` None: there is nothing to claim. ``mark`` is the lock that is taken where it
+    words for a message. ``lock`` None: there is nothing to lock. ``mark`` is the lock that is taken where it
     can be.
     """
 
@@ -84,11 +84,11 @@ class Claim:
         self._held[path] = fresh
 
 
-def on_libvirt(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> Claim:
-    """The claim on the domains of ``[libvirt] uri``, with the sockets that it may have on this host."""
+def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> DriverLock:
+    """The lock on the domains of ``[libvirt] uri``, with the sockets that it may have on this host."""
     uri = conf.libvirt.uri
     folder = sockets[0].parent if sockets else None
-    return Claim(
+    return DriverLock(
         holder,
         f"the domains of {uri}",
         "give this one another [libvirt] uri",
@@ -97,10 +97,10 @@ def on_libvirt(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> Cl
     )
 
 
-def on_cgroup(conf: cfg.ConfigOpts, holder: str) -> Claim:
-    """The claim on the groups below ``[cgroup] root``."""
+def cgroup_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
+    """The lock on the groups below ``[cgroup] root``."""
     root = conf.cgroup.root
-    return Claim(
+    return DriverLock(
         holder,
         f"the guests below {root}",
         "give this one another [cgroup] root",

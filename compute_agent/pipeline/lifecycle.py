@@ -23,7 +23,7 @@ Limits = Mapping[str, Mapping[Knob, float]]
 """What the watermarks hold guests down to, by guest."""
 
 
-class Presence:
+class Lifecycle:
     """Keeps the cache to the guests that run, by what the driver says. For the worker."""
 
     def __init__(self, driver: Driver, placer: Placer, enforcer: Enforcer, metrics: Metrics) -> None:
@@ -61,7 +61,7 @@ class Presence:
         if entry is None:
             # One that was lost until now is where it was.
             lost = self._cache.lost.get(guest.uuid)
-            place = lost.assignment if lost and self._placer.world.places else None
+            place = lost.assignment if lost and self._placer.world.pins else None
             self._cache.add(entry := CachedGuest(guest, self._held_before(guest, allocation), place))
         elif entry.guest != guest:
             if started:
@@ -100,7 +100,7 @@ class Presence:
         self._saved = None
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
-                assignment = old.assignment if self._placer.world.places else None
+                assignment = old.assignment if self._placer.world.pins else None
                 limits = dict(self._limits.get(uuid, {}))
                 self._cache.add(CachedGuest(guest, old.allocation, assignment, limits=limits))
         lost = self._driver.lost()

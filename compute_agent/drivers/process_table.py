@@ -13,29 +13,29 @@ from dataclasses import replace
 from compute_agent.drivers import adoption, procfs
 from compute_agent.drivers.base import Change, ChangeKind, Listener
 from compute_agent.drivers.pidwatch import PidWatch
-from compute_agent.drivers.registry import ProcessRecord, Registry, Unusable
+from compute_agent.drivers.records import ProcessRecord, RecordStore, UnusableRecord
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
 
 LOG = logging.getLogger(__name__)
 
 
-class Roster:
-    """The guests of one registry. Methods may be called from any thread."""
+class ProcessTable:
+    """The guests of one store. Methods may be called from any thread."""
 
-    def __init__(self, registry: Registry, look_only: bool = False) -> None:
+    def __init__(self, store: RecordStore, look_only: bool = False) -> None:
         """Take up the guests on disk that still run; forget the others, with their groups, or with
         ``look_only`` just pass them over.
 
         A record that cannot be used is left as it is, and so is whoever it is about.
         """
-        self._registry = registry
+        self._store = store
         self._lock = threading.RLock()
         self._records: dict[str, ProcessRecord] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._listener: Listener | None = None
         self._watch: PidWatch[ProcessRecord] | None = None
-        records, self._unusable = registry.load()
+        records, self._unusable = store.load()
         for record in records:
             self._records[record.uuid] = record
             if self.current(record.uuid) is None:
@@ -77,7 +77,7 @@ class Roster:
 
     def forbid_lost(self, guest_uuid: str) -> None:
         """Raises DriverError if there may be a guest of that uuid, whose record cannot be used."""
-        if (it := self._registry.find_unusable(guest_uuid)) is not None:
+        if (it := self._store.find_unusable(guest_uuid)) is not None:
             raise DriverError(describe(it))
 
     def forbid_guests(self, pids: set[int]) -> None:
@@ -91,7 +91,7 @@ class Roster:
 
         ``child`` is its process if it is one of this process's.
         """
-        self._registry.save(record)
+        self._store.save(record)
         with self._lock:
             self._records[record.uuid] = record
             if child is not None:
@@ -111,7 +111,7 @@ class Roster:
     def lost(self) -> dict[str, str]:
         """The guests that may run and are not looked after, as their records cannot be used, and why."""
         with self._lock:
-            found = {it.guest_uuid: self._registry.find_unusable(it.guest_uuid) for it in self._unusable}
+            found = {it.guest_uuid: self._store.find_unusable(it.guest_uuid) for it in self._unusable}
         return {guest_uuid: describe(it) for guest_uuid, it in found.items() if it is not None}
 
     def all(self) -> list[ProcessRecord]:
@@ -136,7 +136,7 @@ class Roster:
             self._records[guest_uuid] = record
         LOG.info("Guest %s goes on with main process %d", record, heir.pid)
         try:
-            self._registry.save(record)
+            self._store.save(record)
         except OSError as error:
             LOG.warning("That cannot be recorded, and is found out again when it has to be: %s", error)
         self._report(ChangeKind.CHANGED, record)
@@ -147,7 +147,7 @@ class Roster:
         """Give a guest that runs other settings, on disk first. Raises GuestGoneError, OSError."""
         with self._lock:
             record = replace(self.running(guest_uuid), settings=settings)
-            self._registry.save(record)
+            self._store.save(record)
             self._records[guest_uuid] = record
         self._report(ChangeKind.CHANGED, record)
         return record
@@ -200,7 +200,7 @@ class Roster:
         if (group := record.group) is not None:
             group.remove()
         try:
-            self._registry.remove(record)
+            self._store.remove(record)
         except OSError as error:
             LOG.error("The record of guest %s cannot be removed: %s", record, error)
 
@@ -217,7 +217,7 @@ class Roster:
             self._listener(Change(kind, record.guest()))
 
 
-def describe(it: Unusable) -> str:
+def describe(it: UnusableRecord) -> str:
     """What is wrong with a record, and what to do about it."""
     return (
         f"the guest record {it.path} cannot be used ({it.reason}), so that its guest is not looked after:"

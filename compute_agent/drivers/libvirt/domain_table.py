@@ -16,14 +16,14 @@ from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.connection import Connection
 from compute_agent.drivers.libvirt.definition import Definition, parse_binding, parse_definition
 from compute_agent.drivers.libvirt.qemu import Process
-from compute_agent.drivers.libvirt.running import Running
+from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 
 LOG = logging.getLogger(__name__)
 
 
-class Table:
+class DomainTable:
     """The domains that run, by uuid."""
 
     def __init__(self, driver: str, connection: Connection, report: Callable[[Change], None]) -> None:
@@ -34,14 +34,14 @@ class Table:
         self._lock = threading.Lock()
         self.changing = threading.Lock()
         """Held while what is known of a domain is read or made to be another, so that neither is undone."""
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningDomain] = {}
         self._complete = False
         """Whether all domains have been looked at once: what is new since then has started."""
         self._lost: dict[str, str] = {}
 
     # For any thread
 
-    def all(self) -> list[Running]:
+    def all(self) -> list[RunningDomain]:
         """The domains, as far as their ends have been seen."""
         with self._lock:
             return list(self._running.values())
@@ -51,7 +51,7 @@ class Table:
         with self._lock:
             return dict(self._lost)
 
-    def entry(self, guest: Guest) -> Running:
+    def entry(self, guest: Guest) -> RunningDomain:
         """The domain of a guest, as far as its end has been seen. Raises GuestGoneError."""
         with self._lock:
             known = self._running.get(guest.uuid)
@@ -59,7 +59,7 @@ class Table:
             raise GuestGoneError(f"guest {guest} has ended")
         return known
 
-    def living(self, guest: Guest) -> Running:
+    def living(self, guest: Guest) -> RunningDomain:
         """The domain of a guest. Raises GuestGoneError if it is not this one that runs."""
         known = self.entry(guest)
         if not known.is_alive:
@@ -138,7 +138,7 @@ class Table:
                 LOG.info("The definition of guest %s was changed: %s", known.guest, ", ".join(changes))
             known.source, known.definition = source, definition
 
-    def _look_closely(self, guest_uuid: str) -> tuple[Running | None, str]:
+    def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
         """A domain as it runs now (None if it does not, as far as can be seen), and why it cannot be looked
         after; the log says that once. Raises DriverError if libvirtd went away.
         """
@@ -159,7 +159,7 @@ class Table:
                 LOG.exception("Domain %s cannot be described", guest_uuid)
         return None, reason
 
-    def _describe(self, guest_uuid: str) -> Running | None:
+    def _describe(self, guest_uuid: str) -> RunningDomain | None:
         """A domain as it runs now; None if it does not. Raises DriverError."""
         domain = self._connection.domain(guest_uuid)
         try:
@@ -193,7 +193,7 @@ class Table:
         if known is None or known.guest != guest:
             for problem in description.problems:
                 LOG.warning("Metadata of guest %s: %s", guest, problem)
-        return Running(guest, process, source, definition, binding)
+        return RunningDomain(guest, process, source, definition, binding)
 
     def _is_starting(self, domain: Any) -> bool:
         """Whether its process may be none of its user's yet."""

@@ -9,20 +9,20 @@ from compute_agent.qos.metrics import Registry
 from compute_agent.qos.watermarks import Watermark
 
 
-def out_of_reach(
+def unenforceable(
     watermarks: Iterable[Watermark],
     registry: Registry,
-    unmeasured: Mapping[str, str],
-    powerless: Mapping[str, str],
+    unmeasured_metrics: Mapping[str, str],
+    unusable_levers: Mapping[str, str],
 ) -> Iterator[str]:
     """What will not come of the watermarks, a sentence each.
 
-    ``unmeasured`` has the reason by metric that cannot be measured here, ``powerless`` by lever that moves
-    nothing.
+    ``unmeasured_metrics`` has the reason by metric that cannot be measured here, ``unusable_levers`` by lever
+    that moves nothing.
     """
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
-        if reason := unmeasured.get(watermark.metric):
+        if reason := unmeasured_metrics.get(watermark.metric):
             yield f"{section} metric = {watermark.metric}: nothing is ever done, as {reason}"
-        elif watermark.throttle_down and lever and (reason := powerless.get(lever.name)):
+        elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
             yield f"{section} throttle_down: nobody is throttled, as {reason}"

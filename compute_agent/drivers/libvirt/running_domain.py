@@ -17,7 +17,7 @@ from compute_agent.model.guest import Guest
 
 
 @dataclass(slots=True)
-class Running:
+class RunningDomain:
     """The guest, its process, its definition (and the XML it is read from), and how libvirt has its memory
     bound.
 
@@ -39,7 +39,7 @@ class Running:
         """Whether the process still runs."""
         return procfs.is_alive(self.process.identity)
 
-    def describe_as(self, found: Running) -> None:
+    def describe_as(self, found: RunningDomain) -> None:
         """Take over what is found to be new about the same process."""
         self.guest, self.source, self.definition = found.guest, found.source, found.definition
         self.binding = found.binding

@@ -1,7 +1,7 @@
 """What the agent would change if it were started now, found out without changing anything.
 
 Who decides is the real worker, with what the driver, the kernel and Placement say now. Only its hands are
-tied: in the place of each controller there is an onlooker that remembers what it was to bring about, nothing
+tied: in the place of each controller there is an recorder that remembers what it was to bring about, nothing
 is saved, the driver can be asked and not told, and so can Placement.
 """
 
@@ -18,7 +18,7 @@ from compute_agent.controllers.base import Controller, Target
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.controllers import build_controllers
-from compute_agent.daemon.intentions import PLACEMENT, Intention, of_action, of_move
+from compute_agent.daemon.planned_changes import PLACEMENT, PlannedChange, of_action, of_move
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers.base import Driver, Listener
@@ -44,7 +44,7 @@ NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 
 _READS: Final = frozenset(
     {
-        *("name", "absence", "guests", "lost", "thread_ids", "cpu_affinity", "observed_cpus"),
+        *("name", "outage", "guests", "lost", "thread_ids", "misplaced_threads", "observed_cpus"),
         *("vcpu_affinity", "cpu_limits", "memory_nodes"),
     }
 )
@@ -54,7 +54,7 @@ _SECONDS: Final = 60.0
 """How long the worker may take; it waits for nobody but libvirtd."""
 
 
-def rehearse(conf: cfg.ConfigOpts) -> list[Intention]:
+def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     """Everything that a start with this configuration would change: in Placement, and for each guest in the
     kernel and in libvirt.
 
@@ -69,20 +69,20 @@ def rehearse(conf: cfg.ConfigOpts) -> list[Intention]:
     saved = state.look_up(folder / STATE_FILE)
     usable = libvirtd_is_usable(conf.libvirt.uri)
     choice = choose(conf.guests.driver, usable, saved.driver, len(saved.guests))
-    client = _Asking.from_conf(conf)
-    driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, claim=None)
+    client = _ReadOnlyClient.from_conf(conf)
+    driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, lock=None)
     try:
-        if driver.absence:
-            raise DriverError(driver.absence)
-        onlookers = [Onlooker(each, driver) for each in build_controllers(conf, driver, resctrl)]
+        if driver.outage:
+            raise DriverError(driver.outage)
+        recorders = [RecordingController(each, driver) for each in build_controllers(conf, driver, resctrl)]
         pipeline = Pipeline(
-            world, cast(Driver, _Seen(driver)), onlookers, lambda guests, unclaimed: None, Metrics()
+            world, cast(Driver, _ReadOnlyDriver(driver)), recorders, lambda guests, unclaimed: None, Metrics()
         )
         pipeline.start(saved.guests, unclaimed=saved.unclaimed)
         try:
             reporter = Reporter(client, saved.owned, lambda owned: None)
             found = list(_in_placement(client, reporter, driver, pipeline, folder if uuid is None else None))
-            return [*found, *(each for onlooker in onlookers for each in onlooker.intentions())]
+            return [*found, *(each for recorder in recorders for each in recorder.planned_changes())]
         finally:
             pipeline.stop()
     finally:
@@ -90,8 +90,8 @@ def rehearse(conf: cfg.ConfigOpts) -> list[Intention]:
 
 
 def _in_placement(
-    client: _Asking, reporter: Reporter, driver: Driver, pipeline: Pipeline, nameless: Path | None
-) -> Iterator[Intention]:
+    client: _ReadOnlyClient, reporter: Reporter, driver: Driver, pipeline: Pipeline, nameless: Path | None
+) -> Iterator[PlannedChange]:
     """What would be sent, and the worker knows what guests hold. ``nameless`` is a folder without a uuid."""
     world = pipeline.world
     try:
@@ -100,13 +100,13 @@ def _in_placement(
                 f"refused: it exists with the uuid {taken}. If it is this host's, write that into"
                 f" {nameless / identity.FILE_NAME} first"
             )
-            yield Intention(PLACEMENT, world.tree.root.name, reason)
+            yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
         planned = reporter.plan_reshape(world.tree, locate(driver, world), world.zone_cpus)
         names = {zone.uuid: zone.name for zone in world.zones}
         reported = reporter.reported(world.tree.root.uuid)
         names |= {each.uuid: each.name for each in reported.values()}
         if isinstance(planned, Infeasible):
-            yield Intention(PLACEMENT, world.tree.root.name, f"refused: {planned.reason}")
+            yield PlannedChange(PLACEMENT, world.tree.root.name, f"refused: {planned.reason}")
         else:
             yield from (of_move(move, names) for move in planned.moves)
         for action in reporter.plan_report(world.tree):
@@ -116,10 +116,10 @@ def _in_placement(
             pipeline.submit(event).result(_SECONDS)
     except PlacementError as error:
         reason = f"cannot be asked, so it is not known what guests hold: {error}"
-        yield Intention(PLACEMENT, world.tree.root.name, reason)
+        yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
 
 
-class Onlooker:
+class RecordingController:
     """Stands in for a controller: remembers what that was to bring about."""
 
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -144,22 +144,22 @@ class Onlooker:
         self._targets[target.guest.uuid] = target
         return False
 
-    def intentions(self) -> Iterator[Intention]:
+    def planned_changes(self) -> Iterator[PlannedChange]:
         """What the controller would change, as far as kernel and targets differ."""
         if isinstance(self._controller, ResctrlController):
             for step in self._controller.plan(*self._together):
                 change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
-                yield Intention(self.name, step.group or "(default)", change)
+                yield PlannedChange(self.name, step.group or "(default)", change)
             return
         for target in sorted(self._targets.values(), key=lambda target: target.guest.uuid):
             try:
                 difference = self._controller.drifted(target)
                 if difference is not None:
-                    yield Intention(self.name, str(target.guest), self._words(target, difference))
+                    yield PlannedChange(self.name, str(target.guest), self._words(target, difference))
             except GuestGoneError:
                 continue
             except (DriverError, OSError) as error:
-                yield Intention(self.name, str(target.guest), f"cannot be done: {error}")
+                yield PlannedChange(self.name, str(target.guest), f"cannot be done: {error}")
 
     def _words(self, target: Target, difference: str) -> str:
         if self.name != "cpuset" or target.assignment is None:
@@ -173,7 +173,7 @@ class Onlooker:
         return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
 
 
-class _Seen:
+class _ReadOnlyDriver:
     """A driver that can be asked and not told. Ends of guests are not heard of: who does forgets their
     records.
     """
@@ -190,7 +190,7 @@ class _Seen:
         """Nobody is told."""
 
 
-class _Asking(PlacementClient):
+class _ReadOnlyClient(PlacementClient):
     """A client that sends nothing but questions."""
 
     def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.drivers import claim as claims
-from compute_agent.drivers.claim import Claim, lock_path, on_cgroup, on_libvirt
+from compute_agent.drivers import driver_lock
+from compute_agent.drivers.driver_lock import DriverLock, cgroup_lock, libvirt_lock, lock_path
 from compute_agent.model.errors import DriverError
 
 
@@ -31,19 +31,19 @@ def sockets(tmp_path):
 
 
 @pytest.fixture
-def claim(load, tmp_path, request):
-    """Makes claims on some sockets, which end with the test."""
+def lock(load, tmp_path, request):
+    """Makes locks on some sockets, which end with the test."""
 
-    def claim(sockets, holder, locks="locks"):
-        made = on_libvirt(load(f"[DEFAULT]\nlock_path = {tmp_path / locks}\n"), sockets, holder)
+    def lock(sockets, holder, locks="locks"):
+        made = libvirt_lock(load(f"[DEFAULT]\nlock_path = {tmp_path / locks}\n"), sockets, holder)
         request.addfinalizer(made.release)
         return made
 
-    return claim
+    return lock
 
 
-def test_the_second_is_refused_with_what_the_first_is_and_what_to_do(claim, sockets):
-    first, second = claim(sockets, "pid 1, agent of a"), claim(sockets, "pid 2, agent of b")
+def test_the_second_is_refused_with_what_the_first_is_and_what_to_do(lock, sockets):
+    first, second = lock(sockets, "pid 1, agent of a"), lock(sockets, "pid 2, agent of b")
     first.check()
     first.check()
     words = (
@@ -57,8 +57,8 @@ def test_the_second_is_refused_with_what_the_first_is_and_what_to_do(claim, sock
         first.check()
 
 
-def test_agents_without_a_common_folder_meet_at_the_socket(claim, sockets):
-    first, second = claim(sockets, "first", "of a container"), claim(sockets, "second")
+def test_agents_without_a_common_folder_meet_at_the_socket(lock, sockets):
+    first, second = lock(sockets, "first", "of a container"), lock(sockets, "second")
     first.check()
     with pytest.raises(DriverError, match=r"another agent \(first\)"):
         second.check()
@@ -67,21 +67,21 @@ def test_agents_without_a_common_folder_meet_at_the_socket(claim, sockets):
 
 
 @pytest.mark.parametrize("why", ["absent", "others may write there"])
-def test_without_a_folder_at_the_socket_the_common_one_does(claim, sockets, why):
+def test_without_a_folder_at_the_socket_the_common_one_does(lock, sockets, why):
     if why == "absent":
         sockets[0].parent.rmdir()
     else:
         sockets[0].parent.chmod(0o777)
-    first, second = claim(sockets, "first"), claim(sockets, "second")
+    first, second = lock(sockets, "first"), lock(sockets, "second")
     first.check()
     with pytest.raises(DriverError, match="first"):
         second.check()
     assert not sockets[0].with_name("compute-agent.lock").exists()
 
 
-def test_the_folder_at_the_socket_is_used_as_soon_as_it_is_there(claim, sockets):
+def test_the_folder_at_the_socket_is_used_as_soon_as_it_is_there(lock, sockets):
     sockets[0].parent.rmdir()
-    first, second = claim(sockets, "first", "of a container"), claim(sockets, "second")
+    first, second = lock(sockets, "first", "of a container"), lock(sockets, "second")
     first.check()
     second.check()
     sockets[0].parent.mkdir()
@@ -90,8 +90,8 @@ def test_the_folder_at_the_socket_is_used_as_soon_as_it_is_there(claim, sockets)
         first.check()
 
 
-def test_locks_that_somebody_removed_are_taken_again(claim, sockets, tmp_path):
-    first, second = claim(sockets, "first"), claim(sockets, "second")
+def test_locks_that_somebody_removed_are_taken_again(lock, sockets, tmp_path):
+    first, second = lock(sockets, "first"), lock(sockets, "second")
     first.check()
     for path in (*(tmp_path / "locks").iterdir(), sockets[0].with_name("compute-agent.lock")):
         path.unlink()
@@ -100,23 +100,23 @@ def test_locks_that_somebody_removed_are_taken_again(claim, sockets, tmp_path):
         second.check()
 
 
-def test_daemons_of_other_folders_are_not_in_each_others_way(claim, sockets, tmp_path):
+def test_daemons_of_other_folders_are_not_in_each_others_way(lock, sockets, tmp_path):
     (tmp_path / "other").mkdir()
-    claim(sockets, "first").check()
-    claim((tmp_path / "other" / "libvirt-sock",), "second").check()
-    claim((), "third, of a uri that leads elsewhere").check()
+    lock(sockets, "first").check()
+    lock((tmp_path / "other" / "libvirt-sock",), "second").check()
+    lock((), "third, of a uri that leads elsewhere").check()
 
 
-def test_a_path_by_another_name_is_the_same(claim, sockets, tmp_path):
+def test_a_path_by_another_name_is_the_same(lock, sockets, tmp_path):
     (tmp_path / "var").symlink_to(tmp_path / "run")
-    claim(sockets, "first").check()
+    lock(sockets, "first").check()
     with pytest.raises(DriverError, match="first"):
-        claim((tmp_path / "var" / "libvirt" / "libvirt-sock",), "second").check()
+        lock((tmp_path / "var" / "libvirt" / "libvirt-sock",), "second").check()
 
 
 def test_groups_below_one_root_are_one_agents(load, tmp_path):
     conf = load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n[cgroup]\nroot = {tmp_path}\n")
-    first, second = on_cgroup(conf, "first"), on_cgroup(conf, "second")
+    first, second = cgroup_lock(conf, "first"), cgroup_lock(conf, "second")
     first.check()
     with pytest.raises(
         DriverError, match=rf"\(first\) looks after the guests below {tmp_path}: .*\[cgroup\]"
@@ -127,13 +127,13 @@ def test_groups_below_one_root_are_one_agents(load, tmp_path):
 
 def test_locks_that_cannot_be_had_are_an_error_with_the_option(load, sockets, tmp_path):
     (tmp_path / "locks").write_text("no folder")
-    claim = on_libvirt(load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n"), sockets, "me")
+    lock = libvirt_lock(load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n"), sockets, "me")
     with pytest.raises(DriverError, match=r"set \[DEFAULT\] lock_path"):
-        claim.check()
+        lock.check()
 
 
 def test_nothing_to_claim_is_nothing_to_lock():
-    Claim("me").check()
+    DriverLock("me").check()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_nothing_to_claim_is_nothing_to_lock():
     ],
 )
 def test_the_folder_that_all_agents_have_in_common(load, monkeypatch, user, runtime, folder):
-    monkeypatch.setattr(claims.os, "geteuid", lambda: user)
+    monkeypatch.setattr(driver_lock.os, "geteuid", lambda: user)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     if runtime:
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
@@ -153,9 +153,9 @@ def test_the_folder_that_all_agents_have_in_common(load, monkeypatch, user, runt
     assert lock_path(load("[DEFAULT]\nlock_path = /srv/locks\n")) == Path("/srv/locks")
 
 
-def test_a_released_claim_leaves_no_descriptor(claim, sockets):
+def test_a_released_claim_leaves_no_descriptor(lock, sockets):
     before = os.listdir("/proc/self/fd")
-    made = claim(sockets, "me")
+    made = lock(sockets, "me")
     made.check()
     made.release()
     assert os.listdir("/proc/self/fd") == before

@@ -28,7 +28,7 @@ _TRAITS_IN_A_ROW: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Intention:
+class PlannedChange:
     """One change: ``where`` (placement, or the name of a controller), whose, and what."""
 
     where: str
@@ -36,41 +36,41 @@ class Intention:
     change: str
 
 
-def of_move(move: Move, names: Mapping[str, str]) -> Intention:
+def of_move(move: Move, names: Mapping[str, str]) -> PlannedChange:
     """A part of an allocation that goes elsewhere; ``names`` are those of providers by uuid."""
     source = f"{move.source_class} {move.source_amount} of {names.get(move.source, move.source)}"
     target = f"{move.target_class} {move.target_amount} of {names.get(move.target, move.target)}"
-    return Intention(PLACEMENT, move.consumer, f"allocation {source} -> {target}")
+    return PlannedChange(PLACEMENT, move.consumer, f"allocation {source} -> {target}")
 
 
 def of_action(
     action: Action, reported: Mapping[str, ReportedProvider], names: Mapping[str, str]
-) -> Iterator[Intention]:
+) -> Iterator[PlannedChange]:
     """What a request would change."""
     match action:
         case CreateResourceClass(name):
-            yield Intention(PLACEMENT, name, "resource class, new")
+            yield PlannedChange(PLACEMENT, name, "resource class, new")
         case CreateTrait(name):
-            yield Intention(PLACEMENT, name, "trait, new")
+            yield PlannedChange(PLACEMENT, name, "trait, new")
         case CreateProvider(_, name, parent):
             below = f" below {names.get(parent, parent)}" if parent else ""
-            yield Intention(PLACEMENT, name, f"provider, new{below}")
+            yield PlannedChange(PLACEMENT, name, f"provider, new{below}")
         case UpdateProvider(uuid, name, parent):
             below = f" below {names.get(parent, parent)}" if parent else ", a root"
-            yield Intention(PLACEMENT, reported[uuid].name, f"provider -> {name}{below}")
+            yield PlannedChange(PLACEMENT, reported[uuid].name, f"provider -> {name}{below}")
         case DeleteProvider(uuid):
-            yield Intention(PLACEMENT, names.get(uuid, uuid), "provider, deleted")
+            yield PlannedChange(PLACEMENT, names.get(uuid, uuid), "provider, deleted")
         case SetInventories(uuid, inventories):
             before = reported[uuid].inventories if uuid in reported else {}
             for name in sorted({*before, *inventories}):
                 if before.get(name) != inventories.get(name):
                     change = f"{name} {_amounts(before.get(name))} -> {_amounts(inventories.get(name))}"
-                    yield Intention(PLACEMENT, names.get(uuid, uuid), change)
+                    yield PlannedChange(PLACEMENT, names.get(uuid, uuid), change)
         case SetTraits(uuid, traits):
             had = reported[uuid].traits if uuid in reported else frozenset[str]()
             signs = [*(f"+{name}" for name in sorted(traits - had)), *(f"-{n}" for n in sorted(had - traits))]
             for few in zip_longest(*[iter(signs)] * _TRAITS_IN_A_ROW, fillvalue=""):
-                yield Intention(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
+                yield PlannedChange(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
 
 
 def _amounts(inventory: Inventory | None) -> str:
