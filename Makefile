@@ -35,7 +35,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
 
-test: packages lint doc $(LIBVIRT)
+test: packages $(LIBVIRT)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc  # mypy and sphinx use one processor each
 	$(BIN)/python -m pytest -q -m 'not vm' $(PARALLEL) $(PYTEST_ARGS)
 
 coverage: packages lint $(LIBVIRT)

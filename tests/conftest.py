@@ -1,6 +1,7 @@
 """Options and fixtures that suites share: the databases that tests run on."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
 
 _MARKS = {"postgresql": [pytest.mark.postgresql], "mariadb": [pytest.mark.mysql]}
+_QUICK = 2
 
 
 def _kinds(text: str) -> tuple[str, ...]:
@@ -37,6 +39,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             indirect=True,
             scope="session",
         )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules that take long come first; quick ones fill what time is left of parallel runs in the end."""
+    ranks: dict[Path, int] = {}
+    for item in items:
+        ranks[item.path] = min(_rank(item), ranks.get(item.path, _QUICK))
+    items.sort(key=lambda item: ranks[item.path])
+
+
+def _rank(item: pytest.Item) -> int:
+    """How early a test begins: those that start servers, those of databases and properties, all others."""
+    if item.get_closest_marker("slow"):
+        return 0
+    if "database_server" in getattr(item, "fixturenames", ()):
+        return 1
+    return 1 if hasattr(getattr(item, "obj", None), "hypothesis") else _QUICK
 
 
 @pytest.fixture(scope="session")

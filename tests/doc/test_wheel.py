@@ -25,7 +25,10 @@ def run(*command: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment. pip takes what the wheel needs from the index, in the versions that are pinned."""
+    """The environment. pip takes what the wheel needs from the index, in the versions that are pinned.
+
+    Its few programs compile what they import, which is a part of all that pip would compile.
+    """
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, ROOT, cwd=folder)
     (wheel,) = folder.glob("*.whl")
@@ -35,7 +38,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"{SYSTEM} makes no environments here: {made.stderr or made.stdout}")
     constraints = ROOT / "etc" / "constraints.txt"
     pip = (environment / "bin" / "pip", "--quiet", "--disable-pip-version-check")
-    run(*pip, "install", "--constraint", constraints, f"{wheel}[postgresql,mysql]", cwd=folder)
+    wanted = f"{wheel}[postgresql,mysql]"
+    run(*pip, "install", "--no-compile", "--constraint", constraints, wanted, cwd=folder)
     return environment
 
 

@@ -1,11 +1,12 @@
 """The topology of captured machines against an independent reading, that of hwloc's lstopo."""
 
+import bz2
 import os
 import shutil
 import subprocess
-import tarfile
+import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from compute_agent.host.topology import Topology
 SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[4] / "shared"))
 ARCHIVES = sorted(SHARED.joinpath("topologies").glob("*.tar.bz2"))
 LSTOPO = shutil.which("lstopo-no-graphics")
+MEMORY = Path("/dev/shm")
 
 pytestmark = pytest.mark.slow
 
@@ -132,12 +134,27 @@ def _cpus(thing: ET.Element) -> CpuSet:
     return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
 
 
+@pytest.fixture
+def unpacked() -> Iterator[Path]:
+    """A folder for trees of thousands of small files, in memory where there is some to write to."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
+        yield Path(folder)
+
+
+def unpack(archive: Path, into: Path) -> Path:
+    """The tree of a machine, unpacked by tar: Python's own tarfile takes twenty times as long."""
+    machine = into / archive.name
+    machine.mkdir()
+    content = bz2.decompress(archive.read_bytes())
+    subprocess.run(["tar", "-x", "--no-same-owner", "-C", machine], input=content, check=True, timeout=60)
+    (folder,) = machine.iterdir()
+    return folder
+
+
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.bz2"))
-def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def captured(request: pytest.FixtureRequest, unpacked: Path) -> Path:
     """The unpacked tree of one machine."""
-    with tarfile.open(request.param) as tar:
-        tar.extractall(tmp_path, filter="tar")
-    (folder,) = tmp_path.iterdir()
+    folder = unpack(request.param, unpacked)
     folder.joinpath("proc").mkdir(exist_ok=True)  # lstopo refuses a folder without it
     return folder
 
@@ -155,16 +172,15 @@ def test_reads_what_lstopo_reads(captured: Path) -> None:
         assert any(ours[name] != plain[name] for name in ours), f"no longer true: {difference.reason}"
 
 
-def test_knows_what_the_kernel_tells_and_lstopo_does_not(tmp_path: Path) -> None:
+def test_knows_what_the_kernel_tells_and_lstopo_does_not(unpacked: Path) -> None:
     """Where the two readings differ, the agent's is the one the kernel's files tell."""
     archives = {path.name: path for path in ARCHIVES}
+    topologies = []
     for name in ("40intel64-4n10c+pci-conflicts", "2ps3-2t"):
         if f"{name}.tar.bz2" not in archives:
             pytest.skip(f"no captured machine {name} in {SHARED}/topologies")
-        with tarfile.open(archives[f"{name}.tar.bz2"]) as tar:
-            tar.extractall(tmp_path, filter="tar")
-    intel = read_topology(tmp_path / "40intel64-4n10c+pci-conflicts")
+        topologies.append(read_topology(unpack(archives[f"{name}.tar.bz2"], unpacked)))
+    intel, cell = topologies
     assert [package.cpus for package in intel.packages] == [frozenset(range(n, 40, 4)) for n in range(4)]
     assert [cache.cpus for cache in intel.l3_domains] == [frozenset(range(n, 40, 4)) for n in range(4)]
-    cell = read_topology(tmp_path / "2ps3-2t")
     assert [(package.id, package.cpus) for package in cell.packages] == [(0, frozenset({0, 1}))]
