@@ -48,8 +48,8 @@ def expressible(after: Portable, source: Source) -> tuple[Portable, list[str]]:
             notes.append(f"allocation ratio of {key[1]} of {key[0]}: {was!r} becomes {now!r}")
         things["inventories"] = rounded
     known = set(source.classes.values())
-    for (name,) in sorted(things["resource_classes"]):
-        if not name.startswith(CUSTOM) and name not in known:
+    for name in sorted({name for _, name in things["inventories"]} - known):
+        if not name.startswith(CUSTOM):
             notes.append(
                 f"resource class {name}: OpenStack Placement has none, it stays as if it were custom"
             )
@@ -223,18 +223,19 @@ class _Writer:
     def _names(self) -> None:
         t = self._tables
         last = max(_FIRST_CUSTOM_CLASS - 1, *self._classes.values())
-        for row_id, (name,) in enumerate(self._change("resource_classes").new, last + 1):
+        used = {name for _, name in self._change("inventories").new}
+        missing = {name for (name,) in self._change("resource_classes").new} | used - self._classes.keys()
+        for row_id, name in enumerate(sorted(missing), last + 1):
             self._classes[name] = row_id
             self._insert(t.classes, [{"id": row_id, "name": name, **self._made(self._now)}])
-        missing = [key[0] for key in self._change("traits").new if key[0] not in self._traits]
-        self._traits |= self._ids_of(t.traits, t.traits.c.name, missing)
+        used = {name for _, name in self._change("provider_traits").new}
+        made = {name for (name,) in self._change("traits").new}
+        self._traits |= self._ids_of(t.traits, t.traits.c.name, made | used - self._traits.keys())
 
     def _remove_names(self) -> None:
         t = self._tables
         for table, name in ((t.classes, "resource_classes"), (t.traits, "traits")):
-            self._delete(
-                table, ({"name": key[0]} for key in self._change(name).gone if key[0].startswith(CUSTOM))
-            )
+            self._delete(table, ({"name": key[0]} for key in self._change(name).gone))
 
     def _inventories(self) -> None:
         table, change = self._tables.inventories, self._change("inventories")

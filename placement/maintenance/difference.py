@@ -19,8 +19,8 @@ class Portable:
 
     Values: of a provider its id, name, generation and the uuid of its parent; of an inventory what
     :data:`INVENTORY` says; of a consumer (which holds something) project, user, type and generation; of an
-    allocation the amount. Resource classes and traits are those that somebody made or uses: the others are
-    there or not, as a version knows them.
+    allocation the amount. Resource classes and traits are those that somebody made: the others are there
+    or not, as a version knows them.
 
     :param times: when providers, inventories, consumers and allocations last changed (seconds since 1970), by
         table and key.
@@ -99,9 +99,8 @@ def portable(content: Content) -> Portable:
     }
     held = {consumer for consumer, _, _ in things["allocations"]}
     things["consumers"] = {key: value for key, value in listed.items() if key[0] in held}
-    used = {name for table in ("inventories", "provider_traits") for _, name in things[table]}
     for table, names in (("resource_classes", classes), ("traits", traits)):
-        things[table] = {(name,): () for name in names.values() if name.startswith(CUSTOM) or name in used}
+        things[table] = {(name,): () for name in names.values() if name.startswith(CUSTOM)}
     return Portable(things, times)
 
 

@@ -1,0 +1,302 @@
+"""The database of a running OpenStack Placement is adopted: nothing more gets in, nothing is lost."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from benchmarks.reference import Reference
+from benchmarks.servers import OpenStack
+from placement.db import adoption, migration
+from placement.maintenance.abandon import Way, abandon
+from placement.maintenance.adopt import adopt
+from placement.store.consumers import Owner
+from tests.databases import DatabaseServer
+from tests.placement.differential.services import Answer, Client, Request
+from tests.placement.running import Admin, application
+
+OWNER = Owner("nobody", "nobody", None)
+
+
+def uuid(kind: str, number: int) -> str:
+    return f"{kind * 8}-0000-4000-8000-{number:012x}"
+
+
+@pytest.fixture
+def url(database_server: DatabaseServer) -> Iterator[str]:
+    url = database_server.fresh_database()
+    yield url
+    database_server.drop_database(url)
+
+
+@pytest.fixture
+def stock(url: str, reference: Reference, tmp_path: Path) -> Iterator[OpenStack]:
+    with OpenStack(url, tmp_path, 1, 4, reference) as service:
+        yield service
+
+
+def claim(amount: int = 1, generation: int | None = None, host: int = 1) -> dict[str, Any]:
+    return {
+        "allocations": {uuid("a", host): {"resources": {"VCPU": amount}}},
+        "project_id": "red",
+        "user_id": "ann",
+        "consumer_type": "INSTANCE",
+        "consumer_generation": generation,
+    }
+
+
+def inventories(generation: int, **totals: int) -> dict[str, Any]:
+    units = {name: {"total": total, "allocation_ratio": 1.1} for name, total in totals.items()}
+    return {"resource_provider_generation": generation, "inventories": units}
+
+
+def world() -> Iterator[Request]:
+    """Three hosts, the second below the first, with names of the operators' own and two guests."""
+    for number, parent in ((1, None), (2, uuid("a", 1)), (3, None)):
+        body = {"name": f"host{number}", "uuid": uuid("a", number), "parent_provider_uuid": parent}
+        yield Request("POST", "/resource_providers", body)
+    for number in (1, 2):
+        yield Request(
+            "PUT", f"/resource_providers/{uuid('a', number)}/inventories", inventories(0, VCPU=1000)
+        )
+    for name in ("GONE", "OLD"):
+        yield Request("PUT", f"/resource_classes/CUSTOM_{name}")
+        yield Request("PUT", f"/traits/CUSTOM_{name}")
+    traits = {"resource_provider_generation": 1, "traits": ["CUSTOM_OLD", "HW_CPU_X86_AVX2"]}
+    yield Request("PUT", f"/resource_providers/{uuid('a', 1)}/traits", traits)
+    pool = {"resource_provider_generation": 2, "aggregates": [uuid("b", 1)]}
+    yield Request("PUT", f"/resource_providers/{uuid('a', 1)}/aggregates", pool)
+    for number in (1, 2):
+        yield Request("PUT", f"/allocations/{uuid('c', number)}", claim(4))
+
+
+#: each kind of write that a client can ask of it, when the world is as it was made
+WRITES = {
+    "make a provider": Request("POST", "/resource_providers", {"name": "x", "uuid": uuid("a", 9)}),
+    "rename a provider": Request("PUT", f"/resource_providers/{uuid('a', 3)}", {"name": "renamed"}),
+    "delete a provider": Request("DELETE", f"/resource_providers/{uuid('a', 3)}"),
+    "set inventories": Request(
+        "PUT", f"/resource_providers/{uuid('a', 2)}/inventories", inventories(1, VCPU=9)
+    ),
+    "add an inventory": Request(
+        "POST",
+        f"/resource_providers/{uuid('a', 3)}/inventories",
+        {"resource_provider_generation": 0, "resource_class": "VCPU", "total": 7},
+    ),
+    "delete inventories": Request("DELETE", f"/resource_providers/{uuid('a', 2)}/inventories"),
+    "delete an inventory": Request("DELETE", f"/resource_providers/{uuid('a', 2)}/inventories/VCPU"),
+    "set traits": Request(
+        "PUT",
+        f"/resource_providers/{uuid('a', 2)}/traits",
+        {"resource_provider_generation": 1, "traits": ["CUSTOM_OLD"]},
+    ),
+    "delete traits": Request("DELETE", f"/resource_providers/{uuid('a', 1)}/traits"),
+    "set aggregates": Request(
+        "PUT",
+        f"/resource_providers/{uuid('a', 2)}/aggregates",
+        {"resource_provider_generation": 1, "aggregates": [uuid("b", 2)]},
+    ),
+    "make a class": Request("PUT", "/resource_classes/CUSTOM_NEW"),
+    "rename a class": Request("PUT", "/resource_classes/CUSTOM_OLD", {"name": "CUSTOM_OTHER"}, "1.6"),
+    "delete a class": Request("DELETE", "/resource_classes/CUSTOM_GONE"),
+    "make a trait": Request("PUT", "/traits/CUSTOM_NEW"),
+    "delete a trait": Request("DELETE", "/traits/CUSTOM_GONE"),
+    "claim": Request("PUT", f"/allocations/{uuid('c', 9)}", claim()),
+    "claim for several": Request("POST", "/allocations", {uuid("c", 8): claim(), uuid("c", 7): claim()}),
+    "change a claim": Request("PUT", f"/allocations/{uuid('c', 1)}", claim(5, 1)),
+    "empty a claim": Request("PUT", f"/allocations/{uuid('c', 2)}", {**claim(1, 1), "allocations": {}}),
+    "release": Request("DELETE", f"/allocations/{uuid('c', 1)}"),
+    "reshape": Request(
+        "POST",
+        "/reshaper",
+        {"inventories": {uuid("a", 2): inventories(1, VCPU=10)}, "allocations": {}},
+    ),
+}
+
+
+def contents(url: str, only: str = "") -> dict[str, list[str]]:
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    metadata = sa.MetaData()
+    with engine.connect() as conn:
+        metadata.reflect(conn)
+        return {
+            table.name: sorted(map(repr, conn.execute(sa.select(table))))
+            for table in metadata.tables.values()
+            if table.name.startswith(only)
+        }
+
+
+def fill(client: Client) -> None:
+    for request in world():
+        answer = client.send(request)
+        assert answer.status < 300, (str(request), answer)
+
+
+def test_a_stock_service_that_was_left_running_cannot_write(stock: OpenStack, url: str) -> None:
+    with Client(stock.port) as client:
+        fill(client)
+        adopt(url, OWNER, [])
+        before = contents(url)
+        answers = {what: client.send(request).status for what, request in WRITES.items()}
+        assert contents(url) == before
+        assert {what: status for what, status in answers.items() if status < 500} == {}
+        stock.restart()
+    with Client(stock.port) as client:
+        answers = {what: client.send(request).status for what, request in WRITES.items()}
+        assert contents(url) == before
+        assert {what: status for what, status in answers.items() if status < 500} == {}
+        abandon(url, OWNER)
+        stock.restart()
+    with Client(stock.port) as client:
+        answers = {what: client.send(request).status for what, request in WRITES.items()}
+        refused = {what for what, status in answers.items() if status >= 300}
+        assert "claim" not in refused
+        assert "make a provider" not in refused
+
+
+class Guests(threading.Thread):
+    """Claims for one new consumer after another, every third of which is released, until told to stop."""
+
+    def __init__(self, port: int, kind: str) -> None:
+        super().__init__(daemon=True)
+        self._port = port
+        self._kind = kind
+        self.enough = threading.Event()
+        self.held: set[str] = set()
+        self.released: set[str] = set()
+        self.refused: list[Answer] = []
+
+    def run(self) -> None:
+        with Client(self._port) as client:
+            number = 0
+            while not self.enough.is_set():
+                number += 1
+                consumer = uuid(self._kind, number)
+                answer = client.send(
+                    Request("PUT", f"/allocations/{consumer}", claim(1, host=1 + number % 2))
+                )
+                if answer.status != 204:
+                    self.refused.append(answer)
+                    continue
+                self.held.add(consumer)
+                if number % 3 == 0:
+                    self.held.remove(consumer)
+                    answer = client.send(Request("DELETE", f"/allocations/{consumer}"))
+                    if answer.status == 204:
+                        self.released.add(consumer)
+
+
+def test_what_a_stock_service_confirmed_while_it_was_adopted_is_all_there(stock: OpenStack, url: str) -> None:
+    with Client(stock.port) as client:
+        fill(client)
+    guests = [Guests(stock.port, kind) for kind in "def"]
+    for each in guests:
+        each.start()
+    while sum(len(each.held) for each in guests) < 30:
+        assert all(each.is_alive() for each in guests)
+        guests[0].join(0.05)
+    outcome = adopt(url, OWNER, [])
+    assert outcome.copied
+    while not all(each.refused for each in guests):  # who cannot write any more
+        assert all(each.is_alive() for each in guests)
+        guests[0].join(0.05)
+    for each in guests:
+        each.enough.set()
+        each.join(60)
+    present = {
+        consumer
+        for number in (1, 2)
+        for consumer in Admin(application(url))(
+            "GET", f"/resource_providers/{uuid('a', number)}/allocations"
+        ).json["allocations"]  # type: ignore[index]  # there is a document
+    }
+    for each in guests:
+        assert each.held - present == set(), "confirmed and lost"
+        assert each.released & present == set(), "released and held"
+    assert abandon(url, OWNER).changes == ()
+
+
+def asked(ask: Any) -> dict[str, Any]:
+    paths = ["/resource_providers", "/resource_classes", "/traits?name=startswith:CUSTOM_"]
+    for number in (1, 2, 3, 4):
+        for part in ("", "/inventories", "/traits", "/aggregates", "/usages", "/allocations"):
+            paths.append(f"/resource_providers/{uuid('a', number)}{part}")
+    paths += [f"/allocations/{uuid('c', number)}" for number in (1, 2, 3)]
+    answers = {path: in_order(ask(path, "1.39")) for path in paths}
+    # consumer types in it, which came with 1.38, are an error of the other on PostgreSQL
+    usages = {path: ask(path, "1.37") for path in ("/usages?project_id=red", "/usages?project_id=green")}
+    return {**answers, **usages}
+
+
+def in_order(answer: Any) -> Any:
+    if isinstance(answer, dict):
+        return {key: in_order(value) for key, value in answer.items() if key != "links"}
+    return sorted(map(repr, map(in_order, answer))) if isinstance(answer, list) else answer
+
+
+def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, url: str) -> None:
+    with Client(stock.port) as client:
+        fill(client)
+        first = asked(lambda path, version: client.send(Request("GET", path, version=version)).body)
+        adopt(url, OWNER, ["LLC"])
+        admin = Admin(application(url))
+        assert admin("GET", f"/allocations/{uuid('c', 1)}").json == first[f"/allocations/{uuid('c', 1)}"]
+        later = (
+            (
+                "POST",
+                "/resource_providers",
+                {"name": "host4", "uuid": uuid("a", 4), "parent_provider_uuid": uuid("a", 3)},
+            ),
+            ("PUT", f"/resource_providers/{uuid('a', 4)}/inventories", inventories(0, LLC=11, PCPU=8)),
+            ("PUT", "/traits/CUSTOM_LATER", None),
+            ("DELETE", "/traits/CUSTOM_GONE", None),
+            ("DELETE", "/resource_classes/CUSTOM_GONE", None),
+            ("PUT", "/resource_classes/CUSTOM_LATER", None),
+            (
+                "PUT",
+                f"/resource_providers/{uuid('a', 4)}/traits",
+                {"resource_provider_generation": 1, "traits": ["CUSTOM_LATER", "HW_CPU_X86_AVX2"]},
+            ),
+            (
+                "PUT",
+                f"/resource_providers/{uuid('a', 1)}/aggregates",
+                {"resource_provider_generation": 5, "aggregates": [uuid("b", 7)]},
+            ),
+            (
+                "PUT",
+                f"/allocations/{uuid('c', 3)}",
+                {
+                    **claim(),
+                    "allocations": {uuid("a", 4): {"resources": {"PCPU": 2, "LLC": 3}}},
+                    "project_id": "green",
+                    "consumer_type": "VOLUME",
+                },
+            ),
+            ("PUT", f"/allocations/{uuid('c', 1)}", claim(7, 1)),
+            ("PUT", f"/allocations/{uuid('c', 2)}", {**claim(1, 1), "allocations": {}}),
+        )
+        for method, path, body in later:
+            answer = admin(method, path, **({} if body is None else {"json": body}))
+            assert answer.status_code < 300, (path, answer.text)
+        ours = asked(
+            lambda path, version: (
+                admin("GET", path, headers={"OpenStack-API-Version": f"placement {version}"}).json
+            )
+        )
+        ours["/resource_classes"]["resource_classes"].remove("{'name': 'MBA'}")  # which nothing uses
+        abandon(url, OWNER, Way.CARRY_BACK)
+        assert migration.version(url) == adoption.REVISIONS[-1]
+        theirs = asked(lambda path, version: client.send(Request("GET", path, version=version)).body)
+        assert {path: answer for path, answer in theirs.items() if answer != ours[path]} == {}
+        # and it goes on where ours stopped
+        assert client.send(Request("PUT", f"/allocations/{uuid('c', 1)}", claim(8, 2))).status == 204
+        fresh = {"name": "host5", "uuid": uuid("a", 5)}
+        assert client.send(Request("POST", "/resource_providers", fresh)).status == 200
+        assert client.send(Request("PUT", "/resource_classes/CUSTOM_EVEN_LATER")).status == 201
+        assert client.send(Request("PUT", "/traits/CUSTOM_EVEN_LATER")).status == 201
+        stock.restart()
+    with Client(stock.port) as client:
+        assert client.send(Request("GET", f"/allocations/{uuid('c', 1)}")).body["consumer_generation"] == 3
