@@ -1,5 +1,7 @@
 """What the CPU options mean, row by row of the configuration table, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
@@ -124,3 +126,15 @@ def test_configuration_is_refused_with_the_reason(options: CpuOptions, told: lis
         resolve(options, HOST)
     for part in told:
         assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(("options", "reserved"), [(CpuOptions(), 15), (CpuOptions(vcpu_pin_set="2-3"), 2)])
+def test_the_host_may_reserve_all_cpus_and_not_one_more(options: CpuOptions, reserved: int) -> None:
+    assert resolve(replace(options, reserved_host_cpus=reserved), HOST).reserved_vcpus == reserved
+    with pytest.raises(ConfigError, match=f"within 0 and the {reserved} CPUs"):
+        resolve(replace(options, reserved_host_cpus=reserved + 1), HOST)
+
+
+def test_less_than_no_cpu_cannot_be_reserved() -> None:
+    with pytest.raises(ConfigError, match=r"reserved_host_cpus = -1 is not within 0 and"):
+        resolve(CpuOptions(reserved_host_cpus=-1), HOST)

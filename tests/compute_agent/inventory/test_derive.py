@@ -333,3 +333,41 @@ def test_node_without_cpus_in_any_set_still_offers_memory() -> None:
 
 def test_disk_is_not_offered_where_its_size_is_unknown() -> None:
     assert "DISK_GB" not in tree_of(machine(cores=2), disk_gb=0, reserved_host_disk_mb=10).root.inventories
+
+
+def test_the_host_may_reserve_all_of_its_memory_and_not_one_mebibyte_more() -> None:
+    topology = machine(packages=2, cores=2, memory_kib=GIB_KIB)
+    nodes = tree_of(topology, reserved_host_memory_mb=2048).providing("MEMORY_MB")
+    assert [
+        (node.inventories["MEMORY_MB"].total, node.inventories["MEMORY_MB"].reserved) for node in nodes
+    ] == [
+        (1024, 1024),
+        (1024, 1024),
+    ]
+    with pytest.raises(ConfigError, match="reserved_host_memory_mb = 2049 is more than the 2048 MiB"):
+        tree_of(topology, reserved_host_memory_mb=2049)
+
+
+def test_a_host_of_unknown_memory_reports_none_and_is_not_refused_for_what_is_reserved() -> None:
+    tree = tree_of(machine(cores=2, memory_kib=0), reserved_host_memory_mb=512)
+    assert not list(tree.providing("MEMORY_MB"))
+
+
+def test_memory_is_reserved_on_nodes_without_cpus_only_where_those_with_cpus_have_too_little() -> None:
+    topology = machine(packages=2, cores=2, memory_kib=GIB_KIB)
+    far = replace(topology.numa_nodes[1], cpus=frozenset())
+    topology = replace(topology, numa_nodes=(topology.numa_nodes[0], far))
+
+    def reserved(mebibytes: int) -> list[int]:
+        nodes = tree_of(topology, reserved_host_memory_mb=mebibytes).providing("MEMORY_MB")
+        return [node.inventories["MEMORY_MB"].reserved for node in nodes]
+
+    assert reserved(1024) == [1024, 0]
+    assert reserved(1026) == [513, 513]
+
+
+def test_the_host_may_reserve_the_whole_disk_and_not_one_mebibyte_more() -> None:
+    tree = tree_of(machine(cores=2), reserved_host_disk_mb=2048, disk_gb=2)
+    assert tree.root.inventories["DISK_GB"] == Inventory(total=2, reserved=2, max_unit=2)
+    with pytest.raises(ConfigError, match="reserved_host_disk_mb = 2049 is more than the 2 GiB"):
+        tree_of(machine(cores=2), reserved_host_disk_mb=2049, disk_gb=2)

@@ -288,3 +288,23 @@ def test_the_input_is_not_changed():
     before = repr(supply)
     ask(supply, 2)
     assert repr(supply) == before
+
+
+@pytest.mark.parametrize(
+    ("emulator", "needed"),
+    [(EmulatorPolicy.SHARE, 6), (EmulatorPolicy.ISOLATE, 5)],
+    ids=["three guest CPUs", "two guest CPUs and one of emulator threads, which needs no whole core"],
+)
+def test_who_is_isolated_with_too_few_pcpu_is_told_how_many_the_guest_needs(
+    emulator: EmulatorPolicy, needed: int
+) -> None:
+    supply = supply_of(machine(cores=4, threads=2))
+    refused = ask(supply, 3, ThreadPolicy.ISOLATE, emulator_policy=emulator)
+    assert isinstance(refused, Refusal)
+    assert f"the guest needs {needed} PCPU on cores of 2 threads, its allocation has 3" in str(refused)
+
+
+def test_who_has_enough_pcpu_to_be_isolated_is_told_of_the_cores_that_are_taken() -> None:
+    refused = ask(supply_of(machine(cores=3, threads=2), other={0, 2}), 4, ThreadPolicy.ISOLATE, vcpus=2)
+    assert isinstance(refused, Refusal)
+    assert "zone has 4 free dedicated CPUs, but not 4 that satisfy thread policy isolate" in str(refused)
