@@ -2,6 +2,7 @@
 # make test         everything continuous integration runs: lint, types, import directions, site, tests
 # make coverage     the same tests, and which lines none of them reaches: takes twice as long
 # make check        what a developer runs all day: lint, types, import directions, tests that need no server
+# make mutants      whether the quick tests notice when one token of what decides is another: MUTANTS=200 SEED=1
 # make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
@@ -20,17 +21,20 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 LIBVIRT := $(VENV)/.libvirt
+COSMIC_RAY := $(VENV)/.cosmic-ray
 CONSTRAINTS := etc/constraints.txt
 EXTRAS := postgresql,mysql,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # Tests wait more than they compute: one process more than there are processors. A module stays in one process,
 # so that it starts its servers once.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
+QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
+    tests/placement tests/compute_agent --ignore tests/placement/api_ref
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage check test-vm lint format samples doc doc-links dist constraints clean packages
+.PHONY: demo test coverage check mutants test-vm lint format samples doc doc-links dist constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
@@ -42,9 +46,14 @@ test: packages $(LIBVIRT)
 coverage: packages lint $(LIBVIRT)
 	$(BIN)/python -m pytest -q -m 'not vm' $(PARALLEL) --cov --cov-report=term $(PYTEST_ARGS)
 
+# A third of the random worlds that all tests ask in.
+check mutants: export PLACEMENT_RANDOM_EXAMPLES ?= 50
+
 check: lint
-	$(BIN)/python -m pytest -q -m 'not slow and not root and not postgresql and not mysql and not vm' \
-	    --database sqlite $(PARALLEL) tests/placement tests/compute_agent --ignore tests/placement/api_ref $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q $(QUICK) $(PARALLEL) $(PYTEST_ARGS)
+
+mutants: check $(COSMIC_RAY)
+	$(BIN)/python -m tests.mutants $(if $(MUTANTS),--count $(MUTANTS)) $(if $(SEED),--seed $(SEED)) -- $(QUICK)
 
 test-vm: packages $(INSTALLED)
 	$(BIN)/python -m tests.vm.machine
@@ -109,11 +118,16 @@ $(LIBVIRT): $(INSTALLED) | packages
 	        && touch $@ || echo "Tests of the libvirt driver will be skipped: libvirt-python cannot be built"; \
 	fi
 
+# What mutants need: nothing else does.
+$(COSMIC_RAY): $(INSTALLED)
+	@$(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[mutants]'
+	@touch $@
+
 constraints:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade setuptools setuptools-scm
-	$(PIP) install --no-build-isolation --editable '.[$(EXTRAS),libvirt]'
+	$(PIP) install --no-build-isolation --editable '.[$(EXTRAS),libvirt,mutants]'
 	sed -i '/^[^#]/d' $(CONSTRAINTS)
 	$(BIN)/pip freeze --all --exclude-editable --exclude pip >> $(CONSTRAINTS)
 	touch $(RUNTIME) $(INSTALLED)

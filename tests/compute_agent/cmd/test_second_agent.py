@@ -4,6 +4,8 @@ import pytest
 
 from tests.compute_agent.cmd.agents import Agent
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def configure(write_ini, tmp_path):

@@ -1,7 +1,6 @@
 """Which cores a guest takes, judged by brute force over the threads used of every core."""
 
 import random
-from itertools import product
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,6 +18,17 @@ MIXED = machine(cores=6, threads=5, offline=frozenset({4, 8, 9, 12, 13, 14, 25})
 """Whole cores of two to five threads."""
 
 
+def ways(numbers, count):
+    """Every way to take this many threads of cores with so many."""
+    if not numbers:
+        yield ()
+        return
+    first, *others = numbers
+    for use in range(max(0, count - sum(others)), min(first, count) + 1):
+        for rest in ways(others, count - use):
+            yield (use, *rest)
+
+
 def brute_force(host, free, count, policy, least):
     """The least cores crossed and cores broken, less those mended; None if it cannot be."""
     cores = [(len(core.cpus & free), core.cpus <= free) for core in host.cores if core.cpus & free]
@@ -27,9 +37,11 @@ def brute_force(host, free, count, policy, least):
     if policy is ThreadPolicy.ISOLATE:
         cores = [core for core in cores if core[1]]
     found = []
-    for used in product(*(range(number + 1) for number, _ in cores)):
+    if sum(number for number, _ in cores) < count:
+        return None
+    for used in ways([number for number, _ in cores], count):
         taken = [(use, number, whole) for use, (number, whole) in zip(used, cores, strict=True) if use]
-        if sum(used) != count or len(taken) < least:
+        if len(taken) < least:
             continue
         if policy is ThreadPolicy.REQUIRE and sum(use == 1 for use, _, _ in taken) > 1:
             continue

@@ -217,6 +217,7 @@ def deployment(server: DatabaseServer, template: str, rng: random.Random) -> Ite
     server.drop_database(url)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rng=st.randoms(use_true_random=False), steps=st.integers(10, 40))
 def test_workers_agree_and_the_books_balance(

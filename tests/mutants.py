@@ -1,0 +1,243 @@
+"""Mutants: do the quick tests notice when what decides decides otherwise?
+
+``make mutants`` changes one token of the modules that decide, in a copy of the checkout, and runs those quick
+tests that are about the module. A mutant that fails one of them, or does not let it end, is noticed; others
+are shown. Who meets one writes a test that states the behaviour or, where nobody can tell the difference,
+says why in ``mutants_explained.yaml``.
+
+Places and changes are Cosmic Ray's. Annotations and decorators are left alone: they decide nothing.
+"""
+
+import argparse
+import ast
+import difflib
+import importlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import hypothesis
+import pytest
+import yaml
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.provider import OperatorProvider
+
+ROOT: Final = Path(__file__).parents[1]
+DECIDING: Final = {
+    **{f"compute_agent/{name}": [] for name in ("policy", "qos", "resctrl", "report", "inventory")},
+    **{f"placement/{name}": [] for name in ("candidates", "model")},
+    "placement/store": ["tests/placement/api"],
+}
+"""Folders that decide, and whose tests are about them beside their own and those that import the module."""
+
+_CPU_SECONDS, _SECONDS = 40, 400  # of one test
+_OURS: Final = ("tests", "placement", "compute_agent")
+_ALL: Final = OperatorProvider()
+_OPERATORS: Final = {
+    name: _ALL[name]()
+    for name in _ALL
+    # Variables want names. Small numbers and members of enumerations do not tell `==` from `is`.
+    if not re.match("Variable|RemoveDecorator|ReplaceComparison.*_Is", name)
+    or re.search("Is_IsNot|IsNot_Is$", name)
+}
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A file with one change."""
+
+    file: str
+    line: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        diff = difflib.unified_diff(self.before.splitlines(), self.after.splitlines(), lineterm="", n=2)
+        return "\n".join((f"{self.file}:{self.line}", *list(diff)[3:]))
+
+    def change(self) -> dict[str, str]:
+        """What an explanation names it by: line numbers change too often."""
+        lines = [*difflib.ndiff(self.before.splitlines(), self.after.splitlines())]
+        was, now = (" ".join(line[2:].strip() for line in lines if line[0] == sign) for sign in "-+")
+        return {"file": self.file, "was": was, "now": now}
+
+    def tests(self) -> list[str]:
+        """The modules with tests that are about it, its own first."""
+        path = Path(self.file)
+        tests = Path("tests", path.parts[0])
+        folders = [tests.joinpath(*path.parts[1:2]), *map(Path, DECIDING["/".join(path.parts[:2])])]
+        module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+        own = [test for folder in folders for test in sorted(folder.rglob("test_*.py"))]
+        users = [t for t in sorted(tests.rglob("test_*.py")) if re.search(rf"\b{module}\b", t.read_text())]
+        found = sorted(
+            {*own, *users}, key=lambda test: (test.name != f"test_{path.name}", test not in users, test)
+        )
+        return [str(test) for test in found]
+
+
+def sample(count: int, seed: int) -> list[Mutant]:
+    """Mutants at random: first a place, then what is done there, as some places know many changes."""
+    chance, places = random.Random(seed), []
+    for file in sorted(file for folder in DECIDING for file in Path(folder).rglob("*.py")):
+        source = file.read_text()
+        places += [(str(file), source, changes) for _, changes in sorted(changes_of(source).items())]
+    drawn = []
+    for file, source, changes in chance.sample(places, min(count, len(places))):
+        name, occurrence, line = chance.choice(changes)
+        drawn.append(Mutant(file, line, source, mutate_code(source, _OPERATORS[name], occurrence)))
+    return drawn
+
+
+def changes_of(source: str) -> dict[Place, list[tuple[str, int, int]]]:
+    """By place: operator, which one of the places that the operator finds it is, and the line."""
+    left_alone, nodes = list(_declarations(source)), list(ast_nodes(get_ast(source)))
+    found = defaultdict(list)
+    for name, operator in _OPERATORS.items():
+        starts = (start for node in nodes for start, _ in operator.mutation_positions(node))
+        for occurrence, start in enumerate(starts):
+            if not any(first <= start < last for first, last in left_alone):
+                found[start].append((name, occurrence, start[0]))
+    return found
+
+
+def _declarations(source: str) -> Iterator[tuple[Place, Place]]:
+    for node in ast.walk(ast.parse(source)):
+        hints = (getattr(node, "annotation", None), getattr(node, "returns", None))
+        for part in filter(None, (*hints, *getattr(node, "decorator_list", ()))):
+            yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
+
+
+class Limits:
+    """Ends the process where a test does not end; property tests come last, as they take longest."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: hasattr(getattr(item, "obj", None), "hypothesis"))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+
+
+def run_tests(arguments: Sequence[str]) -> int:
+    """Run tests up to the first that fails; an example that fails need not be made smaller."""
+    phases = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis.Phase.explain}
+    hypothesis.settings.register_profile("mutants", phases=phases, database=None)
+    hypothesis.settings.load_profile("mutants")
+    return int(pytest.main(["-x", "-p", "no:cacheprovider", *arguments], [Limits()]))
+
+
+def in_child(do: Callable[[], int]) -> bool:
+    """Whether it returns 0, in a process of its own that finds our packages in the folder where we are."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+        for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
+            del sys.modules[name]
+        sys.path[0] = os.getcwd()
+        Limits().pytest_runtest_setup()
+        status = 1
+        try:
+            status = do()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what a test left behind
+    return status == 0
+
+
+def import_libraries(quick: Sequence[str], folder: Path) -> None:
+    """Import the libraries that tests use, once; bytecode of what is ours is written meanwhile."""
+    names = folder / "names"
+
+    def collect() -> int:
+        run_tests(["--collect-only", *quick])
+        return names.write_text(json.dumps(sorted(sys.modules))) and 0
+
+    in_child(collect)
+    for name in json.loads(names.read_text()):
+        if name.partition(".")[0] not in (*_OURS, "_pytest"):
+            with suppress(Exception):
+                importlib.import_module(name)
+
+
+def is_noticed(mutant: Mutant, options: Sequence[str]) -> bool:
+    """Whether a test fails or does not end."""
+    path = Path(mutant.file)
+    times = path.stat()
+    path.write_text(mutant.after)
+    os.utime(path, (times.st_atime, times.st_mtime + 10))  # or bytecode of before might be taken for it
+    sys.dont_write_bytecode = True
+    try:
+        return not in_child(lambda: run_tests([*options, *mutant.tests()]))
+    finally:
+        path.write_text(mutant.before)
+        os.utime(path, (times.st_atime, times.st_mtime))
+
+
+def copy_checkout(to: Path) -> None:
+    """What git knows or would ask about, as it is now."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in [name for name in listed.split("\0") if name and os.path.lexists(ROOT / name)]:
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, to / name, follow_symlinks=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Count the mutants that the quick tests notice.")
+    parser.add_argument("--count", type=int, default=200, help="how many mutants (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="the same ones again")
+    parser.add_argument("quick", nargs="*", help="after --: what pytest takes for the quick tests")
+    given = parser.parse_args()
+    options = [each for each in given.quick if not Path(each).is_dir()]
+    explained = yaml.safe_load((ROOT / "tests" / "mutants_explained.yaml").read_text())
+    fates: Counter[tuple[str, str]] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "copy")
+        copy_checkout(copy)
+        os.chdir(copy)
+        print(f"Seed {given.seed}", flush=True)
+        import_libraries(given.quick, Path(folder))
+        for number, mutant in enumerate(sample(given.count, given.seed), 1):
+            reasons = [each["why"] for each in explained if each.items() >= mutant.change().items()]
+            noticed = is_noticed(mutant, options)
+            fate = "noticed" if noticed else "explained" if reasons else "survived"
+            fates[mutant.file.partition("/")[0], fate] += 1
+            print(
+                f"{number}: {fate}",
+                f"{mutant.file}:{mutant.line}" if noticed else mutant,
+                *reasons,
+                flush=True,
+            )
+        os.chdir(ROOT)
+    print(f"\n{'':15}{'noticed':>10}{'explained':>11}{'survived':>10}")
+    for package in ("compute_agent", "placement"):
+        counts = [fates[package, fate] for fate in ("noticed", "explained", "survived")]
+        print(f"{package:15}{counts[0]:10}{counts[1]:11}{counts[2]:10}")
+    noticed = sum(count for (_, fate), count in fates.items() if fate == "noticed")
+    print(f"Noticed: {noticed} of {fates.total()}, {noticed / max(1, fates.total()):.1%}. Seed {given.seed}")
+
+
+if __name__ == "__main__":
+    main()
