@@ -1,5 +1,7 @@
-"""The agent's own files: whole after a crash (the old content or the new one, never a part), and nobody
-else's. A folder or a file that another user could have made or changed is not used.
+"""The agent's own files: whole after a crash, and nobody else's.
+
+After a crash there is the old content or the new one, never a part. A folder or a file that another user
+could have made or changed is not used.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
-MAX_ASIDE = 5
+MAX_ASIDE: Final = 5
 """Files of one name that are kept aside; the oldest go."""
 
-MAX_BYTES = 64 << 20
+MAX_BYTES: Final = 64 << 20
 """Bytes of a file that are read into memory."""
 
-_ASIDE = ".damaged-"
+_ASIDE: Final = ".damaged-"
 
 
 class UnsafeFileError(OSError):
@@ -29,7 +32,8 @@ class UnsafeFileError(OSError):
 def secure_folder(folder: Path) -> None:
     """Make ``folder`` if it is absent (mode 0750), and see that nobody else can put anything in its place.
 
-    Raises UnsafeFileError if somebody else owns it or one of those above it, or may write there; OSError.
+    :raises UnsafeFileError: somebody else owns it or one of those above it, or may write there.
+    :raises OSError:
     """
     check_folder(folder)
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -37,8 +41,9 @@ def secure_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UnsafeFileError as secure_folder() does; what is not there yet is right. Symbolic links on the
-    way may lead where they like, as long as nobody else can lead them elsewhere.
+    """Symbolic links on the way may lead where they like, as long as nobody else can lead them elsewhere.
+
+    :raises UnsafeFileError: as secure_folder() does; what is not there yet is right.
     """
     real = folder.resolve()
     _check_part(real, folder, stat.S_IWOTH | stat.S_IWGRP)
@@ -88,7 +93,10 @@ def _check_owner(part: Path, status: os.stat_result, folder: Path) -> None:
 def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
     """The descriptor of a regular file of our own, not of what a symbolic link leads to.
 
-    ``flags`` and ``mode`` are those of open(2). Raises UnsafeFileError, OSError.
+    ``flags`` and ``mode`` are those of open(2).
+
+    :raises UnsafeFileError:
+    :raises OSError:
     """
     try:
         # A FIFO that somebody put there is not to be waited for.
@@ -107,13 +115,20 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def check_own(path: Path) -> None:
-    """As open_own(), for a file that a library opens; an absent one is right. Raises UnsafeFileError."""
+    """As open_own(), for a file that a library opens; an absent one is right.
+
+    :raises UnsafeFileError:
+    """
     with contextlib.suppress(FileNotFoundError):
         _check(path, path.lstat())
 
 
 def read_own(path: Path) -> bytes:
-    """The content of a file of our own. Raises UnsafeFileError, OSError."""
+    """The content of a file of our own.
+
+    :raises UnsafeFileError:
+    :raises OSError:
+    """
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -124,7 +139,7 @@ def read_own(path: Path) -> bytes:
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace ``path`` with ``content``: temporary file, fsync, rename, fsync of the folder.
 
-    Raises OSError (disk full, no permission); the old file is then untouched and no temporary file is left.
+    :raises OSError: disk full, no permission; the old file is then untouched and no temporary file is left.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -144,7 +159,9 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
 def put_aside(path: Path) -> Path:
     """Rename a file that cannot be used, so that somebody can look at it; its new name.
 
-    Of each name the last `MAX_ASIDE` are kept. Raises OSError.
+    Of each name the last ``MAX_ASIDE`` are kept.
+
+    :raises OSError:
     """
     aside = path.with_name(f"{path.name}{_ASIDE}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
     os.rename(path, aside)

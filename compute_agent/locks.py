@@ -5,14 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from typing import Final
 
 from compute_agent.files import open_own
 from compute_agent.model.naming import printable
 
-_MAX_LENGTH = 1000
+_MAX_LENGTH: Final = 1000
 """Bytes of what a holder says of itself."""
 
-_ATTEMPTS = 10
+_ATTEMPTS: Final = 10
 
 
 class LockedError(Exception):
@@ -20,11 +21,14 @@ class LockedError(Exception):
 
 
 def hold(path: Path, holder: str) -> int:
-    """Take the lock that is the file ``path`` (made if absent, in a folder that is there), and write into it
-    who has it. It is held until the descriptor that is returned is closed, at the end of the process at the
-    latest.
+    """Take the lock that is the file ``path``, and write into it who has it.
 
-    Raises LockedError, UnsafeFileError, OSError.
+    The file is made if absent, in a folder that is there. The lock is held until the descriptor that is
+    returned is closed, at the end of the process at the latest.
+
+    :raises LockedError:
+    :raises UnsafeFileError:
+    :raises OSError:
     """
     for _ in range(_ATTEMPTS):
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
@@ -47,8 +51,9 @@ def hold(path: Path, holder: str) -> int:
 
 
 def is_held(path: Path, descriptor: int) -> bool:
-    """Whether the lock in ``descriptor`` is still that of ``path``: the file may have been removed, and
-    somebody else may have the next one.
+    """Whether the lock in ``descriptor`` is still that of ``path``.
+
+    The file may have been removed, and somebody else may have the next one.
     """
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.cmd.base import Lines, Lister
 from compute_agent.report.audit import DEFAULT_MIN_AGE
 
-_COLUMNS = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
+_COLUMNS: Final = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
 
-NOTHING_FOUND = 0
-FOUND = 3
-ALL_MENDED = 4
+NOTHING_FOUND: Final = 0
+FOUND: Final = 3
+ALL_MENDED: Final = 4
 
 
 class Audit(Lister):
-    """Compare the guests of this host with what Placement says they hold: guests without an allocation,
-    allocations without a guest, other amounts than guests use, and guests for which there is no place.
+    """Compare the guests of this host with what Placement says they hold.
+
+    Found are guests without an allocation, allocations without a guest, other amounts than guests use, and
+    guests for which there is no place.
 
     The exit status is that of nova-manage placement audit: 0 nothing was found, 3 something was, 4 all that
     was found was mended; 1 an error.

@@ -76,6 +76,7 @@ class Lines(FormattableColumn[Any]):
     """A list or mapping that is shown to people line by line."""
 
     def human_readable(self) -> str:
+        """One line for each item."""
         value = self._value
         if isinstance(value, Mapping):
             return "\n".join(f"{key}: {_one_line(item)}" for key, item in value.items())

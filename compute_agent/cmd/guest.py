@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.cmd.base import Lines, Lister, ShowOne, columns
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
@@ -33,7 +33,7 @@ def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
 
 
-_SETTINGS = ("qos_class", "priority", "resctrl")
+_SETTINGS: Final = ("qos_class", "priority", "resctrl")
 
 
 class _GuestStart(ShowOne):
@@ -59,8 +59,9 @@ class _GuestStart(ShowOne):
 
 
 class GuestRun(_GuestStart):
-    """Start a process as a guest, pinned before its first instruction: guest run --vcpus 2 -- COMMAND
-    ARG...
+    """Start a process as a guest, pinned before its first instruction.
+
+    Such as: guest run --vcpus 2 -- COMMAND ARG...
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -162,6 +163,7 @@ class GuestSet(_OneGuest):
 
 class GuestMove(_OneGuest):
     """Move a running guest off CPUs that cpu_dedicated_set does not have any more, into the present CPU sets.
+
     By itself no guest is moved for that, unless [policy] rebalance is on.
     """
 

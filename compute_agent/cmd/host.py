@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import stevedore
 from cliff.formatters.base import SingleFormatter
@@ -79,8 +79,9 @@ def _cache_document(platform: CachePlatform) -> dict[str, Any]:
 
 
 class TopologyShow(ShowOne):
-    """Show packages, NUMA nodes, cores and caches, and the CPUs of each; or draw them, with the guests of the
-    running daemon in colour.
+    """Show packages, NUMA nodes, cores and caches, and the CPUs of each.
+
+    Or draw them, with the guests of the running daemon in colour.
     """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
@@ -112,8 +113,9 @@ class TopologyShow(ShowOne):
 
 
 class ConfigCheck(ShowOne):
-    """Check the configuration against this host: what each CPU is for, and the inventories that follow. Fails
-    where the agent would refuse to start.
+    """Check the configuration against this host: what each CPU is for, and the inventories that follow.
+
+    Fails where the agent would refuse to start.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -176,9 +178,7 @@ class ConfigCheck(ShowOne):
 
 
 def _strays(path: Path, sets: CpuSets, topology: Topology) -> list[str]:
-    """A warning for each guest, of those that the agent last knew of, that holds CPUs which the sets do not
-    have.
-    """
+    """A warning for each guest, of those last known, that holds CPUs which the sets do not have."""
     try:
         guests = state.parse(path.read_bytes()).guests
     except FileNotFoundError:
@@ -192,15 +192,15 @@ def _strays(path: Path, sets: CpuSets, topology: Topology) -> list[str]:
     ]
 
 
-_AMOUNTS = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
-_DERIVED = ("provider", "resource_class", *_AMOUNTS)
+_AMOUNTS: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
+_DERIVED: Final = ("provider", "resource_class", *_AMOUNTS)
 
-PLACEHOLDER = str(uuid.UUID(int=0))
+PLACEHOLDER: Final = str(uuid.UUID(int=0))
 """Stands for the uuid of the root where the state folder is not to be touched."""
 
 
 def _inventories(tree: ProviderTree) -> list[tuple[Any, ...]]:
-    """A row of `_DERIVED` for each inventory."""
+    """A row of ``_DERIVED`` for each inventory."""
     return [
         (node.name, name, *(to_api(inventory)[key] for key in _AMOUNTS))
         for node in tree.nodes

@@ -41,7 +41,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 
 class Help(ConfigMixin, HelpCommand):
-    """print detailed help for another command"""
+    """Print detailed help for another command."""
 
 
 class AgentShell(App):

@@ -9,7 +9,7 @@ from compute_agent.cmd.base import ShowOne, columns
 
 
 class HostDisable(ShowOne):
-    """Keep new guests away from this host, until `host enable`; guests that run are not touched."""
+    """Keep new guests away from this host, until ``host enable``; guests that run are not touched."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""

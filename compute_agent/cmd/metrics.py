@@ -1,5 +1,6 @@
-"""What guests and classes have used of caches and memory bandwidth, from the samples that are kept; without a
-daemon.
+"""What guests and classes have used of caches and memory bandwidth.
+
+It is read from the samples that are kept; no daemon is needed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import stevedore
 from cliff.formatters.base import ListFormatter
@@ -25,7 +26,7 @@ from compute_agent.monitoring.reading import CacheUse, add_up
 from compute_agent.monitoring.samples import StoredSample
 from compute_agent.monitoring.tables import FILE
 
-USE = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_second", "cpu_cores")
+USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_second", "cpu_cores")
 
 
 class MetricsShow(Lister):
@@ -130,7 +131,7 @@ def _time(time: float, for_people: bool) -> str:
 
 
 def _use(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
-    """The values of the columns `USE`: texts with units, or numbers."""
+    """The values of the columns ``USE``: texts with units, or numbers."""
     occupancy, rates, cpu = sample.occupancy, (sample.local, sample.total), sample.cpu
     if for_people:
         return (

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.cmd.base import Lister
 from compute_agent.daemon import release
@@ -16,16 +16,18 @@ from compute_agent.daemon.retirement import open_release
 from compute_agent.daemon.state_folder import make_state_folder
 from compute_agent.inventory import identity
 
-_COLUMNS = ("kind", "name", "detail", "outcome")
+_COLUMNS: Final = ("kind", "name", "detail", "outcome")
 
-LOCK_TIMEOUT = 30.0
+LOCK_TIMEOUT: Final = 30.0
 """Seconds that a running agent has to end."""
 
 
 class Release(Lister):
-    """Leave this host: end the agent for good, and give back CPU quotas, cache ways, bandwidth and the
-    scheduling switch; lists what was given back and what stays. Guests run on. What broke off is finished by
-    doing it again. 1 if anything could not be given back.
+    """Leave this host: end the agent for good, and give back what it has set.
+
+    That is CPU quotas, cache ways, bandwidth and the scheduling switch; listed is what was given back and
+    what stays. Guests run on. What broke off is finished by doing it again. 1 if anything could not be given
+    back.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

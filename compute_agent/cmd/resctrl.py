@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.cmd.base import Lines, Lister
 
-_COLUMNS = ("group", "kind", "guests", "threads", "schemata", "ways", "llc_kib", "bandwidth_percent", "mode")
+_COLUMNS: Final = (
+    "group",
+    "kind",
+    "guests",
+    "threads",
+    "schemata",
+    "ways",
+    "llc_kib",
+    "bandwidth_percent",
+    "mode",
+)
 
 
 class ResctrlGroupList(Lister):
-    """List the resctrl groups of this host with their cache ways and bandwidth, and the guests in them. Those
-    that the agent did not make are of kind foreign.
+    """List the resctrl groups of this host with their cache ways and bandwidth, and the guests in them.
+
+    Those that the agent did not make are of kind foreign.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.cmd.base import Lister
 
-_COLUMNS = (
+_COLUMNS: Final = (
     "kind",
     "guest",
     "from_provider",
@@ -20,8 +20,9 @@ _COLUMNS = (
 
 
 class Reshape(Lister):
-    """Move what guests hold to where the provider tree has it now, in one atomic request, and list what
-    moved.
+    """Move what guests hold to where the provider tree has it now, in one atomic request.
+
+    What moved is listed.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

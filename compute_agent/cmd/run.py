@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -21,7 +21,7 @@ from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)
 
-REASONS_NOT_TO_START = (
+REASONS_NOT_TO_START: Final = (
     ConfigError,
     IdentityError,
     LockedError,
@@ -33,7 +33,7 @@ REASONS_NOT_TO_START = (
 )
 
 
-_COLUMNS = ("where", "subject", "change")
+_COLUMNS: Final = ("where", "subject", "change")
 
 
 class Run(Lister):

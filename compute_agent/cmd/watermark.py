@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from cliff.columns import FormattableColumn
 
 from compute_agent.cmd.base import Lines, Lister
 from compute_agent.qos.metrics import Metric, Unit, load_registry
 
-_COLUMNS = (
+_COLUMNS: Final = (
     "section",
     "metric",
     "unit",
@@ -25,7 +25,7 @@ _COLUMNS = (
     "for_samples",
     "in_force",
 )
-_METRIC_COLUMNS = ("metric", "unit", "action_priority", "throttled_by", "evicts", "computed")
+_METRIC_COLUMNS: Final = ("metric", "unit", "action_priority", "throttled_by", "evicts", "computed")
 
 
 class WatermarkList(Lister):
@@ -58,6 +58,7 @@ class Amount(FormattableColumn[Any]):
         self._unit = Unit(unit)
 
     def human_readable(self) -> str:
+        """With the unit; empty where there is none."""
         if self._value is None:
             return ""
         if str(self._value).endswith("%"):

@@ -1,7 +1,7 @@
 """The agent's ini file: options by section, one module for each subject.
 
-An option module has `register_opts(conf)`, which makes its options known, and `list_opts()`, the same as
-`(group, options)` pairs for `oslo-config-generator`. A new one is added to `MODULES`.
+An option module has ``register_opts(conf)``, which makes its options known, and ``list_opts()``, the same as
+``(group, options)`` pairs for ``oslo-config-generator``. A new one is added to ``MODULES``.
 """
 
 import contextlib
@@ -10,28 +10,28 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 from oslo_log import log
 
 from compute_agent.conf import compute, daemon, guests, host, monitoring, placement, qos, resctrl, written
 
-MODULES: tuple[ModuleType, ...] = (host, compute, placement, guests, qos, resctrl, monitoring, daemon)
+MODULES: Final[tuple[ModuleType, ...]] = (host, compute, placement, guests, qos, resctrl, monitoring, daemon)
 
-PROJECT = "compute-agent"
+PROJECT: Final = "compute-agent"
 
-_OPTIONS = "oslo.config.opts"
+_OPTIONS: Final = "oslo.config.opts"
 """The entry points under which packages name their options."""
 
-_OWN_OPTIONS = ("config_file", "config_dir", "config_source")
+_OWN_OPTIONS: Final = ("config_file", "config_dir", "config_source")
 """What oslo.config itself knows."""
 
 
 def load(args: Sequence[str] = (), config_files: Sequence[str] | None = None) -> cfg.ConfigOpts:
-    """The options of the command line `args` and of `config_files`, later files overriding earlier ones.
+    """The options of the command line ``args`` and of ``config_files``, later files overriding earlier ones.
 
-    Without `config_files` those that oslo.config finds by itself, such as
+    Without ``config_files`` those that oslo.config finds by itself, such as
     /etc/compute-agent/compute-agent.conf. Raises the errors of oslo.config (cfg.Error), which name the file
     and the option.
     """
@@ -90,5 +90,5 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """All options of the agent, for `oslo-config-generator --namespace compute_agent.conf`."""
+    """All options of the agent, for ``oslo-config-generator --namespace compute_agent.conf``."""
     return [pair for module in MODULES for pair in module.list_opts()]

@@ -1,12 +1,13 @@
-"""What the host offers to guests: CPU sets, ratios and reserves, named as in Nova, and the shape of the
-provider tree.
+"""What the host offers to guests: CPU sets, ratios, reserves, and the shape of the provider tree.
+
+Options are named as in Nova.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
-DEFAULT_OPTS = [
+DEFAULT_OPTS: Final = [
     cfg.FloatOpt(
         "cpu_allocation_ratio",
         default=4.0,
@@ -38,7 +39,7 @@ DEFAULT_OPTS = [
     ),
 ]
 
-COMPUTE_OPTS = [
+COMPUTE_OPTS: Final = [
     cfg.StrOpt(
         "cpu_dedicated_set",
         help="CPUs that back PCPU, one guest CPU each, such as 4-12,^8,15. Where neither this nor"
@@ -74,7 +75,7 @@ COMPUTE_OPTS = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options of [DEFAULT] and [compute] that inventories come from known to `conf`."""
+    """Make the options of [DEFAULT] and [compute] that inventories come from known to ``conf``."""
     conf.register_opts(DEFAULT_OPTS)
     conf.register_opts(COMPUTE_OPTS, group="compute")
 

@@ -1,12 +1,12 @@
 """Where the daemon listens."""
 
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
 GROUP = "daemon"
 
-OPTS = [
+OPTS: Final = [
     cfg.StrOpt(
         "socket",
         help="UNIX socket on which the daemon answers the command line (mode 0660); agent.sock in"
@@ -29,7 +29,7 @@ OPTS = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [daemon] known to `conf`."""
+    """Make section [daemon] known to ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 

@@ -1,14 +1,18 @@
-"""Lengths of time as people write them: `90`, `30m`, `1h`, `7d`."""
+"""Lengths of time as people write them: ``90``, ``30m``, ``1h``, ``7d``."""
 
 import re
+from typing import Final
 
 from oslo_config import types
 
-SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_duration(text: object) -> float:
-    """Seconds. Raises ValueError."""
+    """Seconds.
+
+    :raises ValueError:
+    """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw]?)\s*", str(text), re.ASCII)
     if match is None:
         raise ValueError(f"{text!r} is no length of time, such as 90, 30m, 1h or 7d")
@@ -22,7 +26,10 @@ class Duration(types.ConfigType):
         super().__init__(type_name="duration value")
 
     def __call__(self, value: object) -> float:
-        """Raises ValueError where it is no length of time."""
+        """The seconds of a length of time.
+
+        :raises ValueError: where it is no length of time.
+        """
         return parse_duration(value)
 
     def __eq__(self, other: object) -> bool:

@@ -1,12 +1,12 @@
 """Which guests the agent looks after, where they go, and how often that is compared with the kernel."""
 
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
 from compute_agent.conf.duration import Duration
 
-GUESTS_OPTS = [
+GUESTS_OPTS: Final = [
     cfg.StrOpt(
         "driver",
         choices=[
@@ -63,7 +63,7 @@ GUESTS_OPTS = [
     ),
 ]
 
-POLICY_OPTS = [
+POLICY_OPTS: Final = [
     cfg.StrOpt(
         "name",
         default="topology-aware",
@@ -91,11 +91,11 @@ POLICY_OPTS = [
     ),
 ]
 
-LIBVIRT_OPTS = [
+LIBVIRT_OPTS: Final = [
     cfg.StrOpt("uri", default="qemu:///system", help="Where libvirtd is; it has to be on this host."),
 ]
 
-CGROUP_OPTS = [
+CGROUP_OPTS: Final = [
     cfg.StrOpt(
         "root",
         help="Folder of a delegated cgroup v2 group; each process guest gets a group of its own below it."
@@ -105,7 +105,7 @@ CGROUP_OPTS = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make sections [guests], [policy], [libvirt] and [cgroup] known to `conf`."""
+    """Make sections [guests], [policy], [libvirt] and [cgroup] known to ``conf``."""
     for group, options in list_opts():
         conf.register_opts(options, group=group)
 

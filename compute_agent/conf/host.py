@@ -1,10 +1,10 @@
 """Where the agent reads the host, and where it keeps what must outlive a restart."""
 
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
-DEFAULT_OPTS = [
+DEFAULT_OPTS: Final = [
     cfg.StrOpt(
         "state_path",
         default="/var/lib/compute-agent",
@@ -20,7 +20,7 @@ DEFAULT_OPTS = [
     ),
 ]
 
-HOST_OPTS = [
+HOST_OPTS: Final = [
     cfg.StrOpt(
         "root",
         default="/",
@@ -30,7 +30,7 @@ HOST_OPTS = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make [DEFAULT] state_path, lock_path and section [host] known to `conf`."""
+    """Make [DEFAULT] state_path, lock_path and section [host] known to ``conf``."""
     conf.register_opts(DEFAULT_OPTS)
     conf.register_opts(HOST_OPTS, group="host")
 

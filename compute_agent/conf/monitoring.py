@@ -1,6 +1,6 @@
 """How often cache and memory bandwidth are measured, and how long that is kept."""
 
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -8,7 +8,7 @@ from compute_agent.conf.duration import Duration
 
 GROUP = "monitoring"
 
-OPTS = [
+OPTS: Final = [
     cfg.Opt(
         "interval",
         type=Duration(),
@@ -39,7 +39,7 @@ OPTS = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [monitoring] known to `conf`."""
+    """Make section [monitoring] known to ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 

@@ -1,16 +1,14 @@
-"""How the agent reaches Placement: keystoneauth's options, as Nova has them in its own [placement]
-section.
-"""
+"""How the agent reaches Placement: keystoneauth's options, in [placement] as Nova has them."""
 
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Final
 
 from keystoneauth1 import loading
 from oslo_config import cfg
 
 GROUP = "placement"
 
-RETRY_OPTS = [
+RETRY_OPTS: Final = [
     cfg.IntOpt(
         "report_retry_maximum",
         default=60,
@@ -23,7 +21,7 @@ RETRY_OPTS = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [placement] known to `conf`: authentication, session, endpoint."""
+    """Make section [placement] known to ``conf``: authentication, session, endpoint."""
     loading.register_auth_conf_options(conf, GROUP)
     loading.register_session_conf_options(conf, GROUP)
     loading.register_adapter_conf_options(conf, GROUP)
@@ -39,8 +37,9 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
-    """The options of the authentication plugin that `conf` names; None where that cannot be told: it names
-    none or one that is not there, or another section has them.
+    """The options of the authentication plugin that ``conf`` names.
+
+    None where that cannot be told: it names none or one that is not there, or another section has them.
     """
     options = conf[GROUP]
     if options.auth_section or options.auth_type not in plugin_names():

@@ -1,13 +1,14 @@
-"""What gives way when the host is overloaded: [qos], and a section of its own for each watermark and for each
-class of guests.
+"""What gives way when the host is overloaded.
 
-`[watermark:NAME]` and `[qos_class:NAME]` are known once the files have been read, see `register_sections`. In
-these sections and in [qos] an option that does not exist is refused, as one that is not applied could cost
-guests.
+That is [qos], and a section of its own for each watermark and for each class of guests.
+
+``[watermark:NAME]`` and ``[qos_class:NAME]`` are known once the files have been read, see
+``register_sections``. In these sections and in [qos] an option that does not exist is refused, as one that is
+not applied could cost guests.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -15,10 +16,10 @@ from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.qos_class import BEST_EFFORT
 
 GROUP = "qos"
-WATERMARK = "watermark:"
-QOS_CLASS = "qos_class:"
+WATERMARK: Final = "watermark:"
+QOS_CLASS: Final = "qos_class:"
 
-OPTS = [
+OPTS: Final = [
     cfg.FloatOpt(
         "interval",
         default=1.0,
@@ -74,7 +75,7 @@ OPTS = [
     ),
 ]
 
-WATERMARK_OPTS = [
+WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "metric",
         help="What is watched, such as cpu_usage; `compute-agent watermark list --metrics` names all.",
@@ -115,7 +116,7 @@ WATERMARK_OPTS = [
     cfg.IntOpt("max_priority", help="Highest priority of the guests that are throttled or evicted."),
 ]
 
-QOS_CLASS_OPTS = [
+QOS_CLASS_OPTS: Final = [
     cfg.IntOpt(
         "rank",
         help="Position among the classes: guests of a lower rank give way first. BE is 0, LS 10, LSR 20."
@@ -127,11 +128,11 @@ QOS_CLASS_OPTS = [
     cfg.StrOpt("mb_percent_per_cache", help="What differs on some memory bandwidth domains: 0:40, 1:80."),
 ]
 
-_TEMPLATES = {WATERMARK: WATERMARK_OPTS, QOS_CLASS: QOS_CLASS_OPTS}
+_TEMPLATES: Final = {WATERMARK: WATERMARK_OPTS, QOS_CLASS: QOS_CLASS_OPTS}
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [qos] known to `conf`."""
+    """Make section [qos] known to ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 
@@ -141,10 +142,10 @@ def list_opts() -> list[tuple[str, list[Any]]]:
 
 
 def register_sections(conf: cfg.ConfigOpts) -> None:
-    """Make the sections known that the files of `conf` have for watermarks and classes.
+    """Make the sections known that the files of ``conf`` have for watermarks and classes.
 
-    Raises cfg.Error naming section and option where a section or an option is misspelt, or a value is not of
-    its kind.
+    :raises cfg.Error: naming section and option where a section or an option is misspelt, or a value is not
+        of its kind.
     """
     written = read(files_of(conf))
     folded: dict[str, str] = {}

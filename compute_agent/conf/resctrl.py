@@ -1,12 +1,12 @@
 """Cache ways and memory bandwidth of guests, through the kernel's resctrl filesystem."""
 
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
 GROUP = "resctrl"
 
-OPTS = [
+OPTS: Final = [
     cfg.BoolOpt(
         "mount",
         default=False,
@@ -44,7 +44,7 @@ OPTS = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make section [resctrl] known to `conf`."""
+    """Make section [resctrl] known to ``conf``."""
     conf.register_opts(OPTS, group=GROUP)
 
 

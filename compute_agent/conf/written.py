@@ -1,23 +1,25 @@
-"""What ini files say, word for word: oslo.config passes over sections and options that it does not know, and
-takes everything behind an equals sign for the value.
+"""What ini files say, word for word.
+
+oslo.config passes over sections and options that it does not know, and takes everything behind an equals sign
+for the value.
 """
 
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
-NO_COMMENTS = (
+NO_COMMENTS: Final = (
     "ini files know no comments behind values, and everything behind the equals sign is the value: put what"
     " begins with # or ; on a line of its own"
 )
 
-_DEFAULT = "DEFAULT"
-_FILE = re.compile(r"detail='(.*)'\)")
-_COMMENT = re.compile(r"\s[#;]")
+_DEFAULT: Final = "DEFAULT"
+_FILE: Final = re.compile(r"detail='(.*)'\)")
+_COMMENT: Final = re.compile(r"\s[#;]")
 
 Written = Mapping[str, Mapping[str, str]]
 """Values by section and option, those of later files in place of earlier ones."""
@@ -31,7 +33,11 @@ def files_of(conf: cfg.ConfigOpts) -> Iterator[Path]:
 
 
 def read(files: Iterable[Path]) -> Written:
-    """The content of files. Raises cfg.ConfigFileParseError, OSError."""
+    """The content of files.
+
+    :raises cfg.ConfigFileParseError:
+    :raises OSError:
+    """
     found: dict[str, dict[str, str]] = {}
     for path in files:
         sections: dict[str, dict[str, list[str]]] = {}

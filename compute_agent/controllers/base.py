@@ -47,26 +47,34 @@ class Controller(Protocol):
         ...
 
     def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
-        """Do what concerns all guests together, such as dividing what they share; before drifted() and
-        apply(), and when a guest came, left or became another.
+        """Do what concerns all guests together, such as dividing what they share.
 
-        ``zones`` are the providers that allocations name. Raises DriverError or OSError if it cannot be done
-        (now); it is then called again.
+        It comes before drifted() and apply(), and when a guest came, left or became another.
+
+        ``zones`` are the providers that allocations name.
+
+        :raises DriverError: it cannot be done (now); it is then called again.
+        :raises OSError: it cannot be done (now); it is then called again.
         """
         ...
 
     def drifted(self, target: Target) -> str | None:
         """How the kernel differs from the target, in words for the log; None if it does not.
 
-        Raises GuestGoneError, DriverError, OSError.
+        :raises GuestGoneError:
+        :raises DriverError:
+        :raises OSError:
         """
         ...
 
     def apply(self, target: Target) -> bool:
         """Make the kernel what the target says: compare, write differences, read back.
 
-        True if anything had to be written. Raises GuestGoneError; DriverError or OSError if it cannot be done
-        (now).
+        True if anything had to be written.
+
+        :raises GuestGoneError:
+        :raises DriverError: it cannot be done (now).
+        :raises OSError: it cannot be done (now).
         """
         ...
 

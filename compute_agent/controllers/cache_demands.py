@@ -1,5 +1,6 @@
-"""What guests may have of caches and memory bandwidth: from allocations, annotations and limits to the terms
-of the resctrl library.
+"""What guests may have of caches and memory bandwidth.
+
+It is translated from allocations, annotations and limits to the terms of the resctrl library.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from compute_agent.controllers.base import Target
 from compute_agent.inventory.tree import ProviderNode
@@ -19,8 +21,8 @@ from compute_agent.resctrl.reader import Present
 from compute_agent.resctrl.rules import Demand
 from compute_agent.resctrl.wishes import BadWishError, Wish
 
-_WAYS = ("LLC", STOCK_NAMES["LLC"])
-_BANDWIDTH = ("MBA", STOCK_NAMES["MBA"])
+_WAYS: Final = ("LLC", STOCK_NAMES["LLC"])
+_BANDWIDTH: Final = ("MBA", STOCK_NAMES["MBA"])
 
 _parse_annotation = functools.lru_cache(maxsize=1024)(parse_annotation)
 

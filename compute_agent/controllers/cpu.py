@@ -12,6 +12,8 @@ The quota is the limit of the watermarks for the time being, and none without on
 
 from __future__ import annotations
 
+from typing import Final
+
 from compute_agent.controllers.base import GuestController, Target
 from compute_agent.drivers.base import CpuLimits, Driver
 from compute_agent.model.allocation import Allocation
@@ -19,13 +21,13 @@ from compute_agent.model.knob import Knob
 from compute_agent.model.qos_class import BEST_EFFORT
 from compute_agent.model.resource_class import CPU_CLASSES
 
-QUOTA = Knob("cpu_quota")
+QUOTA: Final = Knob("cpu_quota")
 
 """The class whose guests have no right to CPUs."""
 
-_PER_CPU = 100
-_PER_CPU_OF_BEST_EFFORT = 1
-_MAX_WEIGHT = 10_000
+_PER_CPU: Final = 100
+_PER_CPU_OF_BEST_EFFORT: Final = 1
+_MAX_WEIGHT: Final = 10_000
 """``cpu.weight`` goes no further: guests with more than a hundred CPUs count as if they had a hundred."""
 
 

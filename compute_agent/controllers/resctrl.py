@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from compute_agent.controllers.base import Controller, Target
 from compute_agent.controllers.cache_demands import Demands, demands
@@ -25,10 +26,10 @@ from compute_agent.resctrl.wishes import Wish
 
 LOG = logging.getLogger(__name__)
 
-ATTEMPTS = 4
+ATTEMPTS: Final = 4
 """How often groups are planned anew when the kernel has no room for one, before it is left for later."""
 
-_FULL = (errno.ENOSPC, errno.EBUSY)
+_FULL: Final = (errno.ENOSPC, errno.EBUSY)
 """EBUSY: all free RMIDs are kept back until what they counted has left the cache."""
 
 
@@ -62,7 +63,8 @@ class ResctrlController:
     def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Make the groups of classes and guests what they should be, and take away those of guests that left.
 
-        Raises OSError (the kernel's) or DriverError; then as much as can be is in effect.
+        :raises OSError: the kernel's; as much as can be is in effect then.
+        :raises DriverError: as much as can be is in effect then.
         """
         self._tasks.clear()
         self._repaired = frozenset()
@@ -86,7 +88,11 @@ class ResctrlController:
             self._synced = (wanted, self._read() if plan.steps else present)
 
     def plan(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> tuple[Step, ...]:
-        """What sync() would do to groups; nothing is done. Raises OSError, DriverError."""
+        """What sync() would do to groups; nothing is done.
+
+        :raises OSError:
+        :raises DriverError:
+        """
         present = self._read()
         host = self.control.host(present)
         wanted = demands(targets, zones, host, present)
@@ -124,8 +130,9 @@ class ResctrlController:
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
     def _carry_out(self, wanted: Iterable[Demand], present: Present) -> tuple[Resolution, Plan, bool]:
-        """Resolve and make it so. The last value tells whether the kernel had room for all groups that were
-        counted on.
+        """Resolve and make it so.
+
+        The last value tells whether the kernel had room for all groups that were counted on.
         """
         control, max_groups = self.control, None
         for attempt in range(ATTEMPTS):

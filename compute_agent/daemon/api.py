@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from marshmallow import Schema
 
@@ -54,10 +54,10 @@ from compute_agent.resctrl.schemata import BadSchemataError
 
 LOG = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 50.0
-_BUSY = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
+ANSWER_SECONDS: Final = 50.0
+_BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
-OPEN_METHODS = frozenset(
+OPEN_METHODS: Final = frozenset(
     {"status", "guest.list", "guest.show", "inventory", "resctrl.groups", "watermark.list"}
 )
 """Those that change nothing, for everybody who may open the socket."""
@@ -91,11 +91,20 @@ class AgentParts(Protocol):
         ...
 
     def resctrl_groups(self) -> list[dict[str, Any]]:
-        """All resctrl groups. Raises RequestError, ResctrlError, BadSchemataError."""
+        """All resctrl groups.
+
+        :raises RequestError:
+        :raises ResctrlError:
+        :raises BadSchemataError:
+        """
         ...
 
     def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
-        """Reshape, or just plan it. Raises PlacementError, DriverError."""
+        """Reshape, or just plan it.
+
+        :raises PlacementError:
+        :raises DriverError:
+        """
         ...
 
     def watermarks(self) -> list[dict[str, Any]]:
@@ -103,7 +112,11 @@ class AgentParts(Protocol):
         ...
 
     def audit(self, options: Options) -> list[Outcome]:
-        """Compare guests and allocations, and mend them as asked for. Raises PlacementError, DriverError."""
+        """Compare guests and allocations, and mend them as asked for.
+
+        :raises PlacementError:
+        :raises DriverError:
+        """
         ...
 
     def survey_release(self, options: release.Options) -> list[release.Row]:

@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Resctrl:
-    """The mount of this host, as far as there is one; `off` says why guests are not controlled with it."""
+    """The mount of this host, as far as there is one; ``off`` says why guests are not controlled with it."""
 
     control: Control | None
     off: str = ""
@@ -33,7 +33,7 @@ class Resctrl:
 def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Resctrl:
     """The mount that the configuration wants to be used.
 
-    `acting` is for the daemon, which mounts it if the configuration says so, and has to be able to write.
+    ``acting`` is for the daemon, which mounts it if the configuration says so, and has to be able to write.
     """
     root, options = Path(conf.host.root), conf.resctrl
     try:
@@ -52,7 +52,7 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Resctrl:
 
 
 def offered(control: Control | None, classes: Collection[str]) -> CachePlatform | None:
-    """What inventories have to know of the mount. `classes` are the names of the QoS classes."""
+    """What inventories have to know of the mount. ``classes`` are the names of the QoS classes."""
     if control is None:
         return None
     try:

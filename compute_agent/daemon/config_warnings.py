@@ -16,7 +16,10 @@ def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl,
     """A sentence each, that names section, option and remedy.
 
     ``rules`` are those of the watermarks (None: refused), ``resctrl`` is the mount of this host, ``driver``
-    the name of that of the guests. Raises cfg.Error, OSError if a file went away meanwhile.
+    the name of that of the guests.
+
+    :raises cfg.Error:
+    :raises OSError: a file went away meanwhile.
     """
     found = [*find_unknown_options(conf), *filter(None, [name_warning(conf)])]
     if not conf.placement.auth_type and not conf.placement.auth_section:

@@ -1,5 +1,6 @@
-"""Servers that nobody can occupy: a thread for each connection, a bounded number of them, and a limit to how
-long one may keep its thread waiting.
+"""Servers that nobody can occupy.
+
+Each connection has a thread, their number is bounded, and so is how long one may keep its thread waiting.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import socket
 import socketserver
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 LOG = logging.getLogger(__name__)
 
-_SECONDS_TO_END = 1.0
+_SECONDS_TO_END: Final = 1.0
 """For a thread whose connection was hung up; it mostly is in no call that takes time."""
 
 
@@ -45,7 +46,10 @@ class LimitedThreads(socketserver.ThreadingMixIn):
             self._waited_for.pop(connection, None)
 
     def refuse(self, connection: socket.socket) -> None:
-        """Say that nobody has time, without waiting for anything. Raises OSError."""
+        """Say that nobody has time, without waiting for anything.
+
+        :raises OSError:
+        """
 
     # Called by socketserver
 

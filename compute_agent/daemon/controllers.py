@@ -15,9 +15,9 @@ from compute_agent.qos.classes import parse_classes
 
 
 def build_controllers(conf: cfg.ConfigOpts, driver: Driver, resctrl: Resctrl) -> tuple[Controller, ...]:
-    """The controllers in the order in which they act. `resctrl` is the mount of this host.
+    """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
-    Raises ConfigError.
+    :raises ConfigError:
     """
     controllers: list[Controller] = [
         CpusetController(driver),

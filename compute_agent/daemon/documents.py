@@ -52,7 +52,7 @@ def guest_reason(view: GuestView) -> str:
 
 
 def move_document(view: GuestView, to: Assignment | None, outcome: str) -> dict[str, Any]:
-    """What became of moving a guest into the present CPU sets; `view` is the guest as it was before."""
+    """What became of moving a guest into the present CPU sets; ``view`` is the guest as it was before."""
     held = frozenset[int]() if view.assignment is None else view.assignment.held
     return {
         "uuid": view.guest.uuid,
@@ -87,7 +87,7 @@ def provider_document(
 
 
 def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str, Any]:
-    """A reshape as the command line shows it; `names` are those of providers by uuid."""
+    """A reshape as the command line shows it; ``names`` are those of providers by uuid."""
     return {
         "moves": [
             {

@@ -55,8 +55,9 @@ _SECONDS: Final = 60.0
 
 
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
-    """Everything that a start with this configuration would change: in Placement, and for each guest in the
-    kernel and in libvirt.
+    """Everything that a start with this configuration would change.
+
+    It would do so in Placement, and for each guest in the kernel and in libvirt.
 
     Raises what the agent would refuse to start with: ConfigError, IdentityError, DriverError, PlacementError
     (options that cannot be used), OSError.
@@ -174,8 +175,9 @@ class RecordingController:
 
 
 class _ReadOnlyDriver:
-    """A driver that can be asked and not told. Ends of guests are not heard of: who does forgets their
-    records.
+    """A driver that can be asked and not told.
+
+    Ends of guests are not heard of: who does forgets their records.
     """
 
     def __init__(self, driver: Driver) -> None:

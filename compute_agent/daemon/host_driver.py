@@ -19,8 +19,9 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostDriver:
-    """A driver that nobody else has. ``conf`` is what it was opened with; ``notice`` is how it was chosen, if
-    that is worth a word.
+    """A driver that nobody else has.
+
+    ``conf`` is what it was opened with; ``notice`` is how it was chosen, if that is worth a word.
     """
 
     driver: Driver
@@ -52,8 +53,12 @@ class HostDriver:
 def open_host_driver(
     conf: cfg.ConfigOpts, state: StateFile, folder: Path, holder: str, metrics: Metrics
 ) -> HostDriver:
-    """The driver of this host. Process guests are recorded in ``folder``; ``holder`` is what other agents are
-    told of this one. Raises DriverError, also if another agent has the guests; OSError.
+    """The driver of this host.
+
+    Process guests are recorded in ``folder``; ``holder`` is what other agents are told of this one.
+
+    :raises DriverError: also if another agent has the guests.
+    :raises OSError:
     """
     last = state.state
     choice = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests))

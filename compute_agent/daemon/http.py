@@ -48,7 +48,10 @@ class HttpServer:
     """Serves health and metrics in a thread of its own."""
 
     def __init__(self, address: str, port: int, registry: CollectorRegistry, health: Health) -> None:
-        """Listen on address and port. Raises OSError naming them."""
+        """Listen on address and port.
+
+        :raises OSError: naming them.
+        """
         self._metrics = make_wsgi_app(registry)
         self._health = health
         try:

@@ -6,16 +6,17 @@ import copy
 import logging
 import time
 from collections.abc import Callable
+from typing import Final
 
 from oslo_config import cfg
 from oslo_log import log
 from oslo_log.formatters import ContextFormatter
 
-VERBOSE_LOGGERS = "keystoneauth"
+VERBOSE_LOGGERS: Final = "keystoneauth"
 """The logger of the library that warns, at length and at every attempt, of what does not answer."""
 
-PAUSE_SECONDS = 60.0
-_SHORT = 100
+PAUSE_SECONDS: Final = 60.0
+_SHORT: Final = 100
 
 
 def set_up(conf: cfg.ConfigOpts) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.loops.reporting import ReportLoop
@@ -15,7 +15,7 @@ from compute_agent.report.scheduling import Cause, Maintenance, in_words
 
 LOG = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS: Final = 20.0
 """How long it is waited for Placement; it is told later otherwise."""
 
 
@@ -39,8 +39,9 @@ class MaintenanceMode:
         return Cause.MAINTENANCE in (self._reports.root_traits or ())
 
     def switch(self, off: bool, reason: str = "") -> dict[str, Any]:
-        """Keep new guests away, or let them in again; the state that follows. Raises RequestError if that
-        cannot be remembered.
+        """Keep new guests away, or let them in again; the state that follows.
+
+        :raises RequestError: that cannot be remembered.
         """
         with self._lock:
             again = off and self._said is not None and self._said.off

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from marshmallow import Schema, ValidationError, fields, validate, validates_schema
 
@@ -48,7 +48,7 @@ def _check_argument(text: str) -> None:
         raise ValidationError("a character that no argument can have")
 
 
-_PRIORITY = validate.Range(-MAX_PRIORITY, MAX_PRIORITY)
+_PRIORITY: Final = validate.Range(-MAX_PRIORITY, MAX_PRIORITY)
 
 
 class SettingsSchema(Schema):
@@ -148,7 +148,10 @@ class EmptySchema(Schema):
 
 
 def load(schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Parameters as a schema wants them. Raises RequestError naming those that are wrong."""
+    """Parameters as a schema wants them.
+
+    :raises RequestError: naming those that are wrong.
+    """
     try:
         loaded: Mapping[str, Any] = schema.load(params)
     except ValidationError as error:

@@ -18,7 +18,7 @@ import stat
 import struct
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from compute_agent.daemon.connections import LimitedThreads
 from compute_agent.files import check_folder
@@ -28,19 +28,21 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-MAX_LINE = 1 << 20
-MAX_ANSWER = 256 << 20
+MAX_LINE: Final = 1 << 20
+MAX_ANSWER: Final = 256 << 20
 """Bytes."""
 
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS: Final = 30.0
 """How long somebody may take to read an answer."""
 
 Method = Callable[[Mapping[str, Any]], Any]
 
 
-_REMEDY = "is it running? [daemon] socket, or [DEFAULT] state_path, of the same --config-file says where"
+_REMEDY: Final = (
+    "is it running? [daemon] socket, or [DEFAULT] state_path, of the same --config-file says where"
+)
 
-_CREDENTIALS = "3i"
+_CREDENTIALS: Final = "3i"
 """struct ucred: pid, uid, gid."""
 
 
@@ -77,8 +79,10 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         """Listen on ``path``. A socket that was left there is replaced.
 
         ``open_methods`` are those for everybody who may open the socket; the others are for root and the
-        daemon's own user. Raises OSError naming the path; UnsafeFileError if others could put a socket of
-        theirs in its place.
+        daemon's own user.
+
+        :raises OSError: naming the path.
+        :raises UnsafeFileError: others could put a socket of theirs in its place.
         """
         self._path = path
         self._methods = methods
@@ -115,7 +119,10 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
             return _line({"error": f"internal error: {type(error).__name__}: {error}"})
 
     def _understand(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:
-        """Method and parameters of a request. Raises RequestError, also if it is not for this user."""
+        """Method and parameters of a request.
+
+        :raises RequestError: also if it is not for this user.
+        """
         if len(line) > MAX_LINE:
             raise RequestError(f"the request is longer than {MAX_LINE} bytes")
         try:
@@ -145,7 +152,10 @@ def _user_of(connection: socket.socket) -> int:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove a socket that an agent left behind, and nothing else. Raises OSError."""
+    """Remove a socket that an agent left behind, and nothing else.
+
+    :raises OSError:
+    """
     try:
         left = stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
@@ -175,7 +185,11 @@ def socket_path(conf: cfg.ConfigOpts) -> Path:
 
 
 def ask(path: Path, method: str, params: Mapping[str, Any] | None = None, timeout: float = 60.0) -> Any:
-    """The daemon's answer. Raises DaemonUnreachableError, or RequestError with the daemon's own words."""
+    """The daemon's answer.
+
+    :raises DaemonUnreachableError:
+    :raises RequestError: with the daemon's own words.
+    """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout)

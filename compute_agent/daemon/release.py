@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from compute_agent.drivers.base import CpuLimits, CpuSettings, Driver
 from compute_agent.files import remove_durably, write_durably
@@ -40,30 +41,39 @@ from compute_agent.resctrl.schemata import BadSchemataError
 
 LOG = logging.getLogger(__name__)
 
-MARK_FILE = "released"
+MARK_FILE: Final = "released"
 
-_DEFAULT_WEIGHT = 100
+_DEFAULT_WEIGHT: Final = 100
 
 DONE, WOULD, STAYS = "given back", "would be given back", "stays"
 
 
 class ReleasedError(Exception):
-    """This host was released: no agent works here until somebody says otherwise."""
+    """The host was released: no agent works here until somebody says otherwise."""
 
 
 def mark(folder: Path) -> None:
-    """Keep agents from working on this state folder from now on; durable. Raises OSError."""
+    """Keep agents from working on this state folder from now on; durable.
+
+    :raises OSError:
+    """
     since = datetime.now(UTC).isoformat("T", "seconds")
     write_durably(folder / MARK_FILE, f"{json.dumps({'since': since})}\n".encode())
 
 
 def unmark(folder: Path) -> None:
-    """Let agents work here again. Raises OSError."""
+    """Let agents work here again.
+
+    :raises OSError:
+    """
     remove_durably(folder / MARK_FILE)
 
 
 def refuse_if_released(folder: Path) -> None:
-    """Raises ReleasedError if the host was released."""
+    """See that the host was not released.
+
+    :raises ReleasedError: the host was released.
+    """
     if os.path.lexists(folder / MARK_FILE):
         raise ReleasedError(
             f"this host was released, or is being ({folder / MARK_FILE}): compute-agent release finishes it,"
@@ -73,8 +83,9 @@ def refuse_if_released(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to give back beside limits, ways and the scheduling switch: ``pins`` (with memory binding and
-    weights), and the ``provider`` tree in Placement.
+    """What to give back beside limits, ways and the scheduling switch.
+
+    ``pins`` come with memory binding and weights; ``provider`` is the tree in Placement.
     """
 
     pins: bool = False
@@ -119,8 +130,9 @@ class Release:
         online: frozenset[int],
         options: Options,
     ) -> None:
-        """``control`` None: there is no resctrl that the agent could have changed. ``online`` are the CPUs
-        that a guest without pins may use.
+        """``control`` None: there is no resctrl that the agent could have changed.
+
+        ``online`` are the CPUs that a guest without pins may use.
         """
         self._driver = driver
         self._control = control
@@ -293,8 +305,9 @@ def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
 
 
 def blocked(reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str) -> dict[str, str]:
-    """The providers that cannot be deleted, and why: those of others, with what is above them, and those on
-    which others have inventories.
+    """The providers that cannot be deleted, and why.
+
+    These are those of others, with what is above them, and those on which others have inventories.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):

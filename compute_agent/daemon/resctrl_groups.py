@@ -17,7 +17,11 @@ from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, read_groups
 
 
 def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -> list[dict[str, Any]]:
-    """All groups as the kernel has them, the default group first. Raises ResctrlError, BadSchemataError."""
+    """All groups as the kernel has them, the default group first.
+
+    :raises ResctrlError:
+    :raises BadSchemataError:
+    """
     guests = defaultdict(list)
     for view in views:
         group = controller.membership.get(view.guest.uuid)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
@@ -21,15 +22,21 @@ from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.report.client import PlacementClient
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 @contextlib.contextmanager
 def open_release(conf: cfg.ConfigOpts, options: Options, lock_timeout: float) -> Iterator[Release]:
-    """The release of this host, as long as no agent works on its state folder; one that ends is waited for,
-    so many seconds.
+    """The release of this host, as long as no agent works on its state folder.
 
-    Raises ConfigError, LockedError, IdentityError, DriverError, PlacementError, OSError.
+    One that ends is waited for, ``lock_timeout`` seconds at most.
+
+    :raises ConfigError:
+    :raises LockedError:
+    :raises IdentityError:
+    :raises DriverError:
+    :raises PlacementError:
+    :raises OSError:
     """
     folder = make_state_folder(conf)
     lock = _wait_for_lock(folder, lock_timeout)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
@@ -67,10 +67,10 @@ LOG = logging.getLogger(__name__)
 
 ConfLoader = Callable[[], cfg.ConfigOpts]
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS: Final = 1.0
 """How often configuration files and hardware are looked at for changes."""
 
-PRUNE_SECONDS = 600.0
+PRUNE_SECONDS: Final = 600.0
 """How often it is looked for logs of ended guests that have been kept long enough."""
 
 
@@ -78,11 +78,16 @@ class Agent:
     """One agent on one state folder. Everything listens and runs after start() until stop()."""
 
     def __init__(self, load_conf: ConfLoader) -> None:
-        """Read configuration, host and state; nothing is changed but the state folder, and that resctrl is
-        mounted if the configuration says so.
+        """Read configuration, host and state.
 
-        Raises ConfigError (a configuration to refuse), cfg.Error, IdentityError, LockedError,
-        DriverError, OSError.
+        Nothing is changed but the state folder, and that resctrl is mounted if the configuration says so.
+
+        :raises ConfigError: it is a configuration to refuse.
+        :raises cfg.Error:
+        :raises IdentityError:
+        :raises LockedError:
+        :raises DriverError:
+        :raises OSError:
         """
         self._load_conf = load_conf
         options = load_conf()
@@ -158,7 +163,10 @@ class Agent:
         return self._conf.client
 
     def start(self) -> None:
-        """Take over the guests, listen, report. Raises OSError if an address or the socket cannot be had."""
+        """Take over the guests, listen, report.
+
+        :raises OSError: an address or the socket cannot be had.
+        """
         saved = self._state.state
         self.pipeline.start(saved.guests, self._arrivals.report, limits(saved.qos), saved.unclaimed)
         if self._resctrl.off:
@@ -301,8 +309,11 @@ class Agent:
         }
 
     def resctrl_groups(self) -> list[dict[str, Any]]:
-        """All resctrl groups of this host; see `resctrl_groups`. Raises RequestError where there are none,
-        ResctrlError, BadSchemataError.
+        """All resctrl groups of this host; see ``resctrl_groups``.
+
+        :raises RequestError: where there are none.
+        :raises ResctrlError:
+        :raises BadSchemataError:
         """
         controller = resctrl_of(self._conf.controllers)
         if controller is None:
@@ -322,13 +333,15 @@ class Agent:
         return alive, document
 
     def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
-        """Move what guests hold to where the provider tree has it now, or just plan that. Raises
-        PlacementError, DriverError.
+        """Move what guests hold to where the provider tree has it now, or just plan that.
+
+        :raises PlacementError:
+        :raises DriverError:
         """
         return self._reports.reshape(dry_run)
 
     def watermarks(self) -> list[dict[str, Any]]:
-        """The watermarks, and how usage stands to them; see `watermark_list`."""
+        """The watermarks, and how usage stands to them; see ``watermark_list``."""
         return watermark_rows(self._watermarks.status)
 
     def _monitored(self) -> list[MonitorTarget] | None:
@@ -336,7 +349,11 @@ class Agent:
         return monitor_targets(self._conf.controllers, self.pipeline.views(), self.driver, snapshot)
 
     def audit(self, options: Options) -> list[Outcome]:
-        """Compare guests with allocations, and mend what is asked for. Raises PlacementError, DriverError."""
+        """Compare guests with allocations, and mend what is asked for.
+
+        :raises PlacementError:
+        :raises DriverError:
+        """
         return Auditor(self.pipeline, self.driver, self.client, self._reports.wake).audit(options)
 
     def survey_release(self, options: release.Options) -> list[release.Row]:
@@ -362,8 +379,9 @@ class Agent:
         return float(self._conf.options.guests.stop_timeout)
 
     def _warnings(self) -> list[str]:
-        """What an operator should know beside errors: how the driver was chosen, what waits for a restart,
-        what of the configuration has no effect.
+        """What an operator should know beside errors.
+
+        How the driver was chosen, what waits for a restart, what of the configuration has no effect.
         """
         return [*self._host_driver.warnings(self._conf.options), *self._config_warnings]
 

@@ -13,8 +13,10 @@ from compute_agent.host.kernel_files import read_optional
 
 
 def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
-    """Something that changes when a configuration file, what CPUs and NUMA nodes are online, or what others
-    have in resctrl does; cheap to ask for.
+    """Something cheap to ask for that changes when the host does.
+
+    It changes with a configuration file, with what CPUs and NUMA nodes are online, and with what others have
+    in resctrl.
     """
     system = Path(conf.host.root) / "sys/devices/system"
     return (

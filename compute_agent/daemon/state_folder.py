@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
 from compute_agent.model.errors import ConfigError
 
-STATE_FILE = "state.json"
-GUESTS_FOLDER = "guests"
+STATE_FILE: Final = "state.json"
+GUESTS_FOLDER: Final = "guests"
 
-_OPTION = "[DEFAULT] state_path"
-_NEEDED = "the agent needs a folder there that it can write to"
+_OPTION: Final = "[DEFAULT] state_path"
+_NEEDED: Final = "the agent needs a folder there that it can write to"
 
 
 def check_state_folder(conf: cfg.ConfigOpts) -> str:
     """Why this user cannot keep anything there; empty if that can be. Nothing is made.
 
-    Raises ConfigError if others may write there, so that the agent of any user would refuse it.
+    :raises ConfigError: others may write there, so that the agent of any user would refuse it.
     """
     folder = Path(conf.state_path)
     try:
@@ -37,7 +38,10 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
 
 
 def make_state_folder(conf: cfg.ConfigOpts) -> Path:
-    """The folder, made if it is absent. Raises ConfigError if it cannot be had, or others may write there."""
+    """The folder, made if it is absent.
+
+    :raises ConfigError: it cannot be had, or others may write there.
+    """
     folder = Path(conf.state_path)
     try:
         for part in (folder, folder / GUESTS_FOLDER):

@@ -74,8 +74,9 @@ def _in_force(
 
 
 def _kept_away(status: Status, watermark: Watermark, domain: str) -> Iterator[str]:
-    """Whether it is this watermark for which new guests are kept away: it is in breach, or, if none is, it
-    has been within its cool-down. Before the first round it could be any.
+    """Whether it is this watermark for which new guests are kept away.
+
+    It is in breach, or, if none is, it has been within its cool-down. Before the first round it could be any.
     """
     switch = Action.DISABLE_SCHEDULING
     streak = status.streaks.get(Watch(watermark.name, switch, domain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
@@ -13,15 +14,16 @@ from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
 from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 
-_EVENTS = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
+_EVENTS: Final = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
 """By metric the counters of which it needs one."""
 
-_PRESSURES = ("cpu", "memory", "io")
+_PRESSURES: Final = ("cpu", "memory", "io")
 
 
 def unmeasured_metrics(conf: cfg.ConfigOpts, control: Control | None) -> dict[str, str]:
-    """By metric of watermarks that cannot be measured here the reason, and what to do. ``control`` is the
-    mount of resctrl, if there is one.
+    """By metric of watermarks that cannot be measured here the reason, and what to do.
+
+    ``control`` is the mount of resctrl, if there is one.
     """
     found = {}
     monitoring = control.platform.monitoring if control is not None and control.writable else None
@@ -42,8 +44,9 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: Control | None) -> dict[st
 
 
 def unusable_levers(conf: cfg.ConfigOpts, resctrl: Resctrl, driver: str) -> dict[str, str]:
-    """By lever that throttles nobody here the reason, and what to do. ``driver`` is the name of that of the
-    guests.
+    """By lever that throttles nobody here the reason, and what to do.
+
+    ``driver`` is the name of that of the guests.
     """
     found = {}
     platform = None if resctrl.control is None or resctrl.off else resctrl.control.platform

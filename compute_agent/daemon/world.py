@@ -31,9 +31,12 @@ def build_world(
 ) -> World:
     """The host as the configuration wants it. Deprecated options cost a log line each.
 
-    `root_uuid` is the uuid of the root provider; without it that of the state folder, where it is made if
-    there is none. `control` is the mount of resctrl, if there is one. Raises ConfigError for a configuration
-    that this host cannot have, IdentityError, OSError.
+    ``root_uuid`` is the uuid of the root provider; without it that of the state folder, where it is made if
+    there is none. ``control`` is the mount of resctrl, if there is one.
+
+    :raises ConfigError: for a configuration that this host cannot have.
+    :raises IdentityError:
+    :raises OSError:
     """
     if topology is None:
         topology = read_topology(Path(conf.host.root))

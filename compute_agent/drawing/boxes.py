@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from compute_agent.host.topology import Core, NumaNode, Topology
 from compute_agent.model import cpuset
@@ -9,7 +10,7 @@ from compute_agent.model import cpuset
 HOST, PACKAGE, DIE, NUMA, L3, CORE = range(6)
 """Kinds of boxes; of those with the same CPUs the earlier kind is the outer one."""
 
-_KINDS = {"performance": "P", "efficiency": "E", "low-power": "LP"}
+_KINDS: Final = {"performance": "P", "efficiency": "E", "low-power": "LP"}
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ def nest(topology: Topology) -> tuple[Box, list[str]]:
 
 
 def size(kib: int) -> str:
-    """A size in the largest unit that leaves at least 1 of it: `46.8 GiB`, `512 KiB`."""
+    """A size in the largest unit that leaves at least 1 of it: ``46.8 GiB``, ``512 KiB``."""
     amount, unit = float(kib), "KiB"
     for larger in ("MiB", "GiB", "TiB"):
         if amount < 1024:

@@ -7,18 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
+from typing import Final
 
 from compute_agent.drawing.svg import GRID, INK, document, text
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a6268", "#8c564b")
+COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a6268", "#8c564b")
 """After Okabe and Ito: told apart with any kind of colour vision, on white."""
 
 _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 76, 170, 58, 46, 52
 _WIDTH, _HEIGHT = 960, 190
-_LABEL = 15
+_LABEL: Final = 15
 """Height of a line of the legend."""
 
-_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 """Seconds between two marks of the time axis, up to a day; then whole days."""
 
 Point = tuple[float, float | None]

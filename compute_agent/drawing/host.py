@@ -3,6 +3,7 @@
 import colorsys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.drawing import boxes
 from compute_agent.drawing.boxes import CORE, Box
@@ -11,18 +12,18 @@ from compute_agent.host.topology import Topology
 from compute_agent.model import cpuset
 
 _CELL_WIDTH, _CELL_HEIGHT = 30, 22
-_GAP = 6
-_LINE = 17
-_CHARACTER = 7.0
+_GAP: Final = 6
+_LINE: Final = 17
+_CHARACTER: Final = 7.0
 """Width of an average character of the 12 pixel font, on the safe side."""
 
-_SHAPE = 1.7
+_SHAPE: Final = 1.7
 """Width to height that rows of boxes are broken at: that of a screen."""
 
-_FILL = {boxes.HOST: "#ffffff", boxes.PACKAGE: "#eceff1", boxes.DIE: "#e3e0ec", boxes.NUMA: "#dbe7f3",
+_FILL: Final = {boxes.HOST: "#ffffff", boxes.PACKAGE: "#eceff1", boxes.DIE: "#e3e0ec", boxes.NUMA: "#dbe7f3",
          boxes.L3: "#f5ecd9", boxes.CORE: "#ffffff"}  # fmt: skip
-_FREE = "#ffffff"
-_STRIPES = 4
+_FREE: Final = "#ffffff"
+_STRIPES: Final = 4
 """Guests on one CPU that get a stripe each; of more, the first ones do."""
 
 
@@ -37,7 +38,7 @@ class _Placed:
 
 
 def draw(topology: Topology, guests: Mapping[str, frozenset[int]] | None = None) -> str:
-    """An SVG document of the host; `guests` are the CPUs of each guest by its name.
+    """An SVG document of the host; ``guests`` are the CPUs of each guest by its name.
 
     A CPU with several guests is striped. Pointing at a CPU tells its number, core and guests.
     """

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import CgroupRoot, Group
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.errors import DriverError
 
-_INIT = 1
-_OUTSIDE = 0
+_INIT: Final = 1
+_OUTSIDE: Final = 0
 """What cgroup.procs has for a process of another pid namespace."""
 
 
 def adoptable_process(pid: int) -> ProcessIdentity:
-    """The process with a pid. Raises DriverError if it cannot be a guest."""
+    """The process with a pid.
+
+    :raises DriverError: it cannot be a guest.
+    """
     identity = procfs.identify(pid)
     if identity is None:
         raise DriverError(f"there is no process with pid {pid}")
@@ -29,11 +33,14 @@ def adoptable_process(pid: int) -> ProcessIdentity:
 def adoptable_group(
     folder: Path, groups: CgroupRoot | None, guests: Collection[str]
 ) -> tuple[Group, ProcessIdentity]:
-    """The cgroup v2 group in a folder, all of whose processes are to be one guest, and its main process: the
-    oldest.
+    """The cgroup v2 group in a folder and its main process, the oldest.
 
-    ``groups`` are where ``guests`` (their uuids) have theirs. Raises DriverError if that cannot be: it is no
-    group, nobody is in it, or the system, the agent or other guests are.
+    All of its processes are to be one guest.
+
+    ``groups`` are where ``guests`` (their uuids) have theirs.
+
+    :raises DriverError: that cannot be: it is no group, nobody is in it, or the system, the agent or other
+        guests are.
     """
     if groups is None:
         raise DriverError(

@@ -77,12 +77,12 @@ class Driver(Protocol):
 
     @property
     def starting(self) -> StartingDriver | None:
-        """This driver, where the agent itself starts its guests; None where others do."""
+        """The driver itself, where the agent itself starts its guests; None where others do."""
         ...
 
     @property
     def flavors(self) -> FlavorSource | None:
-        """This driver, where it knows the flavors of its guests; None where nobody says."""
+        """The driver itself, where it knows the flavors of its guests; None where nobody says."""
         ...
 
     @property
@@ -91,7 +91,10 @@ class Driver(Protocol):
         ...
 
     def guests(self) -> Sequence[Guest]:
-        """The guests that run now. Raises DriverError as long as that cannot be learnt."""
+        """The guests that run now.
+
+        :raises DriverError: as long as that cannot be learnt.
+        """
         ...
 
     def lost(self) -> Mapping[str, str]:
@@ -102,8 +105,9 @@ class Driver(Protocol):
         ...
 
     def watch(self, listener: Listener) -> None:
-        """Call ``listener`` (from a thread of the driver) for every guest that starts, stops or
-        gets other settings from now on.
+        """Call ``listener`` for every guest that starts, stops or gets other settings from now on.
+
+        It is called from a thread of the driver.
         """
         ...
 
@@ -112,72 +116,92 @@ class Driver(Protocol):
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The kernel thread ids of the guest now. Raises GuestGoneError."""
+        """The kernel thread ids of the guest now.
+
+        :raises GuestGoneError:
+        """
         ...
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads of the guest that the kernel does not run as ``settings`` say, with the CPUs they have.
 
-        Empty when kernel and settings agree. Raises GuestGoneError.
+        Empty when kernel and settings agree.
+
+        :raises GuestGoneError:
         """
         ...
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """How the definition that the guest starts with next time has its CPUs otherwise than ``settings``,
-        in words for the log; empty if it does not, or if there is none.
+        """How the definition for the next start has its CPUs otherwise than ``settings``, for the log.
 
-        Raises GuestGoneError.
+        Empty if it does not, or if there is none.
+
+        :raises GuestGoneError:
         """
         ...
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that the kernel lets the guest's threads use, all together. Raises GuestGoneError."""
+        """The CPUs that the kernel lets the guest's threads use, all together.
+
+        :raises GuestGoneError:
+        """
         ...
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Make the kernel run the guest as ``settings`` say, read it back, and return how many threads
-        changed. What the guest starts with next time is made to say the same.
+        """Make the kernel run the guest as ``settings`` say, and read it back: how many threads changed.
 
-        Raises GuestGoneError, or DriverError if the kernel does not take it.
+        What the guest starts with next time is made to say the same.
+
+        :raises GuestGoneError:
+        :raises DriverError: the kernel does not take it.
         """
         ...
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs that the kernel lets the thread of each guest CPU use, by the number of the guest CPU.
 
-        Empty where these threads cannot be told from others. Raises GuestGoneError.
+        Empty where these threads cannot be told from others.
+
+        :raises GuestGoneError:
         """
         ...
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """The limits that the kernel has where they are not those ``wanted``; None if they agree.
 
-        Raises GuestGoneError, or DriverError if the guest is to be limited and cannot be.
+        :raises GuestGoneError:
+        :raises DriverError: the guest is to be limited and cannot be.
         """
         ...
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Make the kernel limit the guest as ``wanted``, and read it back. True if anything had to be
-        written.
+        """Make the kernel limit the guest as ``wanted``, and read it back.
 
-        Raises GuestGoneError, or DriverError if the kernel does not take it.
+        True if anything had to be written.
+
+        :raises GuestGoneError:
+        :raises DriverError: the kernel does not take it.
         """
         ...
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that the kernel binds the guest's memory to where they are not those ``wanted``
-        (empty: to none, or to all); None if they agree, or if the memory of this guest cannot be bound.
+        """The NUMA nodes that the kernel binds the guest's memory to where they are not those ``wanted``.
 
-        Raises GuestGoneError.
+        Empty stands for none, or all. None if they agree, or if the memory of this guest cannot be bound.
+
+        :raises GuestGoneError:
         """
         ...
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """Let the guest have memory of these NUMA nodes only (empty: of all), and read it back. True if
-        anything had to be written.
+        """Let the guest have memory of these NUMA nodes only (empty: of all), and read it back.
 
-        A guest whose memory cannot be bound is left as it is, and the log says so once. Raises
-        GuestGoneError, DriverError.
+        True if anything had to be written.
+
+        A guest whose memory cannot be bound is left as it is, and the log says so once.
+
+        :raises GuestGoneError:
+        :raises DriverError:
         """
         ...
 
@@ -202,13 +226,19 @@ class StartingDriver(Driver, Protocol):
         cwd: str = "/",
         environment: Mapping[str, str] | None = None,
     ) -> Guest:
-        """Make a guest that is held before its first instruction. ``environment`` has variables beside those
-        that every guest has; nothing comes from the agent's own. Raises DriverError.
+        """Make a guest that is held before its first instruction.
+
+        ``environment`` has variables beside those that every guest has; nothing comes from the agent's own.
+
+        :raises DriverError:
         """
         ...
 
     def release(self, guest: Guest) -> None:
-        """Let a guest made by create() run. Raises DriverError if it is gone."""
+        """Let a guest made by create() run.
+
+        :raises DriverError: it is gone.
+        """
         ...
 
     def discard(self, guest: Guest) -> None:
@@ -216,13 +246,19 @@ class StartingDriver(Driver, Protocol):
         ...
 
     def configure(self, guest: Guest, settings: GuestSettings) -> Guest:
-        """Give a running guest other settings, for good. Raises GuestGoneError, or DriverError if they cannot
-        be kept.
+        """Give a running guest other settings, for good.
+
+        :raises GuestGoneError:
+        :raises DriverError: they cannot be kept.
         """
         ...
 
     def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, origin: int | Path) -> Guest:
-        """Take what runs already as a guest: a process by its pid, or all processes of a cgroup v2 group by
-        its folder. Raises DriverError.
+        """Take what runs already as a guest.
+
+        ``origin`` is the pid of a process, or the folder of a cgroup v2 group, of which all processes are
+        meant.
+
+        :raises DriverError:
         """
         ...

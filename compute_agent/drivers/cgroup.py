@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from compute_agent.drivers.base import CpuLimits
 from compute_agent.files import check_folder
@@ -18,22 +19,22 @@ from compute_agent.model import cpuset
 LOG = logging.getLogger(__name__)
 
 # What later controllers need as well; those that the parent does not offer are left out.
-_WANTED = ("cpuset", "cpu", "memory", "io")
+_WANTED: Final = ("cpuset", "cpu", "memory", "io")
 
-_PREFIX = "guest-"
+_PREFIX: Final = "guest-"
 
-PERIOD = 100_000
+PERIOD: Final = 100_000
 """Microseconds over which a quota is counted; what the kernel has by default."""
 
-_MIN_QUOTA = 1000
+_MIN_QUOTA: Final = 1000
 """Microseconds; the kernel takes no less."""
 
-_MOVE_PASSES = 16
-_WITHOUT_FOLDERS = 2
+_MOVE_PASSES: Final = 16
+_WITHOUT_FOLDERS: Final = 2
 """Links to a folder that has no others in it, where the file system counts them: itself and its own "."."""
 
-_REMOVE_ATTEMPTS = 50
-_REMOVE_PAUSE = 0.01
+_REMOVE_ATTEMPTS: Final = 50
+_REMOVE_PAUSE: Final = 0.01
 
 
 def group_name(guest_uuid: str) -> str:
@@ -69,8 +70,10 @@ class CgroupRoot:
 
     @classmethod
     def open(cls, folder: Path) -> CgroupRoot | None:
-        """The group at ``folder`` with its controllers handed down; None, after a log line, if it is not a
-        cgroup v2 group or not ours to write, or if others could put processes into the groups of guests.
+        """The group at ``folder`` with its controllers handed down.
+
+        None, after a log line, if it is not a cgroup v2 group or not ours to write, or if others could put
+        processes into the groups of guests.
         """
         try:
             check_folder(folder)
@@ -91,14 +94,18 @@ class CgroupRoot:
         return cls(folder.resolve())
 
     def make(self, guest_uuid: str) -> Group:
-        """The group of a guest, made if absent. Raises OSError."""
+        """The group of a guest, made if absent.
+
+        :raises OSError:
+        """
         group = Group(self.folder / group_name(guest_uuid))
         group.folder.mkdir(exist_ok=True)
         return group
 
     def owner(self, folder: Path) -> str:
-        """The uuid of the guest whose group a folder (without symbolic links) is, or below which it is; empty
-        if it is none.
+        """The uuid of the guest whose group a folder is, or below which it is; empty if it is none.
+
+        The folder has no symbolic links in it.
         """
         root = self.folder.resolve()
         name = folder.relative_to(root).parts[0] if root in folder.parents else ""
@@ -112,9 +119,11 @@ class Group:
         self.folder = folder
 
     def add(self, pid: int) -> None:
-        """Move a process, with all its threads, into the group. Raises OSError.
+        """Move a process, with all its threads, into the group.
 
         To the kernel process 0 is whoever writes; in cgroup.procs it is one of another pid namespace.
+
+        :raises OSError:
         """
         if pid < 1:
             raise ProcessLookupError(errno.ESRCH, "a process of another pid namespace", str(self.folder))
@@ -123,7 +132,9 @@ class Group:
     def take(self, source: Group) -> None:
         """Move all processes of another group, and of those below it, here; until no new one appears there.
 
-        One that ends meanwhile is no error. Raises OSError.
+        One that ends meanwhile is no error.
+
+        :raises OSError:
         """
         if source.folder == self.folder:
             return
@@ -145,9 +156,11 @@ class Group:
         return found
 
     def confine(self, cpus: frozenset[int]) -> None:
-        """Write the CPUs if they differ. Raises OSError.
+        """Write the CPUs if they differ.
 
         Without the controller cpuset nothing is done.
+
+        :raises OSError:
         """
         self._write_numbers("cpuset.cpus", cpus)
 
@@ -160,10 +173,12 @@ class Group:
         return Group(self.folder.parent)._numbers("cpuset.mems.effective") or frozenset()
 
     def bind_memory(self, nodes: frozenset[int]) -> None:
-        """Write the NUMA nodes if they differ; the kernel moves what is elsewhere. Raises OSError.
+        """Write the NUMA nodes if they differ; the kernel moves what is elsewhere.
 
         Memory that was bound cannot but be bound to all nodes: as long as there are processes in a group, the
         kernel takes no empty set (ENOSPC). Without the controller cpuset nothing is done.
+
+        :raises OSError:
         """
         self._write_numbers("cpuset.mems", nodes)
 
@@ -175,7 +190,10 @@ class Group:
         return CpuLimits(int(weight), _cores(*maximum.split()))
 
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write what differs between what the group ``has`` and what is wanted. Raises OSError."""
+        """Write what differs between what the group ``has`` and what is wanted.
+
+        :raises OSError:
+        """
         if wanted.weight not in (None, has.weight):
             self._write("cpu.weight", str(wanted.weight))
         if attainable(wanted.quota) != has.quota:
@@ -190,7 +208,10 @@ class Group:
             _remove(folder)
 
     def remove_empty(self) -> None:
-        """Remove the group, in which nobody is left. Raises OSError."""
+        """Remove the group, in which nobody is left.
+
+        :raises OSError:
+        """
         self.folder.rmdir()
 
     def _read(self, name: str) -> str | None:

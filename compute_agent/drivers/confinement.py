@@ -15,7 +15,7 @@ from compute_agent.model.guest import Guest
 def other_limits(guest: Guest, group: Group | None, wanted: CpuLimits) -> CpuLimits | None:
     """The limits of the group where they are not those wanted; None if they agree.
 
-    Raises DriverError if a guest that cannot have a quota is to have one.
+    :raises DriverError: a guest that cannot have a quota is to have one.
     """
     has = None if group is None else group.cpu_limits()
     if has is None and wanted.quota is not None:
@@ -25,7 +25,10 @@ def other_limits(guest: Guest, group: Group | None, wanted: CpuLimits) -> CpuLim
 
 
 def limit(guest: Guest, group: Group | None, wanted: CpuLimits) -> bool:
-    """Write the limits that differ, and read them back. True if any did. Raises DriverError."""
+    """Write the limits that differ, and read them back. True if any did.
+
+    :raises DriverError:
+    """
     has = other_limits(guest, group, wanted)
     if group is None or has is None:
         return False
@@ -39,8 +42,9 @@ def limit(guest: Guest, group: Group | None, wanted: CpuLimits) -> bool:
 
 
 def other_nodes(group: Group | None, wanted: frozenset[int]) -> frozenset[int] | None:
-    """The NUMA nodes of the group where they are not those wanted (empty: all that it could have); None if
-    they agree or cannot be set.
+    """The NUMA nodes of the group where they are not those wanted (empty: all that it could have).
+
+    None if they agree or cannot be set.
     """
     has = None if group is None else group.memory_nodes()
     if group is None or has is None or has == wanted:
@@ -49,7 +53,10 @@ def other_nodes(group: Group | None, wanted: frozenset[int]) -> frozenset[int] |
 
 
 def bind(guest: Guest, group: Group | None, wanted: frozenset[int]) -> bool:
-    """Write the NUMA nodes if they differ, and read them back. True if they did. Raises DriverError."""
+    """Write the NUMA nodes if they differ, and read them back. True if they did.
+
+    :raises DriverError:
+    """
     if group is None or other_nodes(group, wanted) is None:
         return False
     nodes = cpuset.format(wanted) or "any"

@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
@@ -24,7 +25,7 @@ from compute_agent.model.errors import DriverError
 
 LOG = logging.getLogger(__name__)
 
-_MARK = "compute-agent.lock"
+_MARK: Final = "compute-agent.lock"
 
 
 @dataclass(slots=True)
@@ -44,7 +45,10 @@ class DriverLock:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Take the locks that are not held, or not any more. Raises DriverError naming who has one."""
+        """Take the locks that are not held, or not any more.
+
+        :raises DriverError: naming who has one.
+        """
         if self.lock is None:
             return
         try:

@@ -11,6 +11,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
@@ -96,17 +97,21 @@ class Kind:
 
 
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    """The lock of an agent, which calls itself ``holder``, on the guests of the driver of that name. Raises
-    DriverError if there is none.
+    """The lock of an agent, which calls itself ``holder``, on the guests of the driver of that name.
+
+    :raises DriverError: there is none.
     """
     return _kind(name).lock(conf, holder)
 
 
 def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> Driver:
-    """The driver of that name. Process guests are recorded in ``folder``. Without a ``lock`` on them it
-    changes nothing as long as it is not told to.
+    """The driver of that name.
 
-    Raises DriverError for one that cannot be had, and if another agent has its guests; OSError.
+    Process guests are recorded in ``folder``. Without a ``lock`` on them it changes nothing as long as it is
+    not told to.
+
+    :raises DriverError: for one that cannot be had, and if another agent has its guests.
+    :raises OSError:
     """
     kind = _kind(name)
     _checked(lock)()
@@ -163,7 +168,7 @@ def _without_groups(root: str | None) -> str:
     return "" if "cpu" in controllers else f"[cgroup] root = {root} has not the controller cpu"
 
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Final[Mapping[str, Kind]] = {
     kind.name: kind
     for kind in (
         Kind(_LIBVIRT, _lock_domains, _open_libvirt, lambda conf: ""),

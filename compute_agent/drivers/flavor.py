@@ -26,9 +26,16 @@ class FlavorSource(Protocol):
     """A driver whose guests are defined by somebody else, and outlive their processes."""
 
     def flavor(self, guest: Guest) -> Flavor:
-        """What a guest was ordered with. Raises GuestGoneError, DriverError."""
+        """What a guest was ordered with.
+
+        :raises GuestGoneError:
+        :raises DriverError:
+        """
         ...
 
     def inactive(self) -> frozenset[str]:
-        """The uuids of the guests that are defined here and do not run now. Raises DriverError."""
+        """The uuids of the guests that are defined here and do not run now.
+
+        :raises DriverError:
+        """
         ...

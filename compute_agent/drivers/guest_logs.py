@@ -15,15 +15,16 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from compute_agent.model.naming import is_uuid
 
 LOG = logging.getLogger(__name__)
 
-LOG_SUFFIX = ".log"
-RECORD_SUFFIX = ".json"
+LOG_SUFFIX: Final = ".log"
+RECORD_SUFFIX: Final = ".json"
 
-GRACE_SECONDS = 60.0
+GRACE_SECONDS: Final = 60.0
 """A log that changed later than so long ago may be of a guest that is just being started."""
 
 
@@ -37,8 +38,10 @@ class EndedLog:
 
 
 def choose(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs to remove: of guests that ended longer than ``retention`` seconds ago, and the oldest of the
-    others while they are more than ``max_bytes`` bytes altogether.
+    """The logs to remove.
+
+    These are of guests that ended longer than ``retention`` seconds ago, and the oldest of the others while
+    they are more than ``max_bytes`` bytes altogether.
     """
     chosen, taken = [], 0
     for log in sorted(logs, key=lambda one: one.ended, reverse=True):
@@ -50,7 +53,10 @@ def choose(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: in
 
 
 def prune(folder: Path, retention: float, max_bytes: int) -> None:
-    """Remove what is to be removed in the folder of the records. Raises OSError."""
+    """Remove what is to be removed in the folder of the records.
+
+    :raises OSError:
+    """
     chosen = choose(_ended(folder), time.time(), retention, max_bytes)
     for log in chosen:
         log.path.unlink(missing_ok=True)

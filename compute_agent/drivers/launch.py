@@ -1,5 +1,7 @@
-"""How the agent starts a process guest: held before its first instruction, so that it is recorded and pinned
-by the time it runs, and with nothing of the agent's own: neither its environment nor what it has open.
+"""How the agent starts a process guest: held before its first instruction.
+
+So it is recorded and pinned by the time it runs. It has nothing of the agent's own: neither its environment
+nor what it has open.
 """
 
 from __future__ import annotations
@@ -10,19 +12,20 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from compute_agent.model.errors import DriverError
 
-GUEST_VARIABLE = "COMPUTE_AGENT_GUEST"
+GUEST_VARIABLE: Final = "COMPUTE_AGENT_GUEST"
 """Tells a guest its uuid. Nothing is made of it here: every process can have any environment."""
 
-VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
+VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The child waits for a line on its standard input before it becomes the guest's program. If the agent dies
 # first, the read fails and the child ends: a guest never runs before it is recorded and pinned.
-_HOLD = 'read -r go && exec "$@" </dev/null'
+_HOLD: Final = 'read -r go && exec "$@" </dev/null'
 
 
 def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -46,7 +49,10 @@ def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, s
 
 
 def check_command(command: Sequence[str], cwd: str, path: str) -> None:
-    """Raises DriverError if the command or the working folder cannot be used. ``path`` is its PATH."""
+    """``path`` is its PATH.
+
+    :raises DriverError: the command or the working folder cannot be used.
+    """
     if not command:
         raise DriverError("the command of the guest is empty")
     found = shutil.which(command[0], path=path) or os.access(os.path.join(cwd, command[0]), os.X_OK)
@@ -61,7 +67,9 @@ def start_held(
 ) -> subprocess.Popen[bytes]:
     """Start the process of a guest in a session of its own, held until release().
 
-    The descriptor ``output`` takes what it says. Raises OSError.
+    The descriptor ``output`` takes what it says.
+
+    :raises OSError:
     """
     return subprocess.Popen(
         ["/bin/sh", "-c", _HOLD, "compute-agent-guest", *command],
@@ -75,7 +83,10 @@ def start_held(
 
 
 def release(child: subprocess.Popen[bytes]) -> None:
-    """Let a held process run the guest's program. Raises BrokenPipeError if it is gone."""
+    """Let a held process run the guest's program.
+
+    :raises BrokenPipeError: it is gone.
+    """
     assert child.stdin is not None
     child.stdin.write(b"go\n")
     child.stdin.close()

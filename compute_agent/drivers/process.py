@@ -1,5 +1,7 @@
-"""Guests that are plain processes, pinned by scheduler affinity (sched_setaffinity(2)) and, where there is a
-writable cgroup v2 group, confined in a group of their own.
+"""Guests that are plain processes.
+
+They are pinned by scheduler affinity (sched_setaffinity(2)) and, where there is a writable cgroup v2 group,
+confined in a group of their own.
 
 A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder of
 a cgroup v2 group. It outlives the agent. It is known by pid and start time, so that another process that got
@@ -17,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from compute_agent.drivers import adoption, confinement, launch, procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, Listener
@@ -29,8 +32,8 @@ from compute_agent.model.guest_settings import GuestSettings
 
 LOG = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.02
-_KILL_SECONDS = 10.0
+_POLL_SECONDS: Final = 0.02
+_KILL_SECONDS: Final = 10.0
 
 
 class ProcessDriver:
@@ -42,7 +45,10 @@ class ProcessDriver:
         """Take over the guests recorded in ``folder`` (made if absent) that still run; forget the others.
 
         New guests get a group below ``groups``, if there is one. With ``look_only`` nothing is made or
-        forgotten. Raises UnsafeFileError if others may write to the folder, OSError.
+        forgotten.
+
+        :raises UnsafeFileError: others may write to the folder.
+        :raises OSError:
         """
         self._groups = groups
         self._warned_of_memory = False
@@ -97,8 +103,9 @@ class ProcessDriver:
     ) -> Guest:
         """Make the process of a new guest, held before its first instruction; see release() and discard().
 
-        ``environment`` has variables beside those that every guest has. Raises DriverError if the command or
-        folder cannot be used or the guest exists.
+        ``environment`` has variables beside those that every guest has.
+
+        :raises DriverError: the command or folder cannot be used or the guest exists.
         """
         variables = launch.guest_environment(guest_uuid, environment or {})
         launch.check_command(command, cwd, variables["PATH"])
@@ -142,8 +149,10 @@ class ProcessDriver:
     def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, origin: int | Path) -> Guest:
         """Take a running process, or all processes of a cgroup v2 group, as a guest.
 
-        Where guests have groups, the processes move into one of their own: what others set on a group is
-        not changed. Raises DriverError if it cannot be.
+        Where guests have groups, the processes move into one of their own: what others set on a group is not
+        changed.
+
+        :raises DriverError: it cannot be.
         """
         self._table.forbid_double(guest_uuid)
         source: Group | None = None
@@ -177,7 +186,7 @@ class ProcessDriver:
     def stop(self, guest: Guest, timeout: float) -> None:
         """End the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. Gone already is no error.
 
-        Raises DriverError if the kernel does not let go of it even then, as while it waits for a disk.
+        :raises DriverError: the kernel does not let go of it even then, as while it waits for a disk.
         """
         record = self._table.known(guest.uuid)
         deadline = time.monotonic() + timeout
@@ -262,7 +271,7 @@ class ProcessDriver:
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the guest's group where they are not those wanted.
 
-        Raises DriverError if a guest without a group is to have a quota.
+        :raises DriverError: a guest without a group is to have a quota.
         """
         return confinement.other_limits(guest, self._group(guest), wanted)
 
@@ -277,8 +286,9 @@ class ProcessDriver:
         return confinement.other_nodes(self._group(guest), wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """Write the NUMA nodes of the guest's group if they differ, and read back. The kernel moves the
-        memory. That of a guest without a group stays where it is.
+        """Write the NUMA nodes of the guest's group if they differ, and read back.
+
+        The kernel moves the memory. That of a guest without a group stays where it is.
         """
         group = self._group(guest)
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
@@ -293,15 +303,17 @@ class ProcessDriver:
     # Inner parts
 
     def _group(self, guest: Guest) -> Group | None:
-        """The guest's group; None if it has none. Raises GuestGoneError: where there is a group, also for an
-        end that nobody has seen yet.
+        """The guest's group; None if it has none.
+
+        :raises GuestGoneError: where there is a group, also for an end that nobody has seen yet.
         """
         record = self._table.known(guest.uuid)
         return self._table.running(guest.uuid).group if record.cgroup else None
 
     def _grouped(self, record: ProcessRecord, source: Group | None = None) -> ProcessRecord:
-        """The record with the group that its processes, or all those of ``source``, were moved into, if there
-        are groups. Raises OSError.
+        """The record with the group, if there are any, that its processes or ``source`` were moved into.
+
+        :raises OSError:
         """
         if self._groups is None:
             return record

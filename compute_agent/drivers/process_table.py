@@ -24,8 +24,9 @@ class ProcessTable:
     """The guests of one store. Methods may be called from any thread."""
 
     def __init__(self, store: RecordStore, look_only: bool = False) -> None:
-        """Take up the guests on disk that still run; forget the others, with their groups, or with
-        ``look_only`` just pass them over.
+        """Take up the guests on disk that still run, and forget the others, with their groups.
+
+        With ``look_only`` those are just passed over.
 
         A record that cannot be used is left as it is, and so is whoever it is about.
         """
@@ -70,26 +71,37 @@ class ProcessTable:
     # Coming
 
     def forbid_double(self, guest_uuid: str) -> None:
-        """Raises DriverError if there is a guest of that uuid."""
+        """See that there is no guest of that uuid.
+
+        :raises DriverError: there is a guest of that uuid.
+        """
         with self._lock:
             if guest_uuid in self._records:
                 raise DriverError(f"guest {guest_uuid} exists already")
 
     def forbid_lost(self, guest_uuid: str) -> None:
-        """Raises DriverError if there may be a guest of that uuid, whose record cannot be used."""
+        """See that there can be no guest of that uuid whose record cannot be used.
+
+        :raises DriverError: there may be a guest of that uuid, whose record cannot be used.
+        """
         if (it := self._store.find_unusable(guest_uuid)) is not None:
             raise DriverError(describe(it))
 
     def forbid_guests(self, pids: set[int]) -> None:
-        """Raises DriverError if one of the processes is the main process of a guest."""
+        """See that none of the processes is the main process of a guest.
+
+        :raises DriverError: one of the processes is the main process of a guest.
+        """
         for record in self.all():
             if record.identity.pid in pids:
                 raise DriverError(f"pid {record.identity.pid} is guest {record} already")
 
     def add(self, record: ProcessRecord, child: subprocess.Popen[bytes] | None = None) -> None:
-        """Take a guest up, on disk first; its end is not watched yet. Raises OSError.
+        """Take a guest up, on disk first; its end is not watched yet.
 
         ``child`` is its process if it is one of this process's.
+
+        :raises OSError:
         """
         self._store.save(record)
         with self._lock:
@@ -103,7 +115,10 @@ class ProcessTable:
             self.ended(record)
 
     def child(self, guest_uuid: str) -> subprocess.Popen[bytes]:
-        """The process of a guest that this process started. Raises KeyError."""
+        """The process of a guest that this process started.
+
+        :raises KeyError:
+        """
         return self._children[guest_uuid]
 
     # Running
@@ -144,7 +159,11 @@ class ProcessTable:
         return record
 
     def configure(self, guest_uuid: str, settings: GuestSettings) -> ProcessRecord:
-        """Give a guest that runs other settings, on disk first. Raises GuestGoneError, OSError."""
+        """Give a guest that runs other settings, on disk first.
+
+        :raises GuestGoneError:
+        :raises OSError:
+        """
         with self._lock:
             record = replace(self.running(guest_uuid), settings=settings)
             self._store.save(record)
@@ -153,14 +172,20 @@ class ProcessTable:
         return record
 
     def running(self, guest_uuid: str) -> ProcessRecord:
-        """The record of a guest that runs. Raises GuestGoneError."""
+        """The record of a guest that runs.
+
+        :raises GuestGoneError:
+        """
         record = self.current(guest_uuid)
         if record is None:
             raise GuestGoneError(f"guest {guest_uuid} has ended")
         return record
 
     def known(self, guest_uuid: str) -> ProcessRecord:
-        """The record of a guest whose end nobody has seen yet. Raises GuestGoneError."""
+        """The record of a guest whose end nobody has seen yet.
+
+        :raises GuestGoneError:
+        """
         with self._lock:
             record = self._records.get(guest_uuid)
         if record is None:
@@ -191,8 +216,9 @@ class ProcessTable:
         self._report(ChangeKind.STOPPED, record)
 
     def forget(self, record: ProcessRecord) -> None:
-        """Leave nothing of a guest that has ended: neither record nor group. A record that cannot be removed
-        is found again by the next agent.
+        """Leave nothing of a guest that has ended: neither record nor group.
+
+        A record that cannot be removed is found again by the next agent.
         """
         with self._lock:
             self._records.pop(record.uuid, None)
@@ -205,8 +231,9 @@ class ProcessTable:
             LOG.error("The record of guest %s cannot be removed: %s", record, error)
 
     def _reap(self, guest_uuid: str) -> int | None:
-        """Take the exit status of a guest that is a child of this process; None if it is not, or has not
-        ended.
+        """Take the exit status of a guest that is a child of this process.
+
+        None if it is not, or has not ended.
         """
         with self._lock:  # of two that ask a child at once, Popen answers one that it knows nothing
             child = self._children.get(guest_uuid)

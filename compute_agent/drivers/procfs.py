@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.host.kernel_files import read, read_text
 from compute_agent.host.process_stat import ProcessStat, parse_process_stat
@@ -12,9 +13,9 @@ from compute_agent.model import cpuset
 
 # Threads that are born while we write inherit the affinity of the thread that makes them, so that two passes
 # nearly always do. A process that makes threads faster than we can list them is left to the reconcile.
-MAX_PASSES = 16
+MAX_PASSES: Final = 16
 
-_MAX_COMMAND_LINE = 1 << 17
+_MAX_COMMAND_LINE: Final = 1 << 17
 """Bytes; a process may make its own as long as its memory (PR_SET_MM_MAP)."""
 
 
@@ -123,8 +124,9 @@ def affinity(tid: int) -> frozenset[int] | None:
 def pin_threads(pid: int, cpus: frozenset[int]) -> int:
     """Let all threads of a process run on ``cpus`` only, repeated until no new thread appears.
 
-    Returns how many threads had another affinity. A thread that ends meanwhile is no error. Raises OSError
-    (EINVAL) when none of the CPUs is online or in the process's cpuset.
+    Returns how many threads had another affinity. A thread that ends meanwhile is no error.
+
+    :raises OSError: EINVAL where none of the CPUs is online or in the process's cpuset.
     """
     changed = 0
     seen: set[int] = set()

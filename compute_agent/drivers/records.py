@@ -1,5 +1,6 @@
-"""The process driver's own record of its guests: one small file per guest, as libvirt keeps a definition per
-domain.
+"""The process driver's own record of its guests: one small file per guest.
+
+It is what a definition per domain is to libvirt.
 
 Independent of the agent's state file, so that either can be lost without losing the guests. A record is
 written before the guest's program runs, and is all that makes a process a guest: what processes say of
@@ -16,7 +17,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from compute_agent.drivers.cgroup import Group, group_name
 from compute_agent.drivers.guest_logs import LOG_SUFFIX, RECORD_SUFFIX
@@ -35,10 +36,10 @@ from compute_agent.model.naming import called, is_uuid, printable
 
 LOG = logging.getLogger(__name__)
 
-DRIVER = "process"
+DRIVER: Final = "process"
 """The name of the driver whose guests these are."""
 
-_FORMAT = 1
+_FORMAT: Final = 1
 
 T = TypeVar("T")
 
@@ -103,8 +104,10 @@ class RecordStore:
     """Records as files ``UUID.json`` in one folder, with the output of the guests in ``UUID.log``."""
 
     def __init__(self, folder: Path, look_only: bool = False) -> None:
-        """``look_only``: nothing is made, saved or removed. Raises OSError if the folder cannot be had,
-        UnsafeFileError if others may write there.
+        """``look_only``: nothing is made, saved or removed.
+
+        :raises OSError: the folder cannot be had.
+        :raises UnsafeFileError: others may write there.
         """
         self.folder = folder
         self._look_only = look_only
@@ -112,9 +115,11 @@ class RecordStore:
             secure_folder(folder)
 
     def save(self, record: ProcessRecord) -> None:
-        """Write a record; durable when this returns. Raises OSError.
+        """Write a record; durable when this returns.
 
         What cannot be used and is in its place is put aside; a record of a later release stays.
+
+        :raises OSError:
         """
         if self._look_only:
             return
@@ -128,7 +133,8 @@ class RecordStore:
 
     def remove(self, record: ProcessRecord) -> None:
         """Forget a guest that has ended; one that is not recorded is no error. Its log is kept, as of now.
-        Raises OSError.
+
+        :raises OSError:
         """
         if self._look_only:
             return
@@ -158,7 +164,10 @@ class RecordStore:
         return found if isinstance(found, UnusableRecord) else None
 
     def open_log(self, guest_uuid: str) -> int:
-        """A descriptor that takes the output of a guest, from now on. Raises OSError."""
+        """A descriptor that takes the output of a guest, from now on.
+
+        :raises OSError:
+        """
         descriptor = open_own(self._log(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
         try:
             os.utime(descriptor)
@@ -192,9 +201,14 @@ class RecordStore:
 
 
 def parse_record(content: Any) -> ProcessRecord:
-    """A record from its JSON form. Raises ValueError, KeyError, TypeError or AttributeError if it is not one.
+    """A record from its JSON form.
 
     One of a later format is understood as far as it is like one of this.
+
+    :raises ValueError:
+    :raises KeyError:
+    :raises TypeError: it is not one.
+    :raises AttributeError: it is not one.
     """
     number = content["format"]
     if type(number) is not int or number < _FORMAT:
@@ -225,7 +239,7 @@ def parse_record(content: Any) -> ProcessRecord:
 def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSettings:
     """Guest settings from their JSON form; what is absent has its default.
 
-    Raises ValueError for unknown values, and unless not ``strict`` for unknown settings.
+    :raises ValueError: for unknown values, and unless not ``strict`` for unknown settings.
     """
     known = {field.name: field.default for field in dataclasses.fields(GuestSettings)}
     unknown = sorted(set(content) - set(known))

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from compute_agent.host.cpus import CPU_FOLDER
 from compute_agent.host.sysfiles import SysFiles
@@ -15,8 +16,8 @@ from compute_agent.host.topology import Cache, Core
 
 LOG = logging.getLogger(__name__)
 
-_SIZE = re.compile(r"([0-9]+)([KMG]?)", re.ASCII)
-_KIB = {"": 1 / 1024, "K": 1, "M": 1024, "G": 1024 * 1024}
+_SIZE: Final = re.compile(r"([0-9]+)([KMG]?)", re.ASCII)
+_KIB: Final = {"": 1 / 1024, "K": 1, "M": 1024, "G": 1024 * 1024}
 
 _Kind = tuple[int, str]
 

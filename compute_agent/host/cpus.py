@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.host.processor import CpuInfo, base_frequency_khz
 from compute_agent.host.sysfiles import SysFiles
@@ -14,18 +15,18 @@ from compute_agent.host.topology import Cluster, Core, Die, Package
 
 LOG = logging.getLogger(__name__)
 
-CPU_FOLDER = "sys/devices/system/cpu"
+CPU_FOLDER: Final = "sys/devices/system/cpu"
 
-_UNKNOWN_ID = 0xFFFF
+_UNKNOWN_ID: Final = 0xFFFF
 """What some kernels print, besides -1, for an id that the firmware does not tell."""
 
-_SIBLING_FILES = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
+_SIBLING_FILES: Final = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
 """The threads of a core: the names since Linux 5.3, then the older ones."""
 
-_PACKAGE_FILES = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_siblings")
+_PACKAGE_FILES: Final = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_siblings")
 """The CPUs of a package: the names since Linux 5.3, then the older ones."""
 
-_HYBRID_PMUS = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu_lowpower": "low-power"}
+_HYBRID_PMUS: Final = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu_lowpower": "low-power"}
 """Performance monitoring units of hybrid x86 processors; the CPUs of each are those of one kind of core."""
 
 
@@ -91,8 +92,9 @@ def read_clusters(files: SysFiles, packages: Iterable[Package]) -> tuple[Cluster
 
 
 def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[Package]) -> tuple[Core, ...]:
-    """The cores with their online threads, by package and id; a CPU without topology files is a core of its
-    own.
+    """The cores with their online threads, by package and id.
+
+    A CPU without topology files is a core of its own.
     """
     package_of = {cpu: package.id for package in packages for cpu in package.cpus}
     online = frozenset(package_of)
@@ -151,7 +153,9 @@ def _grouped(cpus: Iterable[int], key: Callable[[int], int]) -> Mapping[int, fro
 
 
 def _split(cpus: frozenset[int], peers: Callable[[int], frozenset[int] | None]) -> Iterable[frozenset[int]]:
-    """The groups of `cpus` that list each other as peers, by lowest CPU; all of them where no peers are told.
+    """The groups of ``cpus`` that list each other as peers, by lowest CPU.
+
+    All of them are one group where no peers are listed.
 
     The groups are disjoint even where the files of several CPUs contradict each other: the lowest CPU
     decides.

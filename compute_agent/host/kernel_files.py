@@ -1,16 +1,21 @@
-"""Files that the kernel makes up as they are read (/proc, /sys, cgroups): a few system calls for each and no
-more, as every round reads hundreds.
+"""Files that the kernel makes up as they are read (/proc, /sys, cgroups).
+
+A few system calls for each and no more, as every round reads hundreds.
 """
 
 from __future__ import annotations
 
 import os
+from typing import Final
 
-_CHUNK = 1 << 16
+_CHUNK: Final = 1 << 16
 
 
 def read(path: str, max_bytes: int | None = None) -> bytes:
-    """The content of a file, ``max_bytes`` of it unless that is None. Raises OSError."""
+    """The content of a file, ``max_bytes`` of it unless that is None.
+
+    :raises OSError:
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -24,7 +29,10 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
 
 
 def read_text(path: str) -> str:
-    """The content of a file as text; what is no UTF-8 is replaced. Raises OSError."""
+    """The content of a file as text; what is no UTF-8 is replaced.
+
+    :raises OSError:
+    """
     return read(path).decode(errors="replace")
 
 

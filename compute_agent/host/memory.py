@@ -6,6 +6,7 @@ File formats: Documentation/ABI/stable/sysfs-devices-node of the kernel.
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from compute_agent.host.sysfiles import SysFiles
 from compute_agent.host.topology import NumaNode
@@ -13,9 +14,9 @@ from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
 
-NODE_FOLDER = "sys/devices/system/node"
+NODE_FOLDER: Final = "sys/devices/system/node"
 
-_MEM_TOTAL = re.compile(r"(?:^|\s)MemTotal:\s*([0-9]+)\s*kB", re.ASCII)
+_MEM_TOTAL: Final = re.compile(r"(?:^|\s)MemTotal:\s*([0-9]+)\s*kB", re.ASCII)
 
 
 def read_memory_kib(files: SysFiles, path: str = "proc/meminfo") -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Final
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
-_KERNEL_THREAD = 0x00200000
+_KERNEL_THREAD: Final = 0x00200000
 """PF_KTHREAD among the flags."""
 
-_DEAD_STATES = frozenset("ZXx")
+_DEAD_STATES: Final = frozenset("ZXx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,11 @@ class ProcessStat:
 
 
 def parse_process_stat(text: str) -> ProcessStat:
-    """The content of the file. Raises ValueError, LookupError if it is something else."""
+    """The content of the file.
+
+    :raises ValueError:
+    :raises LookupError: it is something else.
+    """
     # The second field is the command's name in brackets and may itself hold blanks and brackets; the first of
     # these is the third, the state.
     fields = text.rpartition(")")[2].split()

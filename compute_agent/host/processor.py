@@ -3,11 +3,12 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.host.sysfiles import SysFiles
 
-_NOMINAL = re.compile(r"@\s*([0-9.]+)\s*GHz", re.IGNORECASE)
-_FLAG_KEYS = ("flags", "features")
+_NOMINAL: Final = re.compile(r"@\s*([0-9.]+)\s*GHz", re.IGNORECASE)
+_FLAG_KEYS: Final = ("flags", "features")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +17,10 @@ class CpuInfo:
 
     records: Mapping[int, Mapping[str, str]]
     machine: Mapping[str, str]
-    """Lines that belong to no CPU, such as `platform` on POWER."""
+    """Lines that belong to no CPU, such as ``platform`` on POWER."""
 
     def first(self, *keys: str) -> str | None:
-        """The first value of one of `keys` that any CPU has."""
+        """The first value of one of ``keys`` that any CPU has."""
         values = (record[key] for key in keys for record in self.records.values() if record.get(key))
         return next(values, None)
 
@@ -56,7 +57,7 @@ def flags_of(info: CpuInfo, online: Collection[int]) -> frozenset[str]:
 
 
 def architecture_of(files: SysFiles, info: CpuInfo) -> str:
-    """The architecture as `uname -m` names it; `unknown` where no file tells."""
+    """The architecture as ``uname -m`` names it; ``unknown`` where no file tells."""
     machine = files.text("proc/sys/kernel/arch")  # since Linux 6.1
     if machine:
         return machine
@@ -73,7 +74,7 @@ def architecture_of(files: SysFiles, info: CpuInfo) -> str:
 
 
 def model_of(info: CpuInfo) -> str | None:
-    """The model as the kernel prints it: `Intel(R) Xeon(R) ...`, `POWER9, altivec supported`."""
+    """The model as the kernel prints it: ``Intel(R) Xeon(R) ...``, ``POWER9, altivec supported``."""
     return info.first("model name", "cpu")
 
 
@@ -81,7 +82,7 @@ def base_frequency_khz(files: SysFiles, info: CpuInfo, cpu: int) -> int | None:
     """The guaranteed frequency of a CPU without turbo, None where the kernel does not tell.
 
     From cpufreq/base_frequency (intel_pstate, kHz), acpi_cppc/nominal_freq (AMD and ARM, MHz), or the model
-    name (`@ 2.10GHz`).
+    name (``@ 2.10GHz``).
     """
     folder = f"sys/devices/system/cpu/cpu{cpu}"
     if base := files.number(f"{folder}/cpufreq/base_frequency"):

@@ -11,7 +11,7 @@ LOG = logging.getLogger(__name__)
 
 
 def read_topology(root: Path) -> Topology:
-    """The topology told by the /sys and /proc below `root`.
+    """The topology told by the /sys and /proc below ``root``.
 
     What no file tells is left out with a log line; nothing is raised for missing or odd files. CPUs that a
     cpuset or an affinity mask keeps from this process are part of the host all the same.

@@ -24,7 +24,10 @@ class SysFiles:
         """Paths of the files that tell of the peers of a CPU, and not of that CPU itself."""
 
     def text(self, path: str) -> str | None:
-        """Content of `path` (relative to the root) without blanks at its ends; None if it cannot be read."""
+        """Content of ``path`` without blanks at its ends; None if it cannot be read.
+
+        The path is relative to the root.
+        """
         try:
             content = read_text(f"{self.root}/{path}")
         except FileNotFoundError:
@@ -36,7 +39,7 @@ class SysFiles:
         return content.strip("\0 \t\r\n")
 
     def number(self, path: str) -> int | None:
-        """The whole number in `path`."""
+        """The whole number in ``path``."""
         text = self.text(path)
         if not text:
             return None
@@ -47,11 +50,13 @@ class SysFiles:
             return None
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
-        """The CPUs of a list such as `0-3,8`; an empty file is the empty set."""
+        """The CPUs of a list such as ``0-3,8``; an empty file is the empty set."""
         return self._cpus(path, cpuset.parse)
 
     def cpus(self, folder: str, *names: str) -> frozenset[int] | None:
-        """The CPUs of the first readable file of `names`: a list where the name ends in `list`, else a mask.
+        """The CPUs of the first readable file of ``names``.
+
+        It is a list where the name ends in ``list``, else a mask.
 
         Kernels before 2.6.26 have masks only.
         """
@@ -63,7 +68,7 @@ class SysFiles:
         return None
 
     def peers(self, cpu: int, folder: str, *names: str) -> frozenset[int] | None:
-        """The CPUs of the first of the files, as `cpus` reads them, that names `cpu` itself.
+        """The CPUs of the first of the files, as ``cpus`` reads them, that names ``cpu`` itself.
 
         A file of a CPU that lists others only cannot be true. One that lists nobody tells nothing.
         """
@@ -76,7 +81,10 @@ class SysFiles:
         return None
 
     def numbered(self, folder: str, prefix: str, suffix: str = "") -> Iterator[int]:
-        """The numbers N of entries `prefixNsuffix` of a folder, ascending; none where there is no folder."""
+        """The numbers N of entries ``prefixNsuffix`` of a folder, ascending.
+
+        There are none where there is no folder.
+        """
         pattern = re.compile(re.escape(prefix) + r"([0-9]+)" + re.escape(suffix), re.ASCII)
         try:
             names = [entry.name for entry in (self.root / folder).iterdir()]

@@ -1,7 +1,7 @@
 """The model of one host: frozen descriptions of packages, cores, caches and NUMA nodes.
 
 CPUs are logical CPUs (hardware threads) by their kernel number. Every set of CPUs here holds online CPUs
-only, except `Topology.offline` and `Topology.present`. Sizes are in KiB.
+only, except ``Topology.offline`` and ``Topology.present``. Sizes are in KiB.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from compute_agent.model.cpuset import CpuSet
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A processor as it is plugged in (a socket); `id` is the kernel's physical_package_id.
+    """A processor as it is plugged in (a socket); ``id`` is the kernel's physical_package_id.
 
     Ids are unique on all but some old Itanium machines.
     """
@@ -25,7 +25,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Die:
-    """A die of a package; `id` (die_id) is unique within its package only."""
+    """A die of a package; ``id`` (die_id) is unique within its package only."""
 
     id: int
     package: int
@@ -34,7 +34,7 @@ class Die:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Cores that share an L2 cache or a bus (cluster_id); `id` is unique within its package only."""
+    """Cores that share an L2 cache or a bus (cluster_id); ``id`` is unique within its package only."""
 
     id: int
     package: int
@@ -45,9 +45,9 @@ class Cluster:
 class Core:
     """A core and its hardware threads.
 
-    `id` (core_id) is unique at most within its package. `kind` tells the cores of a hybrid processor apart:
-    `performance`, `efficiency` and `low-power` on x86, `capacity-N` with the kernel's cpu_capacity elsewhere,
-    None where all cores are alike.
+    ``id`` (core_id) is unique at most within its package. ``kind`` tells the cores of a hybrid processor
+    apart: ``performance``, ``efficiency`` and ``low-power`` on x86, ``capacity-N`` with the kernel's
+    cpu_capacity elsewhere, None where all cores are alike.
     """
 
     id: int
@@ -59,7 +59,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node, maybe without CPUs or without memory; `huge_pages` counts pages by size in KiB."""
+    """A NUMA node, maybe without CPUs or without memory; ``huge_pages`` counts pages by size in KiB."""
 
     id: int
     cpus: CpuSet
@@ -69,9 +69,9 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One cache; `type` is `unified`, `data` or `instruction`, `id` is unique within level and type.
+    """One cache, ``unified``, ``data`` or ``instruction``; ``id`` is unique within level and type.
 
-    `size_kib` and `ways` are None where the kernel does not tell.
+    ``size_kib`` and ``ways`` are None where the kernel does not tell.
     """
 
     level: int
@@ -102,7 +102,8 @@ class Topology:
     cpu_flags: frozenset[str] = frozenset()
     """Flags (x86), Features (ARM) that all online CPUs have."""
     architecture: str = "unknown"
-    """As `uname -m` names it, where it can be told from the files: x86_64, aarch64, ppc64le, ia64, s390x."""
+    """As ``uname -m`` names it, where it can be told from the files: x86_64, aarch64, ppc64le, ia64, s390x.
+    """
     vendor: str | None = None
     """As x86 processors name it: GenuineIntel, AuthenticAMD."""
     model_name: str | None = None
@@ -119,21 +120,21 @@ class Topology:
         object.__setattr__(self, "_node_of", nodes)
 
     def core_of(self, cpu: int) -> Core | None:
-        """The core that `cpu` is a thread of, None for a CPU that is not online."""
+        """The core that ``cpu`` is a thread of, None for a CPU that is not online."""
         return self._core_of.get(cpu)
 
     def threads_of(self, cpu: int) -> CpuSet:
-        """The online threads of the core of `cpu`, itself included; just `cpu` where no core is known."""
+        """The online threads of the core of ``cpu``, itself included; just ``cpu`` where no core is known."""
         core = self._core_of.get(cpu)
         return frozenset({cpu}) if core is None else core.cpus
 
     def siblings_of(self, cpus: Iterable[int]) -> CpuSet:
-        """The other online threads of the cores of `cpus`."""
+        """The other online threads of the cores of ``cpus``."""
         cpus = frozenset(cpus)
         return frozenset[int]().union(*map(self.threads_of, cpus)) - cpus
 
     def node_of(self, cpu: int) -> int | None:
-        """Id of the NUMA node of `cpu`, None where it is not known."""
+        """Id of the NUMA node of ``cpu``, None where it is not known."""
         return self._node_of.get(cpu)
 
     @property
@@ -147,7 +148,7 @@ class Topology:
         return any(len(core.cpus) > 1 for core in self.cores)
 
     def to_dict(self) -> dict[str, Any]:
-        """The stable form of `topology show -f json`; every set of CPUs is a string."""
+        """The stable form of ``topology show -f json``; every set of CPUs is a string."""
         return {
             "packages": [
                 {"id": package.id, "cpus": cpuset.format(package.cpus)} for package in self.packages

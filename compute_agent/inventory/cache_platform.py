@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 class CacheDomain:
     """Control over one L3 cache, named by the cache's own id (the ids of MB may be others).
 
-    `ways` is 0 where capacity cannot be controlled; `bandwidth_min` and `bandwidth_step` (percent) are None
-    where bandwidth cannot.
+    ``ways`` is 0 where capacity cannot be controlled; ``bandwidth_min`` and ``bandwidth_step`` (percent) are
+    None where bandwidth cannot.
     """
 
     l3_id: int
@@ -25,9 +25,9 @@ class CacheDomain:
 class CachePlatform:
     """Control over all L3 caches of a host.
 
-    `groups` is the number of CLOSIDs, `groups_taken` how many of them are held by something that has no
-    allocation: the default group, QoS classes, groups that somebody else made. `features` are names such as
-    `L3_CAT`, `L3_CDP`, `L2_CAT`, `MBA`, `MBA_MBPS`, `CMT`, `MBM`.
+    ``groups`` is the number of CLOSIDs, ``groups_taken`` how many of them are held by something that has no
+    allocation: the default group, QoS classes, groups that somebody else made. ``features`` are names such as
+    ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``, ``CMT``, ``MBM``.
     """
 
     domains: Mapping[int, CacheDomain] = field(default_factory=dict, hash=False)

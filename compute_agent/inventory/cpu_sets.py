@@ -1,7 +1,7 @@
-"""Which CPUs back `PCPU` and `VCPU` and which serve emulator threads: the options, checked on the host.
+"""Which CPUs back ``PCPU`` and ``VCPU`` and which serve emulator threads: the options, checked on the host.
 
-The option names and their legacy combinations are Nova's (`[compute] cpu_dedicated_set`, `cpu_shared_set`,
-`[DEFAULT] vcpu_pin_set`, `reserved_host_cpus`).
+The option names and their legacy combinations are Nova's (``[compute] cpu_dedicated_set``,
+``cpu_shared_set``, ``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
 """
 
 from dataclasses import dataclass
@@ -23,16 +23,14 @@ class CpuOptions:
 
 
 def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
-    """The CPU sets that `options` mean on the host. Raises ConfigError that names options and CPUs.
+    """The CPU sets that ``options`` mean on the host.
 
-    | options set | dedicated | shared | emulator |
-    | --- | --- | --- | --- |
-    | none | | all online | all online |
-    | `cpu_dedicated_set` | it | | |
-    | `cpu_shared_set` | | it | it |
-    | both | `cpu_dedicated_set` | `cpu_shared_set` | `cpu_shared_set` |
-    | `vcpu_pin_set` (deprecated) | it | it | it |
-    | `vcpu_pin_set`, `cpu_shared_set` (deprecated) | | `vcpu_pin_set` | `cpu_shared_set` |
+    | options set | dedicated | shared | emulator | | --- | --- | --- | --- | | none | | all online | all
+    online | | ``cpu_dedicated_set`` | it | | | | ``cpu_shared_set`` | | it | it | | both |
+    ``cpu_dedicated_set`` | ``cpu_shared_set`` | ``cpu_shared_set`` | | ``vcpu_pin_set`` (deprecated) | it |
+    it | it | | ``vcpu_pin_set``, ``cpu_shared_set`` (deprecated) | | ``vcpu_pin_set`` | ``cpu_shared_set`` |
+
+    :raises ConfigError: that names options and CPUs.
     """
     dedicated = _cpus("[compute] cpu_dedicated_set", options.cpu_dedicated_set, topology)
     shared = _cpus("[compute] cpu_shared_set", options.cpu_shared_set, topology)
@@ -81,7 +79,7 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
 
 
 def _cpus(option: str, text: str | None, topology: Topology) -> frozenset[int] | None:
-    """The CPUs that `option` names, all of them online; None where it is not set."""
+    """The CPUs that ``option`` names, all of them online; None where it is not set."""
     if text is None:
         return None
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import traits
@@ -12,9 +13,9 @@ from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.resource_class import RESCTRL_GROUP
 
-SHAPES = ("flat", "numa", "l3")
+SHAPES: Final = ("flat", "numa", "l3")
 
-_NAME_LIMIT = 200
+_NAME_LIMIT: Final = 200
 """Longest provider name that Placement takes."""
 
 
@@ -39,10 +40,11 @@ def derive(
     root_name: str,
     platform: CachePlatform | None = None,
 ) -> ProviderTree:
-    """The provider tree of the host, the root (`root_uuid`, `root_name`) first.
+    """The provider tree of the host, the root (``root_uuid``, ``root_name``) first.
 
-    `platform` is None where resctrl is not to be had. Raises ConfigError for settings that do not fit the
-    host.
+    ``platform`` is None where resctrl is not to be had.
+
+    :raises ConfigError: for settings that do not fit the host.
     """
     _check(settings, root_name)
     control = platform or CachePlatform()
@@ -127,7 +129,9 @@ def _inventories(
 
 
 def spread(amount: int, weights: Sequence[int]) -> list[int]:
-    """`amount` in whole parts proportional to `weights`: the parts sum up to it, none is above its weight.
+    """``amount`` in whole parts proportional to ``weights``.
+
+    The parts sum up to it, none is above its weight.
 
     Never more than the sum of the weights is spread. Ties go to the first.
     """
@@ -159,7 +163,7 @@ def _disk(settings: Settings) -> Mapping[str, Inventory]:
 
 
 def _cache_inventories(domain: CacheDomain) -> Mapping[str, Inventory]:
-    """`LLC` in ways, of which those shared by everybody else are reserved, and `MBA` in percent."""
+    """``LLC`` in ways, of which those shared by everybody else are reserved, and ``MBA`` in percent."""
     found = {}
     if domain.ways > 0:
         found["LLC"] = Inventory(

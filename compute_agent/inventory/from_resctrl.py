@@ -11,7 +11,7 @@ from compute_agent.resctrl.reader import DEFAULT_GROUP, Present
 
 
 def cache_platform(host: Host, present: Present, classes: Collection[str]) -> CachePlatform:
-    """Control over the L3 caches of a host that has `present` groups and QoS `classes`.
+    """Control over the L3 caches of a host that has ``present`` groups and QoS ``classes``.
 
     The default group, classes and groups that somebody else made take groups without an allocation. Groups of
     guests do not count: some are allocated, and those of annotations give way.

@@ -4,11 +4,12 @@ import fcntl
 import os
 import uuid
 from pathlib import Path
+from typing import Final
 
 from compute_agent.files import open_own, read_own, secure_folder, write_durably
 
-FILE_NAME = "compute_id"
-NAME_FILE = "provider_name"
+FILE_NAME: Final = "compute_id"
+NAME_FILE: Final = "provider_name"
 
 
 class IdentityError(Exception):
@@ -16,12 +17,14 @@ class IdentityError(Exception):
 
 
 def load_or_create(state_path: Path) -> str:
-    """The uuid kept in `state_path`, made when there is none; whoever asks at the same time gets the same.
+    """The uuid kept in ``state_path``, made when there is none; whoever asks at the same time gets the same.
 
-    An operator may put a uuid of their own into the file before the first start. Raises IdentityError for a
-    file with other content: a new uuid would leave the host's allocations with a provider that nobody serves.
-    Raises OSError if the folder cannot be made or written; UnsafeFileError if others could change what is in
-    it.
+    An operator may put a uuid of their own into the file before the first start.
+
+    :raises IdentityError: for a file with other content: a new uuid would leave the host's allocations with a
+        provider that nobody serves.
+    :raises OSError: the folder cannot be made or written.
+    :raises UnsafeFileError: others could change what is in it.
     """
     secure_folder(state_path)
     path = state_path / FILE_NAME
@@ -39,8 +42,10 @@ def load_or_create(state_path: Path) -> str:
 
 
 def look_up(state_path: Path) -> str | None:
-    """The uuid kept in `state_path`; None where there is none. Nothing is made. Raises IdentityError,
-    OSError.
+    """The uuid kept in ``state_path``; None where there is none. Nothing is made.
+
+    :raises IdentityError:
+    :raises OSError:
     """
     try:
         return _read(state_path / FILE_NAME)
@@ -49,7 +54,11 @@ def look_up(state_path: Path) -> str | None:
 
 
 def kept_name(state_path: Path) -> str:
-    """The name that the root provider had last; empty where none is kept. Raises IdentityError, OSError."""
+    """The name that the root provider had last; empty where none is kept.
+
+    :raises IdentityError:
+    :raises OSError:
+    """
     path = state_path / NAME_FILE
     try:
         content = read_own(path)
@@ -68,7 +77,11 @@ def kept_name(state_path: Path) -> str:
 
 
 def keep_name(state_path: Path, name: str) -> None:
-    """Keep the name of the root provider. Raises IdentityError, OSError."""
+    """Keep the name of the root provider.
+
+    :raises IdentityError:
+    :raises OSError:
+    """
     if kept_name(state_path) != name:
         write_durably(state_path / NAME_FILE, f"{name}\n".encode(), mode=0o644)
 

@@ -3,6 +3,7 @@
 import os
 import socket
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
@@ -10,7 +11,7 @@ from compute_agent.inventory import identity
 from compute_agent.inventory.cpu_sets import CpuOptions
 from compute_agent.inventory.derive import Settings
 
-_GIB = 1024**3
+_GIB: Final = 1024**3
 
 
 def cpu_options(conf: cfg.ConfigOpts) -> CpuOptions:
@@ -37,8 +38,9 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """Name of the root provider: the option's, else the one that it had last, else the host's name. Raises
-    IdentityError.
+    """Name of the root provider: the option's, else the one that it had last, else the host's name.
+
+    :raises IdentityError:
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)
@@ -46,15 +48,19 @@ def root_name(conf: cfg.ConfigOpts) -> str:
 
 
 def host_name() -> str:
-    """The host's fully qualified domain name, or its plain name where resolving gives nothing better than
-    `localhost`.
+    """The host's fully qualified domain name.
+
+    Its plain name where resolving gives nothing better than ``localhost``.
     """
     name = socket.getfqdn()
     return socket.gethostname() if name.split(".")[0].startswith("localhost") else name
 
 
 def name_warning(conf: cfg.ConfigOpts) -> str:
-    """What an operator should know of the name; empty if it is what it was. Raises IdentityError."""
+    """What an operator should know of the name; empty if it is what it was.
+
+    :raises IdentityError:
+    """
     kept, configured = _kept_name(conf), conf.compute.resource_provider_name
     if configured:
         if kept in ("", configured):
@@ -76,7 +82,7 @@ def _kept_name(conf: cfg.ConfigOpts) -> str:
 
 
 def disk_gb(path: Path) -> int:
-    """Size in GiB, rounded down, of the file system that `path` is on, or would be on once it is made."""
+    """Size in GiB, rounded down, of the file system that ``path`` is on, or would be on once it is made."""
     # os.path.exists() is also for those who may not look into a folder: it is not there for them.
     existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     status = os.statvfs(existing)

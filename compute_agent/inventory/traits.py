@@ -1,29 +1,30 @@
 """Traits of a host: what os-traits calls the flags of its processors, and what resctrl can do.
 
-os-traits names most CPU traits after the kernel's flag without underscores (`avx512_vnni`:
+os-traits names most CPU traits after the kernel's flag without underscores (``avx512_vnni``:
 HW_CPU_X86_AVX512VNNI); the tables here hold those named otherwise. Flags are those of
 arch/x86/include/asm/cpufeatures.h and Documentation/arch/arm64/elf_hwcaps.rst of the kernel.
 """
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 import os_traits
 
 from compute_agent.host.topology import Topology
 
-NUMA_ROOT: str = os_traits.HW_NUMA_ROOT
-RESCTRL_PREFIX = "CUSTOM_RESCTRL_"
-WAY_SIZE_PREFIX = "CUSTOM_LLC_WAY_"
+NUMA_ROOT: Final[str] = os_traits.HW_NUMA_ROOT
+RESCTRL_PREFIX: Final = "CUSTOM_RESCTRL_"
+WAY_SIZE_PREFIX: Final = "CUSTOM_LLC_WAY_"
 
-_NAMESPACES = {
+_NAMESPACES: Final = {
     "x86_64": "HW_CPU_X86_",
     "i686": "HW_CPU_X86_",
     "aarch64": "HW_CPU_AARCH64_",
     "ppc64le": "HW_CPU_PPC64LE_",
 }
 
-_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+_OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "aes": ("HW_CPU_X86_AESNI",),
     "bmi1": ("HW_CPU_X86_BMI",),
     "fma": ("HW_CPU_X86_FMA3",),
@@ -43,7 +44,7 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "vpclmulqdq": ("HW_CPU_X86_AVX512VPCLMULQDQ",),
 }
 
-_OF_VENDOR: Mapping[str, Mapping[str, str]] = {
+_OF_VENDOR: Final[Mapping[str, Mapping[str, str]]] = {
     # Linux has one flag for what the vendors enumerate differently; os-traits tells them apart.
     "GenuineIntel": {
         "ibrs": "HW_CPU_X86_INTEL_SPEC_CTRL",
@@ -62,7 +63,7 @@ def _plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-_BY_NAME: Mapping[str, Mapping[str, str]] = {
+_BY_NAME: Final[Mapping[str, Mapping[str, str]]] = {
     namespace: {_plain(trait.removeprefix(namespace)): trait for trait in os_traits.get_traits(namespace)}
     for namespace in _NAMESPACES.values()
 }
@@ -94,7 +95,7 @@ def root_traits(topology: Topology, resctrl_features: frozenset[str] = frozenset
 
 
 def way_size_trait(way_kib: int) -> str:
-    """The trait that tells the size of one cache way: `CUSTOM_LLC_WAY_1408KIB`."""
+    """The trait that tells the size of one cache way: ``CUSTOM_LLC_WAY_1408KIB``."""
     return f"{WAY_SIZE_PREFIX}{way_kib}KIB"
 
 

@@ -24,10 +24,10 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class ProviderNode:
-    """One resource provider; `parent` is the parent's uuid, None for the root.
+    """One resource provider; ``parent`` is the parent's uuid, None for the root.
 
-    `cpus`, `numa_nodes` and `l3_ids` are the zone of the host that it stands for: its online CPUs (whether or
-    not they are in a CPU set), and the NUMA nodes and L3 caches that lie in it or around it.
+    ``cpus``, ``numa_nodes`` and ``l3_ids`` are the zone of the host that it stands for: its online CPUs
+    (whether or not they are in a CPU set), and the NUMA nodes and L3 caches that lie in it or around it.
     """
 
     name: str
@@ -56,12 +56,12 @@ class ProviderTree:
         return next((node for node in self.nodes if node.uuid == provider_uuid), None)
 
     def providing(self, resource_class: str) -> tuple[ProviderNode, ...]:
-        """The providers that have an inventory of `resource_class`."""
+        """The providers that have an inventory of ``resource_class``."""
         return tuple(node for node in self.nodes if resource_class in node.inventories)
 
 
 def child_uuid(root_uuid: str, zone: str) -> str:
-    """uuid of the provider of a zone of the host (`NUMA_0`, `L3_2`): the same on every start.
+    """Uuid of the provider of a zone of the host (``NUMA_0``, ``L3_2``): the same on every start.
 
     The zone, not the whole provider name, goes into it, so that a host that is renamed keeps its providers.
     """
@@ -69,8 +69,9 @@ def child_uuid(root_uuid: str, zone: str) -> str:
 
 
 def with_stock_names(tree: ProviderTree) -> ProviderTree:
-    """The same tree for a server that does not know `LLC` and `MBA`: with `CUSTOM_LLC` and `CUSTOM_MBA`
-    instead.
+    """The same tree for a server that does not know ``LLC`` and ``MBA``.
+
+    It has ``CUSTOM_LLC`` and ``CUSTOM_MBA`` instead.
     """
     return ProviderTree(
         tuple(

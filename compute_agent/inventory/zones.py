@@ -8,9 +8,9 @@ from compute_agent.host.topology import Cache, NumaNode, Topology
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A NUMA node (then `node` is set) or an L3 domain (then `l3` is).
+    """A NUMA node (then ``node`` is set) or an L3 domain (then ``l3`` is).
 
-    `parent` is the name of the zone around it, None for the host itself. `home_of` are the CPUs whose
+    ``parent`` is the name of the zone around it, None for the host itself. ``home_of`` are the CPUs whose
     inventories sit here rather than further in or out.
     """
 
@@ -25,12 +25,12 @@ class Zone:
 
 
 def layout(topology: Topology, shape: str, controlled_l3: Collection[int] = ()) -> tuple[Zone, ...]:
-    """The zones of the tree `shape` (`flat`, `numa` or `l3`), every one after the zone around it.
+    """The zones of the tree ``shape`` (``flat``, ``numa`` or ``l3``), every one after the zone around it.
 
-    NUMA nodes are zones in `numa` and `l3`; L3 domains are in `l3`, and wherever their cache is controlled.
-    An L3 domain inside a node is the node's child. Where an L3 spans whole nodes (sub-NUMA clustering), they
-    are its children. Where the two cross each other, as some virtual machines tell, both are children of the
-    host.
+    NUMA nodes are zones in ``numa`` and ``l3``; L3 domains are in ``l3``, and wherever their cache is
+    controlled. An L3 domain inside a node is the node's child. Where an L3 spans whole nodes (sub-NUMA
+    clustering), they are its children. Where the two cross each other, as some virtual machines tell, both
+    are children of the host.
     """
     node_zones = [
         Zone(
@@ -77,7 +77,10 @@ def _covers_its_nodes(l3: Zone, nodes: Iterable[Zone]) -> bool:
 
 
 def _with_homes(zones: list[Zone], shape: str) -> tuple[Zone, ...]:
-    """Each CPU at home in the innermost zone that `shape` puts CPUs on, a NUMA node where two zones cross."""
+    """Each CPU at home in the innermost zone that ``shape`` puts CPUs on.
+
+    Where two zones cross, that is the NUMA node.
+    """
     candidates = [zone for zone in zones if shape == "l3" or (shape == "numa" and zone.node is not None)]
     homes: dict[str, frozenset[int]] = {}
     taken: frozenset[int] = frozenset()

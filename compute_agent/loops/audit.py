@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.drivers.base import Driver
 from compute_agent.drivers.flavor import Flavor
@@ -44,7 +44,7 @@ from compute_agent.report.reporter import Reporter
 
 LOG = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 4
+MAX_ATTEMPTS: Final = 4
 
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
@@ -72,8 +72,10 @@ class Auditor:
         self._flavors: dict[str, Flavor] = {}
 
     def audit(self, options: Options) -> list[Outcome]:
-        """What is wrong, and what was done about it. Raises PlacementError, DriverError: nothing is done as
-        long as it is not known what is held and what runs.
+        """What is wrong, and what was done about it.
+
+        :raises PlacementError:
+        :raises DriverError: nothing is done as long as it is not known what is held and what runs.
         """
         self._pipeline.check_taken_over()
         world = self._pipeline.world

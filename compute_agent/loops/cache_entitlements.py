@@ -49,7 +49,9 @@ class CacheEntitlements:
         self, control: Control, classes: Mapping[str, Wish], zones: Callable[[], Sequence[ProviderNode]]
     ) -> None:
         """``classes`` are the shares of the QoS classes, ``zones`` tells the providers that allocations name.
-        Raises ResctrlError, BadSchemataError.
+
+        :raises ResctrlError:
+        :raises BadSchemataError:
         """
         self._control = control
         self._classes = classes

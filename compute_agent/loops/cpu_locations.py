@@ -14,7 +14,10 @@ from compute_agent.report.capacity import CpuLocation
 
 
 def locate(driver: Driver, world: World) -> dict[str, CpuLocation]:
-    """Where the guests that run are, by consumer. Raises DriverError as long as that cannot be learnt."""
+    """Where the guests that run are, by consumer.
+
+    :raises DriverError: as long as that cannot be learnt.
+    """
     settings: dict[str, GuestSettings] = {}
     affinities: dict[str, frozenset[CpuSet]] = {}
     for guest in driver.guests():

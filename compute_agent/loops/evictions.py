@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Final
 
 from compute_agent.drivers.base import Driver
 from compute_agent.loops.base import Configuration
@@ -21,11 +22,11 @@ from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)
 
-_ANSWER_SECONDS = 50.0
-_POLL_SECONDS = 0.1
+_ANSWER_SECONDS: Final = 50.0
+_POLL_SECONDS: Final = 0.1
 
-_FIRST_PAUSE = 0.1
-_MAX_PAUSE = 60.0
+_FIRST_PAUSE: Final = 0.1
+_MAX_PAUSE: Final = 60.0
 
 
 class Evictions:
@@ -57,7 +58,8 @@ class Evictions:
     def stop(self, uuid: str) -> None:
         """Make a guest leave, and see that it has left; one that runs no more is no error.
 
-        Raises EvictionFailedError, DriverError.
+        :raises EvictionFailedError:
+        :raises DriverError:
         """
         guest = self._running(uuid)
         if guest is None:
@@ -79,10 +81,12 @@ class Evictions:
             self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
 
     def give_back(self, uuid: str) -> None:
-        """Take this host's part of a guest's allocation from it; what it holds elsewhere, such as shared
-        disk, stays. Tries until Placement takes it, or the agent ends.
+        """Take this host's part of a guest's allocation from it.
 
-        Raises EvictionFailedError if it was not to be done.
+        What it holds elsewhere, such as shared disk, stays. Tries until Placement takes it, or the agent
+        ends.
+
+        :raises EvictionFailedError: it was not to be done.
         """
         pause, logged = _FIRST_PAUSE, ""
         name = self._called.pop(uuid, uuid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from compute_agent.controllers.base import Controller
 from compute_agent.controllers.resctrl import resctrl_of
@@ -12,7 +13,7 @@ from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.snapshot import Series, Snapshot
 from compute_agent.resctrl.host import class_group
 
-_CPU = Series("cpu_usage")
+_CPU: Final = Series("cpu_usage")
 
 
 def monitor_targets(
@@ -21,8 +22,9 @@ def monitor_targets(
     driver: Driver,
     snapshot: Snapshot | None = None,
 ) -> list[MonitorTarget] | None:
-    """Guests and classes in the groups that the controller of resctrl has put them in; without one all guests
-    are in the default group. None while a new controller has not synced yet.
+    """Guests and classes in the groups that the controller of resctrl has put them in.
+
+    Without one all guests are in the default group. None while a new controller has not synced yet.
 
     ``snapshot`` is what watermarks have measured last: it may know the use of CPU.
     """

@@ -22,9 +22,9 @@ class Monitoring:
     """What the daemon has of monitoring: a thread, metrics in a registry, and ``reader`` for watermarks."""
 
     def __init__(self, conf: Configuration, targets: Targets, registry: CollectorRegistry) -> None:
-        """``targets`` tells whom to measure, from the thread and
-        in every round: it has to be quick. Who is no longer told of loses its monitoring group; None is for
-        when it is not known.
+        """``targets`` tells whom to measure, from the thread and in every round: it has to be quick.
+
+        Who is no longer told of loses its monitoring group; None is for when it is not known.
         """
         settings = Settings.of(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)

@@ -1,5 +1,6 @@
-"""The thread that talks to Placement: reports the host, reads what its guests hold, tries again with
-back-off.
+"""The thread that talks to Placement.
+
+It reports the host, reads what its guests hold, and tries again with back-off.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.loops.base import Configuration
@@ -29,7 +30,7 @@ from compute_agent.report.scheduling import Cause, Causes
 
 LOG = logging.getLogger(__name__)
 
-FIRST_PAUSE = 1.0
+FIRST_PAUSE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,10 @@ class ReportLoop:
         locate: Callable[[], Mapping[str, CpuLocation]] = dict,
         causes: Causes | None = None,
     ) -> None:
-        """``locate`` tells where the guests really are; it may raise DriverError. ``causes`` are the
-        causes for which new guests are kept away, until switch_scheduling() says something else.
+        """``locate`` tells where the guests really are; it may raise DriverError.
+
+        ``causes`` are the causes for which new guests are kept away, until switch_scheduling() says something
+        else.
         """
         self._reporter = reporter
         self._client = client
@@ -89,8 +92,9 @@ class ReportLoop:
         self._wake.set()
 
     def switch_scheduling(self, cause: Cause, off: bool) -> None:
-        """Have Placement keep new guests away from this host for a cause, or not any more: at once, or when
-        it answers again; for any thread.
+        """Have Placement keep new guests away from this host for a cause, or not any more.
+
+        It is done at once, or when Placement answers again. For any thread.
         """
         with self._switch:
             self._causes = {**self._causes, cause: off}
@@ -137,7 +141,8 @@ class ReportLoop:
     def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
         """Move what guests hold to where the tree has it now, then report; with ``dry_run`` just the plan.
 
-        Raises PlacementError, DriverError.
+        :raises PlacementError:
+        :raises DriverError:
         """
         with self._turn:
             self._take_client()
@@ -151,8 +156,10 @@ class ReportLoop:
         return how(world.tree, self._locate(), world.zone_cpus)
 
     def _report(self) -> Report:
-        """Report the host. What would have to move under guests waits for a reshape: that is made at the
-        start of the agent or by command, and until then everything stays as it is.
+        """Report the host.
+
+        What would have to move under guests waits for a reshape: that is made at the start of the agent or by
+        command, and until then everything stays as it is.
         """
         tree = self._pipeline.world.tree
         if tree != self._derived:
@@ -220,7 +227,10 @@ class ReportLoop:
         return not report.refusals
 
     def _grant(self) -> None:
-        """Tell Placement whether new guests are to be kept away. Raises PlacementError."""
+        """Tell Placement whether new guests are to be kept away.
+
+        :raises PlacementError:
+        """
         causes = self._causes
         if causes:
             self._reporter.switch_scheduling(self._pipeline.world.tree.root.uuid, causes)
@@ -246,8 +256,9 @@ class ReportLoop:
 def allocations_read(
     client: PlacementClient, pipeline: Pipeline, offering: frozenset[str]
 ) -> AllocationsRead | None:
-    """What the worker has to be told of allocations on these providers; None if it knows. Raises
-    PlacementError.
+    """What the worker has to be told of allocations on these providers; None if it knows.
+
+    :raises PlacementError:
     """
     as_of = time.monotonic()
     ours = {zone.uuid for zone in pipeline.world.zones}

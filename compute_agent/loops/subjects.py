@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import Driver
@@ -14,7 +15,7 @@ from compute_agent.qos.rounds import Subject
 from compute_agent.qos.snapshot import Entitlement
 from compute_agent.qos.subjects import build_subject
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 CacheEntitlements = Callable[[GuestView], Mapping[Knob, Entitlement]]
 """What a guest may use of cache ways and memory bandwidth, by L3 domain."""

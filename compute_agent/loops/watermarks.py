@@ -1,5 +1,6 @@
-"""The thread that keeps the host below its watermarks: usage is read, decided about and acted on, round by
-round.
+"""The thread that keeps the host below its watermarks.
+
+Usage is read, decided about and acted on, round by round.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from compute_agent.drivers.base import Driver
 from compute_agent.loops.base import Configuration
@@ -33,7 +35,7 @@ from compute_agent.qos.telemetry import Telemetry
 
 LOG = logging.getLogger(__name__)
 
-_ANSWER_SECONDS = 10.0
+_ANSWER_SECONDS: Final = 10.0
 
 SwitchScheduling = Callable[[bool], None]
 """Keeps new guests away (True) or lets them in again, as soon as that can be done."""
@@ -101,8 +103,9 @@ class Watermarks:
             self._start()
 
     def reload(self, conf: Configuration) -> None:
-        """Go by another configuration from the next round on. It comes when it is due: rates of a shorter
-        time would mean little.
+        """Go by another configuration from the next round on.
+
+        It comes when it is due: rates of a shorter time would mean little.
         """
         entitlements = open_entitlements(conf.controllers, lambda: self._pipeline.world.zones)
         with self._lock:
@@ -112,8 +115,9 @@ class Watermarks:
             self._start()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End the loop; limits and evictions stay, for the next agent. What hangs is not waited for longer
-        than ``timeout`` seconds.
+        """End the loop; limits and evictions stay, for the next agent.
+
+        What hangs is not waited for longer than ``timeout`` seconds.
         """
         with self._lock:
             self._stopped.set()
@@ -178,8 +182,9 @@ class Watermarks:
         self._latest = (snapshot, executor.streaks)
 
     def _repair(self, rules: Rules, views: Sequence[GuestView]) -> None:
-        """Make the pipeline's limits those of the state: a guest may have been rebooted, and an answer may
-        have come too late to be heard.
+        """Make the pipeline's limits those of the state.
+
+        A guest may have been rebooted, and an answer may have come too late to be heard.
         """
         refused = {}
         guests = {view.guest.uuid: view.guest for view in views}
@@ -218,8 +223,9 @@ def limits(state: QosState) -> Limits:
 
 
 def differences(rules: Rules, state: QosState, views: Sequence[GuestView]) -> list[LimitGuest]:
-    """What makes the limits that the pipeline has those of the state. Levers that set limits by themselves
-    are none of the pipeline's.
+    """What makes the limits that the pipeline has those of the state.
+
+    Levers that set limits by themselves are none of the pipeline's.
     """
     wanted, found = limits(state), []
     foreign = {name for name, lever in rules.registry.levers.items() if lever.set_limit is not None}

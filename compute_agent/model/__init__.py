@@ -1,3 +1,4 @@
-"""The nouns that everybody uses, and that know nobody: guest, assignment, allocation, CPU set, knob, and the
-failures that several folders meet.
+"""The nouns that everybody uses, and that know nobody.
+
+Guest, assignment, allocation, CPU set, knob, and the failures that several folders meet.
 """

@@ -9,8 +9,9 @@ from compute_agent.model import cpuset
 class CpuSets:
     """What each online CPU is for; those in no set belong to the host.
 
-    `dedicated` and `shared` are disjoint but for the legacy `vcpu_pin_set` alone, which is both. `emulator`
-    is where emulator threads run that have no CPU of their own; it is empty where there is no shared CPU.
+    ``dedicated`` and ``shared`` are disjoint but for the legacy ``vcpu_pin_set`` alone, which is both.
+    ``emulator`` is where emulator threads run that have no CPU of their own; it is empty where there is no
+    shared CPU.
     """
 
     dedicated: frozenset[int]
@@ -37,7 +38,7 @@ class CpuSets:
 
 
 def named(cpus: frozenset[int]) -> str:
-    """CPUs in the words of a message: `CPU 3`, `CPUs 4-7`."""
+    """CPUs in the words of a message: ``CPU 3``, ``CPUs 4-7``."""
     return f"{'CPU' if len(cpus) == 1 else 'CPUs'} {cpuset.format(cpus)}"
 
 

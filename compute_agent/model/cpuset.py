@@ -1,26 +1,27 @@
-"""CPU set strings: what operators write (`0-3,^2,8`), and the kernel's lists and masks.
+"""CPU set strings: what operators write (``0-3,^2,8``), and the kernel's lists and masks.
 
-The kernel's own formats are those of `bitmap_parselist` and `bitmap_parse` (lib/bitmap-str.c): lists such as
-`0-3,8`, masks such as `ff,ffffffff` (comma-separated words of 32 bits, the most significant first).
-Exclusions (`^2`, `^4-5`) are what the configuration adds to lists.
+The kernel's own formats are those of ``bitmap_parselist`` and ``bitmap_parse`` (lib/bitmap-str.c): lists such
+as ``0-3,8``, masks such as ``ff,ffffffff`` (comma-separated words of 32 bits, the most significant first).
+Exclusions (``^2``, ``^4-5``) are what the configuration adds to lists.
 """
 
 import re
 from collections.abc import Callable, Iterable
+from typing import Final
 
 CpuSet = frozenset[int]
 """Logical CPUs, by the number that the kernel gives them."""
 
 Parser = Callable[[str], frozenset[int]]
 
-MAX_CPU = 65535
+MAX_CPU: Final = 65535
 """Highest CPU number accepted: above any NR_CPUS, yet a typing error cannot fill the memory."""
 
-_PART = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
+_PART: Final = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
 
 
 class BadCpuSet(ValueError):
-    """A CPU set string that cannot be read; `part` is the piece that is wrong."""
+    """A CPU set string that cannot be read; ``part`` is the piece that is wrong."""
 
     def __init__(self, text: str, part: str, why: str) -> None:
         super().__init__(f"bad CPU set {text!r}: {part!r} {why}")
@@ -29,10 +30,12 @@ class BadCpuSet(ValueError):
 
 
 def parse(text: str) -> frozenset[int]:
-    """CPU numbers of a list such as `0-3,^2,8,^4-5`; exclusions apply wherever they stand.
+    """CPU numbers of a list such as ``0-3,^2,8,^4-5``; exclusions apply wherever they stand.
 
     Blanks around parts and empty parts are allowed, as they are in the kernel; an empty text is the empty
-    set. Raises BadCpuSet that names the bad part.
+    set.
+
+    :raises BadCpuSet: that names the bad part.
     """
     included: set[int] = set()
     excluded: set[int] = set()
@@ -53,7 +56,7 @@ def parse(text: str) -> frozenset[int]:
 
 
 def format(cpus: Iterable[int]) -> str:
-    """The shortest list of `cpus`, as the kernel prints it: `0-3,8`; the empty set is an empty text."""
+    """The shortest list of ``cpus``, as the kernel prints it: ``0-3,8``; the empty set is an empty text."""
     ranges: list[tuple[int, int]] = []
     for cpu in sorted(set(cpus)):
         if ranges and ranges[-1][1] == cpu - 1:
@@ -64,7 +67,10 @@ def format(cpus: Iterable[int]) -> str:
 
 
 def parse_mask(text: str) -> frozenset[int]:
-    """CPU numbers of a kernel mask such as `ff,ffffffff`. Raises BadCpuSet that names the bad word."""
+    """CPU numbers of a kernel mask such as ``ff,ffffffff``.
+
+    :raises BadCpuSet: that names the bad word.
+    """
     mask = 0
     for word in text.split(","):
         word = word.strip()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.model.qos_class import LATENCY_SENSITIVE
 
-MAX_VCPUS = 4096
-MAX_PRIORITY = (1 << 31) - 1
-MAX_ANNOTATION = 4096
+MAX_VCPUS: Final = 4096
+MAX_PRIORITY: Final = (1 << 31) - 1
+MAX_ANNOTATION: Final = 4096
 """Characters."""
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-CPU_QUOTA = "cpu_quota"
-MEMORY_BANDWIDTH = "memory_bandwidth"
-CACHE_WAYS = "cache_ways"
+CPU_QUOTA: Final = "cpu_quota"
+MEMORY_BANDWIDTH: Final = "memory_bandwidth"
+CACHE_WAYS: Final = "cache_ways"
 
 
 class Knob(NamedTuple):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
-_MAX_LENGTH = 1000
+_MAX_LENGTH: Final = 1000
 """Characters that are shown of a text."""
 
 
@@ -27,8 +28,9 @@ def called(name: str, uuid: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text of somebody else's, fit for terminals, logs and labels: on one line, and no longer than one
-    reads.
+    """A text of somebody else's, fit for terminals, logs and labels.
+
+    It is on one line, and no longer than one reads.
     """
     text = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text[: _MAX_LENGTH + 1])
     return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}..."

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
-BEST_EFFORT = "BE"
-LATENCY_SENSITIVE = "LS"
-LATENCY_SENSITIVE_RESERVED = "LSR"
+BEST_EFFORT: Final = "BE"
+LATENCY_SENSITIVE: Final = "LS"
+LATENCY_SENSITIVE_RESERVED: Final = "LSR"
 
-CLASS_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
+CLASS_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
 """What a class may be called: folders and labels carry the name."""

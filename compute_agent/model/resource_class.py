@@ -1,13 +1,15 @@
-"""The resource classes that the agent reports, in one table: what each of them is, wherever somebody has to
-know.
+"""The resource classes that the agent reports, in one table.
+
+It says what each of them is, wherever somebody has to know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-RESCTRL_GROUP = "CUSTOM_RESCTRL_GROUP"
+RESCTRL_GROUP: Final = "CUSTOM_RESCTRL_GROUP"
 """The resource class of resctrl groups."""
 
 
@@ -28,7 +30,7 @@ class ResourceClass:
     stock_name: str = ""
 
 
-RESOURCE_CLASSES = (
+RESOURCE_CLASSES: Final = (
     ResourceClass("PCPU", host_owned=True, movable=True, cpu=True),
     ResourceClass("VCPU", host_owned=True, movable=True, cpu=True),
     ResourceClass("MEMORY_MB", host_owned=True, movable=True),
@@ -38,16 +40,18 @@ RESOURCE_CLASSES = (
     ResourceClass(RESCTRL_GROUP),
 )
 
-STOCK_NAMES: Mapping[str, str] = {one.name: one.stock_name for one in RESOURCE_CLASSES if one.stock_name}
+STOCK_NAMES: Final[Mapping[str, str]] = {
+    one.name: one.stock_name for one in RESOURCE_CLASSES if one.stock_name
+}
 """By name what stands for it on a stock OpenStack Placement."""
 
-HOST_OWNED = frozenset(
+HOST_OWNED: Final = frozenset(
     name for one in RESOURCE_CLASSES if one.host_owned for name in (one.name, one.stock_name) if name
 )
 """The classes that are the agent's on its own providers, under either name."""
 
-MOVABLE = frozenset(one.name for one in RESOURCE_CLASSES if one.movable)
+MOVABLE: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.movable)
 """The classes that lie elsewhere in other shapes of the tree."""
 
-CPU_CLASSES = frozenset(one.name for one in RESOURCE_CLASSES if one.cpu)
+CPU_CLASSES: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.cpu)
 """The classes whose amounts are CPUs."""

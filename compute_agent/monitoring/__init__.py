@@ -1,3 +1,4 @@
-"""Cache occupancy and memory bandwidth of guests and classes: measured, offered to watermarks and Prometheus,
-and kept for a while.
+"""Cache occupancy and memory bandwidth of guests and classes.
+
+They are measured, offered to watermarks and Prometheus, and kept for a while.
 """

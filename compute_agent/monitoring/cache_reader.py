@@ -11,7 +11,7 @@ from compute_agent.resctrl.platform import Platform
 
 
 class MonitoredCaches:
-    """The newest reading as `qos.rounds.CacheReader` has it."""
+    """The newest reading as ``qos.rounds.CacheReader`` has it."""
 
     def __init__(self, newest: Callable[[], Reading | None]) -> None:
         """``newest`` tells the newest reading, or None if there is none that is of now."""

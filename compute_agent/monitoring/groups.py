@@ -43,8 +43,10 @@ class MonitoringGroups:
     def sync(self, targets: Sequence[MonitorTarget]) -> dict[tuple[str, str], str]:
         """The group whose counters are those of each target, by its key.
 
-        A target that cannot be told apart is left out: for want of RMIDs, or because its control group is
-        not there (yet). Raises ResctrlError if the mount cannot be read.
+        A target that cannot be told apart is left out: for want of RMIDs, or because its control group is not
+        there (yet).
+
+        :raises ResctrlError: the mount cannot be read.
         """
         present = read_groups(self._files)
         self.control_groups = tuple(present.groups)

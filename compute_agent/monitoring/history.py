@@ -29,14 +29,20 @@ class History:
     """The samples of a file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises HistoryError if there is no such file."""
+        """Samples in the database ``path``.
+
+        :raises HistoryError: there is no such file.
+        """
         if not path.is_file():
             raise HistoryError(f"there are no samples: no file {path}; does the agent keep any here?")
         self._path = path
         self._engine = engine_to_read(path)
 
     def latest(self) -> list[StoredSample]:
-        """The last samples of each guest and class: one for each cache. Raises HistoryError."""
+        """The last samples of each guest and class: one for each cache.
+
+        :raises HistoryError:
+        """
         with self._connect() as connection:
             # The end of each target is where its key ends: no need to look at the rest.
             other = SAMPLES.alias()
@@ -52,7 +58,10 @@ class History:
         )
 
     def of(self, wanted: str, span: Span) -> list[StoredSample]:
-        """The samples of a guest (its uuid or name) or of a class, by time and cache. Raises HistoryError."""
+        """The samples of a guest (its uuid or name) or of a class, by time and cache.
+
+        :raises HistoryError:
+        """
         with self._connect() as connection:
             columns = TARGETS.c
             targets = connection.execute(

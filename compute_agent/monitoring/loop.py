@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.reading import Reading
@@ -17,7 +18,7 @@ from compute_agent.monitoring.targets import MonitorTarget
 
 LOG = logging.getLogger(__name__)
 
-FLUSH_SECONDS = 30.0
+FLUSH_SECONDS: Final = 30.0
 """How long samples wait to be written together."""
 
 STALE_ROUNDS, STALE_SECONDS = 5, 3.0

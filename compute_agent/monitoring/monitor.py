@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from compute_agent.monitoring.groups import MonitoringGroups
 from compute_agent.monitoring.reading import CacheUse, Meter, Reading, TargetUse, add_up
@@ -16,7 +17,7 @@ from compute_agent.resctrl.platform import Platform
 
 LOG = logging.getLogger(__name__)
 
-SYNC_SECONDS = 10.0
+SYNC_SECONDS: Final = 10.0
 """How often groups are compared with what should be while nobody comes or goes: for threads that came into a
 guest from outside, RMIDs that were freed, and what others did to the groups.
 """
@@ -50,7 +51,10 @@ class CacheMonitor:
         return self._groups.exhaustions
 
     def take(self, targets: Sequence[MonitorTarget], time: float) -> Reading:
-        """Measure at ``time`` (monotonic seconds). Raises ResctrlError if the mount cannot be read."""
+        """Measure at ``time`` (monotonic seconds).
+
+        :raises ResctrlError: the mount cannot be read.
+        """
         if self._synced != tuple(targets) or time >= self._due:
             self._sync(targets, time)
         samples: dict[str, Sample | None] = {}
@@ -96,8 +100,9 @@ class CacheMonitor:
         return {} if sample is None else meter.take(group, sample)
 
     def _sample(self, group: str, time: float) -> Sample | None:
-        """None where the counters cannot be read; if that is because the group is gone, the next round looks
-        after the groups.
+        """The counters of a group; None where they cannot be read.
+
+        If that is because the group is gone, the next round looks after the groups.
         """
         try:
             sample = self._counters.read(group, time)

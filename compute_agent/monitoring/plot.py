@@ -6,19 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from statistics import median
+from typing import Final
 
 from compute_agent.drawing.chart import COLOURS, Curve, Panel, Point, draw
 from compute_agent.monitoring.history import Span
 from compute_agent.monitoring.samples import StoredSample
 
-MAX_CACHES = 6
+MAX_CACHES: Final = 6
 """Caches with curves of their own: those most used. The others are added up."""
 
-BREAK = 3.5
+BREAK: Final = 3.5
 """Curves are broken where samples are further apart than so many times the usual distance."""
 
-_RATES = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3))
-_SIZES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
+_RATES: Final = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3))
+_SIZES: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 
 Value = Callable[[StoredSample], float | None]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Totals
@@ -14,7 +14,7 @@ LOCAL, TOTAL = "local", "total"
 
 N = TypeVar("N", int, float)
 
-KINDS = {LOCAL_BYTES: LOCAL, TOTAL_BYTES: TOTAL}
+KINDS: Final = {LOCAL_BYTES: LOCAL, TOTAL_BYTES: TOTAL}
 
 
 class CacheUse(NamedTuple):

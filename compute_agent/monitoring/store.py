@@ -9,6 +9,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
@@ -26,15 +27,15 @@ from compute_agent.monitoring.tables import (
 
 LOG = logging.getLogger(__name__)
 
-LOCK_SECONDS = 0.5
+LOCK_SECONDS: Final = 0.5
 """How long a write waits for somebody who has locked the file; then it is tried again with the next."""
 
-MAX_PENDING = 100_000
+MAX_PENDING: Final = 100_000
 """Samples that are kept in memory while the file cannot be written; then the oldest are dropped."""
 
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
-_THINNING = 10
+_THINNING: Final = 10
 """Parts of the time that is kept, of which the oldest goes when samples take too much room."""
 
 
@@ -62,8 +63,9 @@ class SampleStore:
         self._pending.extend(samples)
 
     def flush(self, time: float) -> None:
-        """Write what is pending, in one transaction, and drop what is too old at ``time`` (seconds since the
-        epoch).
+        """Write what is pending, in one transaction, and drop what is too old.
+
+        ``time`` is in seconds since the epoch.
 
         What cannot be written stays pending. A file that is damaged, or is something else, is put aside.
         """

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 import sqlalchemy as sa
 
-FILE = "samples.db"
+FILE: Final = "samples.db"
 """Its name in the state folder."""
 
-VERSION = 1
-"""Of the tables, as `user_version`."""
+VERSION: Final = 1
+"""Of the tables, as ``user_version``."""
 
-NO_CACHE = -1
+NO_CACHE: Final = -1
 """The cache id of samples that are of no cache."""
 
-METADATA = sa.MetaData()
+METADATA: Final = sa.MetaData()
 
-TARGETS = sa.Table(
+TARGETS: Final = sa.Table(
     "targets",
     METADATA,
     sa.Column("id", sa.Integer, primary_key=True),
@@ -30,7 +31,7 @@ TARGETS = sa.Table(
 )
 
 # In the order of its primary key: what is read is one target's, from a time on.
-SAMPLES = sa.Table(
+SAMPLES: Final = sa.Table(
     "samples",
     METADATA,
     sa.Column("target_id", sa.Integer, primary_key=True, autoincrement=False),
@@ -60,8 +61,9 @@ def engine_to_write(path: Path, lock_seconds: float) -> sa.Engine:
 
 
 def engine_to_read(path: Path) -> sa.Engine:
-    """An engine that changes nothing. Without a writer there is no log beside the file, and whoever may not
-    make one reads the file alone.
+    """An engine that changes nothing.
+
+    Without a writer there is no log beside the file, and whoever may not make one reads the file alone.
     """
     alone = not path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"

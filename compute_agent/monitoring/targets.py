@@ -16,7 +16,7 @@ def no_threads() -> Iterable[int]:
 
 @dataclass(frozen=True, slots=True)
 class MonitorTarget:
-    """A guest; or, with no `guest`, a QoS class: what runs in its control group.
+    """A guest; or, with no ``guest``, a QoS class: what runs in its control group.
 
     ``group`` is the control group that it is in. ``threads`` tells the thread ids of a guest when asked, and
     may raise OSError or DriverError when it is gone. ``cpu`` is its use of CPU in cores, if somebody knows.

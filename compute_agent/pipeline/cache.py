@@ -1,5 +1,6 @@
-"""The guests as the agent has them in mind: what they hold, where they are, and what is still to be done for
-them.
+"""The guests as the agent has them in mind.
+
+What they hold, where they are, and what is still to be done for them.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class CachedGuest:
 
 @dataclass(frozen=True, slots=True)
 class Unclaimed:
-    """What a consumer without a guest holds of this host's providers, and since when that is so (monotonic
-    seconds; at the earliest since this agent runs).
+    """What a consumer without a guest holds of this host's providers, and since when that is so.
+
+    ``since`` is in monotonic seconds; at the earliest since this agent runs.
     """
 
     allocation: Allocation

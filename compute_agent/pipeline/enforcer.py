@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from compute_agent.controllers.base import Controller, Target
 from compute_agent.model.errors import DriverError, GuestGoneError
@@ -13,7 +14,7 @@ from compute_agent.pipeline.world import World
 
 LOG = logging.getLogger(__name__)
 
-_OUTCOMES = {True: "was changed", False: "is as it should be"}
+_OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class Enforcer:
@@ -58,7 +59,10 @@ class Enforcer:
                 entry.pending.discard(controller.name)
 
     def apply_to(self, entry: CachedGuest, world: World) -> None:
-        """Put one guest's state into effect. Raises DriverError at the first controller that cannot."""
+        """Put one guest's state into effect.
+
+        :raises DriverError: at the first controller that cannot.
+        """
         self._sync(world)
         for controller in self._controllers:
             if controller.name in entry.pending:

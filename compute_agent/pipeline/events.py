@@ -1,5 +1,6 @@
-"""What the worker is told. Events carry all that is needed to handle them, so that the worker asks no
-network.
+"""What the worker is told.
+
+Events carry all that is needed to handle them, so that the worker asks no network.
 
 ``as_of`` is the monotonic time at which Placement was asked for the allocations in the event.
 """
@@ -106,8 +107,9 @@ class LimitGuest:
 
 @dataclass(frozen=True, slots=True)
 class MoveGuest:
-    """Somebody wants a guest off the CPUs that the present sets do not have; with ``dry_run`` it is only
-    planned.
+    """Somebody wants a guest off the CPUs that the present sets do not have.
+
+    With ``dry_run`` it is only planned.
 
     Answered with its new assignment, None if it has nothing to leave, or the reason why it cannot move;
     GuestGoneError if there is no such guest.

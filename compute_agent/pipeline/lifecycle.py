@@ -38,8 +38,9 @@ class Lifecycle:
     def begin(
         self, saved: Mapping[str, SavedGuest], limits: Limits, unclaimed: Mapping[str, Allocation]
     ) -> None:
-        """Remember, until the guests are taken over, what the agent before has ``saved`` of them, the
-        ``limits`` of the watermarks, and what consumers without a guest held.
+        """Remember, until the guests are taken over, what the agent before has ``saved`` of them.
+
+        And the ``limits`` of the watermarks, and what consumers without a guest held.
         """
         self._cache.hold_for(unclaimed, time.monotonic())
         self._saved, self._limits = saved, limits
@@ -54,8 +55,8 @@ class Lifecycle:
     ) -> None:
         """Take a guest, and what it holds if that is known, as the driver has it now, and place it.
 
-        Whether it has ``started`` is for the driver to say: the pid of one that goes on may be another,
-        and one that started may have been found before its start was told.
+        Whether it has ``started`` is for the driver to say: the pid of one that goes on may be another, and
+        one that started may have been found before its start was told.
         """
         entry = self._cache.get(guest.uuid)
         if entry is None:
@@ -90,9 +91,10 @@ class Lifecycle:
 
     def take_over(self) -> bool:
         """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
+
         Whether that was done now.
 
-        Raises DriverError if the driver cannot say what runs: nothing is forgotten then.
+        :raises DriverError: the driver cannot say what runs: nothing is forgotten then.
         """
         if (saved := self._saved) is None:
             return False
@@ -117,7 +119,10 @@ class Lifecycle:
         return True
 
     def reconcile(self) -> None:
-        """Make the cache have the guests that run, and the kernel what these need. Raises DriverError."""
+        """Make the cache have the guests that run, and the kernel what these need.
+
+        :raises DriverError:
+        """
         running = {guest.uuid: guest for guest in self._driver.guests()}
         for entry in self._cache:
             if entry.guest.uuid not in running:
@@ -151,8 +156,9 @@ class Lifecycle:
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
-        """What the consumer of a new guest held when Placement was last heard, unless it is ``reported`` now;
-        None if it was never heard of.
+        """What the consumer of a new guest held when Placement was last heard.
+
+        Unless it is ``reported`` now; None if it was never heard of.
         """
         known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
         if reported is not None or known is None or known.allocation is None:

@@ -22,8 +22,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Placer:
-    """Gives the guests of the cache their assignments in a world, which may be replaced. Used by the worker
-    only.
+    """Gives the guests of the cache their assignments in a world, which may be replaced.
+
+    Used by the worker only.
     """
 
     def __init__(self, world: World, cache: GuestCache) -> None:
@@ -86,8 +87,9 @@ class Placer:
             self.take_up(entry)
 
     def take_up(self, entry: CachedGuest) -> None:
-        """A guest runs already: one of which nothing is known stays where it is as long as nobody holds any
-        CPU.
+        """Place a guest that runs already.
+
+        One of which nothing is known stays where it is as long as nobody holds any CPU.
         """
         if entry.allocation is not None or entry.assignment is not None or self._cache.holdings():
             self.place(entry)
@@ -168,8 +170,9 @@ class Placer:
         self._cache.assign(entry, decision)
 
     def _confine(self, entry: CachedGuest, reason: str) -> None:
-        """Put a guest that has no place where it is in nobody's way: it keeps what it has if it may hold any
-        dedicated CPUs at all.
+        """Put a guest that has no place where it is in nobody's way.
+
+        It keeps what it has if it may hold any dedicated CPUs at all.
         """
         supply, request = self._case(entry)
         current = entry.assignment if request.pcpu else None
@@ -215,8 +218,9 @@ class Placer:
     def found(
         self, guest: Guest, observed: frozenset[int], vcpu_cpus: Mapping[int, frozenset[int]]
     ) -> Assignment | None:
-        """The assignment of a guest that nobody remembers, from the CPUs that the kernel lets it, and each of
-        its guest CPUs as far as they are known, use.
+        """The assignment of a guest that nobody remembers, from the CPUs that the kernel lets it use.
+
+        ``vcpu_cpus`` are those of each of its guest CPUs, as far as they are known.
         """
         if not self.world.pins:
             return None

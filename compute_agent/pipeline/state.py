@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from compute_agent import locks
 from compute_agent.files import UnsafeFileError, put_aside, read_own, secure_folder, write_durably
@@ -29,7 +29,7 @@ from compute_agent.report.scheduling import Maintenance
 
 LOG = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,10 @@ class SavedGuest:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that is kept. ``driver`` is the name of the one whose the guests are; empty: not known.
-    ``maintenance`` None: nobody has said anything, as far as is known. ``unclaimed`` is what consumers
-    without a guest hold of this host.
+    """Everything that is kept.
+
+    ``driver`` is the name of the one whose the guests are; empty: not known. ``maintenance`` None: nobody has
+    said anything, as far as is known. ``unclaimed`` is what consumers without a guest hold of this host.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -61,7 +62,8 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         """Read ``path``. An absent file is an empty state; so is one that cannot be used, which is put aside.
 
-        Raises UnsafeFileError if it is not ours, OSError if it cannot be put aside.
+        :raises UnsafeFileError: it is not ours.
+        :raises OSError: it cannot be put aside.
         """
         self.path = path
         self._lock = threading.Lock()
@@ -74,8 +76,9 @@ class StateFile:
         return self._state
 
     def keep_driver(self, driver: str) -> None:
-        """Replace the driver; guests of another one are forgotten with it. Raises OSError, and the next call
-        tries again.
+        """Replace the driver; guests of another one are forgotten with it.
+
+        :raises OSError: the next call tries again.
         """
         with self._lock:
             changed = self._state.driver not in ("", driver)
@@ -87,31 +90,35 @@ class StateFile:
         self, guests: Mapping[str, SavedGuest], unclaimed: Mapping[str, Allocation] = MappingProxyType({})
     ) -> None:
         """Replace the part on guests, and on what consumers without a guest hold; durable when this returns.
-        Raises OSError, and the next call tries again.
+
+        :raises OSError: the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, guests=dict(guests), unclaimed=dict(unclaimed))
             self._write()
 
     def keep_owned(self, owned: Ownership) -> None:
-        """Replace the part on Placement; durable when this returns. Raises OSError, and the next call tries
-        again.
+        """Replace the part on Placement; durable when this returns.
+
+        :raises OSError: the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, owned=dict(owned))
             self._write()
 
     def keep_qos(self, qos: QosState) -> None:
-        """Replace the part on watermarks; durable when this returns. Raises OSError, and the next call tries
-        again.
+        """Replace the part on watermarks; durable when this returns.
+
+        :raises OSError: the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, qos=qos)
             self._write()
 
     def keep_maintenance(self, maintenance: Maintenance) -> None:
-        """Replace what an operator said of the host; durable when this returns. Raises OSError, and the next
-        call tries again.
+        """Replace what an operator said of the host; durable when this returns.
+
+        :raises OSError: the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, maintenance=maintenance)
@@ -125,8 +132,11 @@ class StateFile:
 
 
 def look_up(path: Path) -> State:
-    """The state in a file, for somebody who only looks: nothing is put aside, and what cannot be used is an
-    empty state. Raises UnsafeFileError if the file is not ours.
+    """The state in a file, for somebody who only looks.
+
+    Nothing is put aside, and what cannot be used is an empty state.
+
+    :raises UnsafeFileError: the file is not ours.
     """
     try:
         return parse(read_own(path))
@@ -139,7 +149,10 @@ def look_up(path: Path) -> State:
 def lock_state_folder(folder: Path) -> int:
     """Make sure that no other agent uses ``folder`` (made if absent) as long as this process lives.
 
-    Returns the descriptor that holds the lock. Raises LockedError, OSError.
+    Returns the descriptor that holds the lock.
+
+    :raises LockedError:
+    :raises OSError:
     """
     secure_folder(folder)
     try:
@@ -166,7 +179,10 @@ def dump(state: State) -> bytes:
 
 
 def parse(content: bytes) -> State:
-    """The state in the content of a file. Raises ValueError saying what is wrong with it."""
+    """The state in the content of a file.
+
+    :raises ValueError: saying what is wrong with it.
+    """
     try:
         document = json.loads(content)
         version = document["version"]

@@ -105,7 +105,10 @@ class Pipeline:
         return self._lifecycle.is_known and self._thread.is_alive()
 
     def check_taken_over(self) -> None:
-        """Raises DriverError as long as it is not known which guests run: no answer would be none at all."""
+        """See that it is known which guests run.
+
+        :raises DriverError: as long as it is not known which guests run: no answer would be none at all.
+        """
         if not self.has_taken_over:
             reason = self._driver.outage or "the agent is about to look"
             raise DriverError(f"it is not known which guests run: {reason}")
@@ -124,9 +127,9 @@ class Pipeline:
     ) -> None:
         """Take over the guests that run, then handle events in a thread of its own.
 
-        A driver that cannot say what runs is asked again before each event. ``listener`` makes events of
-        what the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those
-        of the watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known.
+        A driver that cannot say what runs is asked again before each event. ``listener`` makes events of what
+        the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those of the
+        watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known.
         """
         self._driver.watch(listener or self._on_change)
         self._lifecycle.begin(saved, limits or {}, unclaimed or {})
@@ -237,7 +240,10 @@ class Pipeline:
         return view(entry)
 
     def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, Assignment | None]:
-        """Who makes a new guest, and where it is to run. Raises GuestRefusedError if it cannot be."""
+        """Who makes a new guest, and where it is to run.
+
+        :raises GuestRefusedError: it cannot be.
+        """
         driver = self._driver.starting
         if driver is None:
             raise GuestRefusedError(f"guests of driver {self._driver.name} are not started by the agent")
@@ -297,14 +303,19 @@ class Pipeline:
         return entry
 
     def _take_over(self) -> None:
-        """Raises DriverError if the driver cannot say what runs: nothing is forgotten then."""
+        """Take over the guests that run.
+
+        :raises DriverError: the driver cannot say what runs: nothing is forgotten then.
+        """
         if self._lifecycle.take_over():
             self._finish()
             self._update_gauges()
 
     def _finish(self) -> None:
-        """The end of every event: guests give way to each other, what is pending goes to the kernel, then the
-        cache goes to the state file.
+        """The end of every event.
+
+        Guests give way to each other, what is pending goes to the kernel, then the cache goes to the state
+        file.
         """
         self._placer.sync()
         self._enforcer.apply(self.world)

@@ -1,5 +1,6 @@
-"""Where a guest goes: pure functions from the host, what others hold and a request to an assignment or a
-refusal.
+"""Where a guest goes: pure functions from a request, the host and what others hold to an assignment.
+
+Or to a refusal.
 
 Nouns
     A *dedicated* CPU backs PCPU and belongs to one guest; *shared* CPUs back VCPU, and guests float on them.
@@ -22,7 +23,7 @@ A worked example
     - of three PCPU CPUs 2, 3 and 1: under one cache, and no whole core is broken;
     - of four PCPU CPUs 4 to 7: under one cache, as only three are left under the first.
 
-    With thread policy ``isolate`` a guest of two PCPU is refused: two cores of two threads take four.
+With thread policy ``isolate`` a guest of two PCPU is refused: two cores of two threads take four.
 
 What always holds
     - A dedicated CPU is in at most one assignment, whether it is used or kept empty.
@@ -35,13 +36,14 @@ What always holds
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from compute_agent.policy.base import Policy
 from compute_agent.policy.none import place_nowhere
 from compute_agent.policy.static import place_in_order
 from compute_agent.policy.topology_aware import place_by_topology
 
-POLICIES: Mapping[str, Policy] = {
+POLICIES: Final[Mapping[str, Policy]] = {
     "none": place_nowhere,
     "static": place_in_order,
     "topology-aware": place_by_topology,

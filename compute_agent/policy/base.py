@@ -19,8 +19,9 @@ from compute_agent.policy.pieces import memory_nodes
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The part of an allocation that one provider serves: amounts, and the online CPUs of the provider's
-    zone.
+    """The part of an allocation that one provider serves.
+
+    Amounts, and the online CPUs of the provider's zone.
     """
 
     zone: str
@@ -51,8 +52,10 @@ class Request:
 
     @property
     def used_pcpu(self) -> int:
-        """How many dedicated CPUs threads of the guest run on: one for each guest CPU that is not on shared
-        ones, and that of the emulator threads. With thread policy isolate there are siblings besides.
+        """How many dedicated CPUs threads of the guest run on.
+
+        One for each guest CPU that is not on shared ones, and that of the emulator threads. With thread
+        policy isolate there are siblings besides.
         """
         on_shared = sum([demand.vcpu for demand in self.demands])
         emulator = int(self.has_emulator_cpu)
@@ -153,8 +156,9 @@ def assemble(
 
 
 def refit(supply: Supply, request: Request, current: Assignment) -> Assignment | None:
-    """The guest's assignment with the dedicated CPUs it has, which it keeps as long as they serve the
-    request, and with its guest CPUs where they are.
+    """The guest's assignment with the dedicated CPUs it has, and its guest CPUs where they are.
+
+    It keeps them as long as they serve the request.
 
     None if they do not: another number, or not in the zones of the allocation, or also somebody else's, or
     without the siblings that thread policy isolate keeps empty. CPUs that left ``cpu_dedicated_set`` or went
@@ -201,8 +205,9 @@ def in_place(fresh: Assignment, current: Assignment) -> Assignment:
 def _is_isolated(
     supply: Supply, request: Request, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
-    """Whether thread policy isolate, if that is asked for, has a whole core for every guest CPU; an emulator
-    CPU may share its core with others.
+    """Whether thread policy isolate, if asked for, has a whole core for every guest CPU.
+
+    An emulator CPU may share its core with others.
     """
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
@@ -214,8 +219,9 @@ def _is_isolated(
 
 
 def _amounts_match(supply: Supply, request: Request, dedicated: CpuSet) -> bool:
-    """Whether the CPUs are as many as the allocation says in every zone. Those that are offline count where
-    some are missing: zones have online CPUs only.
+    """Whether the CPUs are as many as the allocation says in every zone.
+
+    Those that are offline count where some are missing: zones have online CPUs only.
     """
     remaining, missing = dedicated, 0
     for demand in request.demands:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.pieces import Amounts, CoreKind, FreeCores, in_order
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     part: CoreKind | None
 
 
-_FITS: Mapping[ThreadPolicy, Callable[[CoreKind], bool]] = {
+_FITS: Final[Mapping[ThreadPolicy, Callable[[CoreKind], bool]]] = {
     ThreadPolicy.PREFER: lambda kind: True,
     ThreadPolicy.REQUIRE: lambda kind: kind.free > 1,
     ThreadPolicy.ISOLATE: lambda kind: kind.whole,
@@ -120,14 +120,18 @@ def _with_one_more(amounts: Amounts, plan: Plan | None) -> Plan | None:
 
 
 def _fewest(amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False) -> Plan | None:
-    """The plan of least cost with ``min_cores`` cores or more. At most one core is used in part, as two
-    could be replaced by a fuller and an emptier one; with ``only_whole`` none is.
+    """The plan of least cost with ``min_cores`` cores or more.
+
+    At most one core is used in part, as two could be replaced by a fuller and an emptier one; with
+    ``only_whole`` none is.
     """
     best: Plan | None = None
 
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
-        """The cores it takes beside those filled: full ones of the kinds from ``index`` on, and a last one
-        that is used in part, which may be one that was passed over.
+        """The cores it takes beside those filled.
+
+        Full ones of the kinds from ``index`` on, and a last one that is used in part, which may be one that
+        was passed over.
         """
         if not missing or index == len(amounts):
             return min(missing, 1)

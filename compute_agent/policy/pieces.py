@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from compute_agent.host.topology import Topology
 from compute_agent.model.cpuset import CpuSet
@@ -87,10 +87,10 @@ def in_order(totals: Mapping[CoreKind, int]) -> Amounts:
     return tuple(sorted(totals.items(), key=lambda item: (-item[0].free, item[0].whole)))
 
 
-_LAYOUTS: dict[int, tuple[Topology, Layout]] = {}
+_LAYOUTS: Final[dict[int, tuple[Topology, Layout]]] = {}
 """By the identity of the topology, which is kept with it: comparing topologies takes longer than placing."""
 
-_HOSTS = 4
+_HOSTS: Final = 4
 
 
 def _layout(topology: Topology) -> Layout:

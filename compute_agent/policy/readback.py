@@ -60,9 +60,10 @@ def _positions(request: Request, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSe
 
 
 def _own(request: Request, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
-    """The CPUs that a guest seems to have to itself where others float on dedicated CPUs: those that a guest
-    CPU is bound to, and the one that is left for emulator threads; or all, if they are no more than it has
-    threads to pin.
+    """The CPUs that a guest seems to have to itself where others float on dedicated CPUs.
+
+    These are those that a guest CPU is bound to, and the one that is left for emulator threads; or all, if
+    they are no more than it has threads to pin.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.host.topology import Topology
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.policy.base import Policy, Request, Supply
 
-L3_CROSSED = 1.0
+L3_CROSSED: Final = 1.0
 """Each L3 domain after the first. A guest that crosses NUMA nodes or packages crosses L3 domains as well."""
-NODE_CROSSED = 3.0
+NODE_CROSSED: Final = 3.0
 """Each NUMA node after the first."""
-PACKAGE_CROSSED = 6.0
+PACKAGE_CROSSED: Final = 6.0
 """Each package after the first."""
-CORE_SHARED = 1.0
+CORE_SHARED: Final = 1.0
 """Each core that a guest shares with another one, for each such guest."""
-OUTSIDE = 4.0
+OUTSIDE: Final = 4.0
 """Each CPU that is not in the dedicated set any more: more than a move of memory costs."""
-MEMORY_MOVED = 2.0
+MEMORY_MOVED: Final = 2.0
 """All memory of a guest to other NUMA nodes; a part of its nodes costs that part."""
 
 
@@ -61,8 +62,9 @@ def best_move(
 
 
 def place_cost(supply: Supply, request: Request, assignment: Assignment) -> float:
-    """What is bad about a guest's place: zones crossed, cores shared with other guests, and CPUs that are not
-    in the dedicated set any more.
+    """What is bad about a guest's place.
+
+    Zones crossed, cores shared with other guests, and CPUs that are not in the dedicated set any more.
     """
     topology, cpus = supply.topology, assignment.held
     return (

@@ -7,6 +7,7 @@ one node, else of several nodes. The best is the lowest by :func:`_rank`, which 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from compute_agent.host.topology import Topology
 from compute_agent.model.assignment import Assignment
@@ -16,7 +17,7 @@ from compute_agent.policy.base import Demand, Refusal, Request, Supply, place
 from compute_agent.policy.cores import Cost, Want, capacity, choose, cost
 from compute_agent.policy.pieces import FreeCores, free_cores
 
-LOCAL_DISTANCE = 10
+LOCAL_DISTANCE: Final = 10
 """Distance of a NUMA node to itself (ACPI SLIT)."""
 
 Group = tuple[FreeCores, ...]
@@ -68,7 +69,9 @@ def _want(request: Request, demand: Demand) -> Want:
 
 
 def _rank(topology: Topology, group: Group, found: Cost, count: int) -> tuple[int, ...]:
-    """How bad a group of pieces is; the lowest tuple wins. In this order:
+    """How bad a group of pieces is; the lowest tuple wins.
+
+    The criteria are, in this order:
 
     1. NUMA nodes crossed, 2. L3 domains crossed, 3. packages crossed, 4. distance between the nodes;
     5. and 6. what the choice of cores costs;

@@ -26,8 +26,9 @@ def confine(supply: Supply, request: Request) -> Assignment | None:
 
 
 def keep(supply: Supply, request: Request, current: Assignment) -> Assignment | None:
-    """A guest with the dedicated CPUs that it has, whatever the request says of them, and the rest of it off
-    those that others hold. None if it has none, or shares one with another guest.
+    """A guest with the dedicated CPUs that it has, whatever the request says of them.
+
+    The rest of it is off those that others hold. None if it has none, or shares one with another guest.
     """
     if not current.held or current.held & supply.taken(request):
         return None

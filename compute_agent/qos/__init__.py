@@ -12,10 +12,11 @@ Nouns
     given back. What must outlive the agent (limits, evictions, the switch) is the *state*.
 
 Who does what
-    Files are read once a round (`sampler`, `sources`) into a frozen `snapshot`; it is compared over time
-    (`streaks`) with the `watermarks`; what is to be done is a pure function of both (`plan`, `restore`); the
-    `executor` does it. A metric is a description (`metrics`), and others than the built-in ones come through
-    entry points. `classes` say who gives way first and who never does, `annotation` what a guest asks for.
+    Files are read once a round (``sampler``, ``sources``) into a frozen ``snapshot``; it is compared over
+    time (``streaks``) with the ``watermarks``; what is to be done is a pure function of both (``plan``,
+    ``restore``); the ``executor`` does it. A metric is a description (``metrics``), and others than the
+    built-in ones come through entry points. ``classes`` say who gives way first and who never does,
+    ``annotation`` what a guest asks for.
 
 A worked example
     Three best-effort guests use 1, 4 and 3 cores of the 4 that each may have; the watermark throttles down

@@ -1,14 +1,14 @@
-"""The annotation of a guest that asks for cache and bandwidth: Koordinator's `node.koordinator.sh/resctrl`.
+"""The annotation of a guest that asks for cache and bandwidth: Koordinator's ``node.koordinator.sh/resctrl``.
 
-Its design document spells the keys `LLC`, `MB` and `cacheid`, its API `llc`, `mb` and `cacheID`; both are
-understood, one at a time.
+Its design document spells the keys ``LLC``, ``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``;
+both are understood, one at a time.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from compute_agent.resctrl.wishes import BadWishError, WayRange, Wish, check_percent
 
@@ -16,7 +16,10 @@ T = TypeVar("T")
 
 
 def parse_annotation(text: str) -> Wish:
-    """The wish of an annotation; an empty text is an empty wish. Raises BadWishError."""
+    """The wish of an annotation; an empty text is an empty wish.
+
+    :raises BadWishError:
+    """
     if not text.strip():
         return Wish()
     try:
@@ -65,7 +68,7 @@ def _part(
     return everywhere, per_cache
 
 
-_SPELLINGS = {"llc": "LLC", "mb": "MB", "cacheID": "cacheid"}
+_SPELLINGS: Final = {"llc": "LLC", "mb": "MB", "cacheID": "cacheid"}
 
 
 def _object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, object]:

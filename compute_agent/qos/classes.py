@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from oslo_config import cfg
 
@@ -24,14 +25,14 @@ from compute_agent.resctrl.wishes import (
     parse_range,
 )
 
-DEFAULT_CLASSES: Mapping[str, Wish] = {
+DEFAULT_CLASSES: Final[Mapping[str, Wish]] = {
     LATENCY_SENSITIVE_RESERVED: Wish(WayRange(0, 100), mb=100),
     LATENCY_SENSITIVE: Wish(WayRange(0, 100), mb=100),
     BEST_EFFORT: Wish(WayRange(0, 30), mb=100),
 }
 """The shares of the classes that exist without configuration."""
 
-_RANKS = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERVED: 20}
+_RANKS: Final = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERVED: 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,10 @@ class Classes:
 
 
 def parse_classes(conf: cfg.ConfigOpts) -> Classes:
-    """The default classes and those of the configuration. Raises ConfigError naming section and option."""
+    """The default classes and those of the configuration.
+
+    :raises ConfigError: naming section and option.
+    """
     classes = {name: QosClass(name, _RANKS[name], wish) for name, wish in DEFAULT_CLASSES.items()}
     for name, options in qos_class_sections(conf):
         if not CLASS_NAME.match(name):

@@ -10,13 +10,14 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from typing import Final
 
 LOG = logging.getLogger(__name__)
 
-_AT_A_TIME = 8
+_AT_A_TIME: Final = 8
 """Guests that are stopped together; the others wait."""
 
-_MAX_MESSAGE = 500
+_MAX_MESSAGE: Final = 500
 """Characters of a command's last words that are passed on."""
 
 
@@ -35,8 +36,9 @@ class Evictor:
     """
 
     def __init__(self, stop: Stop, give_back: Callable[[str], None]) -> None:
-        """``give_back`` takes the guest's allocation on this host from it; repeating it is no error, and it
-        may take as long as Placement is away.
+        """``give_back`` takes the guest's allocation on this host from it.
+
+        Repeating it is no error, and it may take as long as Placement is away.
         """
         self._stop = stop
         self._give_back = give_back
@@ -74,7 +76,10 @@ class Evictor:
 
 
 def command_stop(command: str, timeout: float) -> Stop:
-    """The operator's own way to make a guest leave. Raises ValueError if ``command`` is none."""
+    """The operator's own way to make a guest leave.
+
+    :raises ValueError: ``command`` is none.
+    """
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""Carrying plans out: a thin shell around `make_plan`, one round at a time."""
+"""Carrying plans out: a thin shell around ``make_plan``, one round at a time."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.knob import Knob
@@ -21,7 +21,7 @@ from compute_agent.qos.telemetry import Outcome, Telemetry
 
 LOG = logging.getLogger(__name__)
 
-_BACKOFF_SECONDS = 300.0
+_BACKOFF_SECONDS: Final = 300.0
 """A guest that could not be evicted is left alone for so long; the next one is taken meanwhile."""
 
 
@@ -29,11 +29,17 @@ class Actuator(Protocol):
     """Whoever acts on host and guests. Every method raises an exception if it fails, and may be repeated."""
 
     def throttle(self, guest: str, knob: Knob, limit: float) -> None:
-        """Limit a guest, in the lever's unit. Raises GuestGoneError, if it is gone."""
+        """Limit a guest, in the lever's unit.
+
+        :raises GuestGoneError: it is gone.
+        """
         ...
 
     def restore(self, guest: str, knob: Knob) -> None:
-        """Take a limit away. Raises GuestGoneError, if it is gone."""
+        """Take a limit away.
+
+        :raises GuestGoneError: it is gone.
+        """
         ...
 
     def switch_scheduling(self, off: bool) -> None:
@@ -76,8 +82,9 @@ class Executor:
         return {**self._streaks, **self._preview_streaks}
 
     def use(self, rules: Rules) -> None:
-        """Go by other rules from now on; what the old ones did is taken back where the new ones do not ask
-        for it.
+        """Go by other rules from now on.
+
+        What the old ones did is taken back where the new ones do not ask for it.
         """
         self._rules = rules
 
@@ -182,8 +189,10 @@ class Executor:
         self._evictor.begin(guest, described.evict if described else None)
 
     def _collect_evictions(self, time: float) -> list[str]:
-        """See which evictions ended. Returns the guests that have left: the snapshot may still have them, so
-        that they count as being evicted in this round.
+        """See which evictions ended.
+
+        Returns the guests that have left: the snapshot may still have them, so that they count as being
+        evicted in this round.
         """
         self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
         gone = []

@@ -1,6 +1,6 @@
 """How guests are throttled: limits that go down and up by steps, and what a limit leaves of a guest's use.
 
-Everything here is arithmetic; whoever carries out a plan sets the limits (see `executor`).
+Everything here is arithmetic; whoever carries out a plan sets the limits (see ``executor``).
 """
 
 from __future__ import annotations
@@ -8,21 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.model import knob
 from compute_agent.qos.snapshot import Entitlement, GuestUsage, Series
 
-_TOLERANCE = 1e-9
+_TOLERANCE: Final = 1e-9
 """So that 0.3 / 0.1 is 3 granules."""
 
-_AT_LIMIT = 0.9
+_AT_LIMIT: Final = 0.9
 """A guest that uses less than this part of its limit is not held back by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """``step`` is the part of its limit that a step takes, ``min_share`` the part of its entitlement that a
-    guest keeps; both within 0..1.
+    """How far a step goes, and how low: both within 0..1.
+
+    ``step`` is the part of its limit that a step takes, ``min_share`` the part of its entitlement that a
+    guest keeps.
     """
 
     step: float = 0.2
@@ -60,8 +63,8 @@ StepUp = Callable[[float, Entitlement, Steps], float | None]
 class Lever:
     """One way to throttle. ``metric`` is the metric that it limits directly.
 
-    ``set_limit`` (guest, domain, limit or None) sets a limit where the agent itself does not know how to:
-    for metrics that come from elsewhere. It raises an exception when it fails.
+    ``set_limit`` (guest, domain, limit or None) sets a limit where the agent itself does not know how to: for
+    metrics that come from elsewhere. It raises an exception when it fails.
     """
 
     name: str
@@ -76,9 +79,9 @@ class Lever:
         return guest.usage.get(Series(self.metric, domain))
 
 
-CPU_QUOTA = Lever(knob.CPU_QUOTA, "cpu_usage", "cores")
-MEMORY_BANDWIDTH = Lever(knob.MEMORY_BANDWIDTH, "memory_bandwidth", "percent")
-CACHE_WAYS = Lever(knob.CACHE_WAYS, "llc_occupancy", "ways")
+CPU_QUOTA: Final = Lever(knob.CPU_QUOTA, "cpu_usage", "cores")
+MEMORY_BANDWIDTH: Final = Lever(knob.MEMORY_BANDWIDTH, "memory_bandwidth", "percent")
+CACHE_WAYS: Final = Lever(knob.CACHE_WAYS, "llc_occupancy", "ways")
 
 
 def left_by(use: float, before: float | None, after: float, entitlement: Entitlement) -> float:

@@ -1,7 +1,7 @@
 """The metrics that watermarks can name: descriptions, the built-in ones and those of other packages.
 
-Another package offers a Metric under the entry point group `compute_agent.qos.metrics`; no code here needs to
-know of it.
+Another package offers a Metric under the entry point group ``compute_agent.qos.metrics``; no code here needs
+to know of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from stevedore import ExtensionManager
 
@@ -23,7 +23,7 @@ from compute_agent.qos.sources.base import Measure
 
 LOG = logging.getLogger(__name__)
 
-ENTRY_POINTS = "compute_agent.qos.metrics"
+ENTRY_POINTS: Final = "compute_agent.qos.metrics"
 
 
 class Unit(enum.StrEnum):
@@ -77,7 +77,7 @@ class Metric:
         return self.lever is not None
 
 
-BUILT_IN = (
+BUILT_IN: Final = (
     Metric(
         "memory_usage", Unit.BYTES, 9, builtin.memory_usage, sorters.MEMORY,
         evictable=True, evict_quantified=True,
@@ -113,7 +113,10 @@ class Registry(Mapping[str, Metric]):
     """Metrics by name."""
 
     def __init__(self, metrics: Iterable[Metric] = BUILT_IN) -> None:
-        """Raises ValueError if two have one name, or two levers do and differ."""
+        """Metrics and their levers, by name.
+
+        :raises ValueError: two have one name, or two levers do and differ.
+        """
         self._metrics: dict[str, Metric] = {}
         self.levers: dict[str, Lever] = {}
         for metric in metrics:
@@ -129,7 +132,10 @@ class Registry(Mapping[str, Metric]):
         return len(self._metrics)
 
     def add(self, metric: Metric) -> None:
-        """Make another metric known. Raises ValueError if its name, or that of its lever, is taken."""
+        """Make another metric known.
+
+        :raises ValueError: its name, or that of its lever, is taken.
+        """
         if metric.name in self._metrics:
             raise ValueError(f"there are two metrics {metric.name}")
         lever = metric.lever

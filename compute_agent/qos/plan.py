@@ -1,13 +1,14 @@
 """From a snapshot to a plan: what is to be done in this round, in this order, and nothing in excess.
 
 Pure functions; nothing has happened until somebody carries the plan out. Order: scheduling switch, evict,
-throttle down; restore (see `restore`) only in a round without breach.
+throttle down; restore (see ``restore``) only in a round without breach.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.model.knob import Knob
 from compute_agent.qos import sorters
@@ -21,7 +22,7 @@ from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks, confirmed, quiet
 from compute_agent.qos.watermarks import Action, Watermark
 
-_TOLERANCE = 1e-9
+_TOLERANCE: Final = 1e-9
 """Relative; adding and subtracting the same use a hundred times leaves less."""
 
 

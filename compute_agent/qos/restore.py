@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Restore
@@ -13,7 +14,7 @@ from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streak, Streaks, overloaded, quiet
 from compute_agent.qos.watermarks import Action, Watermark
 
-_COSTLY = (Action.EVICT, Action.THROTTLE_DOWN)
+_COSTLY: Final = (Action.EVICT, Action.THROTTLE_DOWN)
 
 
 @dataclass(frozen=True, slots=True)

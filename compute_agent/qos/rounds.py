@@ -46,7 +46,10 @@ class CacheReader(Protocol):
     """Whoever keeps the monitoring groups of resctrl."""
 
     def read(self) -> CacheReading:
-        """The latest counters as rates and sizes; empty where nothing is measured. Raises OSError."""
+        """The latest counters as rates and sizes; empty where nothing is measured.
+
+        :raises OSError:
+        """
         ...
 
 

@@ -46,8 +46,9 @@ class Rules:
         return snapshot.without(guest, {name for name, one in self.registry.items() if one.evict_quantified})
 
     def share_left(self, guest: GuestUsage, knob: Knob, before: float | None, after: float) -> float:
-        """The part of its use that a guest keeps when its limit goes down from ``before`` (None: no limit) to
-        ``after``; 1 where nothing is known.
+        """The part of its use that a guest keeps when its limit goes down from ``before`` to ``after``.
+
+        ``before`` None: no limit. 1 where nothing is known.
         """
         use = self._consumption(guest, knob)
         return 1.0 if not use else left_by(use, before, after, guest.entitlements[knob]) / use

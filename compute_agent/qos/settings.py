@@ -31,8 +31,9 @@ class Settings:
 
 
 def read_settings(conf: cfg.ConfigOpts, registry: Registry) -> Settings:
-    """The settings of a configuration. Raises ConfigError naming section and option of what contradicts
-    itself.
+    """The settings of a configuration.
+
+    :raises ConfigError: naming section and option of what contradicts itself.
     """
     classes = parse_classes(conf)
     return Settings(
@@ -45,7 +46,10 @@ def read_settings(conf: cfg.ConfigOpts, registry: Registry) -> Settings:
 
 
 def build_rules(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> Rules:
-    """What decisions go by. Raises ConfigError naming section and option of what contradicts itself."""
+    """What decisions go by.
+
+    :raises ConfigError: naming section and option of what contradicts itself.
+    """
     return Rules(
         registry,
         parse_watermarks(conf, registry, classes),

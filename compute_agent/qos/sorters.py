@@ -7,6 +7,7 @@ come in the order of their uuids, so that two rounds agree.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from compute_agent.qos.snapshot import GuestUsage, Series
 
@@ -50,9 +51,9 @@ def combined(comparison: Comparison) -> Sorter:
     return (by_class, by_priority, comparison, by_running_time)
 
 
-GENERAL: Sorter = (by_class, by_priority, by_running_time)
-CPU: Sorter = (by_class, by_priority, by_cpu_use, by_best_effort_ratio, by_running_time)
-MEMORY: Sorter = combined(by_usage)
+GENERAL: Final[Sorter] = (by_class, by_priority, by_running_time)
+CPU: Final[Sorter] = (by_class, by_priority, by_cpu_use, by_best_effort_ratio, by_running_time)
+MEMORY: Final[Sorter] = combined(by_usage)
 
 
 def ordered(guests: Iterable[GuestUsage], sorter: Sorter, series: Series) -> list[GuestUsage]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
 
-MAX_RELAPSES = 4
+MAX_RELAPSES: Final = 4
 """Counted up to this; what is given back then waits 16 times as long."""
 
 
@@ -122,7 +122,10 @@ def to_json(state: QosState) -> dict[str, Any]:
 
 
 def from_json(content: Any) -> QosState:
-    """The state from the state file. Raises ValueError if it is not one."""
+    """The state from the state file.
+
+    :raises ValueError: it is not one.
+    """
     try:
         throttles = tuple(
             Throttled(_text(guest), Knob(_text(lever), _text(domain)), _limit(limit))

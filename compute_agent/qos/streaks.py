@@ -20,8 +20,9 @@ class Watch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """``samples`` in a row above the watermark, the latest included; ``unseen`` rounds in a row without a
-    sample.
+    """``samples`` in a row above the watermark, the latest included.
+
+    ``unseen`` rounds in a row were without a sample.
 
     ``quiet_since`` is the time of the latest breach, or else when watching began.
     """

@@ -25,8 +25,8 @@ def build_subject(
 
     ``dedicated``: it holds dedicated CPUs. ``started`` is in seconds on a clock that all guests share,
     ``cgroup`` the folder of its cgroup v2 group; without one its main process, or ``pids``, are measured.
-    ``caches`` is what it may use of bandwidth and cache ways, by L3 domain, where these can be controlled.
-    A guest may use as many cores as it has CPUs.
+    ``caches`` is what it may use of bandwidth and cache ways, by L3 domain, where these can be controlled. A
+    guest may use as many cores as it has CPUs.
     """
     settings = guest.settings
     facts = GuestUsage(

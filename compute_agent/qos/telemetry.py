@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -18,7 +19,7 @@ from compute_agent.qos.state import QosState
 
 LOG = logging.getLogger(__name__)
 
-_REMEMBERED = 1000
+_REMEMBERED: Final = 1000
 
 
 class Outcome(enum.StrEnum):

@@ -1,4 +1,4 @@
-"""Watermarks: what `[watermark:NAME]` sections say, and which configurations contradict themselves."""
+"""Watermarks: what ``[watermark:NAME]`` sections say, and which configurations contradict themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -17,8 +17,8 @@ from compute_agent.qos.classes import Classes
 from compute_agent.qos.metrics import Metric, Registry, Unit
 from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
 
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_THRESHOLD = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
+_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
 
 
 class Action(enum.StrEnum):
@@ -30,14 +30,15 @@ class Action(enum.StrEnum):
     THROTTLE_UP = "throttle_up"
 
 
-ABOVE = (Action.DISABLE_SCHEDULING, Action.EVICT, Action.THROTTLE_DOWN)
+ABOVE: Final = (Action.DISABLE_SCHEDULING, Action.EVICT, Action.THROTTLE_DOWN)
 """The actions that are taken above their threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """From where on an action is taken: in the metric's unit, or ``relative``, in percent of what the host
-    has.
+    """From where on an action is taken.
+
+    It is in the metric's unit, or ``relative``, in percent of what the host has.
     """
 
     value: float
@@ -55,8 +56,9 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Which guests a watermark is about: those of ``classes`` (empty: all) up to ``max_priority`` (None:
-    all).
+    """Which guests a watermark is about.
+
+    Those of ``classes`` (empty: all) up to ``max_priority`` (None: all).
     """
 
     classes: frozenset[str] = frozenset()
@@ -92,8 +94,9 @@ class Watermark:
         return found
 
     def amount(self, action: Action, snapshot: Snapshot, domain: str) -> float | None:
-        """The threshold of an action on one domain, in the metric's unit; None if there is none or it is not
-        known.
+        """The threshold of an action on one domain, in the metric's unit.
+
+        None if there is none or it is not known.
         """
         threshold = self.threshold(action)
         capacity = snapshot.capacity.get(Series(self.metric, domain))
@@ -101,7 +104,10 @@ class Watermark:
 
 
 def parse_watermarks(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> tuple[Watermark, ...]:
-    """The watermarks that ``conf`` has. Raises ConfigError naming section and option."""
+    """The watermarks that ``conf`` has.
+
+    :raises ConfigError: naming section and option.
+    """
     watermarks = []
     for name, options in watermark_sections(conf):
         metric = _metric(name, options.metric, registry)
@@ -122,7 +128,10 @@ def parse_watermarks(conf: cfg.ConfigOpts, registry: Registry, classes: Classes)
 
 
 def parse_threshold(text: str, unit: Unit) -> Threshold:
-    """A threshold as written: `0.8`, `12G`, `80%`. Raises ValueError."""
+    """A threshold as written: ``0.8``, ``12G``, ``80%``.
+
+    :raises ValueError:
+    """
     match = _THRESHOLD.fullmatch(text.strip())
     if match is None or not math.isfinite(float(match[1])):
         raise ValueError(f"{text!r} is no threshold: a number such as 12, 1.5, 12G or 80% is needed")
@@ -139,9 +148,9 @@ def parse_threshold(text: str, unit: Unit) -> Threshold:
 
 
 def check_together(watermarks: Iterable[Watermark]) -> None:
-    """Raises ConfigError if watermarks of one metric contradict each other.
+    """Those in preview are compared among themselves, so that others can be tried out beside those in force.
 
-    Those in preview are compared among themselves, so that others can be tried out beside those in force.
+    :raises ConfigError: watermarks of one metric contradict each other.
     """
     by_metric: dict[tuple[str, bool], list[Watermark]] = {}
     for watermark in watermarks:
@@ -168,7 +177,10 @@ def check_together(watermarks: Iterable[Watermark]) -> None:
 
 
 def _check_watermark(watermark: Watermark) -> None:
-    """One section alone. Raises ConfigError."""
+    """One section alone.
+
+    :raises ConfigError:
+    """
     if all(watermark.threshold(action) is None for action in Action):
         raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(Action)}")
     thresholds = [(action, found) for action in Action if (found := watermark.threshold(action)) is not None]

@@ -1,3 +1,4 @@
-"""What the agent tells Placement and what it asks it: the REST client, the plan of a report, and the
-reporter.
+"""What the agent reports to Placement and what it asks it.
+
+The REST client, the plan of a report, and the reporter.
 """

@@ -1,5 +1,6 @@
-"""What is wrong between the guests of a host and what Placement says they hold, and what would mend it: pure
-functions.
+"""What is wrong between the guests of a host and what Placement says they hold: pure functions.
+
+And what would mend it.
 """
 
 from __future__ import annotations
@@ -8,20 +9,21 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from compute_agent.model.allocation import Allocation, ConsumerAllocations
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
 
-DEFAULT_MIN_AGE = 3600.0
+DEFAULT_MIN_AGE: Final = 3600.0
 """How long an allocation has no guest before it may be deleted: longer than a guest takes to come, its image
 copied. Seconds.
 """
 
-UNKNOWN_OWNER = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
 """Project and user of guests whose owner nobody knows; Placement has the same for consumers of old."""
 
-_GUEST_TYPE = "INSTANCE"
-_MIGRATION_TYPE = "MIGRATION"
+_GUEST_TYPE: Final = "INSTANCE"
+_MIGRATION_TYPE: Final = "MIGRATION"
 
 Decision = ConsumerAllocations | str
 """What a consumer shall hold, or why nothing is changed."""
@@ -71,9 +73,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to mend: create what guests miss, delete what has had no guest for ``min_age`` seconds, of the
-    ``confirmed`` alone unless that is None. With ``dry_run`` it is only said what would be done.
-    ``consumers`` are those looked at; all if empty.
+    """What to mend, and of whom.
+
+    Create what guests miss, delete what has had no guest for ``min_age`` seconds, of the ``confirmed`` alone
+    unless that is None. With ``dry_run`` it is only said what would be done. ``consumers`` are those looked
+    at; all if empty.
     """
 
     heal: bool = False
@@ -86,8 +90,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A consumer as it was found just before it is changed: all that it ``holds``, the part of that which is
-    ``ours``, and whether its guest is ``here``.
+    """A consumer as it was found just before it is changed.
+
+    All that it ``holds``, the part of that which is ``ours``, and whether its guest is ``here``.
     """
 
     holds: ConsumerAllocations
@@ -96,8 +101,10 @@ class Record:
 
 
 def compare(guests: Iterable[AuditedGuest], held: Held, inactive: frozenset[str]) -> list[Finding]:
-    """All that is wrong, by kind. ``held`` is what all consumers hold of this host; ``inactive`` are guests
-    that belong here and do not run, and may well hold something.
+    """All that is wrong, by kind.
+
+    ``held`` is what all consumers hold of this host; ``inactive`` are guests that belong here and do not run,
+    and may well hold something.
     """
     running = {guest.uuid: guest for guest in guests}
     findings = [
@@ -148,8 +155,9 @@ def needs(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[s
 
 
 def _differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
-    """What of a guest's holding is not what it needs, in words. CPUs that it was given for siblings which it
-    keeps empty are right as well.
+    """What of a guest's holding is not what it needs, in words.
+
+    CPUs that it was given for siblings which it keeps empty are right as well.
     """
     wanted = {"PCPU": 0, "VCPU": 0} | needs(guest, holds)
     if holds.get("PCPU", 0) == len(guest.location.own) > wanted["PCPU"] and guest.location.pinned_vcpus:
@@ -162,8 +170,9 @@ def _differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 
 
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
-    """What a guest that holds nothing here should hold, on the providers of the CPUs where it runs; or why
-    that cannot be.
+    """What a guest that holds nothing here should hold; or why that cannot be.
+
+    It is on the providers of the CPUs where the guest runs.
     """
     amounts = needs(guest)
     location = guest.location
@@ -182,8 +191,10 @@ def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
 def create(
     record: Record, allocation: Allocation, project_id: str, user_id: str, typed: bool = True
 ) -> Decision:
-    """Whether a guest that held nothing here shall hold ``allocation`` now. ``project_id`` and ``user_id``
-    are its owner's (empty if unknown), ``typed``: Placement knows types of consumers.
+    """Whether a guest that held nothing here shall hold ``allocation`` now.
+
+    ``project_id`` and ``user_id`` are its owner's (empty if unknown), ``typed``: Placement knows types of
+    consumers.
     """
     if record.ours:
         return "not needed: it has an allocation by now"
@@ -201,8 +212,9 @@ def create(
 
 
 def delete(record: Record, finding: Finding, age: float, options: Options) -> Decision:
-    """Whether what was found to have no guest shall be taken away now. ``age`` is for how many seconds it is
-    known to have had none.
+    """Whether what was found to have no guest shall be taken away now.
+
+    ``age`` is for how many seconds it is known to have had none.
     """
     if record.ours != finding.allocation:
         return "left: somebody changes it"

@@ -20,9 +20,9 @@ Held = Mapping[str, Mapping[str, Mapping[str, int]]]
 class CpuLocation:
     """Where a running guest is.
 
-    `own` are CPUs of the dedicated set that no other guest runs on: those it uses and the siblings it keeps
-    empty. `floating` are the other CPUs it may run on. `pinned_vcpus` is how many guest CPUs run pinned on
-    `own`.
+    ``own`` are CPUs of the dedicated set that no other guest runs on: those it uses and the siblings it keeps
+    empty. ``floating`` are the other CPUs it may run on. ``pinned_vcpus`` is how many guest CPUs run pinned
+    on ``own``.
     """
 
     own: CpuSet = frozenset()
@@ -65,8 +65,9 @@ class FreeCapacity:
     def fit_together(
         self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], origin: CpuSet
     ) -> dict[str, dict[str, int]] | str:
-        """As fit(), for what may be anywhere: all in one zone if one has enough, rather in one with many
-        CPUs of ``origin``.
+        """As fit(), for what may be anywhere.
+
+        All in one zone if one has enough, rather in one with many CPUs of ``origin``.
         """
         for leaf in sorted(self._leaves, key=lambda cpus: -len(cpus & origin)):
             found = self._fit(has, amounts, CpuLocation(leaf, leaf), exactly=True)
@@ -107,8 +108,9 @@ class FreeCapacity:
 
 
 def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
-    """By resource class the providers that offer it with the CPUs nearest to them: each CPU is with the
-    innermost provider around it, and with the NUMA node where two zones cross.
+    """By resource class the providers that offer it with the CPUs nearest to them.
+
+    Each CPU is with the innermost provider around it, and with the NUMA node where two zones cross.
     """
     parents = {node.uuid: node.parent for node in derived.nodes}
 
@@ -138,9 +140,10 @@ def _leaves(derived: ProviderTree) -> tuple[CpuSet, ...]:
 def _share(
     amount: int, weights: Sequence[int], free: Sequence[int], exactly: bool = False
 ) -> list[int] | None:
-    """`amount` in parts proportional to `weights`, none above what is free; what does not fit there goes to
-    those with the most weight, or first in order. None if there is not enough free; with `exactly` also if
-    parts would have to go elsewhere.
+    """``amount`` in parts proportional to ``weights``, none above what is free.
+
+    What does not fit there goes to those with the most weight, or first in order. None if there is not enough
+    free; with ``exactly`` also if parts would have to go elsewhere.
     """
     if not any(weights):
         weights = [0] * len(free)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 from keystoneauth1 import adapter as ks_adapter
@@ -33,19 +33,21 @@ from compute_agent.report.errors import (
 
 LOG = logging.getLogger(__name__)
 
-PREFERRED_MICROVERSION = (1, 39)
+PREFERRED_MICROVERSION: Final = (1, 39)
 # Below 1.28 neither nested providers nor consumer generations and error codes can be relied on.
-MINIMUM_MICROVERSION = (1, 28)
+MINIMUM_MICROVERSION: Final = (1, 28)
 
-_UNTYPED_MICROVERSION = "1.37"
-_NO_TYPE = "unknown"
+_UNTYPED_MICROVERSION: Final = "1.37"
+_NO_TYPE: Final = "unknown"
 
-_UNAVAILABLE = frozenset({502, 503, 504})
-_CONCURRENT_UPDATE = "placement.concurrent_update"
+_UNAVAILABLE: Final = frozenset({502, 503, 504})
+_CONCURRENT_UPDATE: Final = "placement.concurrent_update"
 
 
-_WHERE = "is it running where [placement] says (endpoint_override; endpoint or auth_url of auth_type)?"
-_WHICH = "[placement] region_name and valid_interfaces choose it from the catalog, endpoint_override names it"
+_WHERE: Final = "is it running where [placement] says (endpoint_override; endpoint or auth_url of auth_type)?"
+_WHICH: Final = (
+    "[placement] region_name and valid_interfaces choose it from the catalog, endpoint_override names it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class PlacementClient:
     def from_conf(cls, conf: cfg.ConfigOpts) -> Self:
         """A client as ``[placement]`` describes it.
 
-        Raises OptionsError if the authentication options cannot be used.
+        :raises OptionsError: the authentication options cannot be used.
         """
         wanted, present = conf.placement.auth_type, plugin_names()
         if wanted and wanted not in present and not conf.placement.auth_section:
@@ -97,7 +99,10 @@ class PlacementClient:
         return next((str(each["uuid"]) for each in answer["resource_providers"]), None)
 
     def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
-        """Create a provider. Raises ConflictError if its name or uuid is taken."""
+        """Create a provider.
+
+        :raises ConflictError: its name or uuid is taken.
+        """
         body: dict[str, Any] = {"uuid": uuid, "name": name}
         if parent_uuid is not None:
             body["parent_provider_uuid"] = parent_uuid
@@ -109,7 +114,10 @@ class PlacementClient:
         return _provider(self._request("PUT", f"/resource_providers/{uuid}", body))
 
     def delete_provider(self, uuid: str) -> None:
-        """Delete a provider. Raises ConflictError while it has children or allocations."""
+        """Delete a provider.
+
+        :raises ConflictError: while it has children or allocations.
+        """
         self._request("DELETE", f"/resource_providers/{uuid}")
 
     def inventories(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
@@ -172,7 +180,7 @@ class PlacementClient:
     def set_allocations(self, held: ConsumerAllocations) -> None:
         """Make a consumer hold this, and nothing else; nothing at all if its resources are empty.
 
-        Raises ConflictError if its generation is not that one any more, or there is not enough.
+        :raises ConflictError: its generation is not that one any more, or there is not enough.
         """
         body: dict[str, Any] = {
             "allocations": {uuid: {"resources": amounts} for uuid, amounts in held.resources.items()},
@@ -210,7 +218,7 @@ class PlacementClient:
     def microversion(self) -> str:
         """The microversion in use: 1.39, or the newest the server has, asked for once.
 
-        Raises PlacementError if the server is too old for the agent.
+        :raises PlacementError: the server is too old for the agent.
         """
         with self._lock:
             if self._microversion is None:
@@ -218,7 +226,10 @@ class PlacementClient:
             return self._microversion
 
     def knows_consumer_types(self) -> bool:
-        """Whether consumers have types in the microversion in use. Raises PlacementError."""
+        """Whether consumers have types in the microversion in use.
+
+        :raises PlacementError:
+        """
         return _version(self.microversion()) > _version(_UNTYPED_MICROVERSION)
 
     def _negotiate(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 
 class PlacementError(Exception):
@@ -25,12 +25,13 @@ class PlacementError(Exception):
 
 
 class UnavailableError(PlacementError):
-    """Nobody answered, or nobody who can serve now (no connection, time-out, 502, 503, 504): try again
-    later.
+    """Nobody answered, or nobody who can serve now: try again later.
+
+    No connection, time-out, 502, 503, 504.
     """
 
 
-_AS_WHOM = (
+_AS_WHOM: Final = (
     "check as whom the agent asks: in [placement] username and password, or token;"
     " it needs the role service or admin"
 )

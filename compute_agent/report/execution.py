@@ -68,7 +68,10 @@ class Execution:
         self._stuck_classes: set[str] = set()
 
     def run(self, actions: tuple[Action, ...]) -> Report:
-        """Send what can be sent. Raises PlacementError where going on makes no sense."""
+        """Send what can be sent.
+
+        :raises PlacementError: where going on makes no sense.
+        """
         sent = 0
         for action in actions:
             obstacle = self._obstacle(action)

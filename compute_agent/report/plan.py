@@ -1,17 +1,18 @@
-"""What has to be sent so that Placement knows the host as it is: a pure function from two trees to a list of
-actions.
+"""What has to be sent so that Placement knows the host as it is.
+
+A pure function from two trees to a list of actions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
 from compute_agent.model.resource_class import HOST_OWNED
 
-CUSTOM_PREFIX = "CUSTOM_"
+CUSTOM_PREFIX: Final = "CUSTOM_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,7 @@ class ReportedProvider:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What the agent put on one provider: the resource classes and traits that are its to change and
-    remove.
-    """
+    """What the agent put on one provider: the classes and traits that are its to change and remove."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -129,8 +128,9 @@ def plan(
 def _actions(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: Known
 ) -> Iterator[Action]:
-    """Names, providers, what shrinks, what grows, traits: capacity that moves is never counted twice on the
-    way.
+    """Names, providers, what shrinks, what grows, traits.
+
+    Capacity that moves is never counted twice on the way.
     """
     classes = {name for node in derived.nodes for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
@@ -204,9 +204,7 @@ def _deletions(
 def assume_ownership(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """``owned``, and for our providers that it knows nothing of (the state file was lost) what must be ours
-    there.
-    """
+    """``owned``, with what must be ours of providers that it knows nothing of (the state file was lost)."""
     assumed = {
         node.uuid: Owned(
             classes=(HOST_OWNED | node.inventories.keys()) & has.inventories.keys(),
@@ -240,8 +238,9 @@ def ownership_before(
 def ownership_after(
     derived: ProviderTree, claims: Ownership, reported: Mapping[str, ReportedProvider]
 ) -> Ownership:
-    """What is the agent's once Placement shows ``reported``: of the claims, what is derived or still
-    there.
+    """What is the agent's once Placement shows ``reported``.
+
+    Of the claims it is what is derived or still there.
     """
     result: dict[str, Owned] = {}
     for uuid, claim in claims.items():

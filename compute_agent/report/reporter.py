@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from compute_agent.inventory.tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
@@ -38,7 +39,7 @@ from compute_agent.report.scheduling import DISABLED, MARKS, Causes, in_words, s
 
 LOG = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 4
+MAX_ATTEMPTS: Final = 4
 
 
 class Reporter:
@@ -63,10 +64,10 @@ class Reporter:
         """Send what differs between ``tree`` and Placement; nothing if nothing does.
 
         A change that is refused (409: in use, name taken) is in the answer, and the others are made
-        nevertheless. When somebody else changes a provider meanwhile, everything is read again, four times
-        at most.
+        nevertheless. When somebody else changes a provider meanwhile, everything is read again, four times at
+        most.
 
-        Raises PlacementError if Placement cannot be reached or keeps changing under us.
+        :raises PlacementError: Placement cannot be reached or keeps changing under us.
         """
         try:
             for attempt in range(1, MAX_ATTEMPTS + 1):
@@ -86,8 +87,11 @@ class Reporter:
     def plan_reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
     ) -> ReshapePlan | Infeasible:
-        """What a reshape to `tree` has to move (see :func:`~compute_agent.report.reshape.plan_reshape`);
-        nothing is sent. Raises PlacementError.
+        """What a reshape to ``tree`` has to move; nothing is sent.
+
+        See :func:`~compute_agent.report.reshape.plan_reshape`.
+
+        :raises PlacementError:
         """
         self._reported.clear()
         reported = self.reported(tree.root.uuid)
@@ -109,12 +113,14 @@ class Reporter:
     def reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
     ) -> ReshapePlan | Infeasible:
-        """Move what has to be moved, in one atomic request, and return it; traits and providers that are left
-        over are an ordinary report's.
+        """Move what has to be moved, in one atomic request, and return it.
+
+        Traits and providers that are left over are an ordinary report's.
 
         New providers are made first: empty, they harm nobody if it goes no further. When somebody claims or
-        changes something meanwhile, everything is read and planned again, four times at most. Raises
-        PlacementError, the old state being as it was.
+        changes something meanwhile, everything is read and planned again, four times at most.
+
+        :raises PlacementError: the old state being as it was.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
@@ -151,10 +157,13 @@ class Reporter:
         )
 
     def switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
-        """Keep new guests away from the host, or let them in again (see `scheduling`). True if anything had
-        to be changed; a provider that is not there yet is left to the next time.
+        """Keep new guests away from the host, or let them in again (see ``scheduling``).
 
-        Reports leave these traits alone. Raises PlacementError.
+        True if anything had to be changed; a provider that is not there yet is left to the next time.
+
+        Reports leave these traits alone.
+
+        :raises PlacementError:
         """
         try:
             for attempt in range(1, MAX_ATTEMPTS + 1):
@@ -214,8 +223,9 @@ class Reporter:
         return frozenset(uuid for uuid, provider in seen.items() if provider.inventories)
 
     def reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of the host as Placement has them, by uuid. Reads only what changed since the last
-        time.
+        """The providers of the host as Placement has them, by uuid.
+
+        Reads only what changed since the last time.
         """
         records = self._client.providers_in_tree(root_uuid)
         fresh: dict[str, ReportedProvider] = {}
@@ -246,7 +256,10 @@ class Reporter:
         return self._known
 
     def plan_report(self, tree: ProviderTree) -> tuple[Action, ...]:
-        """What report() would send. Raises PlacementError."""
+        """What report() would send.
+
+        :raises PlacementError:
+        """
         reported = self.reported(tree.root.uuid)
         wanted = self.server_tree(tree)
         return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._names())

@@ -1,9 +1,10 @@
-"""What one POST /reshaper has to move so that inventories can go where the tree has them now, as a pure
-function.
+"""What one POST /reshaper has to move so that inventories can go where the tree has them now.
+
+A pure function.
 
 Allocations whose provider loses the resource class go to where the consumer's CPUs really are, memory
-included. Guests that hold `VCPU` and run pinned, each guest CPU alone on a CPU of the dedicated set, come to
-hold `PCPU`. Whatever keeps its place stays untouched.
+included. Guests that hold ``VCPU`` and run pinned, each guest CPU alone on a CPU of the dedicated set, come
+to hold ``PCPU``. Whatever keeps its place stays untouched.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.inventory.tree import Inventory, ProviderTree
 from compute_agent.model.allocation import ConsumerAllocations
@@ -21,7 +22,7 @@ from compute_agent.model.resource_class import MOVABLE, STOCK_NAMES
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
 from compute_agent.report.plan import Owned, Ownership, ReportedProvider, to_api, wanted_inventories
 
-_OTHER_NAME = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
+_OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class InventoryChange:
 class ReshapePlan:
     """One reshape. Without moves none is needed: an ordinary report does all.
 
-    `allocations` are the whole holdings on this host of each consumer that something is moved of, as they
+    ``allocations`` are the whole holdings on this host of each consumer that something is moved of, as they
     shall be.
     """
 
@@ -74,11 +75,11 @@ def plan_reshape(
     locations: Mapping[str, CpuLocation],
     zones: Mapping[str, CpuSet],
 ) -> ReshapePlan | Infeasible:
-    """The reshape from `reported` to `derived`.
+    """The reshape from ``reported`` to ``derived``.
 
-    `held` is what all consumers hold on the reported providers, `locations` where those of them are that run
-    here. `zones` are the CPUs of providers by uuid, also of those that `derived` has no more: allocations
-    without a guest stay in their zone.
+    ``held`` is what all consumers hold on the reported providers, ``locations`` where those of them are that
+    run here. ``zones`` are the CPUs of providers by uuid, also of those that ``derived`` has no more:
+    allocations without a guest stay in their zone.
 
     Classes that the whole tree has no more stay where they are: they cannot be moved, and an ordinary report
     tells so. Foreign classes and providers are left alone.
@@ -111,9 +112,9 @@ def to_body(
     reported: Mapping[str, ReportedProvider],
     records: Mapping[str, ConsumerAllocations],
 ) -> dict[str, Any]:
-    """The body of POST /reshaper. `records` are the consumers of the plan with all they hold anywhere.
+    """The body of POST /reshaper. ``records`` are the consumers of the plan with all they hold anywhere.
 
-    Raises KeyError for a provider that does not exist yet and for a consumer without a record.
+    :raises KeyError: for a provider that does not exist yet and for a consumer without a record.
     """
     inventories = {
         change.uuid: {
@@ -157,8 +158,9 @@ def _wanted(
 
 
 def _certainty(location: CpuLocation | None) -> int:
-    """Guests on CPUs of their own are placed first, as theirs is the one place that is right; allocations
-    without a guest last.
+    """Guests on CPUs of their own are placed first, allocations without a guest last.
+
+    The place of the former is the one that is right.
     """
     if location is None:
         return 2

@@ -11,8 +11,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-DISABLED = "COMPUTE_STATUS_DISABLED"
+DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 
 
 class Cause(enum.StrEnum):
@@ -22,7 +23,7 @@ class Cause(enum.StrEnum):
     MAINTENANCE = "CUSTOM_HOST_DISABLED"
 
 
-MARKS = frozenset(cause.value for cause in Cause)
+MARKS: Final = frozenset(cause.value for cause in Cause)
 
 Causes = Mapping[Cause, bool]
 """Whether each cause keeps new guests away. One that is absent is not known: its mark stays as it is."""
@@ -30,8 +31,9 @@ Causes = Mapping[Cause, bool]
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """What an operator said last: the host is ``off`` or not, why, and since when (seconds since the
-    epoch).
+    """What an operator said last: the host is ``off`` or not, why, and since when.
+
+    ``since`` is in seconds since the epoch.
     """
 
     off: bool

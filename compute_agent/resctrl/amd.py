@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from compute_agent.resctrl.bandwidth import step_up
 from compute_agent.resctrl.platform import BandwidthControl
 
-UNITS_PER_GB = 8
+UNITS_PER_GB: Final = 8
 
 
 class AmdEngine:
-    """100 % is `memory_bandwidth_gbps`, or else the maximum that the default group has."""
+    """100 % is ``memory_bandwidth_gbps``, or else the maximum that the default group has."""
 
     shares_cap = True
     min_percent = 1
@@ -22,6 +23,7 @@ class AmdEngine:
         self._gbps = memory_bandwidth_gbps
 
     def bandwidth(self, domain: int, percent: int) -> int:
+        """So many eighths of 10^9 bytes a second."""
         control = self._control
         # The hardware takes 0, which would stop the guest.
         minimum = max(1, control.minimum)
@@ -29,9 +31,11 @@ class AmdEngine:
         return min(value, control.maximum[domain])
 
     def percent(self, domain: int, value: int) -> int:
+        """The part of what the domain can do."""
         return min(100, int(value * 100 / self._full(domain)))
 
     def agrees(self, written: int, read: int) -> bool:
+        """Whether it is the same: this kernel rounds nothing."""
         return written == read
 
     def _full(self, domain: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from compute_agent.resctrl.engine import Engine
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
@@ -14,7 +15,7 @@ from compute_agent.resctrl.schemata import BANDWIDTH_RESOURCES, BadSchemataError
 
 LOG = logging.getLogger(__name__)
 
-MAX_PASSES = 100
+MAX_PASSES: Final = 100
 """How often new threads of a guest are looked for: each pass catches those that the last one's made."""
 
 _Undo = Callable[[], None]
@@ -23,8 +24,9 @@ _Undo = Callable[[], None]
 def carry_out(files: Filesystem, steps: Sequence[Step], engine: Engine | None = None) -> None:
     """Do the steps in order. If one fails, those before it are undone, the last first, and it is raised.
 
-    Groups that were removed stay so: they had nobody. Raises ResctrlError, with a note for everything that
-    could not be undone.
+    Groups that were removed stay so: they had nobody.
+
+    :raises ResctrlError: with a note for everything that could not be undone.
     """
     undo: list[_Undo] = []
     for step in steps:
@@ -79,9 +81,11 @@ def _read(files: Filesystem, group: str) -> Schemata:
 
 
 def write_schemata(files: Filesystem, group: str, wanted: Schemata, engine: Engine | None = None) -> None:
-    """Write values and read them back. Raises ResctrlError: the kernel's, or EIO where it shows other values.
+    """Write values and read them back.
 
-    An `engine` knows how far bandwidths may be rounded by the kernel.
+    An ``engine`` knows how far bandwidths may be rounded by the kernel.
+
+    :raises ResctrlError: the kernel's, or EIO where it shows other values.
     """
     if not wanted:
         return
@@ -105,7 +109,10 @@ def write_schemata(files: Filesystem, group: str, wanted: Schemata, engine: Engi
 
 
 def remove_group(files: Filesystem, group: str) -> None:
-    """Remove a group with its monitoring groups; gone already is no error. Raises ResctrlError."""
+    """Remove a group with its monitoring groups; gone already is no error.
+
+    :raises ResctrlError:
+    """
     try:
         files.remove(group)
     except ResctrlError as error:
@@ -114,16 +121,20 @@ def remove_group(files: Filesystem, group: str) -> None:
 
 
 def read_tasks(files: Filesystem, group: str) -> frozenset[int]:
-    """The thread ids in a group (or, with its path, in a monitoring group). Raises ResctrlError."""
+    """The thread ids in a group (or, with its path, in a monitoring group).
+
+    :raises ResctrlError:
+    """
     return frozenset(int(line) for line in files.read(inside(group, "tasks")).split())
 
 
 def move_tasks(files: Filesystem, group: str, thread_ids: Callable[[], Iterable[int]]) -> int:
-    """Write the threads that `thread_ids` tells into a group, until a pass finds none that is elsewhere.
+    """Write the threads that ``thread_ids`` tells into a group, until a pass finds none that is elsewhere.
 
     New threads are in the group of the one that made them, so each pass leaves fewer outside. A thread that
-    ended meanwhile is no error. Returns how many were moved. Raises ResctrlError; EAGAIN where threads are
-    made faster than they can be moved.
+    ended meanwhile is no error. Returns how many were moved.
+
+    :raises ResctrlError: the kernel's, or EAGAIN where threads are made faster than they can be moved.
     """
     moved = 0
     gone: set[int] = set()

@@ -14,4 +14,5 @@ class ArmEngine(IntelEngine):
     shares_cap = True
 
     def agrees(self, written: int, read: int) -> bool:
+        """Whether it is at most one step off."""
         return abs(written - read) <= self.percent_step

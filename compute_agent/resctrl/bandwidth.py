@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
-BYTES_PER_GB = 10**9
-BYTES_PER_MIB = 2**20
+BYTES_PER_GB: Final = 10**9
+BYTES_PER_MIB: Final = 2**20
 
 
 class BandwidthUnknownError(ValueError):
@@ -13,5 +14,5 @@ class BandwidthUnknownError(ValueError):
 
 
 def step_up(value: float, minimum: int, step: int) -> int:
-    """The smallest `minimum + N * step` that is at least `value`."""
+    """The smallest ``minimum + N * step`` that is at least ``value``."""
     return minimum + max(0, math.ceil((value - minimum) / step)) * step

@@ -24,7 +24,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One mount. `writable` is False for a tree that was captured on another machine."""
+    """One mount. ``writable`` is False for a tree that was captured on another machine."""
 
     files: Filesystem
     platform: Platform
@@ -44,9 +44,10 @@ class Control:
 
 
 def open_control(mount: Mount, options: Options, root: Path = Path("/")) -> Control:
-    """Read what the mount of the machine with its files below `root` offers.
+    """Read what the mount of the machine with its files below ``root`` offers.
 
-    Raises ResctrlError, BadSchemataError where it cannot be read.
+    :raises ResctrlError:
+    :raises BadSchemataError: where it cannot be read.
     """
     files = Filesystem(mount.path)
     cpuinfo = read_text(root / "proc/cpuinfo")

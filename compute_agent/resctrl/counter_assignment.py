@@ -1,9 +1,9 @@
-"""Counters that have to be assigned: mode `mbm_event` of info/L3_MON/mbm_assign_mode (Linux 6.18).
+"""Counters that have to be assigned: mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux 6.18).
 
 There an event of a group is counted on an L3 cache only while it has one of the hardware's counters, of which
-there are fewer than groups. The file `mbm_L3_assignments` of a group shows and changes which it has, and
-`info/L3_MON/available_mbm_cntrs` tells how many nobody has. The kernel gives counters to new groups as far as
-they last.
+there are fewer than groups. The file ``mbm_L3_assignments`` of a group shows and changes which it has, and
+``info/L3_MON/available_mbm_cntrs`` tells how many nobody has. The kernel gives counters to new groups as far
+as they last.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.resctrl.filesystem import Filesystem
 from compute_agent.resctrl.monitor import LOCAL_BYTES, TOTAL_BYTES
 from compute_agent.resctrl.platform import Platform
 from compute_agent.resctrl.reader import inside
 
-MODE = "mbm_event"
-ASSIGNMENTS = "mbm_L3_assignments"
-AVAILABLE = "info/L3_MON/available_mbm_cntrs"
+MODE: Final = "mbm_event"
+ASSIGNMENTS: Final = "mbm_L3_assignments"
+AVAILABLE: Final = "info/L3_MON/available_mbm_cntrs"
 
 ASSIGNED, FREE = "e", "_"
 
@@ -29,7 +30,7 @@ Slot = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class CounterAssignment:
-    """A counter to give to an event of a group (`assign`), or to take from it."""
+    """A counter to give to an event of a group (``assign``), or to take from it."""
 
     group: str
     slot: Slot
@@ -59,10 +60,10 @@ def read_assigned(files: Filesystem, group: str) -> frozenset[Slot]:
 def plan(
     available: Mapping[int, int], held: Mapping[str, frozenset[Slot]], order: Sequence[str]
 ) -> tuple[CounterAssignment, ...]:
-    """What to change so that the first groups of `order` have counters, as far as these last.
+    """What to change so that the first groups of ``order`` have counters, as far as these last.
 
-    Total bandwidth of all comes before local bandwidth of any. `held` is what the groups of `order` have now;
-    counters of others are not touched. Taking comes first, as it makes room for giving.
+    Total bandwidth of all comes before local bandwidth of any. ``held`` is what the groups of ``order`` have
+    now; counters of others are not touched. Taking comes first, as it makes room for giving.
     """
     left = dict(available)
     for slots in held.values():
@@ -92,7 +93,10 @@ def plan(
 
 
 def change(files: Filesystem, one: CounterAssignment) -> None:
-    """Carry out an assignment. Raises ResctrlError."""
+    """Carry out an assignment.
+
+    :raises ResctrlError:
+    """
     cache, event = one.slot
     state = ASSIGNED if one.assign else FREE
     files.write(inside(one.group, ASSIGNMENTS), f"{event}:{cache}={state}\n")

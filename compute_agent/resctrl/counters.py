@@ -7,14 +7,15 @@ import os
 import re
 import resource
 from collections.abc import Collection
+from typing import Final
 
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Value, parse_counter
 from compute_agent.resctrl.reader import inside
 
-EVENTS = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
+EVENTS: Final = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
 
-_LENGTH = 64
+_LENGTH: Final = 64
 """Bytes that the content of a counter file fits in."""
 
 Key = tuple[int, str]
@@ -37,7 +38,10 @@ class CounterFiles:
         self._groups: dict[str, dict[Key, int | str]] = {}
 
     def read(self, group: str, time: float) -> Sample:
-        """The counters of a group. Raises ResctrlError if it, or a cache that it had, is gone."""
+        """The counters of a group.
+
+        :raises ResctrlError: it, or a cache that it had, is gone.
+        """
         counters = self._groups.get(group)
         try:
             if counters is None:

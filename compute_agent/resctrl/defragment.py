@@ -10,10 +10,11 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from compute_agent.resctrl.masks import Mask
 
-BUDGET = 20_000
+BUDGET: Final = 20_000
 """States looked at before the simple solution is taken: some tenths of a second."""
 
 _State = tuple[int, ...]
@@ -23,10 +24,10 @@ Step = tuple[str, Mask]
 
 
 def plan_moves(pool: Mask, blocks: Mapping[str, Mask], owner: str, own: Mask, count: int) -> tuple[Step, ...]:
-    """Moves (who, to where) after which `count` ways in a row are free but for the owner's `own`.
+    """Moves (who, to where) after which ``count`` ways in a row are free but for the owner's ``own``.
 
-    `pool` is one run; the blocks are runs in it that do not overlap. Each step is safe after those before it.
-    There have to be enough free ways by number.
+    ``pool`` is one run; the blocks are runs in it that do not overlap. Each step is safe after those before
+    it. There have to be enough free ways by number.
     """
     search = _Search(pool, blocks, owner, own, count)
     return search.shortest()

@@ -29,7 +29,7 @@ class Engine(Protocol):
     def bandwidth(self, domain: int, percent: int) -> int:
         """The schemata value for a percent, rounded up to the hardware's next step.
 
-        Raises BandwidthUnknownError where nobody has told what 100 % is.
+        :raises BandwidthUnknownError: where nobody has told what 100 % is.
         """
         ...
 
@@ -38,14 +38,15 @@ class Engine(Protocol):
         ...
 
     def agrees(self, written: int, read: int) -> bool:
-        """Whether the kernel, asked for `written`, may show `read`: it may round on its own."""
+        """Whether the kernel, asked for ``written``, may show ``read``: it may round on its own."""
         ...
 
 
 def choose(platform: Platform, memory_bandwidth_gbps: float | None = None) -> Engine | None:
     """The engine for a mount; None where bandwidth cannot be controlled.
 
-    `memory_bandwidth_gbps`: what 100 % is in each domain, in 10^9 bytes a second, where values are absolute.
+    ``memory_bandwidth_gbps``: what 100 % is in each domain, in 10^9 bytes a second, where values are
+    absolute.
     """
     if platform.mb is None:
         return None

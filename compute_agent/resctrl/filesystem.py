@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Final
 
-STATUS_FILE = "info/last_cmd_status"
+STATUS_FILE: Final = "info/last_cmd_status"
 
 
 class ResctrlError(OSError):
-    """The kernel refused an operation. `errno` is the kernel's, `status` the text of info/last_cmd_status.
+    """The kernel refused an operation.
 
-    `status` is empty where the kernel gave no reason of its own.
+    ``errno`` is the kernel's, ``status`` the text of info/last_cmd_status.
+
+    ``status`` is empty where the kernel gave no reason of its own.
     """
 
     def __init__(self, number: int, path: str, status: str = "") -> None:
@@ -39,7 +42,10 @@ class Filesystem:
         self.root = root
 
     def read(self, path: str) -> str:
-        """The text of a file. Raises ResctrlError."""
+        """The text of a file.
+
+        :raises ResctrlError:
+        """
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
@@ -53,7 +59,10 @@ class Filesystem:
             return None
 
     def write(self, path: str, text: str) -> None:
-        """Write to a file of the kernel, at once as the kernel needs it. Raises ResctrlError."""
+        """Write to a file of the kernel, at once as the kernel needs it.
+
+        :raises ResctrlError:
+        """
         try:
             handle = os.open(self.root / path, os.O_WRONLY)
         except OSError as error:
@@ -66,7 +75,10 @@ class Filesystem:
             os.close(handle)
 
     def make(self, path: str) -> None:
-        """Make a group. Raises ResctrlError."""
+        """Make a group.
+
+        :raises ResctrlError:
+        """
         before = self._status()
         try:
             (self.root / path).mkdir()
@@ -75,7 +87,10 @@ class Filesystem:
             raise self._error(error, path, self._status().removeprefix(before)) from error
 
     def remove(self, path: str) -> None:
-        """Remove a group; its tasks go to its parent. Raises ResctrlError."""
+        """Remove a group; its tasks go to its parent.
+
+        :raises ResctrlError:
+        """
         try:
             (self.root / path).rmdir()
         except OSError as error:

@@ -18,7 +18,7 @@ from compute_agent.resctrl.wishes import Wish
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A platform with the choices of the operator. `divisions` is by L3 cache id."""
+    """A platform with the choices of the operator. ``divisions`` is by L3 cache id."""
 
     platform: Platform
     engine: Engine | None

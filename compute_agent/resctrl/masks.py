@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
-_HEX = re.compile(r"\s*(?:0[xX])?([0-9a-fA-F]{1,16})\s*", re.ASCII)
+_HEX: Final = re.compile(r"\s*(?:0[xX])?([0-9a-fA-F]{1,16})\s*", re.ASCII)
 
 
 class BadMaskError(ValueError):
@@ -21,7 +22,10 @@ class Mask:
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        """The mask that hexadecimal digits such as `fffff` or `0x00ff` mean. Raises BadMaskError."""
+        """The mask that hexadecimal digits such as ``fffff`` or ``0x00ff`` mean.
+
+        :raises BadMaskError:
+        """
         match = _HEX.fullmatch(text)
         if match is None:
             raise BadMaskError(f"{text!r} is not a cache mask of up to 16 hexadecimal digits")
@@ -37,7 +41,7 @@ class Mask:
 
     @classmethod
     def run(cls, first: int, count: int) -> Mask:
-        """`count` ways next to each other, from way `first` upwards."""
+        """``count`` ways next to each other, from way ``first`` upwards."""
         return cls((1 << count) - 1 << first)
 
     @classmethod
@@ -49,7 +53,7 @@ class Mask:
         return cls(bits)
 
     def __str__(self) -> str:
-        """Hexadecimal digits as the kernel takes them: `3c0`."""
+        """Hexadecimal digits as the kernel takes them: ``3c0``."""
         return f"{self.bits:x}"
 
     def __bool__(self) -> bool:
@@ -76,7 +80,7 @@ class Mask:
         return Mask(self.bits & ~other.bits)
 
     def covers(self, other: Mask) -> bool:
-        """Whether every way of `other` is in this mask."""
+        """Whether every way of ``other`` is in this mask."""
         return not other - self
 
     @property
@@ -98,8 +102,9 @@ class Mask:
     def part(self, first_percent: int, last_percent: int, min_ways: int = 1) -> Mask:
         """The part of these ways between two percents: the first way rounded down, the last one up.
 
-        The result has `min_ways` ways as long as this mask has; where the range is smaller, it grows upwards
-        first and then downwards. Ways are counted from the lowest, so that 0..30 are the lower 30 percent.
+        The result has ``min_ways`` ways as long as this mask has; where the range is smaller, it grows
+        upwards first and then downwards. Ways are counted from the lowest, so that 0..30 are the lower 30
+        percent.
         """
         ways = list(self)
         first = len(ways) * first_percent // 100
@@ -111,14 +116,17 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class MaskRules:
-    """What masks a cache takes: within `all_ways`, at least `min_bits`, in one piece unless `sparse`."""
+    """What masks a cache takes.
+
+    Within ``all_ways``, at least ``min_bits``, in one piece unless ``sparse``.
+    """
 
     all_ways: Mask
     min_bits: int = 1
     sparse: bool = False
 
     def fault(self, mask: Mask) -> str | None:
-        """Why the kernel would refuse `mask`; None if it would not."""
+        """Why the kernel would refuse ``mask``; None if it would not."""
         if not mask:
             return "a mask of no ways"
         if not self.all_ways.covers(mask):
@@ -131,9 +139,9 @@ class MaskRules:
         return None
 
     def widest(self, mask: Mask, around: Mask = Mask()) -> Mask:
-        """The largest allowed mask within `mask`, the one with `around` first, then the lowest; or none.
+        """The largest allowed mask within ``mask``, the one with ``around`` first, then the lowest; or none.
 
-        Where holes are allowed that is all of `mask`.
+        Where holes are allowed that is all of ``mask``.
         """
         if self.sparse and self.fault(mask) is None:
             return mask

@@ -11,19 +11,20 @@ import errno
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.platform import Platform
 from compute_agent.resctrl.reader import Present, inside
 
-OCCUPANCY = "llc_occupancy"
-TOTAL_BYTES = "mbm_total_bytes"
-LOCAL_BYTES = "mbm_local_bytes"
+OCCUPANCY: Final = "llc_occupancy"
+TOTAL_BYTES: Final = "mbm_total_bytes"
+LOCAL_BYTES: Final = "mbm_local_bytes"
 
-COUNTER_BITS = 64
+COUNTER_BITS: Final = 64
 """The kernel adds up the hardware's shorter counters itself."""
 
-PLAUSIBLE_BYTES = 2**48
+PLAUSIBLE_BYTES: Final = 2**48
 """More than any memory moves between two readings: what looks like it is a reset, not a wrap-around."""
 
 
@@ -54,8 +55,9 @@ def monitoring_group(group: str, name: str) -> str:
 def make_monitoring_group(files: Filesystem, group: str, name: str) -> bool:
     """Make a monitoring group; True if there is one now, False if the kernel has no RMID for it.
 
-    An RMID that was used before is kept back by the kernel until its cache lines are gone. Raises
-    ResctrlError.
+    An RMID that was used before is kept back by the kernel until its cache lines are gone.
+
+    :raises ResctrlError:
     """
     try:
         files.make(monitoring_group(group, name))
@@ -130,9 +132,9 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Something to monitor. `own_group`: it has a control group, whose RMID it has anyway.
+    """Something to monitor. ``own_group``: it has a control group, whose RMID it has anyway.
 
-    `monitored`: it has a monitoring group already, which it keeps before others of its priority get one.
+    ``monitored``: it has a monitoring group already, which it keeps before others of its priority get one.
     """
 
     name: str
@@ -143,7 +145,7 @@ class Watched:
 
 
 def spare_rmids(platform: Platform, present: Present, ours: Callable[[str], bool]) -> int:
-    """RMIDs that neither control groups nor monitoring groups of others have; `ours` tells by name."""
+    """RMIDs that neither control groups nor monitoring groups of others have; ``ours`` tells by name."""
     if platform.monitoring is None:
         return 0
     foreign = sum(
@@ -166,7 +168,7 @@ def rmids_to_use(platform: Platform, present: Present, ours: Callable[[str], boo
 def choose_monitored(free_rmids: int, wanted: Iterable[Watched]) -> Sequence[str]:
     """Who is monitored when RMIDs run out: classes first, then guests of higher priority, in that order.
 
-    `free_rmids` are those that no group has yet, or that monitoring groups of ours have.
+    ``free_rmids`` are those that no group has yet, or that monitoring groups of ours have.
     """
     chosen = []
     order = sorted(wanted, key=lambda one: (not one.is_class, -one.priority, not one.monitored, one.name))
@@ -184,7 +186,7 @@ def monitoring_changes(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The monitoring groups to remove and those to make, as paths; removing first frees RMIDs.
 
-    `wanted` is the control group of each monitoring group. Groups whose names are not `ours` stay.
+    ``wanted`` is the control group of each monitoring group. Groups whose names are not ``ours`` stay.
     """
     there = {(group.name, name) for group in present.groups.values() for name in group.monitoring_groups}
     should = {(group, name) for name, group in wanted.items()}

@@ -6,17 +6,18 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from compute_agent.resctrl.filesystem import read_text
 
-MOUNT_POINT = "sys/fs/resctrl"
+MOUNT_POINT: Final = "sys/fs/resctrl"
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
     """A mounted resctrl: where, with which options, and whether it can be written.
 
-    `captured`: no mount, but the files of one of another machine.
+    ``captured``: no mount, but the files of one of another machine.
     """
 
     path: Path
@@ -34,10 +35,12 @@ class NoMountError(Exception):
 
 
 def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -> Mount:
-    """The writable mount of the machine whose files are below `root`.
+    """The writable mount of the machine whose files are below ``root``.
 
-    With `mount`, one is made at sys/fs/resctrl where there is none, with mount options such as
-    `cdp,mba_MBps`. Raises NoMountError: not supported, not mounted, mounted read-only, refused.
+    With ``mount``, one is made at sys/fs/resctrl where there is none, with mount options such as
+    ``cdp,mba_MBps``.
+
+    :raises NoMountError: not supported, not mounted, mounted read-only, refused.
     """
     found = find_mount(root)
     if found is None:
@@ -73,7 +76,10 @@ def find_mount(root: Path) -> Mount | None:
 
 
 def make_mount(path: Path, options: str) -> None:
-    """Mount resctrl with mount(2). Raises NoMountError with the kernel's reason."""
+    """Mount resctrl with mount(2).
+
+    :raises NoMountError: with the kernel's reason.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"resctrl", os.fsencode(path), b"resctrl", 0, options.encode() or None) != 0:
         number = ctypes.get_errno()

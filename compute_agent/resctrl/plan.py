@@ -62,7 +62,7 @@ class Plan:
 
 
 def make_plan(host: Host, present: Present, wanted: Resolution) -> Plan:
-    """The steps from `present` to `wanted`; none where everything is as it should be."""
+    """The steps from ``present`` to ``wanted``; none where everything is as it should be."""
     foreign = sorted(n for n in present.groups if n != DEFAULT_GROUP and not host.is_ours(n))
     conflicts = tuple(
         Conflict(name, group.name, cache)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from compute_agent.resctrl.masks import Mask, MaskRules
 
-UNLIMITED_MBPS = 2**32 - 1
+UNLIMITED_MBPS: Final = 2**32 - 1
 """What a group without a cap shows with mba_MBps."""
 
 
@@ -24,8 +25,8 @@ class Vendor(enum.StrEnum):
 class CacheControl:
     """Allocation of one level of cache (info/L3, or info/L3CODE and L3DATA; the same for L2).
 
-    `resources` are the lines of schemata: `("L3",)`, or `("L3CODE", "L3DATA")` with code and data
-    prioritization. `shareable` are the ways that devices fill, too. `way_bytes` is by cache id, and empty
+    ``resources`` are the lines of schemata: ``("L3",)``, or ``("L3CODE", "L3DATA")`` with code and data
+    prioritization. ``shareable`` are the ways that devices fill, too. ``way_bytes`` is by cache id, and empty
     where the kernel tells no sizes.
     """
 
@@ -47,9 +48,9 @@ class CacheControl:
 class BandwidthControl:
     """Allocation of memory bandwidth (info/MB, or info/SMBA for slow memory).
 
-    `minimum` and `granularity` are as the kernel tells them, in its unit. `maximum` is the highest value by
-    domain id that the kernel was seen to have, which is that of the default group unless somebody cut it.
-    `in_mbps`: values are MiB/s that a control loop of the kernel keeps (mount option mba_MBps).
+    ``minimum`` and ``granularity`` are as the kernel tells them, in its unit. ``maximum`` is the highest
+    value by domain id that the kernel was seen to have, which is that of the default group unless somebody
+    cut it. ``in_mbps``: values are MiB/s that a control loop of the kernel keeps (mount option mba_MBps).
     """
 
     resource: str
@@ -63,10 +64,10 @@ class BandwidthControl:
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """Counters (info/L3_MON). `features` are event names such as `llc_occupancy`.
+    """Counters (info/L3_MON). ``features`` are event names such as ``llc_occupancy``.
 
-    `assign_modes` are the counter assignment modes with the one in force, `assign_mode`; both are empty
-    before Linux 6.18. `counters` is the number of assignable ones by L3 id.
+    ``assign_modes`` are the counter assignment modes with the one in force, ``assign_mode``; both are empty
+    before Linux 6.18. ``counters`` is the number of assignable ones by L3 id.
     """
 
     rmids: int

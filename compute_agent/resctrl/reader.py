@@ -1,4 +1,4 @@
-"""Read a mount: what the platform can do (`info`), and which groups there are."""
+"""Read a mount: what the platform can do (``info``), and which groups there are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from compute_agent.resctrl import schemata
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
@@ -22,17 +23,17 @@ from compute_agent.resctrl.schemata import BadSchemataError, Schemata
 
 LOG = logging.getLogger(__name__)
 
-DEFAULT_GROUP = ""
+DEFAULT_GROUP: Final = ""
 """The name of the default group: the root of the mount."""
 
-NOT_GROUPS = frozenset({"info", "mon_data", "mon_groups"})
+NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 
-_VENDORS = {"GenuineIntel": Vendor.INTEL, "AuthenticAMD": Vendor.AMD, "HygonGenuine": Vendor.AMD}
+_VENDORS: Final = {"GenuineIntel": Vendor.INTEL, "AuthenticAMD": Vendor.AMD, "HygonGenuine": Vendor.AMD}
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A control group as it is. `mode` is `shareable` where the kernel tells none."""
+    """A control group as it is. ``mode`` is ``shareable`` where the kernel tells none."""
 
     name: str
     schemata: Schemata
@@ -66,12 +67,14 @@ def vendor_of(cpuinfo: str) -> Vendor | None:
 
 
 def read_platform(files: Filesystem, cpuinfo: str = "", options: frozenset[str] = frozenset()) -> Platform:
-    """What the mount offers. `cpuinfo` is the text of /proc/cpuinfo, `options` are those of the mount.
+    """What the mount offers. ``cpuinfo`` is the text of /proc/cpuinfo, ``options`` are those of the mount.
 
     Where the first does not name the vendor, bandwidth in other units than percent tells AMD, and everything
-    else counts as Intel. Files of `info` that are missing or make no sense cost that resource, and a log
-    line. Raises ResctrlError if the default group's schemata cannot be read, BadSchemataError if it makes no
-    sense.
+    else counts as Intel. Files of ``info`` that are missing or make no sense cost that resource, and a log
+    line.
+
+    :raises ResctrlError: the default group's schemata cannot be read.
+    :raises BadSchemataError: it makes no sense.
     """
     default = schemata.parse(files.read("schemata"))
     present = set(files.folders("info"))
@@ -90,7 +93,7 @@ def read_platform(files: Filesystem, cpuinfo: str = "", options: frozenset[str] 
 def read_groups(files: Filesystem) -> Present:
     """All control groups. One that goes away meanwhile is left out.
 
-    Raises ResctrlError if the mount cannot be read.
+    :raises ResctrlError: the mount cannot be read.
     """
     groups = {DEFAULT_GROUP: _group(files, DEFAULT_GROUP)}
     for name in files.folders():
@@ -107,7 +110,11 @@ def read_groups(files: Filesystem) -> Present:
 
 
 def read_schemata(files: Filesystem, group: str) -> Schemata:
-    """The schemata of a group now. Raises ResctrlError, BadSchemataError."""
+    """The schemata of a group now.
+
+    :raises ResctrlError:
+    :raises BadSchemataError:
+    """
     return schemata.parse(files.read(inside(group, "schemata")))
 
 

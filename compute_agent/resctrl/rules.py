@@ -22,11 +22,13 @@ from compute_agent.resctrl.wishes import BadWishError, WayRange, Wish
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A guest. `ways` and `bandwidth` (percent) are given to it by L3 cache id, `wish` is what it asks for.
+    """A guest.
 
-    `way_limits` and `bandwidth_limits` hold it down for the time being, by L3 cache id: it gets no more than
-    that, whoever gave it. `reserved`: whoever asks keeps a group free for it. Such guests get groups first
-    when there are not enough, then those of a higher priority.
+    ``ways`` and ``bandwidth`` (percent) are given to it by L3 cache id, ``wish`` is what it asks for.
+
+    ``way_limits`` and ``bandwidth_limits`` hold it down for the time being, by L3 cache id: it gets no more
+    than that, whoever gave it. ``reserved``: whoever asks keeps a group free for it. Such guests get groups
+    first when there are not enough, then those of a higher priority.
     """
 
     guest: str
@@ -56,10 +58,10 @@ class WantedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What should be. `groups` are by name, with the default group; `membership` is guest to group.
+    """What should be. ``groups`` are by name, with the default group; ``membership`` is guest to group.
 
-    `moves` are the rewritings of exclusive masks in their order, by L3 cache id; owners are groups. `refused`
-    tells of each guest (and, by its group's name, of each class) what it does not get and why.
+    ``moves`` are the rewritings of exclusive masks in their order, by L3 cache id; owners are groups.
+    ``refused`` tells of each guest (and, by its group's name, of each class) what it does not get and why.
     """
 
     groups: Mapping[str, WantedGroup]
@@ -82,7 +84,7 @@ def resolve(
 
     When there are more groups wanted than the kernel can make, classes come first, then guests whose group is
     reserved, allocations, annotations and limits; among these, groups that exist and guests of a higher
-    priority. `max_groups` is how many groups there can be, if the kernel has shown that it is fewer than it
+    priority. ``max_groups`` is how many groups there can be, if the kernel has shown that it is fewer than it
     tells.
     """
     refused: dict[str, list[str]] = {}

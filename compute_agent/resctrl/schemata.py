@@ -1,4 +1,4 @@
-"""The lines of `schemata` and `size` files: `    L3:0=0ffff;1=fffff`, `MB:0=  100;1=  100`.
+"""The lines of ``schemata`` and ``size`` files: `` L3:0=0ffff;1=fffff``, ``MB:0= 100;1= 100``.
 
 Cache masks are hexadecimal, bandwidths and sizes decimal. The kernel pads names and values with blanks (since
 4.13); ids are the kernel's, in any order and with gaps.
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from compute_agent.resctrl.masks import BadMaskError, Mask
 
-CACHE_RESOURCES = ("L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA")
-BANDWIDTH_RESOURCES = ("MB", "SMBA")
+CACHE_RESOURCES: Final = ("L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA")
+BANDWIDTH_RESOURCES: Final = ("MB", "SMBA")
 
 Lines = Mapping[str, Mapping[int, int]]
 
@@ -26,7 +27,7 @@ class BadSchemataError(ValueError):
 class Schemata:
     """The values of some resources on some domains, all as numbers; not all of a group's need be there.
 
-    `lines[resource][id]` is a cache mask's bits, or a bandwidth in the unit of the platform.
+    ``lines[resource][id]`` is a cache mask's bits, or a bandwidth in the unit of the platform.
     """
 
     lines: Lines = field(default_factory=dict)
@@ -56,12 +57,12 @@ class Schemata:
         return tuple(sorted(self.lines.get(resource, ())))
 
     def updated(self, other: Schemata) -> Schemata:
-        """This with the values of `other` in place of its own."""
+        """These, with the values of ``other`` in place of its own."""
         names = {**self.lines, **other.lines}
         return Schemata({name: {**self.lines.get(name, {}), **other.lines.get(name, {})} for name in names})
 
     def changes_from(self, present: Schemata) -> Schemata:
-        """The values of this that are not so in `present`: what has to be written."""
+        """The values of this that are not so in ``present``: what has to be written."""
         changed: dict[str, dict[int, int]] = {}
         for name, domain, value in self:
             if present.get(name, domain) != value:
@@ -69,7 +70,7 @@ class Schemata:
         return Schemata(changed)
 
     def within(self, other: Schemata) -> Schemata:
-        """The values of this for the resources and domains that `other` has, too."""
+        """The values of this for the resources and domains that ``other`` has, too."""
         kept: dict[str, dict[int, int]] = {}
         for name, domain, value in self:
             if other.get(name, domain) is not None:
@@ -87,8 +88,9 @@ class Schemata:
 def parse(text: str) -> Schemata:
     """The values of a schemata file. Resources of kernels to come are passed over.
 
-    A group that is about to be pseudo-locked has `uninitialized` for its values: such lines are empty.
-    Raises BadSchemataError.
+    A group that is about to be pseudo-locked has ``uninitialized`` for its values: such lines are empty.
+
+    :raises BadSchemataError:
     """
     return Schemata(
         {
@@ -100,7 +102,10 @@ def parse(text: str) -> Schemata:
 
 
 def parse_sizes(text: str) -> Lines:
-    """Bytes by resource and id of a `size` file. Raises BadSchemataError."""
+    """Bytes by resource and id of a ``size`` file.
+
+    :raises BadSchemataError:
+    """
     return {name: _values(line, values, hexadecimal=False) for line, name, values in _split(text)}
 
 

@@ -11,16 +11,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from compute_agent.resctrl.defragment import plan_moves
 from compute_agent.resctrl.masks import Mask, MaskRules
 
-NOTHING = Mask()
+NOTHING: Final = Mask()
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How the ways of a cache are divided. `pool`: to be given away; `locked`: kept by groups of others."""
+    """How the ways of a cache are divided.
+
+    ``pool``: to be given away; ``locked``: kept by groups of others.
+    """
 
     rules: MaskRules
     pool: Mask
@@ -32,13 +36,13 @@ class Division:
         return self.rules.all_ways - self.pool - self.locked
 
     def open_ways(self, exclusive: Mask) -> Mask:
-        """What everybody else may fill when `exclusive` is given away; a mask that the kernel takes."""
+        """What everybody else may fill when ``exclusive`` is given away; a mask that the kernel takes."""
         return self.rules.widest(self.rules.all_ways - self.locked - exclusive, around=self.shared)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One rewriting of a mask. `before` is empty for one who had no exclusive ways."""
+    """One rewriting of a mask. ``before`` is empty for one who had no exclusive ways."""
 
     owner: str
     before: Mask
@@ -56,10 +60,10 @@ class WayAssignment:
 
 @functools.lru_cache(maxsize=64)
 def divide(rules: MaskRules, shareable: Mask, shared_ways: int, locked: Mask = NOTHING) -> Division:
-    """Divide a cache so that `shared_ways` or a few more are kept for everybody else.
+    """Divide a cache so that ``shared_ways`` or a few more are kept for everybody else.
 
-    Kept are at least `min_bits` ways in a row, and the `shareable` ones that devices fill. `locked` ways
-    belong to nobody here. The pool is as large as it can be, and may be empty.
+    Kept are at least ``min_bits`` ways in a row, and the ``shareable`` ones that devices fill. ``locked``
+    ways belong to nobody here. The pool is as large as it can be, and may be empty.
     """
     usable = rules.all_ways - locked
     spare = usable - shareable
@@ -82,11 +86,13 @@ def divide(rules: MaskRules, shareable: Mask, shared_ways: int, locked: Mask = N
 
 
 def assign(division: Division, held: Mapping[str, Mask], wanted: Mapping[str, int]) -> WayAssignment:
-    """Give every owner its number of ways; `held` are the masks in force, those with the oldest rights first.
+    """Give every owner its number of ways.
+
+    ``held`` are the masks in force, those with the oldest rights first.
 
     Who has the right number keeps its ways unless somebody else cannot be served otherwise. Ways of owners
-    that are not in `wanted` are free. Held masks that break the rules (outside of the pool, overlapping) are
-    replaced. A wish that does not fit is refused, and that owner's ways are then free, too.
+    that are not in ``wanted`` are free. Held masks that break the rules (outside of the pool, overlapping)
+    are replaced. A wish that does not fit is refused, and that owner's ways are then free, too.
     """
     masks: dict[str, Mask] = {}
     moves: list[Move] = []
@@ -157,7 +163,7 @@ def _shrunk(division: Division, masks: Mapping[str, Mask], owner: str, count: in
 def _moves_for(
     division: Division, masks: Mapping[str, Mask], misplaced: Mapping[str, Mask], owner: str, count: int
 ) -> tuple[Move, ...]:
-    """The moves after which `owner` has `count` ways; there is room by number."""
+    """The moves after which ``owner`` has ``count`` ways; there is room by number."""
     others = {name: mask for name, mask in masks.items() if name != owner}
     own = masks.get(owner, NOTHING)
     taken = Mask.union(others.values())
@@ -184,7 +190,7 @@ def _moves_for(
 
 
 def _best_place(division: Division, free: Mask, taken: Mask, own: Mask, count: int) -> Mask | None:
-    """The run in `free` that leaves the most to everybody else, in the gap that fits best.
+    """The run in ``free`` that leaves the most to everybody else, in the gap that fits best.
 
     Somebody who has ways keeps them if they can be part of it.
     """

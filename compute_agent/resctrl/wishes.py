@@ -18,7 +18,7 @@ class BadWishError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class WayRange:
-    """A part of the open ways in percent, `first` < `last`, both within 0..100."""
+    """A part of the open ways in percent, ``first`` < ``last``, both within 0..100."""
 
     first: int
     last: int
@@ -51,7 +51,7 @@ class Wish:
         return self.mb_per_cache.get(domain, self.mb)
 
     def over(self, base: Wish) -> Wish:
-        """This where it says something, else `base`."""
+        """The wish where it says something, else ``base``."""
         return Wish(
             self.llc or base.llc,
             {**(base.llc_per_cache if self.llc is None else {}), **self.llc_per_cache},
@@ -60,7 +60,10 @@ class Wish:
         )
 
     def check(self, platform: Platform) -> None:
-        """Raises BadWishError where the platform has no such domain, or no such control at all."""
+        """See that the platform has what is asked for.
+
+        :raises BadWishError: where the platform has no such domain, or no such control at all.
+        """
         for name, asked, control in (
             ("LLC", self.llc is not None or self.llc_per_cache, platform.l3),
             ("MB", self.mb is not None or self.mb_per_cache, platform.mb),
@@ -84,7 +87,10 @@ class Wish:
 
 
 def parse_range(text: str) -> WayRange:
-    """The range of an option, `0-30`. Raises BadWishError."""
+    """The range of an option, ``0-30``.
+
+    :raises BadWishError:
+    """
     match = re.fullmatch(r"\s*([0-9]{1,4})\s*-\s*([0-9]{1,4})\s*", text, re.ASCII)
     if match is None:
         raise BadWishError(f"{text!r} is not a range of percents such as 0-30")
@@ -92,14 +98,20 @@ def parse_range(text: str) -> WayRange:
 
 
 def parse_percent(text: str) -> int:
-    """The bandwidth of an option, `40`. Raises BadWishError."""
+    """The bandwidth of an option, ``40``.
+
+    :raises BadWishError:
+    """
     if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII):
         raise BadWishError(f"{text!r} is not a whole percent")
     return check_percent("bandwidth", int(text))
 
 
 def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
-    """Overrides of an option, `0:0-50, 1:20-80`, each value read by `parse`. Raises BadWishError."""
+    """Overrides of an option, ``0:0-50, 1:20-80``, each value read by ``parse``.
+
+    :raises BadWishError:
+    """
     found: dict[int, T] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         cache, colon, value = part.partition(":")
@@ -112,7 +124,10 @@ def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
 
 
 def check_percent(where: str, value: int) -> int:
-    """The value, which has to be a percent. Raises BadWishError that begins with ``where``."""
+    """The value, which has to be a percent.
+
+    :raises BadWishError: that begins with ``where``.
+    """
     if not 0 <= value <= 100:
         raise BadWishError(f"{where}: {value} is not within 0..100 percent")
     return value

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-_SYSTEM_FOLDER = Path("/run/libvirt")
-_SOCKETS = ("libvirt-sock", "virtqemud-sock")
+_SYSTEM_FOLDER: Final = Path("/run/libvirt")
+_SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 """Of the one daemon for everything, and of the one for QEMU alone."""
 
 

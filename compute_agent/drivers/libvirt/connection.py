@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.drivers.libvirt import metadata
 from compute_agent.model.errors import DriverError
@@ -20,15 +20,18 @@ LOG = logging.getLogger(__name__)
 
 # A libvirtd that does not answer so many times in a row, at this interval, counts as gone. Calls have no
 # timeout of their own: this is what ends those that a hung libvirtd holds up, after one interval more.
-_KEEPALIVE_SECONDS = 1
-_KEEPALIVE_COUNT = 3
+_KEEPALIVE_SECONDS: Final = 1
+_KEEPALIVE_COUNT: Final = 3
 
 _loop_lock = threading.Lock()
 _loop: threading.Thread | None = None
 
 
 def load() -> Any:
-    """The module of libvirt-python, whose event loop runs from now on. Raises DriverError without it."""
+    """The module of libvirt-python, whose event loop runs from now on.
+
+    :raises DriverError: without it.
+    """
     global _loop  # libvirt has one event loop for each process
     try:
         import libvirt
@@ -65,8 +68,11 @@ class Connection:
     """A connection that is opened, breaks and is opened again. Its methods may be called from any thread."""
 
     def __init__(self, uri: str, happened: Callable[[str | None], None]) -> None:
-        """``happened`` is told, from libvirt's event loop, the uuid of every domain with which something
-        happened, and None when the connection broke. Raises DriverError without libvirt-python.
+        """``happened`` gets the uuid of every domain with which something happened.
+
+        It is called from libvirt's event loop, and gets None when the connection broke.
+
+        :raises DriverError: without libvirt-python.
         """
         self.uri = uri
         self.libvirt = load()
@@ -87,7 +93,10 @@ class Connection:
         return self._host_cpus
 
     def open(self) -> None:
-        """Connect. Raises DriverError if libvirtd is not there."""
+        """Connect.
+
+        :raises DriverError: libvirtd is not there.
+        """
         libvirt = self.libvirt
         while self._broken:
             self._let_go(self._broken.pop())
@@ -118,11 +127,17 @@ class Connection:
             self._let_go(session)
 
     def running(self) -> list[Any]:
-        """The active domains. Raises DriverError."""
+        """The active domains.
+
+        :raises DriverError:
+        """
         return self._domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
 
     def inactive(self) -> list[Any]:
-        """The domains that are defined and do not run. Raises DriverError."""
+        """The domains that are defined and do not run.
+
+        :raises DriverError:
+        """
         return self._domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)
 
     def _domains(self, which: int) -> list[Any]:
@@ -133,7 +148,10 @@ class Connection:
         return domains
 
     def domain(self, guest_uuid: str) -> Any | None:
-        """The domain with a uuid; None if there is none. Raises DriverError."""
+        """The domain with a uuid; None if there is none.
+
+        :raises DriverError:
+        """
         try:
             return self._open_handle().lookupByUUIDString(guest_uuid)
         except self.libvirt.libvirtError as error:
@@ -142,8 +160,11 @@ class Connection:
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
 
     def usual_owner(self) -> str:
-        """The user that QEMU runs as where its domain says nothing of that, as the owner of a description;
-        empty if libvirtd has no such user (that of a session). Raises DriverError.
+        """The user that QEMU runs as where its domain says nothing of that, as the owner of a description.
+
+        Empty if libvirtd has no such user (that of a session).
+
+        :raises DriverError:
         """
         if self._usual_owner is None:
             try:

@@ -1,9 +1,10 @@
-"""What the definition of a domain says of pins, CPU limits and memory
-(https://libvirt.org/formatdomain.html), and which part of that is the agent's own.
+"""What the definition of a domain says of pins, CPU limits and memory, and what of that is ours.
+
+The format is that of https://libvirt.org/formatdomain.html.
 
 Shares that the agent writes into a definition are noted in its metadata, in a namespace of their own:
 
-    <agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048"/>
+<agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048"/>
 
 Other shares are somebody else's wish, which is respected. So is a quota of the whole domain: the agent's own
 are for the time being, and never in a definition. Memory that the agent binds has mode ``restrictive``, as
@@ -17,6 +18,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Final
 from xml.etree import ElementTree
 
 from compute_agent.drivers.base import CpuLimits, CpuSettings
@@ -25,14 +27,14 @@ from compute_agent.drivers.libvirt.document import parse
 from compute_agent.drivers.libvirt.qemu import EMULATOR, Role, wanted_cpus
 from compute_agent.model import cpuset
 
-NAMESPACE = "urn:placement-compute:agent:1"
-PREFIX = "agent"
+NAMESPACE: Final = "urn:placement-compute:agent:1"
+PREFIX: Final = "agent"
 
-RESTRICTIVE = "restrictive"
+RESTRICTIVE: Final = "restrictive"
 
 # What is noted anybody may have written: int() would take digits of all scripts, and fails on thousands.
-_SHARES = re.compile(r"[0-9]{1,10}", re.ASCII)
-_MAX_NOTED = 64
+_SHARES: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
+_MAX_NOTED: Final = 64
 
 Pins = Mapping[Role, frozenset[int] | None]
 """The CPUs of what a domain's threads do; None: those of the whole host."""
@@ -53,8 +55,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a domain starts with. ``shares`` None: nothing is said; ``noted`` are those of the agent.
-    ``pins`` has each guest CPU, each I/O thread and the emulator.
+    """What a domain starts with.
+
+    ``shares`` None: nothing is said; ``noted`` are those of the agent. ``pins`` has each guest CPU, each I/O
+    thread and the emulator.
 
     ``quota`` is that of the whole domain, in cores; None: no limit. A domain that is not ``persistent`` has
     no definition, and this is how it is tuned now.
@@ -92,7 +96,10 @@ class Definition:
 
 
 def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
-    """The definition in the inactive XML of a domain. Raises ValueError if that is not XML."""
+    """The definition in the inactive XML of a domain.
+
+    :raises ValueError: that is not XML.
+    """
     root = parse(inactive_xml)
     note = root.find(f"metadata/{{{NAMESPACE}}}tuned")
     noted = "" if note is None else note.get("shares", "")
@@ -114,7 +121,10 @@ def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
 
 
 def parse_binding(domain_xml: str) -> Binding:
-    """How the memory of a domain is bound. Raises ValueError if this is not XML."""
+    """How the memory of a domain is bound.
+
+    :raises ValueError: this is not XML.
+    """
     return _binding(parse(domain_xml))
 
 

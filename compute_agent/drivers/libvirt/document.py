@@ -1,18 +1,23 @@
-"""The XML that libvirt shows of a domain, parsed. What is in its ``<metadata>`` anybody may have written who
-may define domains, and libvirt hands it on as it is.
+"""The XML that libvirt shows of a domain, parsed.
+
+What is in its ``<metadata>`` anybody may have written who may define domains, and libvirt hands it on as it
+is.
 """
 
 from __future__ import annotations
 
+from typing import Final
 from xml.etree import ElementTree
 
-_MAX_LENGTH = 8 << 20
+_MAX_LENGTH: Final = 8 << 20
 """Characters; twice what libvirt's protocol lets through."""
 
 
 def parse(domain_xml: str) -> ElementTree.Element:
-    """The root element. Raises ValueError if that is not XML, or not as libvirt writes it: a document type
-    could define entities that fill the memory.
+    """The root element.
+
+    :raises ValueError: that is not XML, or not as libvirt writes it: a document type could define entities
+        that fill the memory.
     """
     if len(domain_xml) > _MAX_LENGTH:
         raise ValueError(f"XML of {len(domain_xml)} characters")

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from compute_agent.drivers.base import CpuLimits
 from compute_agent.drivers.cgroup import Group
@@ -17,12 +18,12 @@ from compute_agent.host.kernel_files import read, read_text
 
 # Each domain has groups of its own below that of the whole domain, one of them for the main thread; cgroup v2
 # under systemd has one more level between them.
-_OF_MAIN_THREAD = "emulator"
-_BETWEEN = "libvirt"
+_OF_MAIN_THREAD: Final = "emulator"
+_BETWEEN: Final = "libvirt"
 
-_DEFAULT_SHARES = 1024
-_DEFAULT_WEIGHT = 100
-_MIN_SHARES = 2
+_DEFAULT_SHARES: Final = 1024
+_DEFAULT_WEIGHT: Final = 100
+_MIN_SHARES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,9 @@ def find(pid: int) -> DomainGroup | None:
 
 @functools.cache
 def _mounts() -> Mapping[str, Path]:
-    """Where the hierarchies of the controller cpu (version 1) and "" (version 2) are mounted
-    (/proc/self/mountinfo, proc(5)).
+    """Where the hierarchies of the controller cpu (version 1) and "" (version 2) are mounted.
+
+    The source is /proc/self/mountinfo, proc(5).
     """
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():

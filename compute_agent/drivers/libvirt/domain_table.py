@@ -52,7 +52,10 @@ class DomainTable:
             return dict(self._lost)
 
     def entry(self, guest: Guest) -> RunningDomain:
-        """The domain of a guest, as far as its end has been seen. Raises GuestGoneError."""
+        """The domain of a guest, as far as its end has been seen.
+
+        :raises GuestGoneError:
+        """
         with self._lock:
             known = self._running.get(guest.uuid)
         if known is None or known.guest.pid != guest.pid:
@@ -60,7 +63,10 @@ class DomainTable:
         return known
 
     def living(self, guest: Guest) -> RunningDomain:
-        """The domain of a guest. Raises GuestGoneError if it is not this one that runs."""
+        """The domain of a guest.
+
+        :raises GuestGoneError: it is not this one that runs.
+        """
         known = self.entry(guest)
         if not known.is_alive:
             raise GuestGoneError(f"guest {guest} has ended")
@@ -69,8 +75,11 @@ class DomainTable:
     # For the thread that looks
 
     def look_around(self, anew: bool) -> list[Any]:
-        """Look at domains of which no event told; with ``anew`` at all of them. The domains that have a
-        definition, as libvirt's. Raises DriverError.
+        """Look at domains of which no event told; with ``anew`` at all of them.
+
+        The domains that have a definition, as libvirt's.
+
+        :raises DriverError:
         """
         active = {domain.UUIDString(): domain for domain in self._connection.running()}
         known = self._running.keys()
@@ -84,7 +93,7 @@ class DomainTable:
     def look_at(self, guest_uuid: str) -> None:
         """Bring the table in line with one domain, and tell what is new.
 
-        Raises DriverError if libvirtd went away.
+        :raises DriverError: libvirtd went away.
         """
         with self.changing:
             known = self._running.get(guest_uuid)
@@ -113,8 +122,9 @@ class DomainTable:
             self._say(ChangeKind.CHANGED if same else new, found.guest)
 
     def look_at_definition(self, domain: Any) -> None:
-        """Take up the definition of libvirt's ``domain`` if it is another one. Raises DriverError if libvirtd
-        went away.
+        """Take up the definition of libvirt's ``domain`` if it is another one.
+
+        :raises DriverError: libvirtd went away.
         """
         with self.changing:
             known = self._running.get(domain.UUIDString())
@@ -139,8 +149,11 @@ class DomainTable:
             known.source, known.definition = source, definition
 
     def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
-        """A domain as it runs now (None if it does not, as far as can be seen), and why it cannot be looked
-        after; the log says that once. Raises DriverError if libvirtd went away.
+        """A domain as it runs now, and why it cannot be looked after; the log says that once.
+
+        None if it does not run, as far as can be seen.
+
+        :raises DriverError: libvirtd went away.
         """
         known_reason = self._lost.get(guest_uuid)
         try:
@@ -160,7 +173,10 @@ class DomainTable:
         return None, reason
 
     def _describe(self, guest_uuid: str) -> RunningDomain | None:
-        """A domain as it runs now; None if it does not. Raises DriverError."""
+        """A domain as it runs now; None if it does not.
+
+        :raises DriverError:
+        """
         domain = self._connection.domain(guest_uuid)
         try:
             if domain is None:
@@ -211,5 +227,9 @@ class DomainTable:
 
 
 def _definition(domain: Any, source: str) -> Definition:
-    """The definition of a domain from its inactive XML. Raises libvirtError, ValueError."""
+    """The definition of a domain from its inactive XML.
+
+    :raises libvirtError:
+    :raises ValueError:
+    """
     return parse_definition(source, bool(domain.isPersistent()))

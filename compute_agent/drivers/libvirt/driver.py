@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import Change, CpuLimits, CpuSettings, Listener
@@ -37,19 +37,19 @@ from compute_agent.model.guest import Guest
 LOG = logging.getLogger(__name__)
 
 # Libvirtd is asked again so many seconds after it was away; the pause doubles up to the second number.
-_FIRST_PAUSE = 0.1
-_MAX_PAUSE = 2.0
+_FIRST_PAUSE: Final = 0.1
+_MAX_PAUSE: Final = 2.0
 
 # So many definitions are asked for in a row, as each costs less then, and so few that events need not wait;
 # with so many seconds in between at the least.
-_LOOK_BATCH = 8
-_LOOK_PAUSE = 0.1
+_LOOK_BATCH: Final = 8
+_LOOK_PAUSE: Final = 0.1
 
 # Seconds that the first and the last look may take.
-_FIRST_LOOK = 10.0
-_LAST_LOOK = 2.0
+_FIRST_LOOK: Final = 10.0
+_LAST_LOOK: Final = 2.0
 
-_POLL_SECONDS = 0.02
+_POLL_SECONDS: Final = 0.02
 
 
 class LibvirtDriver:
@@ -63,8 +63,10 @@ class LibvirtDriver:
         """Connect, and look which domains run. A libvirtd that is away is waited for in the background.
 
         All domains are looked for, and their definitions read, every ``look_interval`` seconds; less often
-        where there are many. ``lock`` is called before each connection, and raises DriverError if that is
-        not to be made. Raises DriverError without libvirt-python.
+        where there are many. ``lock`` is called before each connection, and raises DriverError if that is not
+        to be made.
+
+        :raises DriverError: without libvirt-python.
         """
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = Connection(uri, self._messages.put)
@@ -107,7 +109,7 @@ class LibvirtDriver:
     def guests(self) -> Sequence[Guest]:
         """The domains that run now; as far as is known, while libvirtd is away.
 
-        Raises DriverError if it has not been there yet.
+        :raises DriverError: it has not been there yet.
         """
         if not self._listed:
             raise DriverError(self.outage)
@@ -205,7 +207,9 @@ class LibvirtDriver:
         """Weight and quota in the group of the domain where they are not those wanted.
 
         Shares in the domain's definition are respected if they are not the agent's, and so is a lower quota
-        there. Raises DriverError if a domain without a group is to have a quota.
+        there.
+
+        :raises DriverError: a domain without a group is to have a quota.
         """
         return self._table.entry(guest).other_limits(wanted)
 
@@ -233,9 +237,7 @@ class LibvirtDriver:
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that the domain is bound to, by the kernel and by libvirt, where they are not those
-        wanted.
-        """
+        """The NUMA nodes that kernel and libvirt bind the domain to, where they are not those wanted."""
         return self._table.entry(guest).other_nodes(wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
@@ -360,8 +362,9 @@ class LibvirtDriver:
                 self._table.look_at(message)
 
     def _look_on(self) -> None:
-        """The next step of a round: which domains there are, then the definitions of all. Raises DriverError
-        if libvirtd went away.
+        """The next step of a round: which domains there are, then the definitions of all.
+
+        :raises DriverError: libvirtd went away.
         """
         if self._round:
             for domain in self._round[:_LOOK_BATCH]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import Final
 from xml.etree import ElementTree
 
 from compute_agent.drivers.flavor import Flavor
@@ -26,16 +27,16 @@ from compute_agent.drivers.libvirt.metadata import NOVA_NAMESPACES
 from compute_agent.model import cpuset
 from compute_agent.model.resource_class import CPU_CLASSES
 
-_MIB_IN_GIB = 1024
-_MAX_AMOUNT = (1 << 31) - 1
-_MAX_DIGITS = 20
-_RESOURCES = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")
+_MIB_IN_GIB: Final = 1024
+_MAX_AMOUNT: Final = (1 << 31) - 1
+_MAX_DIGITS: Final = 20
+_RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")
 
 
 def read_flavor(domain_xml: str) -> Flavor:
     """What Nova says of a domain; an empty order if it says nothing. Numbers that are none are left out.
 
-    Raises ValueError if it is not the XML of a domain.
+    :raises ValueError: it is not the XML of a domain.
     """
     root = parse(domain_xml)
     for namespace in NOVA_NAMESPACES:
@@ -68,8 +69,10 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
 
 
 def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[str, int]:
-    """The resources with those of extra specs: ``resources:CLASS`` in place of the flavor's own amount,
-    numbered groups (``resources1:CLASS``) beside it.
+    """The resources with those of extra specs.
+
+    ``resources:CLASS`` is in place of the flavor's own amount, numbered groups (``resources1:CLASS``) are
+    beside it.
     """
     amounts = Counter(resources)
     found = [(match, amount) for name, amount in specs.items() if (match := _RESOURCES.match(name))]

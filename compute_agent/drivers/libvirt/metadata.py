@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from xml.etree import ElementTree
 
 from compute_agent.drivers.libvirt.document import parse
@@ -32,22 +32,24 @@ from compute_agent.model.guest_settings import (
     ThreadPolicy,
 )
 
-NAMESPACE = "urn:placement-compute:guest:1"
+NAMESPACE: Final = "urn:placement-compute:guest:1"
 
-NOVA_NAMESPACES = (
+NOVA_NAMESPACES: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.0",
     "http://openstack.org/xmlns/libvirt/nova/1.1",
 )
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_NUMBER = re.compile(r"[+-]?[0-9]{1,10}\Z")
-_MAX_SHOWN = 80
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}\Z")
+_MAX_SHOWN: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A domain. ``owner`` is the user its process runs as, a name or a number after ``+``; empty if libvirt
-    does not say. ``problems`` are settings that cannot be used, in words; they have their defaults.
+    """A domain.
+
+    ``owner`` is the user its process runs as, a name or a number after ``+``; empty if libvirt does not say.
+    ``problems`` are settings that cannot be used, in words; they have their defaults.
     """
 
     uuid: str
@@ -83,7 +85,7 @@ def _priority(text: str) -> int:
 # Field of GuestSettings and what makes its value of a text, by element of our namespace and by extra spec.
 _Reader = tuple[str, Callable[[str], Any]]
 
-_OURS: Mapping[str, _Reader] = {
+_OURS: Final[Mapping[str, _Reader]] = {
     "qos_class": ("qos_class", _name),
     "thread_policy": ("thread_policy", ThreadPolicy),
     "emulator_policy": ("emulator_policy", EmulatorPolicy),
@@ -93,16 +95,18 @@ _OURS: Mapping[str, _Reader] = {
 }
 
 # hw:cpu_policy is no setting: how many CPUs are dedicated is for the guest's allocation to say.
-_NOVAS: Mapping[str, _Reader] = {
+_NOVAS: Final[Mapping[str, _Reader]] = {
     "hw:cpu_thread_policy": ("thread_policy", ThreadPolicy),
     "hw:emulator_threads_policy": ("emulator_policy", EmulatorPolicy),
 }
 
 
 def describe(domain_xml: str) -> Description:
-    """What the XML of a running domain says. Raises ValueError if it is not the XML of a domain.
+    """What the XML of a running domain says.
 
     The number of guest CPUs is that of the domain: those which are plugged in now.
+
+    :raises ValueError: it is not the XML of a domain.
     """
     root = parse(domain_xml)
     uuid, name, vcpu = (root.find(tag) for tag in ("uuid", "name", "vcpu"))
@@ -124,15 +128,19 @@ def describe(domain_xml: str) -> Description:
 
 
 def is_active(domain_xml: str) -> bool:
-    """Whether that is the XML of a domain that runs: only those have a number. Raises ValueError if it is
-    none.
+    """Whether that is the XML of a domain that runs: only those have a number.
+
+    :raises ValueError: it is none.
     """
     return parse(domain_xml).get("id") is not None
 
 
 def usual_owner(capabilities: str) -> str:
-    """The user that libvirt's capabilities have for processes of domains without a label of their own: what
-    qemu.conf calls ``user``. Empty if there is none. Raises ValueError if that is not XML.
+    """The user that libvirt's capabilities have for processes of domains without a label of their own.
+
+    It is what qemu.conf calls ``user``; empty if there is none.
+
+    :raises ValueError: that is not XML.
     """
     for model in parse(capabilities).iterfind("host/secmodel"):
         if model.findtext("model") == "dac":

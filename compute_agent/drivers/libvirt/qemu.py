@@ -13,20 +13,22 @@ import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuSettings
 from compute_agent.drivers.procfs import ProcessIdentity
 
-_VCPU = re.compile(r"CPU (\d+)/")
-_IOTHREAD = re.compile(r"IO iothread(\d+)\Z")
-_ALL_VCPUS = "ALL CPUs/"
+_VCPU: Final = re.compile(r"CPU (\d+)/")
+_IOTHREAD: Final = re.compile(r"IO iothread(\d+)\Z")
+_ALL_VCPUS: Final = "ALL CPUs/"
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a thread does: guest CPU number ``vcpu``, I/O thread number ``iothread``, every guest CPU, or
-    (nothing of these) the emulator's work.
+    """What a thread does: guest CPU ``vcpu``, I/O thread ``iothread``, or every guest CPU.
+
+    If it is nothing of these, it does the emulator's work.
     """
 
     vcpu: int | None = None
@@ -46,7 +48,7 @@ class Role:
         return "all guest CPUs" if self.all_vcpus else "the emulator"
 
 
-EMULATOR = Role()
+EMULATOR: Final = Role()
 
 
 def role(name: str) -> Role:
@@ -59,8 +61,9 @@ def role(name: str) -> Role:
 
 
 def wanted_cpus(it: Role, settings: CpuSettings) -> frozenset[int]:
-    """Where a thread should run. A guest CPU that the settings do not know (plugged in later) may use what
-    the others have.
+    """Where a thread should run.
+
+    A guest CPU that the settings do not know (plugged in later) may use what the others have.
     """
     if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
         return settings.vcpu_cpus[it.vcpu]

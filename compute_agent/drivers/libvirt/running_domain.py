@@ -18,8 +18,7 @@ from compute_agent.model.guest import Guest
 
 @dataclass(slots=True)
 class RunningDomain:
-    """The guest, its process, its definition (and the XML it is read from), and how libvirt has its memory
-    bound.
+    """The guest, its process, its definition with the XML that it is read from, and its memory binding.
 
     ``refused`` are NUMA nodes that libvirt refused to bind its memory to. ``unreported``: its threads are
     pinned, and libvirt may not know it yet.
@@ -45,8 +44,9 @@ class RunningDomain:
         self.binding = found.binding
 
     def redefine(self, definition: Definition) -> None:
-        """Note that the agent made this the definition. Its text is another one now, which nobody has read:
-        somebody may make it what it was before.
+        """Note that the agent made this the definition.
+
+        Its text is another one now, which nobody has read: somebody may make it what it was before.
         """
         if definition != self.definition:
             self.definition, self.source = definition, ""
@@ -77,7 +77,8 @@ class RunningDomain:
     def other_limits(self, wanted: CpuLimits) -> CpuLimits | None:
         """The limits in the kernel where they are not those that the domain should have; None if they agree.
 
-        Raises GuestGoneError, or DriverError if a domain without a group is to have a quota.
+        :raises GuestGoneError:
+        :raises DriverError: a domain without a group is to have a quota.
         """
         has = None if self.group is None else self.group.limits()
         if has is not None:
@@ -90,8 +91,11 @@ class RunningDomain:
         return None
 
     def other_nodes(self, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that the kernel or libvirt binds the memory to (empty: all) where they are not those
-        wanted; None if they agree, or if libvirt refused them. Raises GuestGoneError.
+        """The NUMA nodes that the kernel or libvirt binds the memory to where they are not those wanted.
+
+        Empty stands for all. None if they agree, or if libvirt refused them.
+
+        :raises GuestGoneError:
         """
         if self.refused == wanted:
             return None

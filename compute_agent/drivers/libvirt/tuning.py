@@ -79,8 +79,9 @@ class Tuning:
         return replace(has, pins=pins)
 
     def persist_binding(self, has: Definition, nodes: frozenset[int]) -> Definition:
-        """Write NUMA nodes into the persistent definition, unless somebody else bound memory there; the
-        definition as it is then.
+        """Write NUMA nodes into the persistent definition; the definition as it is then.
+
+        Where somebody else bound memory, it stays as it is.
         """
         if not has.persistent or has.binding.is_foreign or has.binding.nodes == nodes:
             return has
@@ -106,8 +107,8 @@ class Tuning:
     def persist_shares(self, has: Definition, shares: int) -> Definition:
         """Write the agent's shares into the definition, noted as such; the definition as it is then.
 
-        The note comes first, and has the old shares as well: after a crash between the two they are not
-        taken for somebody else's.
+        The note comes first, and has the old shares as well: after a crash between the two they are not taken
+        for somebody else's.
         """
         libvirt, config = self._libvirt, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         noted = frozenset({shares}) | ({has.shares} if has.shares else frozenset())

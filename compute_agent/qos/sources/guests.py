@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable
+from typing import Final
 
 from compute_agent.host.process_stat import parse_process_stat
 from compute_agent.qos.rounds import Round, Subject
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def parse_cpu_stat(text: str) -> float:

@@ -59,7 +59,7 @@ def parse_meminfo(text: str) -> Memory:
 
 
 def parse_pressure(text: str) -> int:
-    """Microseconds in which some task waited (`total` of the line `some`) of a PSI file."""
+    """Microseconds in which some task waited (``total`` of the line ``some``) of a PSI file."""
     for line in text.splitlines():
         kind, *fields = line.split()
         if kind == "some":
