@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from placement.db import migration
 from tests import databases
@@ -11,6 +12,10 @@ from tests.databases import DatabaseServer, ServerMissing
 
 _MARKS = {"postgresql": [pytest.mark.postgresql], "mariadb": [pytest.mark.mysql]}
 _QUICK = 2
+
+# Nothing is judged by the time that it takes: a busy machine would fail what is right.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def _kinds(text: str) -> tuple[str, ...]:
