@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import commands
 import deviations
+import floors
 import notes
 import options
 import policies
@@ -30,6 +31,7 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
         ROOT / package, ROOT / "doc" / "reference" / "messages.yaml"
     ),
     "deviations": lambda: deviations.page(ROOT / "doc" / "reference" / "deviations.yaml"),
+    "floors": floors.page,
     "rest": lambda: rest.page(ROOT / "api-ref"),
     "notes": lambda: notes.page(ROOT),
 }

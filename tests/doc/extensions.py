@@ -6,10 +6,20 @@ from tests.doc.pages import SITE
 
 sys.path.append(str(SITE / "_ext"))
 
+import floors
 import generated
 import options
 import sources
 from commands import PROGRAMS
 from truth import UNKNOWN, command_target, option_target
 
-__all__ = ["PROGRAMS", "UNKNOWN", "command_target", "generated", "option_target", "options", "sources"]
+__all__ = [
+    "PROGRAMS",
+    "UNKNOWN",
+    "command_target",
+    "floors",
+    "generated",
+    "option_target",
+    "options",
+    "sources",
+]

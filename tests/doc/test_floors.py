@@ -1,0 +1,32 @@
+"""The drawing of the floors says which imports go up, and that none of ours does."""
+
+import pytest
+
+from tests.doc.extensions import floors
+
+HOUSE = [["roof"], ["east", "west"], ["ground"]]
+
+
+@pytest.mark.parametrize(
+    ("imports", "wrong"),
+    [
+        ({("roof", "ground"): 3, ("east", "ground"): 1}, {}),
+        ({("ground", "roof"): 2, ("roof", "east"): 1}, {("ground", "roof"): 2}),
+        ({("east", "west"): 1}, {("east", "west"): 1}),
+        ({("garden", "roof"): 1}, {}),
+    ],
+)
+def test_what_goes_up_or_sideways_is_said_and_red(imports, wrong):
+    assert floors.against(HOUSE, imports) == wrong
+    assert f"{sum(wrong.values())} up or sideways" in floors.summary("house", HOUSE, imports)
+    assert floors.drawing("house", HOUSE, {}, imports).count(floors._UP) == len(wrong)
+
+
+@pytest.mark.parametrize("package", floors.PACKAGES)
+def test_no_import_of_ours_goes_against_the_floors_and_every_folder_is_drawn(package):
+    page = floors.page(package)
+    modules, imports = floors.imports_of(package)
+    assert floors.against(floors.floors_of(floors.ROOT / "pyproject.toml", package), imports) == {}
+    assert sum(imports.values()) > 100
+    for name, count in modules.items():
+        assert f">{name} ({count})<" in page
