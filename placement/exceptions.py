@@ -5,17 +5,19 @@ status (mapped in :mod:`placement.api.errors`), ``code`` is the error code that
 is shown from microversion 1.23 (API reference, "Error codes").
 """
 
-UNDEFINED = "placement.undefined_code"
-BAD_VALUE = "placement.query.bad_value"
-DUPLICATE_KEY = "placement.query.duplicate_key"
-MISSING_VALUE = "placement.query.missing_value"
-CONCURRENT_UPDATE = "placement.concurrent_update"
-DUPLICATE_NAME = "placement.duplicate_name"
-INVENTORY_IN_USE = "placement.inventory.inuse"
-PROVIDER_IN_USE = "placement.resource_provider.inuse"
-PROVIDER_NOT_FOUND = "placement.resource_provider.not_found"
-SEARCH_TOO_LONG = "placement.ext.search_too_long"  # not of OpenStack Placement
-CANNOT_DELETE_PARENT = "placement.resource_provider.cannot_delete_parent"
+from typing import Final
+
+UNDEFINED: Final = "placement.undefined_code"
+BAD_VALUE: Final = "placement.query.bad_value"
+DUPLICATE_KEY: Final = "placement.query.duplicate_key"
+MISSING_VALUE: Final = "placement.query.missing_value"
+CONCURRENT_UPDATE: Final = "placement.concurrent_update"
+DUPLICATE_NAME: Final = "placement.duplicate_name"
+INVENTORY_IN_USE: Final = "placement.inventory.inuse"
+PROVIDER_IN_USE: Final = "placement.resource_provider.inuse"
+PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
+SEARCH_TOO_LONG: Final = "placement.ext.search_too_long"  # not of OpenStack Placement
+CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
 
 
 class PlacementError(Exception):

@@ -1,7 +1,7 @@
 """``/resource_providers/{uuid}/aggregates``."""
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from flask import Blueprint, Response
 
@@ -14,7 +14,7 @@ from placement.store import aggregates as store
 
 blueprint = Blueprint("aggregates", __name__)
 
-_PATH = "/resource_providers/<uuid>/aggregates"
+_PATH: Final = "/resource_providers/<uuid>/aggregates"
 _AGGREGATES, _LIST = schemas.Aggregates(), schemas.AggregateList()
 
 

@@ -19,8 +19,8 @@ LOG = logging.getLogger(__name__)
 
 blueprint = Blueprint("allocation_candidates", __name__)
 
-#: says that there may be more candidates, which neither limit nor max_allocation_candidates left out
 INCOMPLETE: Final = "Placement-Ext-Incomplete"
+"""Says that there may be more candidates, which neither limit nor max_allocation_candidates left out."""
 
 _MIB: Final = 1024 * 1024
 

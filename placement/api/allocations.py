@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from flask import Blueprint, Response
 from oslo_config import cfg
@@ -23,7 +23,7 @@ from placement.store.consumers import ANY_GENERATION, Owner
 
 blueprint = Blueprint("allocations", __name__)
 
-UNKNOWN_TYPE = "unknown"
+UNKNOWN_TYPE: Final = "unknown"
 
 
 def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]) -> Claim:

@@ -4,6 +4,8 @@ The whole API, as a table, is what ``flask routes`` prints; each operation stand
 at its handler, in the module of its resource.
 """
 
+from typing import Final
+
 from flask import Flask
 
 from placement.api import (
@@ -23,9 +25,9 @@ from placement.api import (
 )
 from placement.api.service import Service
 
-_MAX_BODY = 64 * 1024 * 1024
+_MAX_BODY: Final = 64 * 1024 * 1024
 
-BLUEPRINTS = (
+BLUEPRINTS: Final = (
     root.blueprint,
     resource_providers.blueprint,
     inventories.blueprint,

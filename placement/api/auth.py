@@ -52,6 +52,7 @@ class NoAuth:
         self._app = app
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Note who calls, by the token that says so, and go on."""
         token = environ.get("HTTP_X_AUTH_TOKEN")
         if not token:
             context.anonymous(environ)
@@ -80,6 +81,7 @@ class Keystone:
         self._auth_token = AuthProtocol(_note_admission, {"oslo_config_config": conf})
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Note who calls, as Keystone knows it; what is public goes on without."""
         context.anonymous(environ)
         if _is_public(environ):
             return self._app(environ, start_response)

@@ -27,9 +27,9 @@ from placement.schemas import base
 JSON: Final = "application/json"
 _SERVICE: Final = "placement.service"
 
-#: Where a web server that can tell puts a function into the environment, which says why nobody needs
-#: the answer any more, or None.
 ABANDONED: Final = "placement.abandoned"
+"""Where a web server that can tell puts a function into the environment, which says why nobody needs the
+answer any more, or None."""
 
 Handler = Callable[..., Response]
 

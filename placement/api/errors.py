@@ -29,7 +29,7 @@ _STATUS: Mapping[type[PlacementError], HTTPStatus] = {
 
 
 class UnacceptableVersion(NotAcceptable):
-    """A microversion that this service does not speak; tells which ones it does."""
+    """A microversion that this service does not speak; the answer names those it does."""
 
 
 def install(app: Flask) -> None:

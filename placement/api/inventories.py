@@ -2,7 +2,7 @@
 
 import time
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from flask import Blueprint, Response
 
@@ -20,7 +20,7 @@ from placement.store.inventories import Values
 
 blueprint = Blueprint("inventories", __name__)
 
-_PATH = "/resource_providers/<uuid>/inventories"
+_PATH: Final = "/resource_providers/<uuid>/inventories"
 _CREATE, _REPLACE_ALL, _UPDATE = schemas.Create(), schemas.ReplaceAll(), schemas.Update()
 
 

@@ -31,6 +31,7 @@ class RequestLog:
         self._app = app
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Give the request its id, go on, and log how that went."""
         began = time.perf_counter()
         request_id = environ[ENV_REQUEST_ID] = generate_request_id()
         global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID")

@@ -1,7 +1,7 @@
 """``/resource_classes`` and ``/resource_classes/{name}``."""
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from flask import Blueprint, Response
 
@@ -15,7 +15,7 @@ from placement.store import classes as store
 
 blueprint = Blueprint("resource_classes", __name__)
 
-_CLASS = schemas.ResourceClass()
+_CLASS: Final = schemas.ResourceClass()
 
 
 def _shown(name: str) -> dict[str, Any]:

@@ -28,15 +28,15 @@ from placement.store import providers
 blueprint = Blueprint("resource_providers", __name__)
 
 # microversion that introduced each link, and its relation
-_LINKS = (
+_LINKS: Final = (
     (microversion.INITIAL, "inventories"),
     (microversion.INITIAL, "usages"),
     (microversion.AGGREGATES, "aggregates"),
     (microversion.TRAITS, "traits"),
 )
 
-#: stands for the uuid of the provider in templates
 _UUID: Final = b"{uuid}"
+"""Stands for the uuid of the provider in templates."""
 
 
 def shown(providers: Iterable[Provider], view: View, version: Microversion) -> bytes:
@@ -113,7 +113,7 @@ def path_uuid(uuid: str) -> str:
 
 @contextmanager
 def about(call: Call, uuid: str) -> Iterator[None]:
-    """Where the body of a request about a provider is read: that there is none is told before what is wrong.
+    """Where the body of a request about a provider is read: first of all it is reported that there is none.
 
     :raises placement.exceptions.NotFound: the body is bad, and there is no such provider anyway.
     """

@@ -31,12 +31,12 @@ class Service:
     database: Database
     model: Model
     enforcer: Enforcer
-    #: parts of answers about allocation candidates
     summaries: Summaries = field(default_factory=Summaries)
-    #: how often the model had been read anew when this was prepared last; None when it never was
+    """Parts of answers about allocation candidates."""
     _prepared: int | None = None
-    #: whether that failed the last time it was tried
+    """How often the model had been read anew when this was prepared last; None when it never was."""
     _failed: bool = False
+    """Whether that failed the last time it was tried."""
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
@@ -101,7 +101,7 @@ class Service:
         Thread(target=self.try_to_prepare, name="prepare", daemon=True).start()
 
     def try_to_prepare(self) -> None:
-        """As :meth:`prepare`, with a log line in place of an error: requests will tell."""
+        """As :meth:`prepare`, with a log line in place of an error: requests will report it."""
         try:
             self.prepare()
         except Unavailable as error:

@@ -1,6 +1,7 @@
 """``/traits``, ``/traits/{name}`` and ``/resource_providers/{uuid}/traits``."""
 
 import time
+from typing import Final
 
 from flask import Blueprint, Response
 
@@ -18,7 +19,7 @@ from placement.store import traits as store
 blueprint = Blueprint("traits", __name__)
 
 _TRAITS, _CUSTOM_TRAIT = schemas.Traits(), schemas.CustomTrait()
-_OF_PROVIDER = "/resource_providers/<uuid>/traits"
+_OF_PROVIDER: Final = "/resource_providers/<uuid>/traits"
 
 
 @operation(blueprint, "GET", "/traits", rules.LIST, since=microversion.TRAITS, writes_json=True)

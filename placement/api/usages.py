@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from flask import Blueprint, Response
 
@@ -17,7 +17,7 @@ from placement.store.usages import Usage
 
 blueprint = Blueprint("usages", __name__)
 
-_ALL_TYPES = "all"
+_ALL_TYPES: Final = "all"
 
 
 @operation(blueprint, "GET", "/resource_providers/<uuid>/usages", rules.PROVIDER_USAGES, writes_json=True)

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from time import thread_time
 from typing import Final, Literal
 
-#: between two looks at the clock
 _STEPS: Final = 64
-#: seconds of work before a search gives way for the first time: few ever do
+"""How many there are between two looks at the clock."""
 _FIRST_SLICE: Final = 0.02
-#: and between two such moments; others in the process wait for about as long
+"""Seconds of work before a search gives way for the first time: few ever do."""
 _SLICE: Final = 0.002
+"""Seconds between two such moments; others in the process wait for about as long."""
 
 Ended = Literal["deadline", "size"]
 

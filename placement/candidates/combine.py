@@ -19,8 +19,8 @@ from placement.candidates.feasibility import fits_at_all
 from placement.candidates.rules import Assignment, Rules
 from placement.model.provider import Provider
 
-#: how many choices without a result it takes to rest for the first time; then twice as many, and so on
 _CHOICES_BEFORE_REST: Final = 256
+"""How many choices without a result it takes to rest for the first time; then twice as many, and so on."""
 
 
 def combine(

@@ -1,7 +1,7 @@
 """What a provider has to be to serve a part of a request, beside having the inventories.
 
 Each condition says what it *reads* of a tree. What a search found for one tree it uses again for others,
-and which others is told by what the conditions read, and by which providers meet them; so a new condition
+and which others follows from what the conditions read, and by which providers meet them; so a new condition
 is a class here, and nothing else has to know of it.
 """
 
@@ -16,10 +16,10 @@ from placement.model.snapshot import Snapshot
 class Condition(ABC):
     """A condition on one provider; equal ones are met by the same providers."""
 
-    #: The attribute of :class:`~placement.model.trees.Tree` that has all the condition looks at: where it is
-    #: equal in two trees of a kind, the same positions meet the condition. By default one that is equal in no
-    #: two trees, which is always right.
     reads: ClassVar[str] = "root.id"
+    """The attribute of :class:`~placement.model.trees.Tree` that has all the condition looks at: where it is
+    equal in two trees of a kind, the same positions meet the condition. By default one that is equal in
+    no two trees, which is always right."""
 
     @abstractmethod
     def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:

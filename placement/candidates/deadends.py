@@ -12,8 +12,8 @@ from placement.candidates.feasibility import available
 from placement.candidates.rules import Assignment
 from placement.model.provider import Provider
 
-#: how many dead ends are remembered below one root, to bound the memory
 MAX_DEAD_ENDS: Final = 100_000
+"""How many dead ends are remembered below one root, to bound the memory."""
 
 
 class DeadEnds:
@@ -49,9 +49,9 @@ class DeadEnds:
         return self._state() in self._known
 
     def _state(self) -> Hashable:
-        """What is chosen, told by kinds of needs and providers.
+        """What is chosen, as kinds of needs and providers.
 
-        As needs are served in a fixed order, this tells also which are left.
+        As needs are served in a fixed order, this also says which are left.
         """
         served: dict[int, list[int]] = {}
         for kind, at in zip(self._kind_of_need, self._assignment.chosen, strict=True):

@@ -22,16 +22,16 @@ from placement.candidates.budget import Budget
 from placement.candidates.needs import Need
 from placement.model.provider import Provider
 
-#: amounts by provider id and resource class
 Taken = dict[tuple[int, str], int]
+"""Amounts by provider id and resource class."""
 
-#: Which sums amounts can have is told in as many bits as the largest provider has units.
 _MAX_UNITS: Final = 10_000
-#: Beyond so many different sets of providers only all of them together are looked at.
+"""Which sums amounts can have takes as many bits as the largest provider has units."""
 _MAX_SETS: Final = 8
+"""Beyond so many different sets of providers only all of them together are looked at."""
 
-#: an amount, and the providers that may give it
 _Asked = tuple[int, Sequence[Provider]]
+"""An amount, and the providers that may give it."""
 
 
 def fits_at_all(

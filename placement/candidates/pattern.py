@@ -1,4 +1,4 @@
-"""What a search finds: candidates, told by what those of like trees have in common."""
+"""What a search finds: candidates, as what those of like trees have in common."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from placement.model.trees import ProviderSet
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One way to serve a request, told by the positions of providers in a set of them.
+    """One way to serve a request, as the positions of providers in a set of them.
 
     ``resources`` are the amounts by resource class by position, ``mappings`` the
     positions that serve each suffix, in the order of the request.
@@ -46,8 +46,8 @@ class PatternBatch(tuple[Pattern, ...]):
     __hash__ = object.__hash__
 
 
-#: Such candidates of one set of providers.
 Offer = tuple[ProviderSet, PatternBatch]
+"""Such candidates of one set of providers."""
 
 
 class Candidate(NamedTuple):

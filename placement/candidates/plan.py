@@ -20,8 +20,8 @@ from placement.candidates.rules import Rules
 from placement.model.provider import Provider
 from placement.model.trees import ProviderSet, Tree
 
-#: Of a provider that may serve a need: its position, and slots and amounts of what it has to have free.
 _Option = tuple[int, tuple[tuple[int, int], ...]]
+"""Of a provider that may serve a need: its position, and slots and amounts of what it has to have free."""
 
 
 class Plan:

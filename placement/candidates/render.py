@@ -19,17 +19,17 @@ from placement.model.provider import Provider, in_order
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Tree
 
-#: Of trees that changed, summaries are thrown away when there are so many times as many as trees.
 _MAX_OUTDATED: Final = 2
+"""Of trees that changed, summaries are thrown away when there are so many times as many as trees."""
 
 
 class SummaryShape(NamedTuple):
-    """What the summary of a provider tells in a microversion."""
+    """What the summary of a provider shows in a microversion."""
 
-    #: traits
     traits: bool
-    #: parent and root, of the whole tree of every provider in a candidate
+    """With traits."""
     nested: bool
+    """With parent and root, and of the whole tree of every provider in a candidate."""
 
     @classmethod
     def of(cls, version: Microversion) -> "SummaryShape":
@@ -87,8 +87,8 @@ def _allocation_requests(offers: Sequence[Offer], version: Microversion) -> list
     return requests
 
 
-#: JSON with a gap for each uuid, and which of the uuids of a set of providers fill them
 _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
+"""JSON with a gap for each uuid, and which of the uuids of a set of providers fill them."""
 
 
 def _template(patterns: Iterable[Pattern], version: Microversion) -> _Template:

@@ -18,8 +18,8 @@ from placement.model.index import Index
 from placement.model.provider import SHARES, Provider
 from placement.model.snapshot import Snapshot
 
-#: Roots by what is free have to be sorted first, others are kept in order.
 _MUCH_RARER: Final = 0.5
+"""Roots by what is free have to be sorted first, others are kept in order."""
 
 
 class Sharing:
@@ -127,7 +127,7 @@ class _Indexed:
 
 
 def _indexed(snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[_Indexed]:
-    """All that a request asks for and an index can tell; what several needs have in common comes once."""
+    """All that a request asks for and an index has; what several needs have in common comes once."""
     for trait in request.root_required:
         yield _Indexed(snapshot.by_trait, (trait,), at_root=True)
     for group in request.groups:

@@ -1,6 +1,6 @@
 """The rules that tie the parts of a candidate to one another.
 
-What one provider has to offer is told by :mod:`placement.candidates.needs`;
+What one provider has to offer is in :mod:`placement.candidates.needs`;
 here is whether it may serve a need beside what is chosen for the others.
 """
 

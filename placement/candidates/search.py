@@ -30,14 +30,14 @@ T = TypeVar("T")
 Strategy = Literal["depth-first", "breadth-first"]
 
 NO_LIMIT: Final = -1
-#: How many candidates of one tree are looked for at once, where the limit allows.
 _BATCH: Final = 16
-#: How many offers are taken between two looks at how large the answer has become.
+"""How many candidates of one tree are looked for at once, where the limit allows."""
 _CHUNK: Final = 256
-#: How many roots are looked at between two looks at the budget.
+"""How many offers are taken between two looks at how large the answer has become."""
 _ROOTS: Final = 32
-#: bytes of a provider in an answer, about
+"""How many roots are looked at between two looks at the budget."""
 _SUMMARY_SIZE: Final = 400
+"""Bytes of a provider in an answer, about."""
 
 
 def search(
@@ -107,8 +107,8 @@ def _too_much(request: CandidatesRequest, budget: Budget) -> InvalidRequest:
     )
 
 
-#: What there is at one set of providers; an empty batch says that the search there rests.
 Source = tuple[ProviderSet, Iterable[PatternBatch]]
+"""What there is at one set of providers; an empty batch says that the search there rests."""
 
 
 def _one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
@@ -203,7 +203,7 @@ class _Search:
         )
         #: whether the same candidate may be found at two roots
         self.may_repeat = bool(self._sharing.providers)
-        #: by what is quickly told of trees, and by which of their providers meet the conditions
+        #: by what is quickly known of trees, and by which of their providers meet the conditions
         self._plans: dict[Hashable, Plan | None] = {}
         self._distinct_plans: dict[Hashable, Plan | None] = {}
         #: sharing providers that served for a tree without any help of its own

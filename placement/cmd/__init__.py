@@ -1,0 +1,1 @@
+"""The commands: ``placement-api``, ``placement-manage`` and ``placement-status``."""

@@ -1,8 +1,10 @@
 """``[api]``: how requests are authenticated, and what one of them may cost."""
 
+from typing import Final
+
 from oslo_config import cfg
 
-GROUP = cfg.OptGroup("api", title="API", help="How the REST API is offered.")
+GROUP: Final = cfg.OptGroup("api", title="API", help="How the REST API is offered.")
 
 OPTIONS: list[cfg.Opt] = [
     cfg.StrOpt(

@@ -1,8 +1,10 @@
 """``[placement_database]``: where the data are and how connections are kept."""
 
+from typing import Final
+
 from oslo_config import cfg
 
-GROUP = cfg.OptGroup("placement_database", title="Database", help="The database of the service.")
+GROUP: Final = cfg.OptGroup("placement_database", title="Database", help="The database of the service.")
 
 OPTIONS: list[cfg.Opt] = [
     cfg.StrOpt(

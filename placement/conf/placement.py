@@ -4,7 +4,9 @@ from typing import Final
 
 from oslo_config import cfg, types
 
-GROUP = cfg.OptGroup("placement", title="Placement", help="How allocations and candidates are treated.")
+GROUP: Final = cfg.OptGroup(
+    "placement", title="Placement", help="How allocations and candidates are treated."
+)
 
 MISSING_CONSUMER: Final = "00000000-0000-0000-0000-000000000000"
 

@@ -1,0 +1,1 @@
+"""The database: tables, connections, transactions with their retries, migrations."""

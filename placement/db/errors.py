@@ -19,15 +19,13 @@ _READ_ONLY: Final = "25006"  # the server is a standby, or was made read-only
 _MYSQL_ELSEWHERE: Final = {1047, 1290, 1836}  # the node is outside of its cluster; the server is read-only
 _LIMITS_OF_STATEMENTS: Final = "54"  # class of sqlstates: too complex, too many columns
 
-#: Rows that no other transaction is to blame for: a column without its value, a value that a check refuses.
 _OWN_FAULT: Final = {"23502", "23514", 1048, 3819, "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_CHECK"}
+"""No other transaction is to blame for these: a column without its value, a value that a check refuses."""
 
 _SQLITE_ERROR: Final = 1  # "SQL error or missing database": the statement is wrong
 _SQLITE_PRIMARY: Final = 0xFF  # bits of an extended result code
 
 _MYSQL_CLIENT: Final = range(2000, 3000)  # the connection cannot be made, or broke
-#: What MySQL and MariaDB say when they cannot work now. The driver takes wrong statements for operational
-#: errors, too, and does not pass the SQLSTATE on.
 _MYSQL_UNABLE: Final = {
     # who may come in, and how many
     *(1040, 1042, 1043, 1044, 1045, 1049, 1129, 1130, 1203, 1226),
@@ -44,6 +42,8 @@ _MYSQL_UNABLE: Final = {
     # a cluster refuses a commit
     *(3100, 3101),
 }
+"""What MySQL and MariaDB say when they cannot work now. The driver takes wrong statements for operational
+errors, too, and does not pass the SQLSTATE on."""
 
 
 class WrongServer(exc.DisconnectionError):

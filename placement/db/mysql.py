@@ -7,10 +7,10 @@ from pymysql.err import OperationalError
 
 _NODE_NOT_READY: Final = 1047
 
-#: "server_uid" is MariaDB's and "server_uuid" MySQL's; old versions have neither
 _OF_SERVER: Final = (
     "SHOW VARIABLES WHERE variable_name IN ('wsrep_on', 'server_uid', 'server_uuid', 'hostname', 'port')"
 )
+"""MariaDB has a "server_uid" and MySQL a "server_uuid"; old versions have neither."""
 _OF_CLUSTER: Final = "SHOW STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_cluster_state_uuid')"
 
 

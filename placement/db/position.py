@@ -22,12 +22,12 @@ HISTORY: Final = "placement.history"
 
 _SUM: Final = sa.select(sa.func.sum(change_buckets.c.counter))
 
-#: any user may ask for these; "timeline" cannot be asked of a standby
 _OF_POSTGRESQL: Final = """
 SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_system()),
   CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END,
   to_regclass('change_buckets')::oid
 """
+"""Any user may ask for these; "timeline" cannot be asked of a standby."""
 _OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only"
 
 

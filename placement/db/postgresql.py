@@ -22,8 +22,8 @@ _QUESTION: Final = b"placement.question"
 class Connection(psycopg.Connection[Any]):
     """A connection that fails, and is closed, when nothing came from the server for too long."""
 
-    #: how long that is, in seconds; None for ever
     answer_timeout: float | None = None
+    """How long that is, in seconds; None for ever."""
     _knows_question = False
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:

@@ -1,0 +1,1 @@
+"""What ``placement-manage`` does to whole databases."""

@@ -14,7 +14,6 @@ from placement.db import tables
 
 BATCH: Final = 5_000
 
-#: the tables that are compared, with the column that is summed
 _SUMMED: Final[Mapping[str, str | None]] = {
     "resource_providers": "generation",
     "provider_traits": None,
@@ -23,6 +22,7 @@ _SUMMED: Final[Mapping[str, str | None]] = {
     "consumers": "generation",
     "allocations": "used",
 }
+"""The tables that are compared, with the column that is summed."""
 CONSUMERS: Final = "consumers (sum of generations)"
 _TITLES: Final = {
     "resource_providers": "resource providers (sum of generations)",

@@ -3,6 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from placement.model.trees import Tree
 
@@ -84,4 +85,4 @@ class FreeIndexes:
                 self._by_class.setdefault(name, FreeIndex()).add(amount, root)
 
 
-_NOWHERE = FreeIndex()
+_NOWHERE: Final = FreeIndex()

@@ -34,8 +34,8 @@ class Inventory:
     step_size: int
     allocation_ratio: float
     updated_at: float
-    #: what may be allocated in all
     capacity: int = field(init=False, compare=False)
+    """What may be allocated in all."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))

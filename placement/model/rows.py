@@ -38,7 +38,6 @@ _providers: Final = sa.select(
     _rp.change_seq,
     _rp.described_seq,
 )
-#: what an :class:`~placement.model.provider.Inventory` is made of, in the order of its fields
 INVENTORY_COLUMNS: Final = (
     inventories.c.total,
     inventories.c.reserved,
@@ -48,6 +47,7 @@ INVENTORY_COLUMNS: Final = (
     inventories.c.allocation_ratio,
     inventories.c.updated_at,
 )
+"""What an :class:`~placement.model.provider.Inventory` is made of, in the order of its fields."""
 _inventories: Final = sa.select(
     inventories.c.provider_id, inventories.c.resource_class_id, *INVENTORY_COLUMNS
 )
@@ -95,6 +95,7 @@ class Shared:
         self._kept: dict[Any, Any] = {}
 
     def __call__(self, value: Any) -> Any:
+        """The value that is kept for all that equal this one."""
         return self._kept.setdefault(value, value)
 
 

@@ -1,4 +1,4 @@
-"""Whole trees of providers, told by what a search needs to know of them.
+"""Whole trees of providers, as far as a search needs to know them.
 
 Thousands of hosts are alike but for their names and for what is used of them. What
 they have in common is their :class:`Kind`: whatever a search finds out about one
@@ -14,8 +14,8 @@ from placement.model.provider import Provider
 class Shape:
     """What trees may have in common beside traits: parents, classes and the portions they come in.
 
-    A provider is told by its position in the tree, an inventory by its *slot*, the
-    place where :attr:`Tree.free` says how much of it is free.
+    A provider is known by its position in the tree, an inventory by its *slot*, where
+    :attr:`Tree.free` has how much of it is free.
     """
 
     __slots__ = ("__weakref__", "capacities", "classes", "having", "slots")

@@ -8,10 +8,10 @@ from typing import Final
 from placement.exceptions import Unavailable
 from placement.model.snapshot import Snapshot
 
-#: seconds in which whoever waits for the interpreter gets it
 _PAUSE: Final = 0.0002
-#: requests that may be long at the same time, where nobody says how many threads answer requests
+"""Seconds in which whoever waits for the interpreter gets it."""
 LONG_REQUESTS: Final = 2
+"""Requests that may be long at the same time, where nobody says how many threads answer requests."""
 
 
 class Turns:

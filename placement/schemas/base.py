@@ -26,6 +26,7 @@ class Violation(str):
     keyword: str
 
     def __new__(cls, keyword: str, sentence: str) -> "Violation":
+        """Make the sentence and note the keyword."""
         self = super().__new__(cls, sentence)
         self.keyword = keyword
         return self

@@ -1,12 +1,13 @@
 """Bodies of ``/resource_providers``."""
 
 from functools import cache
+from typing import Final
 
 from placement import microversion
 from placement.microversion import Microversion
 from placement.schemas.base import Schema, String, Uuid
 
-_NAME_LENGTH = 200
+_NAME_LENGTH: Final = 200
 
 
 class _Update(Schema):

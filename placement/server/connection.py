@@ -10,12 +10,13 @@ from typing import Any, Final
 from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.parser import RequestParser
 
-#: seconds for the first byte and all headers; for the body; until the next request; to take the answer,
-#: or a MiB of it where it is longer
 HEADERS_TIMEOUT: Final = 10.0
+"""Seconds for the first byte of a request and all headers."""
 BODY_TIMEOUT: Final = 60.0
 IDLE_TIMEOUT: Final = 75.0
+"""Seconds until the next request."""
 ANSWER_TIMEOUT: Final = 60.0
+"""Seconds to take the answer, or a MiB of it where it is longer."""
 
 MAX_HEADERS: Final = 64 * 1024
 MAX_BODY: Final = 64 * 1024 * 1024

@@ -242,7 +242,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
         return bool(response.should_close())
 
     def _abandoned(self, connection: Connection) -> Callable[[], str | None]:
-        """What tells a long search why nobody needs its answer any more."""
+        """What a long search asks why nobody needs its answer any more."""
         poll = select.poll()
         poll.register(connection.sock, select.POLLRDHUP)
 

@@ -16,7 +16,8 @@ def replace(tx: Transaction, uuid: str, generation: int | None, aggregates: Sequ
 
     Without a ``generation`` (before microversion 1.19) none is checked and none goes up.
 
-    :raises NotFound, ConcurrentUpdate: no such provider, stale generation.
+    :raises NotFound: no such provider.
+    :raises ConcurrentUpdate: the generation is stale.
     """
     row = providers.lock(tx, uuid)
     if generation is not None:

@@ -20,7 +20,9 @@ def create(tx: Transaction, name: str) -> bool:
 def rename(tx: Transaction, old: str, new: str) -> None:
     """Give a custom class another name (microversions 1.2 to 1.6).
 
-    :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, the name is taken.
+    :raises NotFound: there is none.
+    :raises InvalidRequest: it is a standard one.
+    :raises Conflict: the name is taken.
     """
     class_id = _custom(tx, old, "update")
     if old == new:
@@ -40,7 +42,9 @@ def rename(tx: Transaction, old: str, new: str) -> None:
 def delete(tx: Transaction, name: str) -> None:
     """Remove a custom class.
 
-    :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, it is in use.
+    :raises NotFound: there is none.
+    :raises InvalidRequest: it is a standard one.
+    :raises Conflict: it is in use.
     """
     class_id = _custom(tx, name, "delete")
     if _in_use(tx, class_id):

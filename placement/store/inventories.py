@@ -27,8 +27,8 @@ class Values:
     allocation_ratio: float
 
 
-#: what clients expect before "Inventory for ... in use" where all inventories are replaced
 UPDATE_CONFLICT: Final = "update conflict: "
+"""What clients expect before "Inventory for ... in use" where all inventories are replaced."""
 _COLUMNS: Final = tuple(field.name for field in fields(Values))
 
 
@@ -56,7 +56,9 @@ def add(
 ) -> int:
     """Add an inventory of a class the provider has none of; return its new generation.
 
-    :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such class, already there.
+    :raises NotFound: no such provider.
+    :raises InvalidRequest: no such class.
+    :raises ConcurrentUpdate: it is there already.
     """
     row, present, ids = _lock(tx, uuid, [resource_class])
     _check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none, verb="create")
@@ -81,7 +83,9 @@ def change(
 ) -> int:
     """Change an inventory the provider has; return its new generation.
 
-    :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider or class, no such inventory, stale.
+    :raises NotFound: no such provider or class.
+    :raises InvalidRequest: no such inventory.
+    :raises ConcurrentUpdate: the generation is stale.
     """
     row, present, ids = _lock(tx, uuid, [resource_class], generation)
     _check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
@@ -101,7 +105,9 @@ def replace_all(
 ) -> int:
     """Make the provider's inventories exactly these; return its new generation.
 
-    :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, unknown class, stale.
+    :raises NotFound: no such provider.
+    :raises InvalidRequest: unknown class.
+    :raises ConcurrentUpdate: the generation is stale.
     :raises Conflict: when an inventory that is in use would go.
     """
     row, present, ids = _lock(tx, uuid, wanted, generation)
@@ -177,7 +183,8 @@ def remove_some(
 def remove_all(tx: Transaction, uuid: str) -> None:
     """Remove every inventory of a provider.
 
-    :raises NotFound, Conflict: no such provider, an inventory is in use.
+    :raises NotFound: no such provider.
+    :raises Conflict: an inventory is in use.
     """
     row, present, _ = _lock(tx, uuid, ())
     remove_some(tx, row, present)
@@ -187,7 +194,8 @@ def remove_all(tx: Transaction, uuid: str) -> None:
 def remove(tx: Transaction, uuid: str, resource_class: str) -> None:
     """Remove one inventory of a provider.
 
-    :raises NotFound, Conflict: no such provider or inventory, it is in use.
+    :raises NotFound: no such provider or inventory.
+    :raises Conflict: it is in use.
     """
     row, present, ids = _lock(tx, uuid, [resource_class])
     class_id = ids.get(resource_class)

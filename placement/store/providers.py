@@ -165,7 +165,9 @@ def update(
     A root may be put below a provider of another tree at any time; with
     ``may_move`` (microversion 1.37) a child may also change its parent.
 
-    :raises NotFound, InvalidRequest, Conflict: as for :func:`create`; also for a loop.
+    :raises NotFound: there is no such provider.
+    :raises InvalidRequest: it may not move, or the new parent does not exist or is below it.
+    :raises Conflict: the name is taken.
     """
     row = lock(tx, uuid)
     values: dict[str, Any] = {"name": name}

@@ -20,7 +20,9 @@ def create(tx: Transaction, name: str) -> bool:
 def delete(tx: Transaction, name: str) -> None:
     """Remove a custom trait.
 
-    :raises NotFound, InvalidRequest, Conflict: there is none, it is a standard one, a provider has it.
+    :raises NotFound: there is none.
+    :raises InvalidRequest: it is a standard one.
+    :raises Conflict: a provider has it.
     """
     trait_id = names.locked(tx, traits, name)
     if trait_id is None:
@@ -35,7 +37,9 @@ def delete(tx: Transaction, name: str) -> None:
 def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
     """Make the provider's traits exactly these; return its generation, which goes up if they were others.
 
-    :raises NotFound, InvalidRequest, ConcurrentUpdate: no such provider, no such trait, stale.
+    :raises NotFound: no such provider.
+    :raises InvalidRequest: no such trait.
+    :raises ConcurrentUpdate: the generation is stale.
     """
     row, present, ids = _lock(tx, uuid, set(wanted))
     providers.check_generation(row, generation)
@@ -57,8 +61,10 @@ def remove_all(tx: Transaction, uuid: str) -> None:
 def _lock(
     tx: Transaction, uuid: str, wanted: Collection[str]
 ) -> tuple[providers.Row, Set[int], dict[str, int]]:
-    """A provider that no other transaction writes to, the ids of its traits, and of those of the wanted ones
-    that there are."""
+    """A provider that no other transaction writes to, and ids of traits.
+
+    They are those of its own traits, and those of the wanted ones that there are.
+    """
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     lookup = names.Lookup(tx, traits, wanted)
