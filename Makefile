@@ -29,7 +29,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # so that it starts its servers once.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
-    tests/placement tests/compute_agent --ignore tests/placement/api_ref
+    tests/placement tests/compute_agent --ignore=tests/placement/api_ref
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE

@@ -16,6 +16,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -77,17 +78,25 @@ class Mutant:
         return {"file": self.file, "was": was, "now": now}
 
     def tests(self) -> list[str]:
-        """The modules with tests that are about it, its own first."""
+        """The modules with tests that are about it: its own, those of its folder, those that use it."""
         path = Path(self.file)
         tests = Path("tests", path.parts[0])
         folders = [tests.joinpath(*path.parts[1:2]), *map(Path, DECIDING["/".join(path.parts[:2])])]
-        module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-        own = [test for folder in folders for test in sorted(folder.rglob("test_*.py"))]
-        users = [t for t in sorted(tests.rglob("test_*.py")) if re.search(rf"\b{module}\b", t.read_text())]
-        found = sorted(
-            {*own, *users}, key=lambda test: (test.name != f"test_{path.name}", test not in users, test)
-        )
-        return [str(test) for test in found]
+        users = [user for user in Path(path.parts[0]).rglob("*.py") if _mentions(user, path)]
+        ranks = {test: 3 for user in users for test in _tests_that_mention(user, tests)}
+        ranks |= {test: 2 for folder in folders for test in folder.rglob("test_*.py")}
+        ranks |= dict.fromkeys(_tests_that_mention(path, tests), 1)
+        own = [test for test in ranks if test.name == f"test_{path.name}"]
+        return [str(test) for test in sorted(ranks, key=lambda test: (test not in own, ranks[test], test))]
+
+
+def _mentions(file: Path, module: Path) -> bool:
+    name = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
+    return re.search(rf"\b{name}\b", file.read_text()) is not None
+
+
+def _tests_that_mention(module: Path, folder: Path) -> list[Path]:
+    return [test for test in folder.rglob("test_*.py") if _mentions(test, module)]
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
@@ -143,8 +152,8 @@ def run_tests(arguments: Sequence[str]) -> int:
     return int(pytest.main(["-x", "-p", "no:cacheprovider", *arguments], [Limits()]))
 
 
-def in_child(do: Callable[[], int]) -> bool:
-    """Whether it returns 0, in a process of its own that finds our packages in the folder where we are."""
+def in_child(do: Callable[[], int]) -> int:
+    """What it returns in a process of its own that finds our packages in the folder where we are."""
     child = os.fork()
     if not child:
         os.setsid()
@@ -163,7 +172,7 @@ def in_child(do: Callable[[], int]) -> bool:
     _, status = os.waitpid(child, 0)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what a test left behind
-    return status == 0
+    return os.waitstatus_to_exitcode(status)
 
 
 def import_libraries(quick: Sequence[str], folder: Path) -> None:
@@ -171,10 +180,12 @@ def import_libraries(quick: Sequence[str], folder: Path) -> None:
     names = folder / "names"
 
     def collect() -> int:
-        run_tests(["--collect-only", *quick])
-        return names.write_text(json.dumps(sorted(sys.modules))) and 0
+        status = run_tests(["--collect-only", *quick])
+        names.write_text(json.dumps(sorted(sys.modules)))
+        return status
 
-    in_child(collect)
+    if in_child(collect):
+        raise SystemExit(f"The quick tests cannot be collected: pytest --collect-only {shlex.join(quick)}")
     for name in json.loads(names.read_text()):
         if name.partition(".")[0] not in (*_OURS, "_pytest"):
             with suppress(Exception):
@@ -185,14 +196,17 @@ def is_noticed(mutant: Mutant, options: Sequence[str]) -> bool:
     """Whether a test fails or does not end."""
     path = Path(mutant.file)
     times = path.stat()
+    ignored = tuple(each.removeprefix("--ignore=") for each in options if each.startswith("--ignore="))
+    tests = [test for test in mutant.tests() if not test.startswith(ignored)]
     path.write_text(mutant.after)
     os.utime(path, (times.st_atime, times.st_mtime + 10))  # or bytecode of before might be taken for it
     sys.dont_write_bytecode = True
     try:
-        return not in_child(lambda: run_tests([*options, *mutant.tests()]))
+        status = in_child(lambda: run_tests([*options, *tests]))
     finally:
         path.write_text(mutant.before)
         os.utime(path, (times.st_atime, times.st_mtime))
+    return status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def copy_checkout(to: Path) -> None:
@@ -210,7 +224,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="the same ones again")
     parser.add_argument("quick", nargs="*", help="after --: what pytest takes for the quick tests")
     given = parser.parse_args()
-    options = [each for each in given.quick if not Path(each).is_dir()]
+    options = [each for each in given.quick if not Path(each).is_dir()]  # and not its folders
     explained = yaml.safe_load((ROOT / "tests" / "mutants_explained.yaml").read_text())
     fates: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as folder:

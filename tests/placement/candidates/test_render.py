@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 import orjson
 import pytest
 
-from placement.candidates.render import render
+from placement.candidates.render import Summaries, SummaryShape, render
 from placement.candidates.search import search
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
@@ -115,3 +115,18 @@ def test_summary_follows_its_provider(snapshot: Snapshot) -> None:
     assert [used(27), used(29)] == [2, 2]
     snapshot.put(replace(snapshot.providers[2], used={"VCPU": 3}))
     assert [used(27), used(29)] == [3, 3]
+
+
+def test_summaries_of_trees_that_are_there_are_made_once_and_of_trees_that_are_gone_forgotten(
+    snapshot: Snapshot,
+) -> None:
+    kept, shape = Summaries(), SummaryShape(traits=True, nested=True)
+    other = snapshot.whole_trees()[4]
+    (first,) = kept.of_trees(snapshot, [other], shape)
+    for used in range(50):
+        snapshot.put(replace(snapshot.providers[2], used={"VCPU": used % 8}))
+        trees = list(snapshot.whole_trees().values())
+        assert other in trees
+        summaries = kept.of_trees(snapshot, trees, shape)
+        assert summaries[trees.index(other)] is first
+        assert sum(map(len, kept._kept.values())) <= 3 * len(trees)
