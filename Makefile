@@ -4,6 +4,7 @@
 # make check        what a developer runs all day: lint, types, import directions, tests that need no server
 # make mutants      whether the quick tests notice when one token of what decides is another: MUTANTS=200 SEED=1
 # make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
+# make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
 # make doc-links    asks for every link that leaves the site (needs the internet)
@@ -14,6 +15,7 @@
 # make clean        removes the virtual environment and all caches
 #
 # PYTEST_ARGS adds to the test run: make test PYTEST_ARGS='-k candidates -x'
+# FAILOVER_ARGS to that of failures: make test-failover FAILOVER_ARGS='galera --faults 5 --seed 1'
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -34,7 +36,8 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage check mutants test-vm lint format samples doc doc-links dist constraints clean packages
+.PHONY: demo test coverage check mutants test-vm test-failover lint format samples doc \
+    doc-links dist constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
@@ -58,6 +61,9 @@ mutants: check $(COSMIC_RAY)
 test-vm: packages $(INSTALLED)
 	$(BIN)/python -m tests.vm.machine
 	$(BIN)/python -m pytest tests/vm $(PYTEST_ARGS)
+
+test-failover: packages $(INSTALLED)
+	$(BIN)/python -m tests.placement.failover $(FAILOVER_ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that tests use where they find them: database servers, hwloc's tools, libvirtd and
+# Installs the Debian packages that tests use where they find them: database servers and clusters, hwloc's tools, libvirtd and
 # QEMU, what libvirt-python is built with, Prometheus' promtool, and systemd's own check of units.
 # Only what is missing is installed, and only by root; nothing that Debian installs here is started.
 # Ends with 0 in any case: tests that miss a package say so and are skipped.
@@ -9,6 +9,8 @@ set -u
 lacking() {
     [ -n "$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || command -v initdb >/dev/null || echo postgresql
     { [ -x /usr/sbin/mariadbd ] && command -v mariadb-install-db >/dev/null; } || echo mariadb-server
+    [ -e /usr/lib/galera/libgalera_smm.so ] || echo galera-4
+    [ -x /usr/sbin/pgbouncer ] || echo pgbouncer
     command -v lstopo-no-graphics >/dev/null || echo hwloc
     [ -x /usr/sbin/libvirtd ] || echo libvirt-daemon-system
     command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86

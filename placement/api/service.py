@@ -53,6 +53,7 @@ class Service:
             connect_timeout=group.connect_timeout,
             statement_timeout=group.statement_timeout,
             idle_timeout=group.idle_in_transaction_timeout,
+            wsrep_sync_wait=group.mysql_wsrep_sync_wait,
         )
         database = Database(group.connection, options)
         # only placement-api knows the number of its threads, an option of its command line

@@ -103,6 +103,20 @@ whose host is gone, keeps others waiting for this long at most; one that was
 only slow starts its transaction again. Keep it below lock_timeout.
 """,
     ),
+    cfg.IntOpt(
+        "mysql_wsrep_sync_wait",
+        default=7,
+        min=0,
+        max=15,
+        help="""
+In a Galera cluster, before which statements a node first applies what the
+others have committed: the sum of 1 (reading), 2 (UPDATE and DELETE) and 4
+(INSERT). With 7 no answer is older than a write that another node has
+confirmed, whichever nodes the workers are connected to. Less is right only
+where all workers use one and the same node at a time. Other databases do not
+look at this.
+""",
+    ),
 ]
 
 

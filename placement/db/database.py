@@ -164,6 +164,7 @@ class Database:
         self._autocommitting = engine.create(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
         self._history: str | None = None
+        self._is_elsewhere = False  # whether the log was told that the server is not to be asked
 
     def close(self) -> None:
         """Give all connections back."""
@@ -179,6 +180,7 @@ class Database:
         """
         with self._asking():
             position = self._change_probe.position()
+            self._is_elsewhere = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
                 if known is not None:
@@ -204,9 +206,12 @@ class Database:
     def _look_elsewhere(self, error: exc.SQLAlchemyError) -> None:
         """Give up all connections if the error says that they may lead to the wrong server."""
         if errors.is_elsewhere(error.orig if isinstance(error, exc.DBAPIError) else error):
-            LOG.warning(
-                "the server that answers is not to be asked now, so all connections are made anew: %s", error
-            )
+            if not self._is_elsewhere:
+                self._is_elsewhere = True
+                LOG.warning(
+                    "the server that answers is not to be asked now, so all connections are made anew: %s",
+                    error,
+                )
             self._renew_connections()
 
     def _renew_connections(self) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -16,7 +16,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import exc
 
-from placement.db import adoption, buckets, engine, errors
+from placement.db import adoption, buckets, engine, errors, migration_lock
 from placement.db.batch import Batch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
 from placement.db.tables import change_buckets
@@ -24,7 +24,8 @@ from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
 
-_LOCK_NAME: Final = "placement-compute-migration"
+_LOCKING: Final = ("postgresql", "sqlite")
+"""Databases whose transactions can keep others out: SQLite's, which writes, does so from its beginning."""
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
 _LOCK_TIMEOUT: Final = 600
 
@@ -182,15 +183,11 @@ def exclusive(url: str) -> Iterator[sa.Connection]:
     with _connected(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})
         kind = conn.dialect.name
-        with conn.begin():
+        locked = nullcontext() if kind in _LOCKING else migration_lock.held(conn.engine, conn, _LOCK_TIMEOUT)
+        with locked, conn.begin():
             if kind == "postgresql":
                 conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
-            elif kind != "sqlite":  # whose transaction took the write lock already
-                conn.execute(sa.select(sa.func.get_lock(_LOCK_NAME, _LOCK_TIMEOUT)))
             yield conn
-            # MySQL's lock belongs to the connection, not to the transaction (which its DDL ends)
-            if kind not in ("postgresql", "sqlite"):
-                conn.execute(sa.select(sa.func.release_lock(_LOCK_NAME)))
 
 
 @contextmanager

@@ -17,10 +17,11 @@ _OF_CLUSTER: Final = "SHOW STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_
 class Connection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has no types
     """A connection that fails, and is closed, when nothing came from the server for too long.
 
-    ``history`` is that of the server (:mod:`placement.db.position`).
+    ``history`` is that of the server (:mod:`placement.db.position`), which may be a node ``in_cluster``.
     """
 
     history = ""
+    in_cluster = False
 
     @property
     def answer_timeout(self) -> float | None:
@@ -34,6 +35,26 @@ class Connection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has no typ
         self._read_timeout = seconds
         self._write_timeout = seconds
 
+    def introduce(self, wsrep_sync_wait: int) -> None:
+        """Note whose history the server shows: its own, or that of its cluster, which all nodes share.
+
+        In a cluster the node is told to wait for the others' commits before it answers.
+
+        :raises pymysql.err.OperationalError: it is outside of its cluster.
+        """
+        server = _shown(self, _OF_SERVER)
+        self.in_cluster = server.get("wsrep_on") == "ON"
+        if not self.in_cluster:
+            unique = server.get("server_uid") or server.get("server_uuid")
+            self.history = unique or f"{server.get('hostname')}:{server.get('port')}"
+            return
+        cluster = _shown(self, _OF_CLUSTER)
+        if cluster.get("wsrep_ready") != "ON":
+            raise OperationalError(_NODE_NOT_READY, "the node is not (yet, or any more) part of its cluster")
+        self.history = cluster.get("wsrep_cluster_state_uuid", "")
+        with self.cursor() as cursor:
+            cursor.execute(f"SET SESSION wsrep_sync_wait = {wsrep_sync_wait}")
+
 
 def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kwargs: Any) -> Connection:
     """A connection with this timeout; the other arguments are those of :func:`pymysql.connect`.
@@ -45,29 +66,12 @@ def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kw
     brief = kwargs.get("connect_timeout")
     connection = Connection(*args, **{**kwargs, "read_timeout": brief, "write_timeout": brief})
     try:
-        connection.history = _introduced(connection, wsrep_sync_wait)
+        connection.introduce(wsrep_sync_wait)
     except BaseException:
         connection.close()
         raise
     connection.answer_timeout = answer_timeout
     return connection
-
-
-def _introduced(connection: Connection, sync_wait: int) -> str:
-    """Whose history the server shows: its own, or that of its cluster, which all nodes share.
-
-    In a cluster each node is told to wait for the others' commits before it answers.
-    """
-    server = _shown(connection, _OF_SERVER)
-    if server.get("wsrep_on") != "ON":
-        unique = server.get("server_uid") or server.get("server_uuid")
-        return unique or f"{server.get('hostname')}:{server.get('port')}"
-    cluster = _shown(connection, _OF_CLUSTER)
-    if cluster.get("wsrep_ready") != "ON":
-        raise OperationalError(_NODE_NOT_READY, "the node is not (yet, or any more) part of its cluster")
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET SESSION wsrep_sync_wait = {sync_wait}")
-    return cluster.get("wsrep_cluster_state_uuid", "")
 
 
 def _shown(connection: Connection, statement: str) -> dict[str, str]:

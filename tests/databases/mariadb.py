@@ -122,9 +122,17 @@ class MariaDB(ProcessServer):
                     cursor.execute(f"KILL {number}")
             cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
-    def _connect(self) -> "pymysql.connections.Connection[Cursor]":
+    def _connect(self, timeout: int | None = None) -> "pymysql.connections.Connection[Cursor]":
+        """:param timeout: seconds for a connection, and for each answer"""
         return pymysql.connect(
-            host="127.0.0.1", port=self.port, user="root", autocommit=True, ssl_disabled=True
+            host="127.0.0.1",
+            port=self.port,
+            user="root",
+            autocommit=True,
+            ssl_disabled=True,
+            connect_timeout=timeout or 10,
+            read_timeout=timeout,
+            write_timeout=timeout,
         )
 
 

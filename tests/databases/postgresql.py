@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, make_url
 
 from tests.databases.process import ProcessServer, program
 
-_OWNER = "placement"
+OWNER = "placement"
 
 
 class PostgreSQL(ProcessServer):
@@ -35,7 +35,7 @@ class PostgreSQL(ProcessServer):
         self._run(
             self._initdb,
             f"--pgdata={self.folder / 'data'}",
-            f"--username={_OWNER}",
+            f"--username={OWNER}",
             "--auth=trust",
             "--encoding=UTF8",
             "--locale=C.UTF-8",
@@ -87,7 +87,7 @@ class PostgreSQL(ProcessServer):
     def _client(self, name: str, url: str) -> Sequence[str | Path]:
         """A program of the same version, connected to the database."""
         database = make_url(url).database
-        connection = f"host=127.0.0.1 port={self.port} user={_OWNER} dbname={database}"
+        connection = f"host=127.0.0.1 port={self.port} user={OWNER} dbname={database}"
         return [program(name, "postgresql-client", folders=self._folders), f"--dbname={connection}"]
 
     def drop_database(self, url: str) -> None:
@@ -103,11 +103,11 @@ class PostgreSQL(ProcessServer):
         with self._connect() as connection:
             connection.execute(command)
         url = URL.create(
-            "postgresql+psycopg", username=_OWNER, host="127.0.0.1", port=self.port, database=name
+            "postgresql+psycopg", username=OWNER, host="127.0.0.1", port=self.port, database=name
         )
         return url.render_as_string()
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(
-            host="127.0.0.1", port=self.port, user=_OWNER, dbname="postgres", autocommit=True
+            host="127.0.0.1", port=self.port, user=OWNER, dbname="postgres", autocommit=True
         )

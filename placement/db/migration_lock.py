@@ -1,0 +1,200 @@
+"""One migration at a time on MySQL and MariaDB, also where several nodes of a cluster take writes.
+
+PostgreSQL and SQLite have locks that end with who holds them. MySQL's ``GET_LOCK`` is known to one node
+alone, and so are the locks of its transactions; a row goes to all nodes, and of two that write it at once the
+cluster lets one. So the lock is a row with its owner, who counts its beats up as long as it lives. Who waits
+takes it over when that count has stood still for :data:`LEASE` seconds of its own watching, so that no clocks
+are compared; or at once where the owner's connection is seen to be gone from the same server. The table is
+there as long as the lock is held.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from secrets import token_hex
+from typing import Any, Final, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from placement.db import errors
+from placement.exceptions import Unavailable
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LEASE: Final = 15.0
+_BEAT: Final = 2.0  # seconds between beats
+_LOOK: Final = 0.2  # seconds between looks at somebody else's lock; one that took longer counts as a second
+_ATTEMPTS: Final = 10
+_NO_SUCH_TABLE: Final = 1146
+
+_NAME: Final = "placement_migration_lock"
+_CREATION: Final = (
+    f"CREATE TABLE IF NOT EXISTS {_NAME} (id INT PRIMARY KEY, owner VARCHAR(255) NOT NULL,"
+    " user VARCHAR(255) NOT NULL, connection BIGINT NOT NULL, beat BIGINT NOT NULL) ENGINE = InnoDB"
+)
+_FREE_ROW: Final = f"INSERT IGNORE INTO {_NAME} VALUES (1, '', '', 0, 0)"
+_LOOK_AT: Final = sa.text(f"SELECT owner, user, connection, beat FROM {_NAME}")
+_TAKE: Final = sa.text(
+    f"UPDATE {_NAME} SET owner = :me, user = CURRENT_USER(), connection = :connection, beat = beat + 1"
+    " WHERE owner = :owner AND beat = :beat"
+)
+_COUNT_UP: Final = sa.text(f"UPDATE {_NAME} SET beat = beat + 1 WHERE owner = :me")
+_GONE: Final = sa.text(
+    "SELECT CURRENT_USER() = :user AND NOT EXISTS"
+    " (SELECT 1 FROM information_schema.processlist WHERE id = :connection)"
+)
+
+
+class _Row(NamedTuple):
+    owner: str
+    user: str
+    connection: int
+    beat: int
+
+
+@contextmanager
+def held(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[None]:
+    """Nobody else migrates in this context.
+
+    :param source: makes the connection by which the owner is seen to be alive.
+    :param conn: migrates; each of its statements is only executed as long as the lock was not lost.
+    :raises Unavailable: somebody else did not end within so many seconds, or took the lock over.
+    """
+    with source.execution_options(isolation_level="AUTOCOMMIT").connect() as own:
+        in_cluster = getattr(own.connection.driver_connection, "in_cluster", False)
+        # what a connection was told to do goes on when its client is gone, and so does the connection
+        lock = _Lock(
+            own, conn.execute(sa.select(sa.func.connection_id())).scalar_one(), in_cluster=in_cluster
+        )
+        conn.rollback()
+        lock.take(timeout)
+
+        def guard(*event: object) -> None:
+            lock.confirm()
+
+        sa.event.listen(conn, "before_cursor_execute", guard)
+        beating = threading.Thread(target=lock.beat, name="migration lock", daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            sa.event.remove(conn, "before_cursor_execute", guard)
+            lock.ended.set()
+            beating.join()
+            lock.release()
+
+
+class _Lock:
+    """The lock as one process sees it, which uses its connection from two threads, one at a time."""
+
+    def __init__(self, conn: sa.Connection, migrating: int, *, in_cluster: bool) -> None:
+        self._conn = conn
+        self._migrating = migrating
+        self._in_cluster = in_cluster
+        self._me = f"{socket.gethostname()}:{os.getpid()}:{token_hex(8)}"
+        self._using = threading.Lock()
+        self._confirmed = 0.0
+        self.ended = threading.Event()
+
+    def take(self, timeout: float) -> None:
+        """Wait for it.
+
+        :raises Unavailable: for no longer than so many seconds.
+        """
+        deadline = time.monotonic() + timeout
+        watched: _Row | None = None
+        stood_still = 0.0
+        while True:
+            began = time.monotonic()
+            row = self._retried(self._look)
+            if row is not None:
+                if row != watched:
+                    watched, stood_still = row, 0.0
+                free = not row.owner or stood_still > LEASE or self._is_gone(row)
+                if free and self._take(row):
+                    if row.owner:
+                        LOG.warning("the migration of %s was broken off; its lock is taken over", row.owner)
+                    return
+            if time.monotonic() > deadline:
+                owner = watched.owner if watched else "somebody"
+                raise Unavailable(f"{owner} migrates the database since {timeout:g} seconds, and goes on.")
+            time.sleep(_LOOK)
+            stood_still += min(time.monotonic() - began, 1.0)
+
+    def _look(self) -> _Row:
+        """The row, which is made if there is none."""
+        self._conn.exec_driver_sql(_CREATION)
+        self._conn.exec_driver_sql(_FREE_ROW)
+        return _Row(*self._conn.execute(_LOOK_AT).one())
+
+    def _is_gone(self, row: _Row) -> bool:
+        """Whether the owner is seen to have ended. Connections of another node would not be seen."""
+        if self._in_cluster:
+            return False
+        values = {"user": row.user, "connection": row.connection}
+        return bool(self._conn.execute(_GONE, values).scalar_one())
+
+    def _take(self, row: _Row) -> bool:
+        values = {
+            "me": self._me,
+            "connection": self._migrating,
+            "owner": row.owner,
+            "beat": row.beat,
+        }
+        self._confirmed = time.monotonic()
+        return bool(self._retried(lambda: self._conn.execute(_TAKE, values).rowcount))
+
+    def _retried(self, step: Callable[[], T]) -> T | None:
+        """What the step returns, again while others are faster; None where the table is gone."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return step()
+            except exc.DBAPIError as error:
+                if _is_no_table(error):
+                    return None
+                if attempt == _ATTEMPTS - 1 or error.connection_invalidated or not errors.is_conflict(error):
+                    raise
+            time.sleep(_LOOK)
+        raise AssertionError("not reached")
+
+    def confirm(self) -> None:
+        """Make sure that it is still ours, if that was not done a moment ago.
+
+        :raises Unavailable: it is not.
+        """
+        if time.monotonic() - self._confirmed > _BEAT and not self._count_up():
+            raise Unavailable(
+                "Another process took this migration over, as this one did not show any sign of life for"
+                f" {LEASE:g} seconds. Run it again: it goes on where that one ends."
+            )
+
+    def _count_up(self) -> bool:
+        with self._using:
+            began = time.monotonic()
+            if not self._retried(lambda: self._conn.execute(_COUNT_UP, {"me": self._me}).rowcount):
+                return False
+            self._confirmed = began
+            return True
+
+    def beat(self) -> None:
+        """Show signs of life until it has ended; who migrates finds out itself if they are not possible."""
+        while not self.ended.wait(_BEAT):
+            with suppress(exc.SQLAlchemyError):
+                self._count_up()
+
+    def release(self) -> None:
+        """Let others have it; they would take it over anyway."""
+        with suppress(exc.SQLAlchemyError):
+            if self._count_up():
+                self._conn.exec_driver_sql(f"DROP TABLE {_NAME}")
+
+
+def _is_no_table(error: exc.DBAPIError) -> bool:
+    original: Any = error.orig
+    return bool(original.args) and original.args[0] == _NO_SUCH_TABLE

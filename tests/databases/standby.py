@@ -1,0 +1,155 @@
+"""Pairs of PostgreSQL servers for tests: a primary, and a standby that confirms each commit."""
+
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psutil
+import psycopg
+from sqlalchemy.engine import make_url
+
+from tests.databases.postgresql import OWNER, PostgreSQL
+from tests.databases.process import free_port, program
+
+_SECONDS: Final = 60.0
+
+
+class Member(PostgreSQL):
+    """One of the two servers, in either role."""
+
+    def __init__(self) -> None:
+        super().__init__(durable=False)
+        self.port = free_port()
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def prepare(self, source: "Member | None" = None) -> None:
+        """Make the folder, with new data, or with those of a running server, which it will follow."""
+        self.folder = self._make_folder()
+        if source is None:
+            self._initialise()
+            with (self.data / "postgresql.conf").open("a") as conf:
+                conf.write("wal_log_hints = on\nwal_keep_size = '256MB'\nhot_standby = on\n")
+                conf.write("synchronous_standby_names = '*'\nsynchronous_commit = on\n")
+        else:
+            self._run(
+                program("pg_basebackup", "postgresql", folders=self._folders),
+                f"--pgdata={self.data}",
+                f"--dbname={source.address}",
+                "--write-recovery-conf",
+                "--checkpoint=fast",
+                "--no-sync",
+            )
+
+    def _command(self) -> Sequence[str | Path]:
+        return [*super()._command(), "--full_page_writes=on"]  # pg_rewind wants them
+
+    @property
+    def address(self) -> str:
+        """How the other one, and tools, reach it."""
+        return f"host=127.0.0.1 port={self.port} user={OWNER} dbname=postgres"
+
+    def follow(self, primary: "Member") -> None:
+        """Come back as the standby of the server that took over, without what only this one had."""
+        with primary.connected() as connection:
+            connection.execute("CHECKPOINT")  # until then its files do not say that it was promoted
+        self._run(
+            program("pg_rewind", "postgresql", folders=self._folders),
+            f"--target-pgdata={self.data}",
+            f"--source-server={primary.address}",
+            "--write-recovery-conf",
+            "--no-sync",
+        )
+        self.start()
+
+    def promote(self) -> None:
+        """Become the primary; returns when it takes writes."""
+        with self.connected() as connection:
+            connection.execute("SELECT pg_promote(true, 60)")
+
+    def pause(self) -> None:
+        """Stop all its processes where they are, as a host that is frozen."""
+        self._signal_all(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """As a host that loses its power, also if it is frozen."""
+        self._signal_all(signal.SIGKILL)
+        super().kill()
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(psutil.NoSuchProcess):
+                server = psutil.Process(self._process.pid)
+                for each in (server, *server.children()):
+                    with suppress(psutil.NoSuchProcess):
+                        each.send_signal(number)
+
+    def remove(self) -> None:
+        """Stop, and forget all."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def connected(self) -> psycopg.Connection[Any]:
+        """A connection to it, whatever its role."""
+        return psycopg.connect(self.address, autocommit=True, connect_timeout=2)
+
+    def is_standby(self) -> bool:
+        with self.connected() as connection:
+            return bool(connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,))
+
+
+class Pair:
+    """A primary and its synchronous standby; either may become the other."""
+
+    def __init__(self) -> None:
+        self.primary, self.standby = Member(), Member()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.primary.prepare()
+            stack.callback(self.primary.remove)
+            self.primary.start()
+            self.standby.prepare(self.primary)
+            stack.callback(self.standby.remove)
+            self.standby.start()
+            self.wait_for_standby()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def fresh_database(self) -> str:
+        """The URL of a new database without any table, which names both servers."""
+        url = make_url(self.primary.fresh_database()).set(host=None, port=None)
+        hosts = [f"127.0.0.1:{member.port}" for member in (self.primary, self.standby)]
+        return url.update_query_dict({"host": hosts}).render_as_string(hide_password=False)
+
+    def fail_over(self) -> None:
+        """The standby takes over; the primary has to be down, and comes back by :meth:`restore`."""
+        self.standby.promote()
+        self.primary, self.standby = self.standby, self.primary
+
+    def restore(self) -> None:
+        """Who was the primary comes back as the standby; returns when commits go to both."""
+        self.standby.follow(self.primary)
+        self.wait_for_standby()
+
+    def wait_for_standby(self) -> None:
+        """Until the standby confirms commits."""
+        deadline = time.monotonic() + _SECONDS
+        query = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+        with self.primary.connected() as connection:
+            while connection.execute(query).fetchone() != (1,):
+                assert time.monotonic() < deadline, "the standby does not follow"
+                time.sleep(0.05)

@@ -1,0 +1,149 @@
+"""A cluster of which each worker may use another node."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from placement.db import migration
+from placement.db.database import Database
+from placement.db.engine import PoolOptions
+from placement.exceptions import Unavailable
+from tests.databases import ServerMissing
+from tests.databases.galera import Galera
+
+pytestmark = [pytest.mark.slow, pytest.mark.mysql]
+
+_ROUNDS = 100
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Galera]:
+    try:
+        made = Galera()
+    except ServerMissing as error:
+        pytest.skip(str(error))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def nodes(cluster: Galera) -> Iterator[Sequence[Database]]:
+    """A migrated database, by way of each node."""
+    urls = cluster.fresh_database()
+    migration.upgrade(urls[0])
+    made = [Database(url) for url in urls]
+    yield made
+    for each in made:
+        each.close()
+
+
+def test_a_node_shows_at_once_what_another_has_confirmed(nodes: Sequence[Database]) -> None:
+    first, second, third = nodes
+    for _ in range(_ROUNDS):
+        before = second.position()
+        first.write(lambda tx: tx.lock_names())
+        assert second.position().total > before.total
+        assert second.position() == third.position() == first.position()
+
+
+def test_a_writer_sees_what_another_node_has_confirmed_whatever_it_does_first(
+    nodes: Sequence[Database],
+) -> None:
+    first, second, _ = nodes
+    for number in range(_ROUNDS):
+        first.write(
+            lambda tx, number=number: tx.conn.exec_driver_sql(  # type: ignore[misc]
+                f"INSERT INTO traits (name, updated_at) VALUES ('CUSTOM_{number}', 0)"
+            ).close()
+        )
+        gone = second.write(
+            lambda tx, number=number: (
+                tx.conn.exec_driver_sql(  # type: ignore[misc]
+                    f"DELETE FROM traits WHERE name = 'CUSTOM_{number}'"
+                ).rowcount
+            )
+        )
+        assert gone == 1
+
+
+def test_writers_of_one_bucket_on_different_nodes_lose_nothing(nodes: Sequence[Database]) -> None:
+    first, *_ = nodes
+    first.write(
+        lambda tx: tx.conn.exec_driver_sql(
+            "INSERT INTO traits (name, updated_at) VALUES ('CUSTOM_N', 0)"
+        ).close()
+    )
+
+    def count_up(database: Database) -> None:
+        for _ in range(20):
+
+            def work(tx):  # type: ignore[no-untyped-def]
+                tx.lock_names()
+                query = "SELECT updated_at FROM traits WHERE name = 'CUSTOM_N'"
+                value = tx.conn.exec_driver_sql(query).scalar_one()
+                tx.conn.exec_driver_sql(
+                    f"UPDATE traits SET updated_at = {value + 1} WHERE name = 'CUSTOM_N'"
+                ).close()
+
+            while True:
+                try:
+                    database.write(work)
+                    break
+                except Unavailable:
+                    time.sleep(0.01)
+
+    threads = [threading.Thread(target=count_up, args=(node,)) for node in nodes for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for node in nodes:
+        with node.read() as conn:
+            query = "SELECT updated_at FROM traits WHERE name = 'CUSTOM_N'"
+            assert conn.exec_driver_sql(query).scalar_one() == 20 * len(threads)
+
+
+def test_a_node_that_is_cut_off_is_unavailable_and_right_when_it_is_back(
+    cluster: Galera, nodes: Sequence[Database]
+) -> None:
+    first, second, _ = nodes
+    before = second.position()
+    cluster.nodes[1].isolate(True)
+    try:
+        first.write(lambda tx: tx.lock_names())
+        with pytest.raises(Unavailable):
+            second.position()
+        with pytest.raises(Unavailable):
+            second.write(lambda tx: tx.lock_names())
+        with pytest.raises(Unavailable), second.read():
+            pass
+    finally:
+        cluster.nodes[1].isolate(False)
+    deadline = time.monotonic() + 60
+    while not cluster.nodes[1].is_ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert second.position() == first.position() != before
+
+
+def test_without_waiting_for_other_nodes_the_server_decides(cluster: Galera) -> None:
+    database = Database(cluster.fresh_database()[0], PoolOptions(wsrep_sync_wait=0))
+    with database.read() as conn:
+        assert conn.exec_driver_sql("SELECT @@wsrep_sync_wait").scalar_one() == 0
+    database.close()
+
+
+def test_migrations_by_way_of_all_nodes_at_once_all_succeed(cluster: Galera) -> None:
+    urls = cluster.fresh_database()
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=migration.upgrade, args=(url,)) for url in (*urls, *urls)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * 6
+    for url in urls:
+        assert migration.version(url) == migration.newest()

@@ -1,0 +1,43 @@
+"""``python -m tests.placement.failover``: databases that fail under load, with a table of what came of it."""
+
+import random
+import sys
+import tempfile
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.databases import ServerMissing
+from tests.placement.failover import galera, postgresql
+from tests.placement.failover.outcome import SECONDS_REFUSED, SECONDS_STAYED, Outcome
+
+RUNS: dict[str, Callable[[Path, int, int], Outcome]] = {"galera": galera.run, "postgresql": postgresql.run}
+
+
+def main() -> int:
+    """Run what was asked for; 1 when anything was wrong."""
+    parser = ArgumentParser(prog="python -m tests.placement.failover", description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="|".join(RUNS), help="default: all")
+    parser.add_argument("--faults", type=int, default=30, help="how many of each; default 30")
+    parser.add_argument("--seed", type=int, help="of an earlier run, to break the same things again")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.kinds) - set(RUNS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
+    good = True
+    for kind in arguments.kinds or RUNS:
+        with tempfile.TemporaryDirectory(prefix="placement-failover-") as folder:
+            try:
+                outcome = RUNS[kind](Path(folder), arguments.faults, seed)
+            except ServerMissing as error:
+                print(f"{kind}: {error}", file=sys.stderr)
+                good = False
+                continue
+        print(outcome.table(), flush=True)
+        good &= not outcome.wrong
+        good &= outcome.longest_refusal() <= SECONDS_REFUSED and outcome.stayed <= SECONDS_STAYED
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

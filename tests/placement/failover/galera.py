@@ -1,0 +1,76 @@
+"""Random faults of a Galera cluster below services that are each connected to another node."""
+
+import random
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from placement.db import migration
+from tests.databases.balancer import Balancer, Health
+from tests.databases.galera import Galera, Node
+from tests.placement.failover.judge import Load
+from tests.placement.failover.outcome import Fault, Outcome
+from tests.placement.serving import service
+
+_SECONDS_TO_RETURN = 60.0
+
+
+def run(folder: Path, faults: int, seed: int, *, options: str = "") -> Outcome:
+    """Kill, freeze and cut off nodes, so many times in all, under load."""
+    rng = random.Random(seed)
+    outcome = Outcome(f"Galera, 3 nodes, {faults} faults", seed)
+    print(f"seed {seed}", flush=True)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Galera())
+        urls = cluster.fresh_database()
+        migration.upgrade(urls[0])
+        health = stack.enter_context(Health(cluster.nodes))
+        services = []
+        for number, url in enumerate(urls):
+            own = folder / f"service-{number}"
+            own.mkdir()
+            address = stack.enter_context(Balancer(url, health, number))
+            services.append(stack.enter_context(service(address.url, own, 2, database_options=options)))
+        load = Load(services, seed)
+        outcome.judge = load.judge
+        with load:
+            time.sleep(1)
+            for _ in range(faults):
+                outcome.faults.append(_one(rng, cluster))
+                print(f"{outcome.faults[-1].kind} {load.judge.counts}", flush=True)
+        outcome.excused = health.without_quorum
+        load.check_books()
+    return outcome
+
+
+def _one(rng: random.Random, cluster: Galera) -> Fault:
+    """Break a node, and wait until it is part of the cluster again, and a moment longer."""
+    node = rng.choice(cluster.nodes)
+    fault = Fault(rng.choice(("kill", "pause", "partition")), time.monotonic())
+    for_seconds = rng.uniform(0.2, 6)
+    match fault.kind:
+        case "kill":
+            node.kill()
+            time.sleep(for_seconds / 3)
+            node.start()
+        case "pause":
+            node.pause()
+            time.sleep(for_seconds)
+            node.resume()
+        case "partition":
+            node.isolate(True)
+            time.sleep(for_seconds)
+            node.isolate(False)
+    _wait(node)
+    time.sleep(rng.uniform(0.5, 1.5))
+    fault.ended = time.monotonic()
+    return fault
+
+
+def _wait(node: Node) -> None:
+    deadline = time.monotonic() + _SECONDS_TO_RETURN
+    while not node.is_ready():
+        if node.has_ended():
+            node.start()
+        assert time.monotonic() < deadline, f"the node does not come back: {node.status()}"
+        time.sleep(0.1)

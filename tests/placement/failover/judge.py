@@ -1,0 +1,255 @@
+"""Claims from several clients on several services, while what is below them fails; whether all was right.
+
+Each writer owns its consumers and a host, so it knows what it must find there: what was confirmed to it last
+is done, at once and through every service. Where the answer was 503 the outcome is open until a later request
+is confirmed.
+"""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import requests
+
+from tests.placement.serving import HEADERS, Service
+
+WRITERS: Final = 8
+CLASSES: Final = {"PCPU": 12, "LLC": 11}
+_OWNER: Final = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
+_PATIENCE: Final = 120.0  # seconds until a database has to be back
+
+Resources = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a service answered a request: when it was asked, when it answered, and whether by 503."""
+
+    service: int
+    asked: float
+    answered: float
+    refused: bool
+
+
+@dataclass
+class Judge:
+    """What all writers and the watch saw; they add to it from their threads."""
+
+    services: Sequence[Service]
+    answers: list[Answer] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def find(self, kind: str, text: str) -> None:
+        """Something is wrong: ``lost``, ``doubled``, ``stale``, ``exceeded`` or ``other``."""
+        self.counts[kind] += 1
+        self.wrong.append(f"{kind}: {text}")
+
+
+class Client:
+    """Sends requests to the services, and tells the judge how they were answered."""
+
+    def __init__(self, judge: Judge, rng: random.Random) -> None:
+        self._judge = judge
+        self._rng = rng
+        self._session = requests.Session()
+        self._session.headers.update(HEADERS)
+
+    def any_but(self, service: int | None = None) -> int:
+        """One of the services, another one than that."""
+        return self._rng.choice([each for each in range(len(self._judge.services)) if each != service])
+
+    def ask(self, service: int, method: str, path: str, **options: Any) -> requests.Response:
+        asked = time.monotonic()
+        response = self._session.request(
+            method, f"{self._judge.services[service].base}{path}", timeout=90, **options
+        )
+        refused = response.status_code == 503
+        self._judge.answers.append(Answer(service, asked, time.monotonic(), refused))
+        self._judge.counts[f"{method} {response.status_code}"] += 1
+        return response
+
+    def get(self, path: str, service: int | None = None) -> Any:
+        """The answer to a GET, asked again, of any service, as long as it is 503."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            response = self.ask(self.any_but() if service is None else service, "GET", path)
+            if response.ok:
+                return response.json()
+            if response.status_code != 503:
+                self._judge.find("other", f"GET {path}: {response.status_code} {response.text}")
+            time.sleep(0.1)
+        raise AssertionError(f"no answer to GET {path}")
+
+
+class Writer(threading.Thread):
+    """One client that makes, changes and removes claims until it is told to stop."""
+
+    def __init__(self, judge: Judge, number: int, shared: Sequence[str], seed: int) -> None:
+        super().__init__(daemon=True)
+        self._judge = judge
+        self._rng = random.Random(f"{seed} {number}")
+        self._shared = shared
+        self.client = Client(judge, self._rng)
+        self.host = _make_provider(self.client, f"host-of-{number}", {"VCPU": 10_000})
+        self.consumers = [f"{number:08d}-0000-4000-8000-{n:012d}" for n in range(6)]
+        #: what each may hold; one thing only, unless the outcome of a request is open
+        self.possible: dict[str, list[Resources]] = {consumer: [{}] for consumer in self.consumers}
+
+    def run(self) -> None:
+        try:
+            while not self._judge.stopped.is_set():
+                self._step(self._rng.choice(self.consumers))
+        except Exception as error:
+            self._judge.find("other", repr(error))
+
+    def _step(self, consumer: str) -> None:
+        held, generation = self._held(consumer)
+        wanted: Resources = {}
+        if not held or self._rng.random() < 0.6:
+            shared = self._rng.sample(self._shared, self._rng.randint(0, 2))
+            wanted = {uuid: {name: self._rng.randint(1, 3) for name in CLASSES} for uuid in shared}
+            wanted[self.host] = {"VCPU": self._rng.randint(1, 9)}
+        allocations = {uuid: {"resources": resources} for uuid, resources in wanted.items()}
+        body = {"allocations": allocations, "consumer_generation": generation, **_OWNER}
+        service = self.client.any_but()
+        response = self.client.ask(service, "PUT", f"/allocations/{consumer}", json=body)
+        if response.status_code == 204:
+            self.possible[consumer] = [wanted]
+            self._find_it_elsewhere(consumer, wanted, service)
+        elif response.status_code == 503:
+            self.possible[consumer].append(wanted)
+        elif response.status_code != 409:
+            self._judge.find("other", f"PUT: {response.status_code} {response.text}")
+        elif "generation" in response.text and len(self.possible[consumer]) == 1:
+            self._judge.find(
+                "stale", f"{consumer} had another generation than was just read: {response.text}"
+            )
+
+    def _find_it_elsewhere(self, consumer: str, wanted: Resources, service: int) -> None:
+        """Whether what one service has confirmed is what another one shows, at once."""
+        other = self.client.any_but(service)
+        if (shown := _resources(self.client.get(f"/allocations/{consumer}", other))) != wanted:
+            time.sleep(5)
+            later = _resources(self.client.get(f"/allocations/{consumer}"))
+            kind = "stale" if later == wanted else "lost"
+            self._judge.find(kind, f"{consumer}: {shown} after {wanted} was confirmed, and {later} later")
+        if all(len(possible) == 1 for possible in self.possible.values()):
+            used = self.client.get(f"/resource_providers/{self.host}/usages", other)["usages"]["VCPU"]
+            right = sum(_vcpu(possible[0], self.host) for possible in self.possible.values())
+            if used != right:
+                self._judge.find("stale", f"{used} VCPU used on {self.host} in place of {right}")
+
+    def _held(self, consumer: str) -> tuple[Resources, int | None]:
+        """What the consumer holds, which must be one of the possibilities, and its generation."""
+        shown = self.client.get(f"/allocations/{consumer}")
+        held = _resources(shown)
+        if held not in self.possible[consumer]:
+            self._judge.find("lost", f"{consumer} holds {held}, possible: {self.possible[consumer]}")
+            self.possible[consumer] = [held]
+        return held, shown.get("consumer_generation")
+
+    def settled(self) -> Counter[tuple[str, str]]:
+        """What its consumers hold in the end, by provider and class."""
+        totals: Counter[tuple[str, str]] = Counter()
+        for consumer in self.consumers:
+            held, _ = self._held(consumer)
+            totals.update({(uuid, name): n for uuid, each in held.items() for name, n in each.items()})
+        return totals
+
+
+class Watch(threading.Thread):
+    """Looks all the time, at any service, whether capacity is exceeded or a generation goes back."""
+
+    def __init__(self, judge: Judge, providers: Sequence[str], seed: int) -> None:
+        super().__init__(daemon=True)
+        self._judge = judge
+        self._providers = providers
+        self._client = Client(judge, random.Random(f"{seed} watch"))
+
+    def run(self) -> None:
+        newest: dict[str, int] = {}
+        try:
+            while not self._judge.stopped.wait(0.05):
+                for uuid in self._providers:
+                    shown = self._client.get(f"/resource_providers/{uuid}/usages")
+                    for name, used in shown["usages"].items():
+                        if used > CLASSES[name]:
+                            self._judge.find("exceeded", f"{used} of {CLASSES[name]} {name} on {uuid}")
+                    generation = shown["resource_provider_generation"]
+                    if generation < newest.get(uuid, 0):
+                        self._judge.find("stale", f"generation {generation} of {uuid} after {newest[uuid]}")
+                    newest[uuid] = generation
+        except Exception as error:
+            self._judge.find("other", repr(error))
+
+
+class Load:
+    """The writers and the watch, as a context; afterwards the books are checked."""
+
+    def __init__(self, services: Sequence[Service], seed: int) -> None:
+        self.judge = Judge(services)
+        setup = Client(self.judge, random.Random(seed))
+        self.shared = [_make_provider(setup, f"host-{number}", CLASSES) for number in range(4)]
+        self._writers = [Writer(self.judge, number, self.shared, seed) for number in range(WRITERS)]
+        self._watch = Watch(self.judge, self.shared, seed)
+
+    def __enter__(self) -> Judge:
+        for thread in (*self._writers, self._watch):
+            thread.start()
+        return self.judge
+
+    def __exit__(self, *exception: object) -> None:
+        self.judge.stopped.set()
+        for thread in (*self._writers, self._watch):
+            thread.join(timeout=200)
+            if thread.is_alive():
+                self.judge.find("other", f"{thread.name} hangs")
+
+    def check_books(self) -> None:
+        """Find what does not add up in the end."""
+        totals = sum((writer.settled() for writer in self._writers), Counter())
+        client = self._writers[0].client
+        for uuid in (*self.shared, *(writer.host for writer in self._writers)):
+            for name, used in client.get(f"/resource_providers/{uuid}/usages")["usages"].items():
+                if used != totals[uuid, name]:
+                    text = f"{name} on {uuid}: usage {used}, allocations {totals[uuid, name]}"
+                    self.judge.find("doubled" if used > totals[uuid, name] else "lost", text)
+
+
+def longest_refusal(answers: Sequence[Answer], excused: Sequence[tuple[float, float]] = ()) -> float:
+    """For how many seconds a service answered nothing but 503, beside times that are excused."""
+    longest = 0.0
+    for service in {answer.service for answer in answers}:
+        began = None
+        for answer in sorted((a for a in answers if a.service == service), key=lambda a: a.answered):
+            if answer.refused:
+                began = answer.answered if began is None else began
+            elif began is not None:
+                overlap = sum(max(0.0, min(answer.answered, e) - max(began, b)) for b, e in excused)
+                longest = max(longest, answer.answered - began - overlap)
+                began = None
+    return longest
+
+
+def _make_provider(client: Client, name: str, totals: dict[str, int]) -> str:
+    made = client.ask(0, "POST", "/resource_providers", json={"name": name}).json()
+    body = {
+        "resource_provider_generation": 0,
+        "inventories": {resource: {"total": total} for resource, total in totals.items()},
+    }
+    client.ask(0, "PUT", f"/resource_providers/{made['uuid']}/inventories", json=body).raise_for_status()
+    return str(made["uuid"])
+
+
+def _resources(shown: Any) -> Resources:
+    return {uuid: each["resources"] for uuid, each in shown["allocations"].items()}
+
+
+def _vcpu(resources: Resources, host: str) -> int:
+    return resources.get(host, {}).get("VCPU", 0)

@@ -1,0 +1,33 @@
+"""A few faults of each kind of replicated database; ``make test-failover`` has many."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.databases import ServerMissing
+from tests.placement.failover import galera, postgresql
+from tests.placement.failover.outcome import Outcome
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(galera.run, marks=pytest.mark.mysql, id="galera"),
+        pytest.param(postgresql.run, marks=pytest.mark.postgresql, id="postgresql"),
+    ],
+)
+def test_what_was_confirmed_is_there_at_once_whatever_fails(
+    run: Callable[[Path, int, int], Outcome], tmp_path: Path
+) -> None:
+    try:
+        outcome = run(tmp_path, 2, random.randrange(1 << 32))
+    except ServerMissing as error:
+        pytest.skip(str(error))
+    print(outcome.table())
+    assert outcome.wrong == []
+    assert outcome.counts["PUT 204"] > 10
+    assert len(outcome.faults) == 2
