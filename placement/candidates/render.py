@@ -19,8 +19,8 @@ from placement.model.provider import Provider, in_order
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Tree
 
-_MAX_OUTDATED: Final = 2
-"""Of trees that changed, summaries are thrown away when there are so many times as many as trees."""
+_MAX_OUTDATED: Final = 0.1
+"""Summaries of trees that changed since are thrown away when they are more than this share of all trees."""
 
 
 class SummaryShape(NamedTuple):
@@ -38,24 +38,31 @@ class SummaryShape(NamedTuple):
 
 
 class Summaries:
-    """The JSON of the summaries of whole trees, kept for as long as these trees are there as they are."""
+    """The JSON of the summaries of whole trees, kept for as long as these trees are there as they are.
+
+    After an answer there are, in each shape, at most a tenth more of them than trees.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[SummaryShape, dict[Tree, bytes]] = {}
 
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
     def of_trees(self, snapshot: Snapshot, trees: Iterable[Tree], shape: SummaryShape) -> list[bytes]:
         """The summaries of each tree in this shape."""
-        kept = self._kept.get(shape, {})
+        kept = self._kept.setdefault(shape, {})
+        found = [kept.get(tree) or _made(snapshot, tree, shape, kept) for tree in trees]
         present = snapshot.whole_trees()
-        if len(kept) > _MAX_OUTDATED * len(present):
-            kept = {tree: kept[tree] for tree in present.values() if tree in kept}
-        self._kept[shape] = kept
-        return [kept.get(tree) or self._made(snapshot, tree, shape) for tree in trees]
+        if len(kept) > len(present) * (1 + _MAX_OUTDATED):
+            self._kept[shape] = {tree: kept[tree] for tree in present.values() if tree in kept}
+        return found
 
-    def _made(self, snapshot: Snapshot, tree: Tree, shape: SummaryShape) -> bytes:
-        summaries = b",".join([_summary(snapshot, each, shape, each.inventories) for each in tree.members])
-        self._kept[shape][tree] = summaries
-        return summaries
+
+def _made(snapshot: Snapshot, tree: Tree, shape: SummaryShape, kept: dict[Tree, bytes]) -> bytes:
+    summaries = b",".join([_summary(snapshot, each, shape, each.inventories) for each in tree.members])
+    kept[tree] = summaries
+    return summaries
 
 
 def render(
@@ -70,7 +77,7 @@ def render(
     # The answer may be megabytes: its parts are joined once, with the commas between the parts.
     parts = _allocation_requests(offers, version)
     parts[0] = b'{"allocation_requests":[' + parts[0]
-    first, *others = _summaries(snapshot, offers, version, kept or Summaries())
+    first, *others = _summaries(snapshot, offers, version, Summaries() if kept is None else kept)
     parts[-1] += b'],"provider_summaries":{' + first
     parts += others
     parts[-1] += b"}}"
