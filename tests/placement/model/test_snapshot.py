@@ -1,5 +1,6 @@
 """A snapshot and the copy of it that others change meanwhile."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
 
 CLASSES = ("VCPU", "MEMORY_MB")
+EXAMPLES = int(os.environ.get("PLACEMENT_RANDOM_EXAMPLES", "200"))
 
 
 @st.composite
@@ -74,7 +76,7 @@ def _indexes(snapshot: Snapshot) -> tuple[Index[Any], ...]:
     return snapshot.children, snapshot.trees, snapshot.by_class, snapshot.by_trait, snapshot.by_aggregate
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_what_changes_in_a_copy_changes_nothing_in_the_original(data: st.DataObject) -> None:
     first = [data.draw(providers(provider_id)) for provider_id in range(1, 7)]
