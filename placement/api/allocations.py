@@ -24,6 +24,8 @@ from placement.store.consumers import ANY_GENERATION, Owner
 blueprint = Blueprint("allocations", __name__)
 
 UNKNOWN_TYPE: Final = "unknown"
+_SINCE: Final = {"consumer_type": microversion.CONSUMER_TYPES}
+"""The fields of consumers that came later than others: older versions leave them as they are."""
 
 
 def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]) -> Claim:
@@ -32,6 +34,7 @@ def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: M
         body.get("project_id", conf.placement.incomplete_consumer_project_id),
         body.get("user_id", conf.placement.incomplete_consumer_user_id),
         body.get("consumer_type"),
+        unsaid=frozenset(name for name, since in _SINCE.items() if version < since),
     )
     return Claim(
         consumer=consumer,
@@ -40,7 +43,6 @@ def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: M
         if version >= microversion.CONSUMER_GENERATIONS
         else ANY_GENERATION,
         owner=owner,
-        keeps_type=version < microversion.CONSUMER_TYPES,
     )
 
 

@@ -23,7 +23,6 @@ from placement.model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
 from placement.store import names
 from placement.store.claims import Claim, Holding, Stock, check_capacity
-from placement.store.consumers import Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +222,11 @@ def _update_consumers(
     for claim in claims:
         present = known.get(claim.consumer)
         if present is not None and claim.takes:
-            consumer_store.advance(tx, present, _owner(claim, present))
+            consumer_store.advance(tx, present, consumer_store.owner_after(present, claim.owner))
         elif present is not None:
             emptied.append(present.id)
     if emptied:
         consumer_store.remove(tx, emptied)
-
-
-def _owner(claim: Claim, present: consumer_store.Row) -> Owner:
-    """To whom a known consumer belongs from now on."""
-    kept = present.consumer_type if claim.keeps_type else claim.owner.consumer_type
-    return Owner(claim.owner.project_id, claim.owner.user_id, kept)
 
 
 def delete(tx: Transaction, consumer: str) -> None:

@@ -17,15 +17,13 @@ class Claim:
     """All that one consumer shall hold from now on: amounts by provider uuid and resource class.
 
     ``generation`` is the consumer's as the client knows it, None for a new
-    consumer, :data:`~placement.store.consumers.ANY_GENERATION` before 1.28. With
-    ``keeps_type`` (before 1.38) a known consumer stays of its type.
+    consumer, :data:`~placement.store.consumers.ANY_GENERATION` before 1.28.
     """
 
     consumer: str
     resources: ByProvider
     generation: Generation
     owner: Owner
-    keeps_type: bool = False
 
     @property
     def takes(self) -> bool:

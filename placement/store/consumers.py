@@ -1,7 +1,7 @@
 """Consumers: who holds allocations, and the generation that guards them."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Final
@@ -36,11 +36,15 @@ _by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("u
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """To whom a consumer belongs; a type of None is shown as ``unknown``."""
+    """To whom a consumer belongs; a type of None is shown as ``unknown``.
+
+    ``unsaid`` are fields that the client's version does not have: a known consumer keeps its own.
+    """
 
     project_id: str
     user_id: str
     consumer_type: str | None
+    unsaid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,13 @@ class Row:
     user_id: str
     consumer_type: str | None
     generation: int
+
+
+def owner_after(present: Row, owner: Owner) -> Owner:
+    """To whom a known consumer belongs once a client has said so."""
+    return (
+        replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
+    )
 
 
 def find(conn: sa.Connection, uuid: str) -> Row | None:
