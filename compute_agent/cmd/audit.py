@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Lines, Lister
+from compute_agent.cmd.base import Commands, Lines, Lister
 from compute_agent.report.audit import DEFAULT_MIN_AGE
 
 _COLUMNS: Final = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
@@ -93,3 +93,6 @@ class Audit(Lister):
             self.app.stderr.write("Nothing is deleted.\n")
             return []
         return [row["consumer"] for row in doomed]
+
+
+COMMANDS: Final[Commands] = {"audit": Audit}

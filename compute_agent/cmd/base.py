@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
 
+Commands = Mapping[str, type[CliffCommand]]
+"""The commands of a module, by their words."""
+
+
 class ConfigMixin:
     """Commands that need the configuration or the daemon it describes."""
 

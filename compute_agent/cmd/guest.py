@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any, Final
 
-from compute_agent.cmd.base import Lines, Lister, ShowOne, columns
+from compute_agent.cmd.base import Commands, Lines, Lister, ShowOne, columns
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 
 
@@ -185,3 +185,14 @@ class GuestStop(_OneGuest):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to end it."""
         return columns(self.ask("guest.stop", {"guest": parsed_args.guest}))
+
+
+COMMANDS: Final[Commands] = {
+    "guest run": GuestRun,
+    "guest adopt": GuestAdopt,
+    "guest list": GuestList,
+    "guest show": GuestShow,
+    "guest set": GuestSet,
+    "guest move": GuestMove,
+    "guest stop": GuestStop,
+}

@@ -11,7 +11,7 @@ from typing import Any, Final
 import stevedore
 from cliff.formatters.base import SingleFormatter
 
-from compute_agent.cmd.base import Lister, ShowOne, columns
+from compute_agent.cmd.base import Commands, Lister, ShowOne, columns
 from compute_agent.cmd.svg import offer_svg
 from compute_agent.daemon.cache_control import offered, open_resctrl
 from compute_agent.daemon.config_warnings import config_warnings
@@ -248,3 +248,11 @@ def _compare(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def _amounts(inventory: dict[str, Any] | None) -> str:
     return "" if inventory is None else " ".join(f"{key}={inventory[key]}" for key in _AMOUNTS)
+
+
+COMMANDS: Final[Commands] = {
+    "host show": HostShow,
+    "topology show": TopologyShow,
+    "inventory show": InventoryShow,
+    "config check": ConfigCheck,
+}

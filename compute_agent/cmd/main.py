@@ -4,40 +4,72 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, PackageNotFoundError, version
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from cliff.app import App
-from cliff.commandmanager import CommandManager
+from cliff.command import Command
+from cliff.commandmanager import CommandManager, EntryPointT
 from cliff.help import HelpCommand
 
-from compute_agent.cmd.base import ConfigMixin
+from compute_agent.cmd.base import Commands, ConfigMixin
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "run": "compute_agent.cmd.run:Run",
-    "status": "compute_agent.cmd.status:Status",
-    "host show": "compute_agent.cmd.host:HostShow",
-    "host disable": "compute_agent.cmd.maintenance:HostDisable",
-    "host enable": "compute_agent.cmd.maintenance:HostEnable",
-    "topology show": "compute_agent.cmd.host:TopologyShow",
-    "inventory show": "compute_agent.cmd.host:InventoryShow",
-    "config check": "compute_agent.cmd.host:ConfigCheck",
-    "guest run": "compute_agent.cmd.guest:GuestRun",
-    "guest adopt": "compute_agent.cmd.guest:GuestAdopt",
-    "guest list": "compute_agent.cmd.guest:GuestList",
-    "guest show": "compute_agent.cmd.guest:GuestShow",
-    "guest set": "compute_agent.cmd.guest:GuestSet",
-    "guest move": "compute_agent.cmd.guest:GuestMove",
-    "guest stop": "compute_agent.cmd.guest:GuestStop",
-    "metrics show": "compute_agent.cmd.metrics:MetricsShow",
-    "reshape": "compute_agent.cmd.reshape:Reshape",
-    "release": "compute_agent.cmd.release:Release",
-    "resctrl group list": "compute_agent.cmd.resctrl:ResctrlGroupList",
-    "audit": "compute_agent.cmd.audit:Audit",
-    "watermark list": "compute_agent.cmd.watermark:WatermarkList",
-}
-"""Where each command is. Only the one that is asked for is imported, as most need but a part of the agent."""
+WORDS: Final = (
+    *("audit", "config", "guest", "host", "inventory", "metrics", "release", "reshape", "resctrl", "run"),
+    *("status", "topology", "watermark"),
+)
+"""What commands begin with."""
+
+
+def commands_of(word: str) -> Commands:
+    """The commands that begin with a word, and no others: most need but a part of the agent."""
+    match word:
+        case "audit":
+            from compute_agent.cmd.audit import COMMANDS
+        case "guest":
+            from compute_agent.cmd.guest import COMMANDS
+        case "host":
+            from compute_agent.cmd import host, maintenance
+
+            return {**host.COMMANDS, **maintenance.COMMANDS}
+        case "metrics":
+            from compute_agent.cmd.metrics import COMMANDS
+        case "release":
+            from compute_agent.cmd.release import COMMANDS
+        case "reshape":
+            from compute_agent.cmd.reshape import COMMANDS
+        case "resctrl":
+            from compute_agent.cmd.resctrl import COMMANDS
+        case "run":
+            from compute_agent.cmd.run import COMMANDS
+        case "status":
+            from compute_agent.cmd.status import COMMANDS
+        case "watermark":
+            from compute_agent.cmd.watermark import COMMANDS
+        case _:  # config, inventory, topology
+            from compute_agent.cmd.host import COMMANDS
+    return COMMANDS
+
+
+class Manager(CommandManager):
+    """Finds commands by their words."""
+
+    def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
+        """The command that a line begins with; what its first word may be short for is looked for in all."""
+        word = next(iter(argv), "")
+        if word not in self.commands:  # help is
+            self._import([word] if word in WORDS else WORDS)
+        return super().find_command(argv)
+
+    def __iter__(self) -> Iterator[tuple[str, EntryPointT]]:
+        self._import(WORDS)
+        return super().__iter__()
+
+    def _import(self, words: Iterable[str]) -> None:
+        for word in words:
+            for name, command in commands_of(word).items():
+                self.add_command(name, command)
 
 
 class Help(ConfigMixin, HelpCommand):
@@ -48,8 +80,7 @@ class AgentShell(App):
     """The command line: global options, then a command."""
 
     def __init__(self) -> None:
-        manager = CommandManager("compute_agent.cli")
-        manager.commands.update((name, EntryPoint(name, place, "")) for name, place in COMMANDS.items())
+        manager = Manager()
         super().__init__(
             description="The host agent of the placement service: inventories, guests, pinning.",
             version=_version(),

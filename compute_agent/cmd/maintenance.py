@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
-from compute_agent.cmd.base import ShowOne, columns
+from compute_agent.cmd.base import Commands, ShowOne, columns
 
 
 class HostDisable(ShowOne):
@@ -28,3 +28,6 @@ class HostEnable(ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
         return columns(self.ask("host.enable"))
+
+
+COMMANDS: Final[Commands] = {"host disable": HostDisable, "host enable": HostEnable}

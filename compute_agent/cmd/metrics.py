@@ -16,7 +16,7 @@ from typing import Any, Final
 import stevedore
 from cliff.formatters.base import ListFormatter
 
-from compute_agent.cmd.base import Lister
+from compute_agent.cmd.base import Commands, Lister
 from compute_agent.cmd.svg import offer_svg
 from compute_agent.conf.duration import parse_duration
 from compute_agent.drawing.boxes import size
@@ -140,3 +140,6 @@ def _use(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
             "" if cpu is None else f"{cpu:.2f}",
         )
     return occupancy, *(None if rate is None else round(rate) for rate in rates), cpu
+
+
+COMMANDS: Final[Commands] = {"metrics show": MetricsShow}

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from compute_agent.cmd.base import Lister
+from compute_agent.cmd.base import Commands, Lister
 from compute_agent.daemon import release
 from compute_agent.daemon.protocol import DaemonUnreachableError
 from compute_agent.daemon.release import Options
@@ -83,3 +83,6 @@ class Release(Lister):
     def _table(self, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
         self._failed = any(row["outcome"].startswith("failed") for row in rows)
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
+
+
+COMMANDS: Final[Commands] = {"release": Release}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Lines, Lister
+from compute_agent.cmd.base import Commands, Lines, Lister
 
 _COLUMNS: Final = (
     "group",
@@ -33,3 +33,6 @@ class ResctrlGroupList(Lister):
 
 def _cell(value: Any) -> Any:
     return Lines(value) if isinstance(value, list | dict) else value
+
+
+COMMANDS: Final[Commands] = {"resctrl group list": ResctrlGroupList}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Lister
+from compute_agent.cmd.base import Commands, Lister
 
 _COLUMNS: Final = (
     "kind",
@@ -49,3 +49,6 @@ def _inventory(change: dict[str, Any]) -> tuple[Any, ...]:
         *(("", "", "") if before is None else (*where, before)),
         *(("", "", "") if after is None else (*where, after)),
     )
+
+
+COMMANDS: Final[Commands] = {"reshape": Reshape}

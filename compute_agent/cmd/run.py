@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.cmd.base import Lister
+from compute_agent.cmd.base import Commands, Lister
 from compute_agent.daemon import logs
 from compute_agent.daemon.dry_run import dry_run
 from compute_agent.daemon.release import ReleasedError
@@ -70,3 +70,6 @@ class Run(Lister):
         rows = [dataclasses.astuple(each) for each in dry_run(self.load_conf())]
         self.app.stderr.write("Nothing was changed.\n" if rows else "Nothing would be changed.\n")
         return _COLUMNS, rows
+
+
+COMMANDS: Final[Commands] = {"run": Run}

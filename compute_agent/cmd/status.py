@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
-from compute_agent.cmd.base import ShowOne, columns
+from compute_agent.cmd.base import Commands, ShowOne, columns
 
 
 class Status(ShowOne):
@@ -14,3 +14,6 @@ class Status(ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
         return columns(self.ask("status"))
+
+
+COMMANDS: Final[Commands] = {"status": Status}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cliff.columns import FormattableColumn
 
-from compute_agent.cmd.base import Lines, Lister
+from compute_agent.cmd.base import Commands, Lines, Lister
 from compute_agent.qos.metrics import Metric, Unit, load_registry
 
 _COLUMNS: Final = (
@@ -100,3 +100,6 @@ def _metric_row(metric: Metric) -> tuple[Any, ...]:
         metric.evictable,
         " ".join(name for name, known in computed.items() if known),
     )
+
+
+COMMANDS: Final[Commands] = {"watermark list": WatermarkList}

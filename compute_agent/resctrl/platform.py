@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +20,17 @@ class Vendor(enum.StrEnum):
     INTEL = "intel"
     AMD = "amd"
     ARM = "arm"
+
+
+_VENDORS: Final = {"GenuineIntel": Vendor.INTEL, "AuthenticAMD": Vendor.AMD, "HygonGenuine": Vendor.AMD}
+
+
+def vendor_of(cpuinfo: str) -> Vendor | None:
+    """Whose processor a /proc/cpuinfo tells of; None where it does not."""
+    match = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
+    if match:
+        return _VENDORS.get(match[1])
+    return Vendor.ARM if re.search(r"^CPU implementer\s*:", cpuinfo, re.MULTILINE) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from compute_agent.resctrl.platform import (
     Monitoring,
     Platform,
     Vendor,
+    vendor_of,
 )
 from compute_agent.resctrl.schemata import BadSchemataError, Schemata
 
@@ -27,8 +28,6 @@ DEFAULT_GROUP: Final = ""
 """The name of the default group: the root of the mount."""
 
 NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
-
-_VENDORS: Final = {"GenuineIntel": Vendor.INTEL, "AuthenticAMD": Vendor.AMD, "HygonGenuine": Vendor.AMD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,6 @@ class Present:
     def default(self) -> Group:
         """The group of all tasks that are in no other."""
         return self.groups[DEFAULT_GROUP]
-
-
-def vendor_of(cpuinfo: str) -> Vendor | None:
-    """Whose processor a /proc/cpuinfo tells of; None where it does not."""
-    match = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
-    if match:
-        return _VENDORS.get(match[1])
-    return Vendor.ARM if re.search(r"^CPU implementer\s*:", cpuinfo, re.MULTILINE) else None
 
 
 def read_platform(files: Filesystem, cpuinfo: str = "", options: frozenset[str] = frozenset()) -> Platform:

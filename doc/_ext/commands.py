@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.cmd.main import COMMANDS, AgentShell
+from compute_agent.cmd.main import WORDS, AgentShell, commands_of
 from placement.cmd import api, manage
 
 PROGRAMS: Final = ("compute-agent", "placement-manage", "placement-api", "placement-status")
@@ -25,7 +25,7 @@ def _parsers(program: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
         case "compute-agent":
             shell = AgentShell()
             yield "", shell.parser
-            for name in sorted(COMMANDS):
+            for name in sorted(name for word in WORDS for name in commands_of(word)):
                 command, *_ = shell.command_manager.find_command(name.split())
                 yield name, command(shell, None, cmd_name=name).get_parser(f"{program} {name}")
         case "placement-manage":

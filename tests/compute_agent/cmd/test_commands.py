@@ -6,16 +6,17 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 import yaml
 
-from compute_agent.cmd.main import COMMANDS
+from compute_agent.cmd.main import WORDS, Manager, commands_of
 from compute_agent.host.reader import read_topology
 from compute_agent.model import cpuset
 from tests.compute_agent.cmd.agents import MAIN, run_here
+
+COMMANDS = {name: command for word in WORDS for name, command in commands_of(word).items()}
 
 
 @pytest.fixture
@@ -213,8 +214,7 @@ def test_what_the_daemon_refuses_is_said(agent):
 def test_every_command_has_a_help_text(cli, name):
     status, out, _ = cli(*name.split(), "--help")
     assert status == 0
-    command = EntryPoint(name, COMMANDS[name], "").load()
-    assert " ".join(command.__doc__.split()[:4]) in " ".join(out.split())
+    assert " ".join(COMMANDS[name].__doc__.split()[:4]) in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -244,6 +244,23 @@ def test_a_command_imports_what_it_needs_and_no_more(arguments, unneeded, tmp_pa
     imported = set(done.stdout.splitlines())
     assert "compute_agent.cmd.main" in imported
     assert unneeded & imported == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [("guest list", "guest list"), ("gu li", "guest list"), ("wat", None), ("stat", "status")],
+)
+def test_words_may_be_shortened_as_long_as_they_mean_one_command(words, command):
+    if command is None:
+        with pytest.raises(ValueError, match="Unknown command"):
+            Manager().find_command(words.split())
+    else:
+        assert Manager().find_command(words.split())[0] is COMMANDS[command]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_word_leads_to_commands(word):
+    assert any(name.split()[0] == word for name in commands_of(word))
 
 
 def test_the_installed_entry_point():

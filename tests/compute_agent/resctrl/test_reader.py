@@ -8,8 +8,8 @@ import pytest
 
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.masks import Mask
-from compute_agent.resctrl.platform import UNLIMITED_MBPS, Vendor
-from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_platform, vendor_of
+from compute_agent.resctrl.platform import UNLIMITED_MBPS, Vendor, vendor_of
+from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_platform
 from compute_agent.resctrl.schemata import BadSchemataError
 from tests.compute_agent.resctrl import fake
 
