@@ -1,4 +1,6 @@
 # make demo         the whole system on this machine, one guest from claim to release (KEEP=1 leaves it running)
+# make adopt-demo   a cloud moves from OpenStack Placement to this service, and back (DATABASE=postgresql, mariadb)
+# make test-kills   kills a move between the two at many of its statements, on each kind of database
 # make test         everything continuous integration runs: lint, types, import directions, site, tests
 # make coverage     the same tests, and which lines none of them reaches: takes twice as long
 # make check        what a developer runs all day: lint, types, import directions, tests that need no server
@@ -36,7 +38,7 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage check mutants test-vm test-failover lint format samples doc \
+.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover lint format samples doc \
     doc-links dist constraints clean packages
 
 demo: $(RUNTIME)

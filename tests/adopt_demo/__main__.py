@@ -1,0 +1,288 @@
+"""The time line of a cloud that moves from OpenStack Placement to this service, and back.
+
+Run by `make adopt-demo`. DATABASE in the environment is sqlite (default), postgresql or mariadb.
+Ends with status 0 only if nothing was lost on the way.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
+from benchmarks.servers import OpenStack, Ours
+from tests import databases
+from tests.databases import ServerMissing
+from tests.placement.differential.services import Client, Request
+
+HOSTS, GUESTS, LATER = 12, 60, 24
+
+
+class DemoError(Exception):
+    """Something is not as it should be; the message says what."""
+
+
+def uuid(kind: str, number: int) -> str:
+    """The uuid of a provider (a host, b NUMA node) or of a guest (c)."""
+    return f"{kind * 8}-0000-4000-8000-{number:012x}"
+
+
+def say(what: str, text: str) -> None:
+    """Print a step of the time line; further lines belong to it."""
+    first, *others = text.rstrip().split("\n")
+    print(f"{time.monotonic() - START:5.1f} s  {what:<8} {first}")
+    print("".join(f"{'':17}{line}\n" for line in others), end="", flush=True)
+
+
+def expect(truth: bool, complaint: str) -> None:
+    """End the demo with the complaint unless it is true."""
+    if not truth:
+        raise DemoError(complaint)
+
+
+class Cloud:
+    """The one database, and whoever serves it."""
+
+    def __init__(self, url: str, folder: Path, reference: Reference) -> None:
+        self.url = url
+        self.stock = OpenStack(url, folder, 1, 2, reference)
+        self.ours = Ours(url, folder, 1, 2)
+        self._folder = folder
+
+    def manage(self, *arguments: str) -> tuple[int, str]:
+        """Run our ``placement-manage``: its status, and all it printed."""
+        config = self._folder / "manage.conf"
+        config.write_text(f"[placement_database]\nconnection = {self.url.replace('$', '$$')}\n")
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-m",
+                "placement.cmd.manage",
+                "--config-file",
+                str(config),
+                *arguments,
+            ],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+        return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def send(client: Client, method: str, path: str, body: Any = None) -> None:
+    """A request that has to succeed."""
+    answer = client.send(Request(method, path, body))
+    expect(answer.status < 300, f"{method} {path} was answered {answer.status}: {answer.body}")
+
+
+def inventories(generation: int, **totals: int) -> dict[str, Any]:
+    """The body that sets them."""
+    return {
+        "resource_provider_generation": generation,
+        "inventories": {name: {"total": total} for name, total in totals.items()},
+    }
+
+
+def claim(number: int, amount: int, generation: int | None = None) -> dict[str, Any]:
+    """The body of a guest's allocations: CPUs of a NUMA node, memory of its host."""
+    host = 1 + number % HOSTS
+    return {
+        "allocations": {
+            uuid("b", host): {"resources": {"PCPU": amount}},
+            uuid("a", host): {"resources": {"MEMORY_MB": 512 * amount}},
+        },
+        "project_id": f"project-{number % 3}",
+        "user_id": "user",
+        "consumer_type": "INSTANCE",
+        "consumer_generation": generation,
+    }
+
+
+def populate(client: Client) -> None:
+    """Hosts with a NUMA node each, a trait, an aggregate, and guests."""
+    send(client, "PUT", "/traits/CUSTOM_GOLD")
+    for number in range(1, HOSTS + 1):
+        host, node = uuid("a", number), uuid("b", number)
+        send(client, "POST", "/resource_providers", {"name": f"host{number}", "uuid": host})
+        child = {"name": f"host{number}_NUMA0", "uuid": node, "parent_provider_uuid": host}
+        send(client, "POST", "/resource_providers", child)
+        send(client, "PUT", f"/resource_providers/{host}/inventories", inventories(0, MEMORY_MB=65536))
+        send(client, "PUT", f"/resource_providers/{node}/inventories", inventories(0, PCPU=64))
+        traits = {"resource_provider_generation": 1, "traits": ["CUSTOM_GOLD"]}
+        send(client, "PUT", f"/resource_providers/{node}/traits", traits)
+        aggregates = {"resource_provider_generation": 1, "aggregates": [uuid("e", 1)]}
+        send(client, "PUT", f"/resource_providers/{host}/aggregates", aggregates)
+    for number in range(1, GUESTS + 1):
+        send(client, "PUT", f"/allocations/{uuid('c', number)}", claim(number, 2))
+
+
+def work(client: Client) -> str:
+    """What a day brings; returns it in words."""
+    send(client, "POST", "/resource_providers", {"name": "new-host", "uuid": uuid("a", 99)})
+    send(client, "PUT", f"/resource_providers/{uuid('a', 99)}/inventories", inventories(0, PCPU=32, LLC=11))
+    for number in range(GUESTS + 1, GUESTS + LATER + 1):
+        send(client, "PUT", f"/allocations/{uuid('c', number)}", claim(number, 1))
+    for number in range(1, LATER // 2 + 1):
+        send(client, "DELETE", f"/allocations/{uuid('c', number)}")
+    for number in range(LATER // 2 + 1, LATER + 1):
+        send(client, "PUT", f"/allocations/{uuid('c', number)}", claim(number, 3, 1))
+    return f"a host more, {LATER} guests more, {LATER // 2} gone, {LATER // 2} of another size"
+
+
+def questions() -> Iterator[str]:
+    """Everything a client can ask about this cloud."""
+    yield "/resource_providers"
+    for number in (*range(1, HOSTS + 1), 99):
+        for provider in (uuid("a", number), uuid("b", number)):
+            for part in ("", "/inventories", "/traits", "/aggregates", "/usages", "/allocations"):
+                yield f"/resource_providers/{provider}{part}"
+    for number in range(1, GUESTS + LATER + 1):
+        yield f"/allocations/{uuid('c', number)}"
+    yield "/allocation_candidates?resources=MEMORY_MB:64&resources1=PCPU:1&required1=CUSTOM_GOLD&limit=1000"
+
+
+def ask(client: Client) -> dict[str, Any]:
+    """The answers, with lists in one order and without what no two answers share."""
+    return {path: in_order(client.send(Request("GET", path)).body) for path in questions()}
+
+
+def in_order(answer: Any) -> Any:
+    """The same with lists sorted, as Placement gives them in any order."""
+    if isinstance(answer, dict):
+        return {
+            key: in_order(value)
+            for key, value in answer.items()
+            if key not in ("links", "request_id", "detail")
+        }
+    return sorted((in_order(each) for each in answer), key=repr) if isinstance(answer, list) else answer
+
+
+def differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The questions whose answers are not the same."""
+    return [path for path in before if before[path] != after[path]]
+
+
+def rows(url: str) -> int:
+    """How many allocations the database holds."""
+    with closing(sa.create_engine(url, poolclass=sa.NullPool).connect()) as conn:
+        return int(conn.execute(sa.text("SELECT count(*) FROM allocations")).scalar_one())
+
+
+def run(cloud: Cloud) -> None:
+    """The time line."""
+    with cloud.stock:
+        with Client(cloud.stock.port) as client:
+            populate(client)
+            before = ask(client)
+        say(
+            "stock",
+            f"OpenStack Placement {VERSION} runs: {2 * HOSTS} providers, {GUESTS} guests,"
+            f" {rows(cloud.url)} allocations",
+        )
+        look(cloud)
+        adopt(cloud, before)
+        later = serve(cloud, before)
+        back(cloud, later)
+
+
+def look(cloud: Cloud) -> None:
+    """What a deployment tool meets that brings our service in; a trial beside the old one belongs here."""
+    status, text = cloud.manage("db", "sync")
+    expect(status == 1, f"db sync ended with {status}: {text}")
+    say("look", f"placement-manage db sync ends with 1:\n{wrapped(text)}")
+
+
+def adopt(cloud: Cloud, before: dict[str, Any]) -> None:
+    """Move over, while the old service runs on by mistake."""
+    start = time.monotonic()
+    status, text = cloud.manage("db", "adopt")
+    expect(status == 0, text)
+    say("adopt", f"placement-manage db adopt took {time.monotonic() - start:.1f} s:\n{text}")
+    with Client(cloud.stock.port) as client:
+        answer = client.send(Request("PUT", f"/allocations/{uuid('d', 1)}", claim(1, 1)))
+    expect(answer.status >= 500, f"the old service could write: {answer}")
+    say("", f"the old service was left running: a claim there is answered {answer.status}")
+    cloud.stock.stop()
+
+
+def serve(cloud: Cloud, before: dict[str, Any]) -> dict[str, Any]:
+    """Work with ours; what it answers in the end."""
+    with cloud.ours, Client(cloud.ours.port) as client:
+        different = differing(before, ask(client))
+        expect(not different, f"answered differently after the adoption: {different}")
+        say("ours", f"this service answers {len(before)} questions as the other did")
+        say("work", work(client))
+        return ask(client)
+
+
+def back(cloud: Cloud, later: dict[str, Any]) -> None:
+    """Go back with everything."""
+    status, text = cloud.manage("db", "abandon")
+    expect(status == 1, f"db abandon ended with {status}: {text}")
+    first, *others = text.split("\n")
+    say(
+        "abandon", f"placement-manage db abandon refuses:\n{first}\n{others[0]}\n  ...\n{wrapped(others[-1])}"
+    )
+    start = time.monotonic()
+    status, text = cloud.manage("db", "abandon", "--carry-back")
+    expect(status == 0, text)
+    kept = "\n".join(text.split("\n")[-3:])
+    say("", f"placement-manage db abandon --carry-back took {time.monotonic() - start:.1f} s:\n{kept}")
+    cloud.stock.start()
+    with Client(cloud.stock.port) as client:
+        different = differing(later, ask(client))
+        expect(not different, f"answered differently after the way back: {different}")
+        number = LATER
+        send(client, "PUT", f"/allocations/{uuid('c', number)}", claim(number, 4, 2))
+    say(
+        "stock",
+        f"OpenStack Placement {VERSION} answers {len(later)} questions as this service did, and goes on",
+    )
+    say(
+        "proof",
+        f"answers that differ after the adoption: 0 of {len(later)},\nafter the way back: 0 of {len(later)}",
+    )
+
+
+def wrapped(text: str) -> str:
+    """A long line as several."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        if len(line) + len(word) > 90:
+            lines.append(line)
+            line = "  "
+        line = f"{line} {word}" if line.strip() else line + word
+    return "\n".join([*lines, line])
+
+
+def main() -> int:
+    """Run it on a database of its own; 0 when all was kept, or the other service cannot be had."""
+    kind = os.environ.get("DATABASE", "sqlite")
+    try:
+        reference = install()
+        server = databases.create(kind)
+    except (ReferenceMissing, ServerMissing) as error:
+        print(f"Not shown: {error}", file=sys.stderr)
+        return 0
+    with server, tempfile.TemporaryDirectory() as folder:
+        try:
+            run(Cloud(server.fresh_database(), Path(folder), reference))
+        except DemoError as error:
+            print(f"adopt-demo: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+START = time.monotonic()
+
+if __name__ == "__main__":
+    sys.exit(main())
