@@ -27,7 +27,7 @@ def adopted(stock):
 
 
 def contents(url):
-    """All rows of all tables, by table."""
+    """All rows of all tables, by table; the lock of a move that was killed does not count."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     metadata = sa.MetaData()
     with engine.connect() as conn:
@@ -35,6 +35,7 @@ def contents(url):
         return {
             table.name: sorted(map(repr, conn.execute(sa.select(table))))
             for table in metadata.tables.values()
+            if table.name != "placement_migration_lock"
         }
 
 

@@ -43,7 +43,9 @@ def _carry_back(url):
 def _watched(action, url, last, counted):
     """Do it, and be killed after so many statements, or when a transaction is committed after them."""
 
-    def count(*_):
+    def count(conn, cursor=None, statement="", *_):
+        if "migration_lock" in statement:  # which beats as time goes by
+            return
         counted.value += 1
         if counted.value == last:
             os.kill(os.getpid(), signal.SIGKILL)
