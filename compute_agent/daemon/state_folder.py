@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,13 +25,8 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
     :raises ConfigError: others may write there, so that the agent of any user would refuse it.
     """
     folder = Path(conf.state_path)
-    try:
-        for part in (folder, folder / GUESTS_FOLDER):
-            check_folder(part)
-    except UnsafeFileError as error:
-        raise ConfigError(f"{_OPTION} = {folder}: {error}") from error
-    except OSError as error:
-        return f"{_OPTION} = {folder}: {error}; {_NEEDED}"
+    if reason := _fault(folder, check_folder):
+        return reason
     there = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return ""
@@ -43,11 +39,21 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
     :raises ConfigError: it cannot be had, or others may write there.
     """
     folder = Path(conf.state_path)
+    if reason := _fault(folder, secure_folder):
+        raise ConfigError(reason)
+    return folder
+
+
+def _fault(folder: Path, see_to: Callable[[Path], None]) -> str:
+    """Why the folder, or that of guests in it, cannot be had; empty if both can.
+
+    :raises ConfigError: others may write there.
+    """
     try:
         for part in (folder, folder / GUESTS_FOLDER):
-            secure_folder(part)
+            see_to(part)
     except UnsafeFileError as error:
         raise ConfigError(f"{_OPTION} = {folder}: {error}") from error
     except OSError as error:
-        raise ConfigError(f"{_OPTION} = {folder}: {error}; {_NEEDED}") from error
-    return folder
+        return f"{_OPTION} = {folder}: {error}; {_NEEDED}"
+    return ""
