@@ -2,14 +2,14 @@
 
 Nouns
     A *claim* is all that one consumer shall hold from now on; a *holding* one amount that it holds until now.
-    The *stock* of a provider is what it has of each class, and what others than the *claimants* use of it. A
+    The *supply* of a provider is what it has of each class, and what others than the *claimants* use of it. A
     *generation* is the version of a provider or consumer that a client knows: whoever gives an old one is
     refused. A *row* is what was read of a consumer or provider that is locked.
 
 How a claim goes
     ``allocations`` locks the consumers, in the order of their uuids, and then the buckets of all providers
     that are touched, in ascending order. Under these locks it checks generations, takes away what the
-    claimants hold, reads stocks, has ``claims`` decide, and writes. Statements are queued and sent together
+    claimants hold, reads supplies, has ``claims`` decide, and writes. Statements are queued and sent together
     when an answer is looked at; the stamps of what changed go out with the commit
     (:mod:`placement.db.database`).
 

@@ -22,7 +22,7 @@ from placement.model.provider import Inventory
 from placement.model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
 from placement.store import names
-from placement.store.claims import Claim, Holding, Stock, check_capacity
+from placement.store.claims import Claim, Holding, Supply, check_capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +89,17 @@ def _lock(tx: Transaction, uuids: Collection[str]) -> Locked:
 def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> None:
     """The last part of :func:`replace`, for locked consumers and providers."""
     _remove(tx, [row.id for row in locked.consumers.values()])
-    stocks, known_classes = _read_stocks(tx, {uuid for claim in claims for uuid in claim.resources})
+    supplies, known_classes = _read_supplies(tx, {uuid for claim in claims for uuid in claim.resources})
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
     others = names.Lookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
-    check_capacity(claims, stocks, classes, locked.holdings)
-    _insert(tx, claims, stocks, classes)
+    check_capacity(claims, supplies, classes, locked.holdings)
+    _insert(tx, claims, supplies, classes)
     _update_consumers(tx, claims, locked.consumers)
     # Who only moves away does not raise a generation, who gives all back does: clients count on both.
     emptied = {claim.consumer for claim in claims if not claim.takes}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
-    raised = left.union(stock.provider_id for stock in stocks.values())
+    raised = left.union(supply.provider_id for supply in supplies.values())
     tx.changed(raised, generation=True, usage_only=True)
     tx.changed(locked.provider_ids - raised, generation=False, usage_only=True)
 
@@ -143,7 +143,7 @@ _used: Final = (
 
 
 @lru_cache(KEPT_SIZES)
-def _stock(count: int) -> Prepared:
+def _supply(count: int) -> Prepared:
     return Prepared(
         sa.select(
             resource_providers.c.uuid,
@@ -160,28 +160,28 @@ def _stock(count: int) -> Prepared:
     )
 
 
-def _read_stocks(tx: Transaction, uuids: Collection[str]) -> tuple[dict[str, Stock], dict[str, int]]:
-    """The stocks of those of the providers that exist, and the ids of the classes in them, by name."""
-    stocks: dict[str, Stock] = {}
+def _read_supplies(tx: Transaction, uuids: Collection[str]) -> tuple[dict[str, Supply], dict[str, int]]:
+    """The supplies of those of the providers that exist, and the ids of the classes in them, by name."""
+    supplies: dict[str, Supply] = {}
     class_ids: dict[str, int] = {}
     if uuids:
-        found = tx.queue(_stock(len(uuids)), bind_values("uuid", uuids))
+        found = tx.queue(_supply(len(uuids)), bind_values("uuid", uuids))
         for uuid, provider_id, class_name, class_id, used, *values in found.rows:
-            stock = stocks.setdefault(uuid, Stock(provider_id, {}, {}))
+            supply = supplies.setdefault(uuid, Supply(provider_id, {}, {}))
             if class_id is not None:
                 class_ids[class_name] = class_id
-                stock.inventories[class_id] = Inventory(*values)
-                stock.used[class_id] = int(used)
-    return stocks, class_ids
+                supply.inventories[class_id] = Inventory(*values)
+                supply.used[class_id] = int(used)
+    return supplies, class_ids
 
 
 def _insert(
-    tx: Transaction, claims: Sequence[Claim], stocks: Mapping[str, Stock], classes: Mapping[str, int]
+    tx: Transaction, claims: Sequence[Claim], supplies: Mapping[str, Supply], classes: Mapping[str, int]
 ) -> None:
     rows = [
         {
             "consumer": claim.consumer,
-            "provider": stocks[uuid].provider_id,
+            "provider": supplies[uuid].provider_id,
             "class": classes[name],
             "used": amount,
         }

@@ -43,7 +43,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class Supply:
     """What a provider has of each class (by id), and how much of it others than the claimants use."""
 
     provider_id: int
@@ -53,7 +53,7 @@ class Stock:
 
 def check_capacity(
     claims: Sequence[Claim],
-    stocks: Mapping[str, Stock],
+    supplies: Mapping[str, Supply],
     class_ids: Mapping[str, int],
     given_back: Iterable[Holding],
 ) -> None:
@@ -63,14 +63,14 @@ def check_capacity(
     Where they held more (the total went down since, say) they may hold as much as they held: nothing gets
     worse by it, and guests can move away.
 
-    :param stocks: by the uuids of those providers that exist.
+    :param supplies: by the uuids of those providers that exist.
     :param class_ids: by the names of those classes that exist.
     :raises InvalidRequest: there is no such provider, or no such class.
     :raises Conflict: it has no such inventory or not enough of it.
     """
     for claim in claims:
         for uuid in claim.resources:
-            if uuid not in stocks:
+            if uuid not in supplies:
                 raise InvalidRequest(f"Allocation for resource provider '{uuid}' that does not exist.")
     for claim in claims:
         named = {name for resources in claim.resources.values() for name in resources}
@@ -84,16 +84,16 @@ def check_capacity(
         held[each.provider_id, each.class_id] += each.used
     taken: Counter[tuple[int, int]] = Counter()
     for uuid, name, amount in _amounts(claims):
-        stock, class_id = stocks[uuid], class_ids[name]
-        inventory = stock.inventories.get(class_id)
+        supply, class_id = supplies[uuid], class_ids[name]
+        inventory = supply.inventories.get(class_id)
         if inventory is None:
             raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
         if not inventory.portions(amount):
             raise _refusal(f"{what} The requested amount would violate inventory constraints.")
-        which = (stock.provider_id, class_id)
+        which = (supply.provider_id, class_id)
         taken[which] += amount
-        if taken[which] > max(inventory.capacity - stock.used[class_id], held[which]):
+        if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
             raise _refusal(f"{what} The requested amount would exceed the capacity.")
 
 

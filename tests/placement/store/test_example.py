@@ -4,7 +4,7 @@ import pytest
 
 from placement.exceptions import Conflict
 from placement.model.provider import Inventory
-from placement.store.claims import Claim, Holding, Stock, check_capacity
+from placement.store.claims import Claim, Holding, Supply, check_capacity
 from placement.store.consumers import ANY_GENERATION, Owner
 
 VCPU = 0
@@ -16,29 +16,29 @@ def claim(consumer: str, **amounts: int) -> Claim:
     return Claim(consumer, resources, ANY_GENERATION, OWNER)
 
 
-def stock(provider_id: int, total: int, used_by_others: int = 0) -> Stock:
+def supply(provider_id: int, total: int, used_by_others: int = 0) -> Supply:
     inventory = Inventory(total, 0, 1, total, 1, 1.0, updated_at=0.0)
-    return Stock(provider_id, {VCPU: inventory}, {VCPU: used_by_others})
+    return Supply(provider_id, {VCPU: inventory}, {VCPU: used_by_others})
 
 
 def test_one_moves_away_and_another_grows() -> None:
-    stocks = {"host": stock(1, 8), "other": stock(2, 8)}
+    supplies = {"host": supply(1, 8), "other": supply(2, 8)}
     holdings = [Holding("a", 1, "host", VCPU, 5), Holding("b", 1, "host", VCPU, 2)]
-    check_capacity([claim("a", other=5), claim("b", host=4)], stocks, {"VCPU": VCPU}, holdings)
+    check_capacity([claim("a", other=5), claim("b", host=4)], supplies, {"VCPU": VCPU}, holdings)
 
 
 @pytest.mark.parametrize("amount", [1, 3, 4, 5])
 def test_who_holds_more_than_there_is_may_hold_as_much_again(amount: int) -> None:
     inventory = Inventory(3, 0, 1, 8, 1, 1.0, updated_at=0.0)
-    stocks = {"host": Stock(1, {VCPU: inventory}, {VCPU: 0})}
+    supplies = {"host": Supply(1, {VCPU: inventory}, {VCPU: 0})}
     asked, holdings = [claim("b", host=amount)], [Holding("b", 1, "host", VCPU, 4)]
     if amount <= 4:
-        check_capacity(asked, stocks, {"VCPU": VCPU}, holdings)
+        check_capacity(asked, supplies, {"VCPU": VCPU}, holdings)
     else:
         with pytest.raises(Conflict, match="exceed the capacity"):
-            check_capacity(asked, stocks, {"VCPU": VCPU}, holdings)
+            check_capacity(asked, supplies, {"VCPU": VCPU}, holdings)
 
 
 def test_anybody_else_is_refused() -> None:
     with pytest.raises(Conflict, match="exceed the capacity"):
-        check_capacity([claim("c", host=1)], {"host": stock(1, 3, used_by_others=4)}, {"VCPU": VCPU}, [])
+        check_capacity([claim("c", host=1)], {"host": supply(1, 3, used_by_others=4)}, {"VCPU": VCPU}, [])

@@ -46,13 +46,13 @@ def claim(host: str, generation: int | None = None, amount: int = 1) -> Callable
 
 
 def test_a_claim_of_a_new_consumer_takes_five_statements_in_two_batches(counted: Counted, host: str) -> None:
-    # consumer, lock, stock; then allocations, generation
+    # consumer, lock, supply; then allocations, generation
     assert counted(claim(host)) == [3, 2]
 
 
 def test_a_claim_of_a_known_consumer_takes_three_batches(counted: Counted, host: str) -> None:
     counted(claim(host))
-    # consumer, what it holds; lock, old allocations, stock; new allocations, consumer, generation
+    # consumer, what it holds; lock, old allocations, supply; new allocations, consumer, generation
     assert counted(claim(host, generation=1, amount=2)) == [2, 3, 3]
 
 
