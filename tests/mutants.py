@@ -35,6 +35,7 @@ import yaml
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
+from parso.tree import NodeOrLeaf
 
 ROOT: Final = Path(__file__).parents[1]
 DECIDING: Final = {
@@ -114,7 +115,8 @@ def sample(count: int, seed: int) -> list[Mutant]:
 
 def changes_of(source: str) -> dict[Place, list[tuple[str, int, int]]]:
     """By place: operator, which one of the places that the operator finds it is, and the line."""
-    left_alone, nodes = list(_declarations(source)), list(ast_nodes(get_ast(source)))
+    left_alone = list(_declarations(source))
+    nodes = [node for node in ast_nodes(get_ast(source)) if not _is_never_changed(node)]
     found = defaultdict(list)
     for name, operator in _OPERATORS.items():
         starts = (start for node in nodes for start, _ in operator.mutation_positions(node))
@@ -122,6 +124,11 @@ def changes_of(source: str) -> dict[Place, list[tuple[str, int, int]]]:
             if not any(first <= start < last for first, last in left_alone):
                 found[start].append((name, occurrence, start[0]))
     return found
+
+
+def _is_never_changed(node: NodeOrLeaf) -> bool:
+    """Whether no operator changes it, which is soon told of most."""
+    return node.type in ("name", "string", "newline") or getattr(node, "value", "") in tuple("()[]{},.:=")
 
 
 def _declarations(source: str) -> Iterator[tuple[Place, Place]]:

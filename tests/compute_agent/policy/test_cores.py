@@ -99,3 +99,14 @@ def test_much_choice_between_broken_cores_is_soon_made():
     fullest_first = sorted((len(core.cpus & free) for core in large.cores), reverse=True)
     assert found is not None
     assert found.cores == next(count for count in range(129) if sum(fullest_first[:count]) >= 250)
+
+
+@pytest.mark.parametrize("policy", [ThreadPolicy.PREFER, ThreadPolicy.REQUIRE, ThreadPolicy.ISOLATE])
+def test_a_core_of_which_one_thread_is_online_is_not_broken_by_who_takes_it(policy):
+    host = machine(
+        cores=6, threads=3, offline=frozenset({1, 2, 4, 5, 8})
+    )  # of one, one, two and three threads
+    chance = random.Random(7)
+    for _ in range(300):
+        free = frozenset(cpu for cpu in sorted(host.online) if chance.random() < 0.6)
+        check(host, free, chance.randint(1, 8), policy)
