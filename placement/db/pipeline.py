@@ -99,6 +99,7 @@ class _Exchange:
         self.results: list[PGresult] = []
         self.failure: PGresult | None = None
         self._pgconn = connection.pgconn
+        self._prepares = connection.prepares
         self._timeout = connection.answer_timeout
         self._names = names
         self._new: _Names = {}
@@ -131,7 +132,7 @@ class _Exchange:
     def _send(self, step: _Encoded) -> None:
         """Put a statement into the output, and before it what prepares it if that is not done yet."""
         text, values = step
-        if len(values) > _PREPARED_UP_TO:
+        if len(values) > _PREPARED_UP_TO or not self._prepares:
             self._pgconn.send_query_params(text.encode(), values)
         else:
             name = self._names.get(text) or self._new.get(text)

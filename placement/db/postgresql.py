@@ -10,6 +10,7 @@ import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus
+from sqlalchemy.exc import ArgumentError
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -24,6 +25,8 @@ class Connection(psycopg.Connection[Any]):
 
     answer_timeout: float | None = None
     """How long that is, in seconds; None for ever."""
+    #: whether the server may be given statements to keep; a pooler may use another connection each time
+    prepares = True
     _knows_question = False
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
@@ -56,11 +59,14 @@ class Connection(psycopg.Connection[Any]):
         :raises psycopg.Error: the statement failed, or the connection is lost.
         """
         with self.closed_on_timeout():
-            if not self._knows_question:
-                self.pgconn.send_prepare(_QUESTION, question)
-                self._only_result()
-                self._knows_question = True
-            self.pgconn.send_query_prepared(_QUESTION, None)
+            if not self.prepares:
+                self.pgconn.send_query_params(question, None)
+            else:
+                if not self._knows_question:
+                    self.pgconn.send_prepare(_QUESTION, question)
+                    self._only_result()
+                    self._knows_question = True
+                self.pgconn.send_query_prepared(_QUESTION, None)
             result = self._only_result()
             return [result.get_value(0, column) for column in range(result.nfields)]
 
@@ -83,17 +89,32 @@ class Connection(psycopg.Connection[Any]):
         return result
 
 
-def connect(answer_timeout: float | None, *args: Any, **kwargs: Any) -> Connection:
+def connect(
+    answer_timeout: float | None, *args: Any, prepare_threshold: int | str | None = 5, **kwargs: Any
+) -> Connection:
     """A connection with this timeout; the other arguments are those of :func:`psycopg.connect`.
 
+    :param prepare_threshold: as psycopg has it. URLs are texts: there it is ``none`` where a pooler
+        (PgBouncer, by transactions) uses another connection each time, so that nothing can be prepared.
     :raises psycopg.OperationalError: none can be made; from a :class:`TimeoutError` if it took too long.
     """
+    threshold = _threshold(prepare_threshold)
     try:
-        connection = Connection.connect(*args, **kwargs)
+        connection = Connection.connect(*args, prepare_threshold=threshold, **kwargs)
     except errors.ConnectionTimeout as error:
         raise psycopg.OperationalError(str(error)) from TimeoutError()
     connection.answer_timeout = answer_timeout
+    connection.prepares = threshold is not None
     return connection
+
+
+def _threshold(given: int | str | None) -> int | None:
+    if given is None or str(given).lower() == "none":
+        return None
+    try:
+        return int(given)
+    except ValueError as error:
+        raise ArgumentError(f"prepare_threshold is a number or none, not {given!r}") from error
 
 
 def wait_for(poll: select.poll, timeout: float | None) -> None:

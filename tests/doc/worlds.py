@@ -117,6 +117,7 @@ SETUPS: Final = {
     "howto/find-what-does-not-match": SERVICE + AGENT,
     "howto/reclaim-a-provider": SERVICE + AGENT,
     "howto/leave-a-host": SERVICE + AGENT,
+    "howto/postgresql-failover": POSTGRESQL + PLACEMENT_IN_POSTGRESQL,
     "howto/restore-the-database": POSTGRESQL + PLACEMENT_IN_POSTGRESQL + IN_POSTGRESQL + AGENT,
 }
 """What has been done, by page; on the others nothing."""

@@ -1,0 +1,111 @@
+"""``python -m benchmarks.galera_waiting``: what it costs that a node applies others' commits first.
+
+Two sides on one node of three, one with ``mysql_wsrep_sync_wait = 7`` and one with 0, in turns:
+the question before every answer, a reading transaction, and a write; with the other nodes quiet, and writing.
+"""
+
+import sys
+import threading
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import sqlalchemy as sa
+from prettytable import PrettyTable
+
+from benchmarks.measure import MIN_REPEATS, interleave
+from placement.db import migration
+from placement.db.database import Database
+from placement.db.engine import PoolOptions
+from placement.db.tables import change_buckets
+from placement.exceptions import Unavailable
+from tests.databases.galera import Galera
+
+_SECONDS_PER_REPEAT: Final = 0.5
+
+Action = Callable[[Database], object]
+
+
+def _read(database: Database) -> None:
+    with database.read() as conn:
+        conn.execute(sa.select(change_buckets)).all()
+
+
+ACTIONS: Final[dict[str, Action]] = {
+    "the question before every answer": Database.position,
+    "a reading transaction": _read,
+    "a writing transaction": lambda database: database.write(lambda tx: tx.lock(["a provider"])),
+}
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = ArgumentParser(prog="python -m benchmarks.galera_waiting", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=MIN_REPEATS)
+    arguments = parser.parse_args()
+    table = PrettyTable(["Other nodes", "What", "Waiting, ms", "Not waiting, ms", "Ratio"])
+    table.align = "r"
+    table.align["Other nodes"] = table.align["What"] = "l"
+    with Galera() as cluster:
+        own, *others = cluster.fresh_database()
+        migration.upgrade(own)
+        sides = {
+            name: Database(own, PoolOptions(wsrep_sync_wait=mask)) for name, mask in (("7", 7), ("0", 0))
+        }
+        for load, urls in (("quiet", ()), ("write", others)):
+            with _writing(urls):
+                for what, action in ACTIONS.items():
+                    calls = {name: _timed(action, database) for name, database in sides.items()}
+                    medians = {
+                        name: s.median or 0.0 for name, s in interleave(calls, arguments.repeats).items()
+                    }
+                    ratio = medians["7"] / medians["0"]
+                    table.add_row([load, what, *(f"{medians[name]:.2f}" for name in "70"), f"{ratio:.2f}"])
+        for database in sides.values():
+            database.close()
+    print(table)
+    return 0
+
+
+def _timed(action: Action, database: Database) -> Callable[[], float]:
+    """A repeat: milliseconds for one of as many as fit into it."""
+
+    def repeat() -> float:
+        began, count = time.perf_counter(), 0
+        while (spent := time.perf_counter() - began) < _SECONDS_PER_REPEAT:
+            action(database)
+            count += 1
+        return 1000 * spent / count
+
+    return repeat
+
+
+@contextmanager
+def _writing(urls: Sequence[str]) -> Iterator[None]:
+    """Writers on these nodes, one each, that touch what nobody else does."""
+    ended = threading.Event()
+
+    def write(url: str) -> None:
+        database = Database(url)
+        while not ended.is_set():
+            try:
+                database.write(lambda tx: tx.lock([url]))
+            except Unavailable:
+                continue
+        database.close()
+
+    threads = [threading.Thread(target=write, args=(url,)) for url in urls]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
