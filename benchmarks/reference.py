@@ -4,11 +4,14 @@ Placement shares its import name with this service. They are installed with pip,
 environments stay in the user's cache folder.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -45,24 +48,36 @@ def install() -> Reference:
 def environment(name: str, requirements: Path) -> Path:
     """The programs of an environment, which is made if it is not there as the pinned versions want it.
 
+    Of several processes that want it at once, one makes it and the others wait.
+
     :raises ReferenceMissing: when pip fails.
     """
     folder = _folder(name, requirements)
     complete = folder / _COMPLETE
-    if not complete.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        _run(sys.executable, "-m", "venv", str(folder))
-        pip = [
-            str(folder / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        _run(*pip, "--requirement", str(requirements))
-        complete.touch()
+    with _alone(folder):
+        if not complete.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _run(sys.executable, "-m", "venv", str(folder))
+            pip = [
+                str(folder / "bin" / "python"),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ]
+            _run(*pip, "--requirement", str(requirements))
+            complete.touch()
     return folder / "bin"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While no other process makes the environment; one that ended halfway keeps nobody waiting."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def is_installed(name: str, requirements: Path) -> bool:
