@@ -27,7 +27,7 @@ INSTALLED := $(VENV)/.installed
 LIBVIRT := $(VENV)/.libvirt
 COSMIC_RAY := $(VENV)/.cosmic-ray
 CONSTRAINTS := etc/constraints.txt
-EXTRAS := postgresql,mysql,test,lint,doc,dist
+EXTRAS := postgresql,mysql,memcached,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # Tests wait more than they compute: one process more than there are processors. A module stays in one process,
 # so that it starts its servers once.

@@ -10,11 +10,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from keystoneauth1.exceptions import ClientException
-from keystonemiddleware.auth_token import AuthProtocol
 from oslo_config import cfg
 
 from placement.api import context
+from placement.api.identity import AuthToken, CannotAsk
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -32,11 +31,20 @@ _ADMIN_ROLES: Final = "admin,member,reader,service"
 
 
 def authenticate(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """``app`` behind the authentication that ``[api] auth_strategy`` names."""
+    """``app`` behind the authentication that ``[api] auth_strategy`` names.
+
+    :raises ValueError: what the configuration says of it cannot be used.
+    """
     if conf.api.auth_strategy == "noauth2":
         LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
         return NoAuth(app)
     return Keystone(app, conf)
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """:raises ValueError: what the configuration says of authentication cannot be used."""
+    if conf.api.auth_strategy == "keystone":
+        AuthToken(_note_admission, conf)
 
 
 class NoAuth:
@@ -78,7 +86,7 @@ class Keystone:
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
         self._app = app
-        self._auth_token = AuthProtocol(_note_admission, {"oslo_config_config": conf})
+        self._auth_token = AuthToken(_note_admission, conf)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Note who calls, as Keystone knows it; what is public goes on without."""
@@ -88,8 +96,7 @@ class Keystone:
         answer = _Answer()
         try:
             self._auth_token(environ, answer.start)
-        except ClientException:
-            LOG.exception("The Identity service could not be asked to validate a token.")
+        except CannotAsk:
             answer.status = HTTPStatus.SERVICE_UNAVAILABLE
         if environ.pop(_ADMITTED, False):
             context.authenticated(environ)

@@ -10,6 +10,7 @@ from gunicorn.app.base import BaseApplication
 from oslo_config import cfg
 from oslo_log import log
 
+from placement.api import auth
 from placement.api.middleware import build_application
 from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
@@ -50,6 +51,11 @@ def main(args: Sequence[str] | None = None) -> int:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1
     log.setup(conf, PROJECT)
+    try:
+        auth.check(conf)
+    except ValueError as error:
+        print(f"placement-api: {error}", file=sys.stderr)
+        return 1
     for warning in unknown_options(conf):
         LOG.warning("%s", warning)
     Server(conf).run()

@@ -1,0 +1,146 @@
+"""keystonemiddleware's ``auth_token``, which asks the Identity service about tokens it does not remember.
+
+It waits for ever for a service that hangs, and each request waits anew; here there is a limit to both.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from keystoneauth1 import exceptions as ks_exceptions
+from keystonemiddleware import auth_token
+from oslo_config import cfg
+
+from placement import outage
+from placement.exceptions import Unavailable
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+LOG = logging.getLogger(__name__)
+
+GROUP: Final = "keystone_authtoken"
+
+_TIMEOUT: Final = 10  # seconds for each request to the Identity service, of which a question may take several
+_RETRIES: Final = 1  # of a connection that cannot be made
+
+
+def set_defaults() -> None:
+    """Limits for a service of few threads (``oslo.config.opts.defaults``): the library waits for ever."""
+    for _, options in auth_token.AUTH_TOKEN_OPTS:
+        cfg.set_defaults(options, http_connect_timeout=_TIMEOUT, http_request_max_retries=_RETRIES)
+
+
+class CannotAsk(Exception):
+    """The Identity service did not say whether a token is good; nobody knows who asks."""
+
+
+class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc] # the library has no types
+    """The middleware in front of ``app``, as ``[keystone_authtoken]`` describes it.
+
+    :raises ValueError: the section cannot be used (when made); nothing is connected then.
+    :raises CannotAsk: called with a token that it does not know and cannot ask about.
+    """
+
+    def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
+        set_defaults()
+        try:
+            super().__init__(app, {"oslo_config_config": conf})
+        except (ks_exceptions.ClientException, auth_token.ConfigurationError, OSError) as error:
+            raise ValueError(f"[{GROUP}] cannot be used: {error}") from error
+        _check_cache(conf)
+        if not conf[GROUP].auth_type and not conf[GROUP].auth_section:
+            LOG.error("[keystone_authtoken] auth_type is not set: no token can be validated")
+
+    def _create_identity_server(self) -> "_IdentityServer":
+        """Called by the library, whose only seam between what it remembers and what it asks for this is."""
+        return _IdentityServer(super()._create_identity_server())
+
+
+class _Outage(outage.Outage):
+    """The Identity service is away: connections are refused, or nothing comes back in time."""
+
+    refusal = "The Identity service does not answer."
+
+    def is_unanswered(self, error: Exception) -> bool:
+        """Whether there was no answer; an error of its own is one, which a token may have caused."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ks_exceptions.ConnectionError):
+                return True
+            cause = cause.__cause__ or cause.__context__
+        return False
+
+    def tell_begin(self, error: Exception) -> None:
+        """What an operator looks at."""
+        LOG.error(
+            "the Identity service does not answer: until it does, one request at a time asks it, and others "
+            "whose token is not remembered are answered 503; see [keystone_authtoken] auth_url: %s",
+            error,
+        )
+
+    def tell_end(self, seconds: float) -> None:
+        """When it was over."""
+        LOG.warning("the Identity service answers again, after %.0f seconds", seconds)
+
+
+class _IdentityServer:
+    """What the library asks, with an end to it."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._outage = _Outage()
+
+    @property
+    def www_authenticate_uri(self) -> Any:
+        """Where clients get tokens, as the catalog says."""
+        with self._asking():
+            return self._server.www_authenticate_uri
+
+    def verify_token(self, *args: Any, **kwargs: Any) -> Any:
+        """What a token stands for.
+
+        :raises auth_token.InvalidToken: for nothing.
+        :raises CannotAsk: there was no answer to that.
+        """
+        with self._asking():
+            return self._server.verify_token(*args, **kwargs)
+
+    def invalidate(self) -> None:
+        """Sign in anew before the next question."""
+        with suppress(ks_exceptions.MissingAuthPlugin):
+            self._server.invalidate()
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            with self._outage.attempt():
+                yield
+        except auth_token.InvalidToken:
+            raise
+        except Unavailable as error:
+            raise CannotAsk(error.detail) from None
+        except Exception as error:
+            if not self._outage.is_unanswered(error):
+                # not so where nothing came back: signing in again and again does not help a slow one
+                self.invalidate()
+                LOG.exception("The Identity service could not be asked to validate a token.")
+            raise CannotAsk(str(error)) from error
+
+
+def _check_cache(conf: cfg.ConfigOpts) -> None:
+    """:raises ValueError: what tokens are to be remembered with is not installed; requests would tell."""
+    options = conf[GROUP]
+    if not options.memcached_servers:
+        return
+    needed = {"memcache": "python-memcached"}
+    if options.memcache_security_strategy.upper() == "ENCRYPT":
+        needed["cryptography"] = "cryptography"
+    missing = [package for module, package in needed.items() if find_spec(module) is None]
+    if missing:
+        raise ValueError(
+            f"[{GROUP}] memcached_servers: {' and '.join(missing)} is not installed; "
+            "pip install 'placement-compute[memcached]', or leave the option away"
+        )

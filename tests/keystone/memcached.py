@@ -1,0 +1,92 @@
+"""A memcached of the tests' own, on loopback."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import unquote_to_bytes
+
+from tests.databases.process import free_port
+
+_SECONDS: Final = 20.0
+
+
+class MemcachedMissing(Exception):
+    """It is not installed; the message names the package."""
+
+
+class Memcached:
+    """Where tokens are remembered for all workers.
+
+    :raises MemcachedMissing: there is none (when made).
+    """
+
+    def __init__(self) -> None:
+        program = shutil.which("memcached")
+        if program is None:
+            raise MemcachedMissing("memcached is not installed: it is Debian's package memcached")
+        self._port = free_port()
+        self._command = [program, "-l", "127.0.0.1", "-p", str(self._port), "-U", "0", "-m", "16"]
+        if os.geteuid() == 0:
+            self._command += ["-u", "nobody"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = f"127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, empty, and wait until it answers."""
+        self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + _SECONDS
+        while not self._answers():
+            assert time.monotonic() < deadline, "memcached does not answer"
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it; what it knew is forgotten."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(20)
+            self._process = None
+
+    def content(self) -> bytes:
+        """Keys and values of what it remembers, as soon as it lists any: its list lags behind."""
+        deadline = time.monotonic() + _SECONDS
+        while not (found := self._listed()):
+            assert time.monotonic() < deadline, "memcached remembers nothing"
+            time.sleep(0.05)
+        return found
+
+    def _listed(self) -> bytes:
+        with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
+            lines = _ask(connection, b"lru_crawler metadump all\r\n").splitlines()
+            keys = [line.split()[0].removeprefix(b"key=") for line in lines if line.startswith(b"key=")]
+            values = [_ask(connection, b"get " + unquote_to_bytes(key) + b"\r\n") for key in keys]
+        return b"\n".join(values)
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
+            connection.sendall(b"version\r\n")
+            return connection.recv(100).startswith(b"VERSION")
+        return False
+
+
+def _ask(connection: socket.socket, command: bytes) -> bytes:
+    connection.sendall(command)
+    answer = b""
+    while not answer.endswith(b"END\r\n"):
+        received = connection.recv(65536)
+        assert received, "memcached closed the connection"
+        answer += received
+    return answer

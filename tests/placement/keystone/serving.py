@@ -1,0 +1,99 @@
+"""The service, asking a Keystone about tokens."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import requests
+
+from placement.db import migration
+from tests.databases.process import free_port
+from tests.keystone import Keystone
+
+_SECONDS: Final = 120.0
+
+AUTHTOKEN: Final = """
+[keystone_authtoken]
+www_authenticate_uri = {url}
+auth_url = {auth_url}
+auth_type = password
+username = placement
+password = placement-secret
+project_name = service
+user_domain_name = Default
+project_domain_name = Default
+service_type = placement
+# Keystone may be slow where tests run; those of a limit set their own.
+http_connect_timeout = {timeout}
+"""
+
+
+def authtoken(keystone: Keystone, auth_url: str | None = None, timeout: int = 60) -> str:
+    """What ``placement.conf`` has to say of this Keystone."""
+    return AUTHTOKEN.format(url=keystone.url, auth_url=auth_url or keystone.url, timeout=timeout)
+
+
+@dataclass
+class Placement:
+    """A running service."""
+
+    base: str
+    log: Path
+
+    def ask(
+        self, method: str, path: str, token: str | None, body: Any = None, **headers: str
+    ) -> requests.Response:
+        """Send a request, as the newest microversion has it; ``X_Service_Token=...`` is a header."""
+        sent = {"OpenStack-API-Version": "placement 1.39"}
+        sent |= {"X-Auth-Token": token} if token is not None else {}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return requests.request(method, self.base + path, headers=sent, json=body, timeout=_SECONDS)
+
+    def status(self, token: str | None, **headers: str) -> int:
+        """What a list of resource providers is answered with."""
+        return self.ask("GET", "/resource_providers", token, **headers).status_code
+
+
+@contextmanager
+def placement(folder: Path, sections: str, workers: int = 1, threads: int = 4) -> Iterator[Placement]:
+    """The service under its own web server, on an empty database, configured with these sections."""
+    folder.mkdir(exist_ok=True)
+    database = f"sqlite:///{folder}/placement.sqlite"
+    migration.upgrade(database)
+    config = folder / "placement.conf"
+    config.write_text(
+        f"[api]\nauth_strategy = keystone\n[placement_database]\nconnection = {database}\n{sections}"
+    )
+    port = free_port()
+    command = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config)]
+    command += ["--bind", f"127.0.0.1:{port}", "--workers", str(workers), "--threads", str(threads)]
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        running = Placement(f"http://127.0.0.1:{port}", log)
+        wait_for(lambda: _answers(running.base))
+        yield running
+    finally:
+        process.terminate()
+        process.wait(_SECONDS)
+
+
+def wait_for(happens: Any) -> None:
+    """Return when it does."""
+    deadline = time.monotonic() + _SECONDS
+    while not happens():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.05)
+
+
+def _answers(base: str) -> bool:
+    try:
+        return requests.get(base, timeout=5).ok
+    except requests.RequestException:
+        return False

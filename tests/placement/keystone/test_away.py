@@ -1,0 +1,174 @@
+"""A Keystone that is away, hangs, answers nonsense or does not know us: 503, nobody gets in, it passes."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.keystone import CALLERS, PLACEMENT, Caller, Keystone
+from tests.placement.keystone.serving import Placement, authtoken, placement, wait_for
+
+pytestmark = pytest.mark.slow
+
+AWAY = (503, "The Identity service is temporarily unavailable.")
+
+
+def refusal(answer):
+    """Status and text of an error in the service's own format."""
+    (error,) = answer.json()["errors"]
+    assert error["status"] == answer.status_code
+    return answer.status_code, error["detail"]
+
+
+def test_while_keystone_is_away_only_remembered_tokens_get_in(keystone: Keystone, tmp_path: Path) -> None:
+    with placement(tmp_path / "before", authtoken(keystone)) as running, ExitStack() as later:
+        remembered, new = (keystone.identity.token(CALLERS[name]) for name in ("admin", "service"))
+        assert running.status(remembered) == 200
+        with keystone.stopped():
+            started = later.enter_context(placement(tmp_path / "during", authtoken(keystone)))
+            assert started.status(remembered) == 503
+            for _ in range(3):
+                assert refusal(running.ask("GET", "/resource_providers", new)) == AWAY
+                assert running.status("gAAAAAB-no-token") == 503
+                assert running.status(remembered) == 200
+                assert running.status(None) == 401
+                assert running.ask("GET", "/", None).status_code == 200
+        for each in (running, started):
+            wait_for(partial(gets, each, new))
+            assert each.status("gAAAAAB-no-token") == 401
+            log = each.log.read_text()
+            assert log.count("the Identity service does not answer") == 1
+            assert log.count("the Identity service answers again") == 1
+            assert "Traceback" not in log
+
+
+def gets(running: Placement, token: str) -> bool:
+    """Whether the token is good."""
+    return running.status(token) == 200
+
+
+def test_a_keystone_that_hangs_holds_up_one_request_at_a_time_and_not_for_long(
+    keystone: Keystone, tmp_path: Path
+) -> None:
+    with (
+        placement(tmp_path, authtoken(keystone, timeout=3), threads=4) as running,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        remembered, new = (keystone.identity.token(CALLERS[name]) for name in ("admin", "service"))
+        wait_for(partial(gets, running, remembered))
+        with keystone.frozen():
+            # more than there are threads: the last ones are told at once, by those who waited in vain
+            assert set(pool.map(running.status, [new] * 12)) == {503}
+            held = pool.submit(running.status, new)
+            assert [running.status(remembered) for _ in range(10)] == [200] * 10
+            assert held.result() == 503
+        wait_for(partial(gets, running, new))
+
+
+def test_by_default_a_question_to_a_keystone_that_hangs_has_a_limit(
+    keystone: Keystone, tmp_path: Path
+) -> None:
+    sections = authtoken(keystone).replace("http_connect_timeout", "# http_connect_timeout")
+    with placement(tmp_path, sections) as running:
+        with keystone.frozen():
+            assert running.status("gAAAAAB-any-token") == 503  # nobody here waits for longer than two minutes
+        wait_for(partial(gets, running, keystone.identity.token(CALLERS["admin"])))
+
+
+def test_the_service_signs_in_anew_when_it_is_known_again(keystone: Keystone, tmp_path: Path) -> None:
+    own = Caller("placement-of-two-passwords", "service", "service")
+    keystone.identity.user(own)
+    sections = authtoken(keystone).replace(PLACEMENT.password, own.password)
+    sections = sections.replace("username = placement", f"username = {own.name}")
+    with placement(tmp_path, sections) as running:
+        wait_for(partial(gets, running, keystone.identity.token(CALLERS["admin"])))
+        keystone.identity.change_password(own, "another")  # which voids its tokens, too
+        token = keystone.identity.token(CALLERS["admin"])
+        assert refusal(running.ask("GET", "/traits", token)) == AWAY
+        assert running.status("gAAAAAB-no-token") == 503
+        assert "could not be asked" in running.log.read_text()
+        keystone.identity.change_password(own, own.password)
+        wait_for(partial(gets, running, token))
+
+
+Answer = Callable[[BaseHTTPRequestHandler], object]
+
+
+class Pretender:
+    """Something else where Keystone should be, which says :attr:`answer` to everything."""
+
+    answer: Answer
+
+    def __init__(self) -> None:
+        pretender = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                pretender.answer(self)
+
+            do_POST = do_GET  # noqa: N815 # the name that the library looks for
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v3"
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._server.shutdown()
+            thread.join()
+            self._server.server_close()
+
+
+def says(status: int, content: bytes, kind: str = "application/json") -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        request.send_response(status)
+        request.send_header("Content-Type", kind)
+        request.send_header("X-Subject-Token", "a-token")
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        request.wfile.write(content)
+
+    return answer
+
+
+NONSENSE: dict[str, Answer] = {
+    "an error": says(500, b"{}"),
+    "an error of a proxy": says(502, b"<html>bad gateway</html>", "text/html"),
+    "a page": says(200, b"<html>welcome</html>", "text/html"),
+    "an empty object": says(200, b"{}"),
+    "a list": says(200, b"[]"),
+    "nothing": says(200, b"null"),
+    "no token": says(200, b'{"token": []}'),
+    "no date": says(200, b'{"token": {"expires_at": "soon"}}'),
+    "no text": says(201, b"\xff\xfe"),
+    "no HTTP": lambda request: request.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n"),
+    "a way round": says(300, b"{}"),
+    "that nobody is known": says(401, b"{}"),
+}
+
+
+def test_whatever_else_answers_lets_nobody_in(keystone: Keystone, tmp_path: Path) -> None:
+    pretender = Pretender()
+    with pretender.serving(), placement(tmp_path, authtoken(keystone, pretender.url), threads=2) as running:
+        for what, pretender.answer in NONSENSE.items():
+            for _ in range(2):
+                answer = running.ask("GET", "/resource_providers", "gAAAAAB-any-token")
+                assert (what, refusal(answer)) == (what, AWAY)
+        # so a Keystone says that it does not know a token
+        pretender.answer = says(404, b"{}")
+        assert running.status("gAAAAAB-any-token") == 401
+        assert running.status(None) == 401
+        assert "could not be asked" in running.log.read_text()

@@ -1,0 +1,129 @@
+"""What each role of a real Keystone may do, by new and by old defaults, and that a stock service agrees."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from benchmarks.reference import ReferenceMissing, install
+from benchmarks.servers import OpenStack
+from placement.policies import list_rules
+from tests.keystone import CALLERS, Keystone
+from tests.placement.keystone.serving import Placement, authtoken, placement
+
+pytestmark = pytest.mark.slow
+
+NOWHERE = "11111111-2222-4333-8444-555555555555"
+PROVIDER = f"/resource_providers/{NOWHERE}"
+ALLOWED_BY_DEFAULT = {"admin", "service"}
+
+# A request for each rule, which changes nothing: what it names does not exist, or it says nothing.
+REQUESTS = {
+    "placement:resource_providers:list": ("GET", "/resource_providers"),
+    "placement:resource_providers:create": ("POST", "/resource_providers"),
+    "placement:resource_providers:show": ("GET", PROVIDER),
+    "placement:resource_providers:update": ("PUT", PROVIDER),
+    "placement:resource_providers:delete": ("DELETE", PROVIDER),
+    "placement:resource_classes:list": ("GET", "/resource_classes"),
+    "placement:resource_classes:create": ("POST", "/resource_classes"),
+    "placement:resource_classes:show": ("GET", "/resource_classes/CUSTOM_NONE"),
+    "placement:resource_classes:update": ("PUT", "/resource_classes/none"),
+    "placement:resource_classes:delete": ("DELETE", "/resource_classes/CUSTOM_NONE"),
+    "placement:resource_providers:inventories:list": ("GET", f"{PROVIDER}/inventories"),
+    "placement:resource_providers:inventories:create": ("POST", f"{PROVIDER}/inventories"),
+    "placement:resource_providers:inventories:show": ("GET", f"{PROVIDER}/inventories/VCPU"),
+    "placement:resource_providers:inventories:update": ("PUT", f"{PROVIDER}/inventories"),
+    "placement:resource_providers:inventories:delete": ("DELETE", f"{PROVIDER}/inventories"),
+    "placement:resource_providers:aggregates:list": ("GET", f"{PROVIDER}/aggregates"),
+    "placement:resource_providers:aggregates:update": ("PUT", f"{PROVIDER}/aggregates"),
+    "placement:resource_providers:usages": ("GET", f"{PROVIDER}/usages"),
+    "placement:resource_providers:traits:list": ("GET", f"{PROVIDER}/traits"),
+    "placement:resource_providers:traits:update": ("PUT", f"{PROVIDER}/traits"),
+    "placement:resource_providers:traits:delete": ("DELETE", f"{PROVIDER}/traits"),
+    "placement:resource_providers:allocations:list": ("GET", f"{PROVIDER}/allocations"),
+    "placement:traits:list": ("GET", "/traits"),
+    "placement:traits:show": ("GET", "/traits/CUSTOM_NONE"),
+    "placement:traits:update": ("PUT", "/traits/none"),
+    "placement:traits:delete": ("DELETE", "/traits/CUSTOM_NONE"),
+    "placement:allocations:manage": ("POST", "/allocations"),
+    "placement:allocations:list": ("GET", f"/allocations/{NOWHERE}"),
+    "placement:allocations:update": ("PUT", f"/allocations/{NOWHERE}"),
+    "placement:allocations:delete": ("DELETE", f"/allocations/{NOWHERE}"),
+    "placement:allocation_candidates:list": ("GET", "/allocation_candidates?resources=VCPU:1"),
+    "placement:reshaper:reshape": ("POST", "/reshaper"),
+    "placement:usages": ("GET", "/usages?project_id={project}"),
+}
+
+
+def test_each_rule_is_asked_for() -> None:
+    assert {rule.name for rule in list_rules() if rule.name.startswith("placement:")} == REQUESTS.keys()
+
+
+class Stock(OpenStack):
+    """OpenStack Placement, configured as ours is."""
+
+    sections = ""
+
+    def _configure(self) -> None:
+        super()._configure()
+        ours = self._config.read_text().replace("noauth2", "keystone")
+        self._config.write_text(ours + self.sections)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["new-defaults", "old-defaults"])
+def enforce_new_defaults(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(scope="module")
+def sections(keystone: Keystone, enforce_new_defaults: bool) -> str:
+    return f"{authtoken(keystone)}\n[oslo_policy]\nenforce_new_defaults = {enforce_new_defaults}\n"
+
+
+@pytest.fixture(scope="module")
+def service(sections: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Placement]:
+    with placement(tmp_path_factory.mktemp("ours"), sections) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def allowed(keystone: Keystone, service: Placement) -> dict[str, set[str]]:
+    return ask_everything(keystone, service)
+
+
+def ask_everything(keystone: Keystone, service: Placement) -> dict[str, set[str]]:
+    """Who may do what, by rule; nobody is told anything but yes or no."""
+    found: dict[str, set[str]] = {rule: set() for rule in REQUESTS}
+    project = keystone.identity.project("cloud")
+    for caller in CALLERS:
+        token = keystone.identity.token(CALLERS[caller])
+        for rule, (method, path) in REQUESTS.items():
+            body = {} if method in ("PUT", "POST") else None
+            status = service.ask(method, path.format(project=project), token, body).status_code
+            assert status in (200, 204, 400, 403, 404), (rule, caller, status)
+            if status != 403:
+                found[rule].add(caller)
+    return found
+
+
+def test_roles_may_do_what_the_policies_say(allowed: dict[str, set[str]], enforce_new_defaults: bool) -> None:
+    expected = dict.fromkeys(REQUESTS, ALLOWED_BY_DEFAULT)
+    expected["placement:usages"] = {"admin", "service", "member", "reader"}
+    if enforce_new_defaults:
+        expected["placement:reshaper:reshape"] = {"service"}
+    assert allowed == expected
+
+
+def test_a_stock_service_lets_the_same_callers_in(
+    keystone: Keystone, allowed: dict[str, set[str]], sections: str, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        try:
+            reference = install()
+        except ReferenceMissing as error:
+            pytest.skip(str(error))
+        stock = Stock(f"sqlite:///{tmp_path}/stock.sqlite", tmp_path, 1, 4, reference)
+        stock.sections = sections
+        stack.enter_context(stock)
+        assert ask_everything(keystone, Placement(f"http://127.0.0.1:{stock.port}", tmp_path)) == allowed

@@ -1,0 +1,143 @@
+"""Which tokens of a real Keystone the service takes, and how often it asks about them."""
+
+import time
+
+import pytest
+
+from tests.keystone import CALLERS, Keystone, Memcached, MemcachedMissing
+from tests.placement.keystone.serving import Placement, authtoken, placement, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+def refusal(answer):
+    """Status and text of an error in the service's own format."""
+    (error,) = answer.json()["errors"]
+    assert error["status"] == answer.status_code
+    assert error["request_id"] == answer.headers["x-openstack-request-id"]
+    return answer.status_code, error["detail"]
+
+
+NOBODY = (401, "The request you have made requires authentication.")
+
+
+def test_without_a_good_token_nobody_gets_in(keystone: Keystone, service: Placement) -> None:
+    good = keystone.identity.token(CALLERS["admin"])
+    assert service.status(good) == 200
+    for token in (None, "", "gAAAAAB-no-token", good[:-2]):
+        answer = service.ask("GET", "/resource_providers", token)
+        assert refusal(answer) == NOBODY
+        assert answer.headers["WWW-Authenticate"] == f'Keystone uri="{keystone.url}"'
+
+
+def test_a_token_is_good_until_it_expires_also_if_it_is_remembered(
+    keystone: Keystone, service: Placement
+) -> None:
+    token = keystone.identity.token(CALLERS["admin"], 4)
+    assert service.status(token) == 200
+    asked = keystone.validations()
+    wait_for(lambda: service.status(token) == 401)
+    assert keystone.validations() == asked
+
+
+def test_an_expired_token_is_good_with_the_token_of_a_service_alone(
+    keystone: Keystone, service: Placement
+) -> None:
+    token = keystone.identity.token(CALLERS["admin"], 1)
+    time.sleep(2)
+    assert service.status(token) == 401
+    assert service.status(token, X_Service_Token=keystone.identity.token(CALLERS["service"])) == 200
+    assert service.status(token, X_Service_Token=keystone.identity.token(CALLERS["admin"])) == 401
+    assert service.status(token, X_Service_Token="gAAAAAB-no-token") == 401
+
+
+def test_a_service_token_has_to_be_of_a_service_unless_the_operator_says_otherwise(
+    keystone: Keystone, service: Placement, tmp_path
+) -> None:
+    mine, of_a_reader = keystone.identity.token(CALLERS["admin"]), keystone.identity.token(CALLERS["reader"])
+    assert service.status(mine, X_Service_Token=of_a_reader) == 401
+    assert service.status(mine, X_Service_Token=keystone.identity.token(CALLERS["service"])) == 200
+    sections = authtoken(keystone) + "service_token_roles_required = false\n"
+    with placement(tmp_path, sections) as lenient:
+        assert lenient.status(mine, X_Service_Token=of_a_reader) == 200
+        assert lenient.status(mine, X_Service_Token="gAAAAAB-no-token") == 401
+
+
+def test_the_roles_of_a_service_token_are_not_those_of_the_user(
+    keystone: Keystone, service: Placement
+) -> None:
+    assert (
+        service.status(
+            keystone.identity.token(CALLERS["reader"]),
+            X_Service_Token=keystone.identity.token(CALLERS["service"]),
+        )
+        == 403
+    )
+
+
+def test_a_restricted_token_is_good_for_the_requests_that_it_names(
+    keystone: Keystone, service: Placement
+) -> None:
+    rule = ("placement", "GET", "/resource_providers")
+    # keystone takes rules for services of its catalog alone
+    keystone.identity.service("placement", "placement", service.base)
+    token = keystone.identity.restricted_token(CALLERS["admin"], rule)
+    assert service.status(token) == 200
+    assert service.ask("GET", "/traits", token).status_code == 401
+    assert service.ask("POST", "/resource_providers", token, {"name": "h"}).status_code == 401
+
+
+def test_a_revoked_token_is_believed_for_token_cache_time_at_most(
+    keystone: Keystone, service: Placement, tmp_path
+):
+    with placement(tmp_path, authtoken(keystone) + "token_cache_time = 2\n") as forgetful:
+        token = keystone.identity.token(CALLERS["admin"])
+        assert [service.status(token), forgetful.status(token)] == [200, 200]
+        keystone.identity.revoke(token)
+        assert service.status(token) == 200  # for 300 seconds
+        wait_for(lambda: forgetful.status(token) == 401)
+
+
+def test_without_a_cache_a_revoked_token_is_refused_at_once(keystone: Keystone, tmp_path) -> None:
+    with placement(tmp_path, authtoken(keystone) + "token_cache_time = -1\n") as running:
+        token, asked = keystone.identity.token(CALLERS["admin"]), keystone.validations()
+        assert [running.status(token) for _ in range(3)] == [200, 200, 200]
+        assert keystone.validations() == asked + 3
+        keystone.identity.revoke(token)
+        assert running.status(token) == 401
+
+
+def test_each_worker_asks_about_a_token_once(keystone: Keystone, tmp_path) -> None:
+    with placement(tmp_path, authtoken(keystone), workers=2) as running:
+        token, asked = keystone.identity.token(CALLERS["admin"]), keystone.validations()
+        assert {running.status(token) for _ in range(60)} == {200}
+        assert 1 <= keystone.validations() - asked <= 2
+
+
+@pytest.fixture
+def memcached():
+    pytest.importorskip("memcache", reason="python-memcached is not installed")
+    try:
+        with Memcached() as running:
+            yield running
+    except MemcachedMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("strategy", ["None", "ENCRYPT"])
+def test_workers_ask_once_together_with_memcached(keystone: Keystone, memcached, tmp_path, strategy) -> None:
+    sections = authtoken(keystone) + (
+        f"memcached_servers = {memcached.address}\n"
+        f"memcache_security_strategy = {strategy}\nmemcache_secret_key = kept-from-others\n"
+    )
+    with placement(tmp_path, sections, workers=2) as running:
+        token, asked = keystone.identity.token(CALLERS["admin"]), keystone.validations()
+        assert {running.status(token) for _ in range(40)} == {200}
+        assert keystone.validations() == asked + 1
+        remembered = memcached.content()
+        assert (b"a-admin" in remembered) == (strategy == "None")
+        assert strategy == "None" or token.encode() not in remembered
+        memcached.stop()
+        assert {running.status(token) for _ in range(10)} == {200}
+        assert keystone.validations() > asked + 1
+        assert running.status("gAAAAAB-no-token") == 401
