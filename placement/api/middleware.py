@@ -55,7 +55,9 @@ class _HealthChecked:
         self._check = Healthcheck(app, conf)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        if environ.get("PATH_INFO") == HEALTHCHECK_PATH:
+        if not environ.get("PATH_INFO"):
+            environ["PATH_INFO"] = "/"  # of a service below a prefix, asked for the prefix alone
+        if environ["PATH_INFO"] == HEALTHCHECK_PATH:
             answer: Iterable[bytes] = self._check(environ, start_response)
             return answer
         return self._app(environ, start_response)
