@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that tests use where they find them: database servers and clusters, hwloc's tools, libvirtd and
-# QEMU, what libvirt-python is built with, Prometheus' promtool, and systemd's own check of units.
+# QEMU, memcached, what libvirt-python is built with, Prometheus' promtool, and systemd's own check of units.
 # Only what is missing is installed, and only by root; nothing that Debian installs here is started.
 # Ends with 0 in any case: tests that miss a package say so and are skipped.
 
@@ -14,6 +14,7 @@ lacking() {
     command -v lstopo-no-graphics >/dev/null || echo hwloc
     [ -x /usr/sbin/libvirtd ] || echo libvirt-daemon-system
     command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86
+    command -v memcached >/dev/null || echo memcached
     command -v promtool >/dev/null || echo prometheus
     command -v systemd-analyze >/dev/null || echo systemd
     pkg-config --exists libvirt 2>/dev/null || echo libvirt-dev pkg-config gcc python3-dev

@@ -49,6 +49,33 @@ def test_the_application_is_made_in_the_workers_and_requests_are_long_enough():
 
 
 @pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("auth_type = passwort", "[keystone_authtoken] cannot be used: "),
+        ("memcache_security_strategy = ENCRYPT", "[keystone_authtoken] cannot be used: memcache_secret_key"),
+        ("memcached_servers = 127.0.0.1", "[keystone_authtoken] memcached_servers: python-memcached is not"),
+    ],
+)
+def test_a_login_at_keystone_that_cannot_be_used_is_one_line_on_stderr(tmp_path, option, complaint):
+    (tmp_path / "placement.conf").write_text(f"[keystone_authtoken]\n{option}\n")
+    # an environment in which python-memcached is not installed
+    program = (
+        "import sys; sys.modules['memcache'] = None; from placement.cmd.api import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--config-file", str(tmp_path / "placement.conf")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert f"placement-api: {complaint}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("[api]\nauth_strategy = none\n", "auth_strategy"),
