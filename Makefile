@@ -7,6 +7,7 @@
 # make mutants      whether the quick tests notice when one token of what decides is another: MUTANTS=200 SEED=1
 # make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
 # make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
+# make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
 # make doc-links    asks for every link that leaves the site (needs the internet)
@@ -38,8 +39,8 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover lint format samples doc \
-    doc-links dist constraints clean packages
+.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover test-shadow lint format \
+    samples doc doc-links dist constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
@@ -66,6 +67,10 @@ test-vm: packages $(INSTALLED)
 
 test-failover: packages $(INSTALLED)
 	$(BIN)/python -m tests.placement.failover $(FAILOVER_ARGS)
+
+test-shadow: packages $(INSTALLED)
+	$(BIN)/python -m tests.placement.shadow.load --clients 1 --requests 18000
+	$(BIN)/python -m tests.placement.shadow.load --clients 3 --requests 18000
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -9,9 +9,15 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from compute_agent.cmd.main import WORDS, AgentShell, commands_of
-from placement.cmd import api, manage
+from placement.cmd import api, manage, shadow
 
-PROGRAMS: Final = ("compute-agent", "placement-manage", "placement-api", "placement-status")
+PROGRAMS: Final = (
+    "compute-agent",
+    "placement-manage",
+    "placement-api",
+    "placement-shadow",
+    "placement-status",
+)
 
 
 @cache
@@ -32,6 +38,8 @@ def _parsers(program: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
             yield from _tree("", manage.parser())
         case "placement-api":
             yield "", _oslo_parser(program, api.CLI_OPTIONS)
+        case "placement-shadow":
+            yield "", _oslo_parser(program, shadow.CLI_OPTIONS)
         case "placement-status":
             top = _oslo_parser(program, ())
             yield "", top

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from tests.placement.differential.compare import differences
-from tests.placement.differential.deviations import explain
+from placement.shadow.compare import differences
+from placement.shadow.deviations import explain
 from tests.placement.differential.services import NEWEST, Answer, Exchange, Pair, Request
 
 _TOLD: Final = 30  # of the requests before one that was answered in two ways

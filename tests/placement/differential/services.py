@@ -2,7 +2,7 @@
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any, Final, Self
 
 from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack, Ours
+from placement.shadow import exchange
+from placement.shadow.exchange import Answer
 from tests.databases import DatabaseServer
 
 NEWEST: Final = "1.39"
@@ -40,29 +42,10 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came back; header names in lower case, JSON parsed."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: Any
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """The error in the body, empty if there is none."""
-        if self.status < 400 or not isinstance(self.body, dict):
-            return {}
-        (error,) = self.body.get("errors", [{}])
-        return dict(error)
-
-
-@dataclass(frozen=True)
-class Exchange:
+class Exchange(exchange.Exchange):
     """A request, and what each service answered."""
 
     request: Request
-    theirs: Answer
-    ours: Answer
 
 
 @dataclass
@@ -120,14 +103,7 @@ class Client:
         self._connection.endheaders(sent)
         response = self._connection.getresponse()
         content = response.read()
-        received = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, received, _parsed(content, received.get("content-type", "")))
-
-
-def _parsed(content: bytes, media_type: str) -> Any:
-    if not content:
-        return None
-    return json.loads(content) if media_type.startswith("application/json") else content.decode()
+        return Answer.of(response.status, tuple(response.getheaders()), content)
 
 
 @contextmanager

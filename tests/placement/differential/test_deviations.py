@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
+from placement.shadow.compare import Candidate, candidates, comparable
 from tests.databases import DatabaseServer
-from tests.placement.differential import deviations
-from tests.placement.differential.compare import Candidate, candidates, comparable
+from tests.placement.differential import table
 from tests.placement.differential.play import Names, Play
 from tests.placement.differential.services import Exchange, Request
 from tests.placement.differential.stories import (
@@ -348,4 +348,4 @@ def test_a_deviation_is_as_the_table_says(
 
 
 def test_every_deviation_of_the_table_is_shown() -> None:
-    assert sorted(deviations.names()) == sorted([*SHOWN, *ELSEWHERE])
+    assert sorted(table.names()) == sorted([*SHOWN, *ELSEWHERE])

@@ -71,7 +71,7 @@ def slow(folder: Path, **limits: float) -> Iterator[Slow]:
 
 
 def test_who_leaves_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
-    with slow(tmp_path, connection__HEADERS_TIMEOUT=5) as service:
+    with slow(tmp_path, connection__HEADERS_TIMEOUT=1) as service:
         for _ in range(2):
             service.connect(get("/wait")).close()
         assert service.state_when(lambda state: state["busy"] == 2)["busy"] == 2

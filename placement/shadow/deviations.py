@@ -1,26 +1,16 @@
-"""What may differ: the table in `doc/reference/deviations.yaml`, and by what a difference is recognised.
+"""By what a difference is recognised that is known.
 
-Only those are recognised that requests at random run into; `test_deviations.py` shows the others.
+The names are those in ``doc/reference/deviations.yaml``; only those are
+recognised that requests at random run into.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-import yaml
-
-from tests.placement.differential.compare import Difference, candidates
-from tests.placement.differential.services import Answer, Exchange
-
-TABLE: Final = Path(__file__).parents[3] / "doc" / "reference" / "deviations.yaml"
-
-
-def names() -> list[str]:
-    """The names in the table, in its order."""
-    groups = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
-    return [case["name"] for group in groups for case in group["cases"]]
+from placement.shadow.compare import Difference, candidates
+from placement.shadow.exchange import Answer, Exchange
 
 
 def explain(exchange: Exchange, difference: Difference) -> str | None:

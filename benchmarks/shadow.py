@@ -1,0 +1,160 @@
+"""What `placement-shadow` costs clients: OpenStack Placement directly, behind a proxy, behind the shadow."""
+
+import argparse
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from benchmarks.http import Connection, NoAnswer
+from benchmarks.reference import install
+from benchmarks.servers import OpenStack, Ours, Service
+from placement.shadow.forward import Forward
+from placement.shadow.in_flight import InFlight
+from tests.databases.process import free_port
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+HOSTS: Final = 200
+_STOCK: Final = "SHADOW_BENCHMARK_STOCK"
+_SECONDS: Final = 60.0
+
+
+def bare() -> "WSGIApplication":
+    """The proxy alone: what it passes on is copied to nowhere."""
+    return Forward(os.environ[_STOCK], InFlight(lambda copy: None), 8, _SECONDS)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.shadow", description=__doc__)
+    parser.add_argument("--requests", type=int, default=300, help="of each kind, on each side")
+    count = parser.parse_args().requests
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        home = Path(folder)
+        stock = stack.enter_context(OpenStack(f"sqlite:///{home}/stock.sqlite", home, 1, 4, install()))
+        _fill(stock.port)
+        ours = stack.enter_context(Ours(f"sqlite:///{home}/ours.sqlite", home, 1, 4))
+        ports = {"directly": stock.port, "proxy alone": stack.enter_context(_proxy(stock.port))}
+        ports["shadow"] = stack.enter_context(_shadow(stock, ours, "--stock-database", stock._url))
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # it never answers
+        ports["shadow, ours hangs"] = stack.enter_context(
+            _shadow(stock, ours, "--ours", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        )
+        _measure(ports, count)
+
+
+def _measure(ports: Mapping[str, int], count: int) -> None:
+    """All sides in turn, so that what disturbs the machine disturbs them alike."""
+    print("| request | " + " | ".join(f"{side}: p50 / p95 ms" for side in ports) + " |")
+    print("|" + " --- |" * (len(ports) + 1))
+    connections = {side: Connection(port, _SECONDS) for side, port in ports.items()}
+    for name, request in _requests().items():
+        taken: dict[str, list[float]] = {side: [] for side in ports}
+        for number in range(count):
+            for side, connection in connections.items():
+                method, path, body = request(number)
+                began = time.perf_counter()
+                status, _ = connection.send(method, path, body)
+                taken[side].append(1000 * (time.perf_counter() - began))
+                assert status < 300, (side, method, path, status)
+        cells = (
+            f"{statistics.median(each):.2f} / {statistics.quantiles(each, n=20)[18]:.2f}"
+            for each in taken.values()
+        )
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+def _requests() -> dict[str, Callable[[int], tuple[str, str, bytes | None]]]:
+    candidates = "/allocation_candidates?resources=VCPU:1,MEMORY_MB:512"
+    return {
+        "one provider": lambda number: ("GET", f"/resource_providers/{_uuid(number % HOSTS)}", None),
+        "a trait is put": lambda number: ("PUT", "/traits/CUSTOM_SHADOW", b""),
+        f"{HOSTS} allocation candidates": lambda number: ("GET", candidates, None),
+    }
+
+
+def _uuid(number: int) -> UUID:
+    return UUID(int=number + 1)
+
+
+def _fill(port: int) -> None:
+    with Connection(port) as connection:
+        for number in range(HOSTS):
+            uuid = _uuid(number)
+            connection.expect("POST", "/resource_providers", {"name": f"host{number}", "uuid": str(uuid)})
+            inventories = {"VCPU": {"total": 64}, "MEMORY_MB": {"total": 262144}}
+            body = {"resource_provider_generation": 0, "inventories": inventories}
+            connection.expect("PUT", f"/resource_providers/{uuid}/inventories", body)
+
+
+@contextmanager
+def _proxy(stock: int) -> Iterator[int]:
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--threads", "8"),
+        *(
+            "--keep-alive",
+            "75",
+            "--no-control-socket",
+            "--bind",
+            f"127.0.0.1:{port}",
+            "benchmarks.shadow:bare()",
+        ),
+    ]
+    with _running(command, port, {_STOCK: f"http://127.0.0.1:{stock}"}):
+        yield port
+
+
+@contextmanager
+def _shadow(stock: Service, ours: Service, *options: str) -> Iterator[int]:
+    port, report = free_port(), free_port()
+    command = [
+        *(sys.executable, "-m", "placement.cmd.shadow", "--config-file", str(ours._config)),
+        *("--bind", f"127.0.0.1:{port}", "--report-bind", f"127.0.0.1:{report}", "--threads", "8"),
+        *("--stock", f"http://127.0.0.1:{stock.port}", "--ours", f"http://127.0.0.1:{ours.port}", *options),
+    ]
+    with _running(command, port, {}):
+        yield port
+
+
+@contextmanager
+def _running(command: list[str], port: int, environment: Mapping[str, str]) -> Iterator[None]:
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + _SECONDS
+        while not _answers(port):
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise SystemExit(f"{' '.join(command)} does not answer")
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait(_SECONDS)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with Connection(port, 5.0) as connection:
+            return connection.send("GET", "/")[0] == 200
+    except NoAnswer:
+        return False
+
+
+if __name__ == "__main__":
+    main()

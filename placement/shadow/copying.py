@@ -1,0 +1,109 @@
+"""Our database as a copy of the stock service's, taken while that goes on working."""
+
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.engine import URL, make_url
+
+from placement.db import migration
+from placement.db.database import Database
+from placement.db.engine import WHOLE_DATABASE
+from placement.exceptions import InvalidRequest
+from placement.maintenance import importer
+from placement.maintenance.reference import Source, open_source
+from placement.store.consumers import Owner
+
+_SECONDS_LOCKED: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """What is copied where.
+
+    :param source: the URL of the stock service's database.
+    :param target: the URL of ours, which is migrated and empty.
+    :param owner: whose consumers are that nobody is known to own.
+    :param classes: the additional resource classes of our service.
+    """
+
+    source: str
+    target: str
+    owner: Owner
+    classes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When the copy was taken: between two times of the monotonic clock."""
+
+    earliest: float
+    latest: float
+
+
+def check(databases: Databases) -> None:
+    """Whether a copy can be made, without making it.
+
+    :raises PlacementError: no; the message says why.
+    """
+    with _target(databases) as database, _source(databases) as (source, _), database.read() as conn:
+        importer.examine(source, skip_orphans=True)
+        importer.check_target(conn, source)
+
+
+def copy(databases: Databases) -> Moment:
+    """Make our database hold what the other holds; writers of the other do not wait for it.
+
+    :raises PlacementError: it was not copied, and nothing is changed.
+    """
+    with _target(databases) as database, _source(databases) as (source, moment):
+        importer.run(database, source, databases.classes, skip_orphans=True)
+    return moment
+
+
+@contextmanager
+def _target(databases: Databases) -> Iterator[Database]:
+    migration.require_schema(databases.target)
+    database = Database(databases.target, WHOLE_DATABASE)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def _source(databases: Databases) -> Iterator[tuple[Source, Moment]]:
+    with tempfile.TemporaryDirectory(prefix="placement-shadow-") as folder:
+        earliest = time.monotonic()
+        url = _readable(databases.source, Path(folder) / "copy.sqlite")
+        with open_source(url, databases.owner) as source:
+            yield source, Moment(earliest, time.monotonic())
+
+
+def _readable(source: str, file: Path) -> str:
+    """The URL to read.
+
+    While somebody reads a file of SQLite nobody can write to it: such a file is copied first.
+    """
+    try:
+        url = make_url(source)
+    except Exception:  # open_source says what is wrong
+        return source
+    if url.get_backend_name() != "sqlite" or not url.database or not Path(url.database).is_file():
+        return source
+    try:
+        with (
+            closing(
+                sqlite3.connect(f"file:{url.database}?mode=ro", uri=True, timeout=_SECONDS_LOCKED)
+            ) as there,
+            closing(sqlite3.connect(file)) as here,
+        ):
+            there.backup(here)
+    except sqlite3.Error as error:
+        raise InvalidRequest(f"The source database cannot be read: {error}") from error
+    return str(URL.create("sqlite", database=str(file)))

@@ -1,0 +1,147 @@
+"""The process that compares: takes copies, replays them on our service and says what came of it."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Listener
+from typing import Final
+
+from placement.exceptions import PlacementError
+from placement.shadow import copying
+from placement.shadow.asking import Asking
+from placement.shadow.backlog import Backlog
+from placement.shadow.copying import Databases, Moment
+from placement.shadow.exchange import Copy
+from placement.shadow.outbox import Delivery
+from placement.shadow.replay import Outcome, Replay, Verdict
+from placement.shadow.report import ReportServer, Status
+from placement.shadow.tally import Tally, table
+
+LOG = logging.getLogger(__name__)
+
+BEFORE: Final = "it was answered before the database was copied"
+_NICENESS: Final = 10
+_SECONDS_TO_FINISH: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the process has to know.
+
+    :param ours: the URL of our service.
+    :param token: sent to it in the place of clients' tokens; None for those.
+    :param databases: what is copied at the start; None if our database is a copy already.
+    :param copy_after: seconds to wait before the copy is taken.
+    :param report: address and port of the report.
+    """
+
+    ours: str
+    token: str | None
+    databases: Databases | None
+    copy_after: float
+    report: tuple[str, int]
+
+
+def follow(
+    settings: Settings, address: str, key: bytes, control: Connection, set_up_log: Callable[[], None]
+) -> None:
+    """Run until the other end of ``control`` is closed; then print the report.
+
+    :param address: the UNIX socket at which copies arrive, protected by ``key``.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: who started us says when
+    set_up_log()
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    Follower(settings, address, key).run(control)
+
+
+class Follower:
+    """Its threads: one takes copies in, one replays them, one answers who asks for the report."""
+
+    def __init__(self, settings: Settings, address: str, key: bytes) -> None:
+        self._settings = settings
+        self._backlog = Backlog()
+        self._stopped = threading.Event()
+        self._asking = Asking(settings.ours, settings.token, self._stopped)
+        self._tally = Tally()
+        self._status = Status(self._tally, self._backlog, self._asking)
+        self._replay = Replay(self._asking, self._tally.add)
+        self._listener = Listener(address, "AF_UNIX", authkey=key)
+
+    def run(self, control: Connection) -> None:
+        """Until the other end of ``control`` is closed."""
+        server = ReportServer(self._settings.report, self._status)
+        replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
+        try:
+            threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
+            replaying.start()
+            with suppress(EOFError, OSError):
+                control.recv_bytes()
+            self._backlog.close(keep=True)
+            replaying.join(_SECONDS_TO_FINISH)
+            self._stopped.set()
+            self._backlog.close(keep=False)
+            replaying.join(_SECONDS_TO_FINISH)
+        finally:
+            server.close()
+            with suppress(OSError):  # who started us may have removed its folder
+                self._listener.close()
+        print(table(self._status.document()), end="", flush=True)
+
+    def _receive(self) -> None:
+        """From one connection after the other: each is that of another process which answered clients."""
+        while not self._stopped.is_set():
+            try:
+                connection = self._listener.accept()
+            except Exception as error:  # closed, or a peer without the key
+                if not self._stopped.is_set():
+                    LOG.warning("A connection to the comparing process was refused: %s", error)
+                    self._stopped.wait(0.1)
+                continue
+            self._status.connections += 1
+            with connection, suppress(EOFError, OSError):
+                while True:
+                    delivery = connection.recv()
+                    assert isinstance(delivery, Delivery)
+                    self._status.left_out = delivery.left_out
+                    self._backlog.put(delivery.copy)
+
+    def _replay_all(self) -> None:
+        try:
+            moment = self._copy()
+            self._status.phase = "comparing"
+            while (copy := self._backlog.get()) is not None:
+                self._take(copy, moment)
+            self._replay.finish()
+        except PlacementError as error:
+            self._fail(f"the database of OpenStack Placement was not copied: {error.detail}")
+        except Exception as error:
+            LOG.exception("Nothing is compared any more")
+            self._fail(f"a defect: {error!r}")
+
+    def _fail(self, why: str) -> None:
+        LOG.error("Requests are passed on and not compared any more: %s", why)
+        self._status.phase = f"failed: {why}"
+        while self._backlog.get() is not None:
+            self._status.unread += 1
+
+    def _copy(self) -> Moment | None:
+        if self._settings.databases is None:
+            return None
+        self._status.phase = "waiting to copy the database"
+        self._stopped.wait(self._settings.copy_after)
+        self._status.phase = "copying the database"
+        return copying.copy(self._settings.databases)
+
+    def _take(self, copy: Copy, moment: Moment | None) -> None:
+        if moment is not None and copy.started + copy.seconds < moment.earliest:
+            self._tally.add(Outcome(copy, Verdict.MISSED, BEFORE))
+        elif moment is not None and copy.is_write and copy.started < moment.latest:
+            self._replay.take_around_copy(copy)
+        else:
+            self._replay.take(copy)

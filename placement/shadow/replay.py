@@ -1,0 +1,156 @@
+"""Which copies are asked of our service, in which order, and what is concluded from its answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from placement.shadow.compare import Difference, differences
+from placement.shadow.deviations import explain
+from placement.shadow.exchange import Answer, Copy, Exchange
+
+_MAX_POSTPONED: Final = 1000
+_REMEMBERED: Final = 100_000
+# Of requests that are wrong in several ways each service names one.
+ORDER: Final = "order"
+
+
+class Verdict(StrEnum):
+    """What came of a request."""
+
+    SAME = "same"
+    KNOWN = "known"
+    """It differs as the table of deviations says."""
+    DIFFERENT = "different"
+    RACED = "raced"
+    """Other writes were in flight with it, and nobody knows which came first."""
+    MISSED = "missed"
+    """It was not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A verdict and what it is about.
+
+    :param why: of MISSED the reason, of KNOWN the name of the deviation, else what differs.
+    :param answer: what our service answered, None if it was not asked.
+    :param seconds: what our service took.
+    :param parts: whether our database holds something else from now on.
+    """
+
+    copy: Copy
+    verdict: Verdict
+    why: str = ""
+    answer: Answer | None = None
+    seconds: float = 0.0
+    parts: bool = False
+
+
+class Unanswered(Exception):
+    """Our service did not answer a request; the message says why."""
+
+
+Ask = Callable[[Copy], tuple[Answer, float]]
+"""Ask our service the same; the answer and what it took.
+
+:raises Unanswered: it did not answer, and the copy is not to be asked again.
+"""
+
+
+@dataclass
+class Replay:
+    """Takes copies in the order in which they were answered.
+
+    :param report: is given each outcome, once for every copy.
+    """
+
+    ask: Ask
+    report: Callable[[Outcome], None]
+    _taken: dict[int, None] = field(default_factory=dict)
+    _postponed: dict[int, Copy] = field(default_factory=dict)
+
+    def take(self, copy: Copy) -> None:
+        """The next one."""
+        outcome = self._outcome(copy)
+        if outcome:
+            self.report(outcome)
+        else:
+            self._postponed[copy.number] = copy
+        if not copy.is_write:
+            return
+        self._remember(copy.number)
+        if outcome:
+            self._try_again()
+        for each in list(self._postponed.values()):
+            if len(self._postponed) > _MAX_POSTPONED or not each.beside - self._taken.keys():
+                self._conclude(each)
+
+    def take_around_copy(self, copy: Copy) -> None:
+        """The next one, a write in flight while our database was copied: it may be in the copy already."""
+        outcome = self._outcome(copy, last=True)
+        assert outcome is not None
+        self._remember(copy.number)
+        why = "the database was copied meanwhile"
+        self.report(replace(outcome, verdict=Verdict.RACED, why=why, parts=False))
+
+    def finish(self) -> None:
+        """No more will come."""
+        for copy in list(self._postponed.values()):
+            self._conclude(copy)
+
+    def _remember(self, number: int) -> None:
+        self._taken[number] = None
+        while len(self._taken) > _REMEMBERED:
+            del self._taken[next(iter(self._taken))]
+
+    def _try_again(self) -> None:
+        """Ask what was postponed, the oldest first, until none of it gets another answer."""
+        again = bool(self._postponed)
+        while again:
+            again = False
+            for copy in list(self._postponed.values()):
+                if outcome := self._outcome(copy):
+                    del self._postponed[copy.number]
+                    self.report(outcome)
+                    again = again or copy.is_write
+
+    def _conclude(self, copy: Copy) -> None:
+        del self._postponed[copy.number]
+        outcome = self._outcome(copy, last=True)
+        assert outcome is not None
+        self.report(outcome)
+
+    def _outcome(self, copy: Copy, *, last: bool = False) -> Outcome | None:
+        """None if it has to be asked again later."""
+        if copy.received is None:
+            return Outcome(copy, Verdict.MISSED, copy.missed, parts=copy.is_write)
+        theirs = copy.received.answer()
+        if copy.is_write and theirs.status >= 500:
+            return Outcome(copy, Verdict.MISSED, f"OpenStack Placement answered {theirs.status}")
+        if copy.is_write and theirs.status >= 400 and (copy.beside or last):
+            return Outcome(copy, Verdict.RACED, "it was refused while others were in flight")
+        try:
+            ours, seconds = self.ask(copy)
+        except Unanswered as error:
+            return Outcome(copy, Verdict.MISSED, str(error), parts=copy.is_write and theirs.status < 400)
+        exchange = Exchange(copy.request, theirs, ours)
+        found = differences(exchange)
+        if not found:
+            return Outcome(copy, Verdict.SAME, "", ours, seconds)
+        parts = copy.is_write and (theirs.status < 400) != (ours.status < 400)
+        applied = copy.is_write and ours.status < 400
+        if copy.beside and not applied and not last:
+            return None
+        names = [_name(exchange, each) for each in found]
+        known = [name for name in names if name]
+        if len(known) == len(found):
+            return Outcome(copy, Verdict.KNOWN, known[0], ours, seconds, parts)
+        verdict = Verdict.RACED if copy.beside else Verdict.DIFFERENT
+        unknown = next(each for each, name in zip(found, names, strict=True) if not name)
+        return Outcome(copy, verdict, str(unknown), ours, seconds, parts)
+
+
+def _name(exchange: Exchange, difference: Difference) -> str | None:
+    if difference.what == "words" and exchange.ours.status < 500:
+        return explain(exchange, difference) or ORDER
+    return explain(exchange, difference)

@@ -1,0 +1,108 @@
+"""What waits to be compared takes as much memory as it may, and writes are the last to go."""
+
+import threading
+from multiprocessing.connection import Listener
+from pathlib import Path
+
+import pytest
+
+from placement.shadow.backlog import Backlog
+from placement.shadow.exchange import Copy, Received, Request
+from placement.shadow.outbox import FULL, Delivery, Outbox
+
+KEY = b"key"
+KILOBYTES = 10_000
+
+
+def copy(number: int, method: str, size: int = KILOBYTES) -> Copy:
+    received = Received(200, (), b"x" * size)
+    return Copy(number, Request(method, "/", (), b""), received, 0.0, 0.0, frozenset())
+
+
+def test_a_full_backlog_leaves_out_reads_and_then_what_writes_said() -> None:
+    backlog = Backlog(max_bytes=5 * KILOBYTES)
+    backlog.put(copy(0, "GET"))
+    backlog.put(copy(1, "GET"))
+    backlog.put(copy(2, "GET"))
+    assert (len(backlog), backlog.left_out) == (2, 1)
+    for number in (3, 4, 5):
+        backlog.put(copy(number, "PUT"))
+    backlog.close(keep=True)
+    waiting = list(iter(backlog.get, None))
+    assert [each.number for each in waiting] == [0, 1, 3, 4, 5]
+    assert [each.missed for each in waiting] == ["", "", "", "", FULL]
+    assert backlog.bytes == 0
+
+
+def test_a_backlog_that_is_full_of_lost_writes_only_counts() -> None:
+    backlog = Backlog(max_bytes=KILOBYTES)
+    for number in range(100):
+        backlog.put(copy(number, "PUT"))
+    assert len(backlog) + backlog.left_out == 100
+    assert backlog.bytes <= 3 * KILOBYTES
+
+
+def test_a_closed_backlog_ends_who_waits() -> None:
+    backlog = Backlog()
+    backlog.put(copy(0, "PUT"))
+    backlog.close(keep=False)
+    assert backlog.get() is None
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return str(tmp_path / "copies")
+
+
+def received_at(listener: Listener, number: int) -> list[Delivery]:
+    with listener.accept() as connection:
+        return [connection.recv() for _ in range(number)]
+
+
+def test_copies_arrive_in_their_order(address: str) -> None:
+    outbox = Outbox(address, KEY)
+    for number in range(3):
+        outbox.put(copy(number, "GET"))
+    outbox.start()
+    with Listener(address, "AF_UNIX", authkey=KEY) as listener:
+        assert [each.copy.number for each in received_at(listener, 3)] == [0, 1, 2]
+    outbox.stop(5)
+
+
+def test_while_nobody_listens_copies_wait_and_reads_are_left_out(address: str) -> None:
+    outbox = Outbox(address, KEY, max_bytes=2 * KILOBYTES)
+    outbox.start()
+    for number in range(1, 4):
+        outbox.put(copy(number, "GET", KILOBYTES // 3))
+    for number in range(4, 9):
+        outbox.put(copy(number, "GET" if number < 8 else "PUT"))
+    with Listener(address, "AF_UNIX", authkey=KEY) as listener:
+        deliveries = []
+        with listener.accept() as connection:
+            while not deliveries or deliveries[-1].copy.number != 8:
+                deliveries.append(connection.recv())
+    outbox.stop(5)
+    last = deliveries[-1]
+    assert [each.copy.number for each in deliveries][:3] == [1, 2, 3]
+    assert last.left_out == 8 - len(deliveries)
+    assert last.left_out >= 3
+
+
+def test_an_outbox_finds_the_next_listener(address: str) -> None:
+    outbox = Outbox(address, KEY)
+    outbox.start()
+    outbox.put(copy(0, "PUT"))
+    with Listener(address, "AF_UNIX", authkey=KEY) as listener:
+        assert [each.copy.number for each in received_at(listener, 1)] == [0]
+    numbers: list[int] = []
+    with Listener(address, "AF_UNIX", authkey=KEY) as listener:
+        taking = threading.Thread(target=lambda: numbers.append(received_at(listener, 1)[0].copy.number))
+        taking.start()
+        number = 1
+        while taking.is_alive() and number < 100:
+            outbox.put(copy(number, "PUT"))  # the first of them may go into the connection that was closed
+            taking.join(0.1)
+            number += 1
+        taking.join(10)
+    outbox.stop(5)
+    assert numbers

@@ -1,0 +1,253 @@
+"""Copies are replayed so that our service ends where the stock service did, whatever overlapped."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.shadow.exchange import Answer, Copy, Received, Request
+from placement.shadow.replay import Outcome, Replay, Unanswered, Verdict
+
+JSON = (("content-type", "application/json"),)
+CAPACITY = 4
+CONSUMERS = "bcdefghijklm"
+
+
+def received(status: int, body: Any = None) -> Received:
+    return Received(
+        status, JSON if body is not None else (), b"" if body is None else json.dumps(body).encode()
+    )
+
+
+def copy(number: int, method: str, path: str, answer: Received | None, *beside: int, **more: Any) -> Copy:
+    return Copy(number, Request(method, path, (), b""), answer, 0.0, 0.0, frozenset(beside), **more)
+
+
+@dataclass
+class Player:
+    """A replay whose service answers as it is told; keeps what was asked and what came of it."""
+
+    answers: Callable[[Copy], Received]
+    asked: list[int] = field(default_factory=list)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.replay = Replay(self._ask, self._report)
+
+    def _ask(self, copy: Copy) -> tuple[Answer, float]:
+        self.asked.append(copy.number)
+        return self.answers(copy).answer(), 0.0
+
+    def _report(self, outcome: Outcome) -> None:
+        assert outcome.copy.number not in self.outcomes
+        self.outcomes[outcome.copy.number] = outcome
+
+    def verdicts(self) -> dict[int, Verdict]:
+        return {number: each.verdict for number, each in sorted(self.outcomes.items())}
+
+
+def test_an_equal_answer_is_the_same() -> None:
+    player = Player(lambda copy: received(200, {"a": [2, 1]}))
+    player.replay.take(copy(0, "GET", "/traits", received(200, {"a": [1, 2]})))
+    assert player.verdicts() == {0: Verdict.SAME}
+
+
+def test_another_answer_to_what_was_alone_is_a_difference() -> None:
+    player = Player(lambda copy: received(409))
+    player.replay.take(copy(0, "PUT", "/traits/CUSTOM_A", received(201)))
+    assert player.verdicts() == {0: Verdict.DIFFERENT}
+    assert player.outcomes[0].parts
+    assert "201" in player.outcomes[0].why
+    assert "409" in player.outcomes[0].why
+
+
+def test_a_read_that_differs_does_not_part_the_databases() -> None:
+    player = Player(lambda copy: received(200, {"traits": []}))
+    player.replay.take(copy(0, "GET", "/traits", received(200, {"traits": ["CUSTOM_A"]})))
+    assert (player.outcomes[0].verdict, player.outcomes[0].parts) == (Verdict.DIFFERENT, False)
+
+
+def test_a_known_deviation_has_its_name() -> None:
+    player = Player(lambda copy: received(400))
+    player.replay.take(copy(0, "GET", "/usages?project_id=%FF", received(500)))
+    assert (player.outcomes[0].verdict, player.outcomes[0].why) == (Verdict.KNOWN, "status-500")
+
+
+def test_other_words_in_an_error_are_known() -> None:
+    def error(detail: str) -> Received:
+        return received(400, {"errors": [{"status": 400, "title": "Bad Request", "detail": detail}]})
+
+    player = Player(lambda copy: error("The name is missing."))
+    player.replay.take(copy(0, "POST", "/resource_providers", error("JSON does not validate: 'name' ...")))
+    assert (player.outcomes[0].verdict, player.outcomes[0].why) == (Verdict.KNOWN, "order")
+
+
+def test_a_write_that_was_refused_while_others_were_in_flight_is_not_asked() -> None:
+    player = Player(lambda copy: pytest.fail("asked"))
+    player.replay.take(copy(1, "PUT", "/allocations/x", received(409), 0))
+    assert player.verdicts() == {1: Verdict.RACED}
+
+
+def test_a_write_whose_outcome_nobody_knows_is_not_asked() -> None:
+    player = Player(lambda copy: pytest.fail("asked"))
+    player.replay.take(copy(0, "PUT", "/allocations/x", received(500)))
+    player.replay.take(copy(1, "PUT", "/allocations/x", None, missed="gone"))
+    assert player.verdicts() == {0: Verdict.MISSED, 1: Verdict.MISSED}
+    assert [player.outcomes[each].parts for each in (0, 1)] == [False, True]
+
+
+def test_a_write_that_ours_refuses_is_asked_again_after_those_beside_it() -> None:
+    accepted: list[int] = []
+
+    def answer(copy: Copy) -> Received:
+        if copy.number == 0 and 1 not in accepted:
+            return received(409)
+        accepted.append(copy.number)
+        return received(204)
+
+    player = Player(answer)
+    player.replay.take(copy(0, "PUT", "/allocations/x", received(204), 1))
+    assert player.outcomes == {}
+    player.replay.take(copy(1, "DELETE", "/allocations/y", received(204), 0))
+    assert player.verdicts() == {0: Verdict.SAME, 1: Verdict.SAME}
+    assert player.asked == [0, 1, 0]
+
+
+def test_what_ours_has_done_is_not_asked_again() -> None:
+    player = Player(lambda copy: received(200, {"generation": 5}))
+    player.replay.take(copy(0, "PUT", "/resource_providers/x", received(200, {"generation": 4}), 1))
+    assert player.verdicts() == {0: Verdict.RACED}
+    player.replay.take(copy(1, "PUT", "/resource_providers/x", received(200, {"generation": 5}), 0))
+    assert player.asked == [0, 1]
+
+
+def test_a_read_that_still_differs_after_those_beside_it_has_raced() -> None:
+    player = Player(lambda copy: received(200, {"usages": {"VCPU": 2}}))
+    player.replay.take(copy(0, "GET", "/usages?project_id=p", received(200, {"usages": {"VCPU": 1}}), 1))
+    assert player.outcomes == {}
+    player.replay.take(copy(1, "DELETE", "/allocations/x", received(200, {"usages": {"VCPU": 2}}), 0))
+    assert player.verdicts() == {0: Verdict.RACED, 1: Verdict.SAME}
+
+
+def test_two_that_wait_for_each_other_are_concluded() -> None:
+    player = Player(lambda copy: received(409))
+    player.replay.take(copy(0, "PUT", "/allocations/x", received(204), 1))
+    player.replay.take(copy(1, "PUT", "/allocations/y", received(204), 0))
+    assert player.verdicts() == {0: Verdict.RACED, 1: Verdict.RACED}
+    assert all(each.parts for each in player.outcomes.values())
+
+
+def test_what_never_comes_is_not_waited_for_at_the_end() -> None:
+    player = Player(lambda copy: received(409))
+    player.replay.take(copy(0, "PUT", "/allocations/x", received(204), 1))
+    assert player.outcomes == {}
+    player.replay.finish()
+    assert player.verdicts() == {0: Verdict.RACED}
+
+
+def test_a_write_that_may_be_in_the_copy_parts_nothing() -> None:
+    player = Player(lambda copy: received(409))
+    player.replay.take_around_copy(copy(0, "PUT", "/allocations/x", received(204)))
+    player.replay.take_around_copy(copy(1, "PUT", "/allocations/x", received(409)))
+    assert player.verdicts() == {0: Verdict.RACED, 1: Verdict.RACED}
+    assert not any(each.parts for each in player.outcomes.values())
+    assert player.asked == [0]
+
+
+def test_what_ours_does_not_answer_is_missed() -> None:
+    def away(copy: Copy) -> Received:
+        raise Unanswered("away")
+
+    player = Player(away)
+    player.replay.take(copy(0, "GET", "/traits", received(200)))
+    player.replay.take(copy(1, "PUT", "/traits/CUSTOM_A", received(201)))
+    assert player.verdicts() == {0: Verdict.MISSED, 1: Verdict.MISSED}
+    assert [player.outcomes[each].parts for each in (0, 1)] == [False, True]
+
+
+class World:
+    """A service of two pools: claims while there is room, and a name that is changed with a generation."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, str] = {}
+        self.names = {"a": (0, "")}
+
+    def answer(self, method: str, path: str) -> Received:
+        _, kind, what, *more = path.split("/")
+        if kind == "allocations":
+            return self._claim(method, what, more)
+        if method == "GET":
+            return received(200, {"generation": self.names[what][0], "name": self.names[what][1]})
+        generation, name = int(more[0]), more[1]
+        if self.names[what][0] != generation:
+            return received(409)
+        self.names[what] = (generation + 1, name)
+        return received(200, {"generation": generation + 1})
+
+    def _claim(self, method: str, consumer: str, pool: list[str]) -> Received:
+        if method == "GET":
+            return received(200, {"pool": self.claims.get(consumer)})
+        if method == "DELETE":
+            return received(404 if self.claims.pop(consumer, None) is None else 204)
+        held = [each for each, where in self.claims.items() if where == pool[0] and each != consumer]
+        if consumer in self.claims or len(held) >= CAPACITY:
+            return received(409)
+        self.claims[consumer] = pool[0]
+        return received(204)
+
+
+@given(seed=st.integers(0, 2**32), requests=st.integers(1, 60), together=st.integers(1, 6))
+def test_a_random_history_ends_in_the_same_world(seed: int, requests: int, together: int) -> None:
+    """Each request happens at one moment between its beginning and its end, and ends are in any order."""
+    chosen = random.Random(seed)
+    stock, ours = World(), World()
+    player = Player(lambda copy: ours.answer(copy.request.method, copy.request.path))
+    flying: dict[int, tuple[str, str, set[int]]] = {}
+    done: dict[int, Received] = {}
+    begun = 0
+    while begun < requests or flying:
+        waiting = sorted(flying.keys() - done.keys())
+        if begun < requests and len(flying) < together and (not flying or chosen.random() < 0.4):
+            method, path = _request(chosen, stock, {path.split("/")[2] for _, path, _ in flying.values()})
+            beside = {each for each, (other, _, _) in flying.items() if other != "GET"}
+            if method != "GET":
+                for _, _, theirs in flying.values():
+                    theirs.add(begun)
+            flying[begun] = (method, path, set(beside))
+            begun += 1
+        elif waiting and chosen.random() < 0.6:
+            number = chosen.choice(waiting)
+            done[number] = stock.answer(*flying[number][:2])
+        elif done:
+            number = chosen.choice(sorted(done))
+            method, path, theirs = flying.pop(number)
+            player.replay.take(copy(number, method, path, done.pop(number), *theirs))
+    player.replay.finish()
+    assert sorted(player.outcomes) == list(range(requests))
+    assert Verdict.DIFFERENT not in player.verdicts().values()
+    if not any(each.parts for each in player.outcomes.values()):
+        assert (ours.claims, ours.names) == (stock.claims, stock.names)
+    if together == 1:
+        assert set(player.verdicts().values()) <= {Verdict.SAME}
+
+
+def _request(chosen: random.Random, world: World, busy: set[str]) -> tuple[str, str]:
+    """No two at once about one consumer: nothing that is answered would tell which came first."""
+    consumer = chosen.choice([each for each in CONSUMERS if each not in busy])
+    pool = chosen.choice("xy")
+    generation = world.names["a"][0]
+    return chosen.choice(
+        [
+            ("PUT", f"/allocations/{consumer}/{pool}"),
+            ("PUT", f"/allocations/{consumer}/{pool}"),
+            ("DELETE", f"/allocations/{consumer}"),
+            ("GET", f"/allocations/{consumer}"),
+            ("PUT", f"/names/a/{generation}/{chosen.randrange(9)}"),
+            ("GET", "/names/a"),
+        ]
+    )
