@@ -1,0 +1,79 @@
+"""Free ways are brought together: brute force has no plan of fewer moves, and each step is safe."""
+
+from collections.abc import Iterator, Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.resctrl.defragment import plan_moves
+from compute_agent.resctrl.masks import Mask
+
+Places = Mapping[str, Mask]
+OWNER = "owner"
+
+
+def runs_in(pool: Mask, size: int) -> list[Mask]:
+    first = next(iter(pool))
+    return [Mask.run(at, size) for at in range(first, first + len(pool) - size + 1)]
+
+
+def is_done(pool: Mask, places: Places, count: int) -> bool:
+    others = {way for name, block in places.items() if name != OWNER for way in block}
+    return any(others.isdisjoint(run) for run in runs_in(pool, count))
+
+
+def moves(pool: Mask, places: Places) -> Iterator[tuple[str, Mask]]:
+    """Every move of one block to where all others are not."""
+    for name, block in places.items():
+        taken = {way for other, each in places.items() if other != name for way in each}
+        for run in runs_in(pool, len(block)):
+            if run != block and taken.isdisjoint(run):
+                yield name, run
+
+
+def fewest_moves(pool: Mask, places: Places, count: int) -> int:
+    """By trying all."""
+    reached, number = [dict(places)], 0
+    seen = {frozenset(places.items())}
+    while not any(is_done(pool, each, count) for each in reached):
+        reached = [{**each, name: run} for each in reached for name, run in moves(pool, each)]
+        new = {frozenset(each.items()): each for each in reached}
+        reached = [each for key, each in new.items() if key not in seen]
+        seen |= set(new)
+        number += 1
+    return number
+
+
+@st.composite
+def caches(draw: st.DrawFn) -> tuple[Mask, Places, int]:
+    """A pool with up to four blocks in it, one of them perhaps the owner's, and a count that can be had."""
+    low, size = draw(st.integers(0, 3)), draw(st.integers(3, 8))
+    lengths = draw(st.lists(st.integers(1, 2), min_size=1, max_size=4).filter(lambda all: sum(all) < size))
+    gaps = draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths)))
+    places, at = {}, low
+    for number, (gap, length) in enumerate(zip(gaps, lengths, strict=True)):
+        at += min(gap, low + size - at - sum(lengths[number:]))
+        places[f"guest{number}"] = Mask.run(at, length)
+        at += length
+    if draw(st.booleans()):
+        places[OWNER] = places.pop(draw(st.sampled_from(sorted(places))))
+    free = size - sum(len(block) for name, block in places.items() if name != OWNER)
+    return Mask.run(low, size), places, draw(st.integers(len(places.get(OWNER, ())) or 1, free))
+
+
+@given(caches())
+def test_no_plan_is_shorter_and_no_step_takes_ways_of_another(cache: tuple[Mask, Places, int]) -> None:
+    pool, places, count = cache
+    others = {name: block for name, block in places.items() if name != OWNER}
+    steps = plan_moves(pool, others, OWNER, places.get(OWNER, Mask()), count)
+    now = dict(places)
+    for step in steps:
+        assert step in list(moves(pool, now))
+        now |= dict([step])
+    assert is_done(pool, now, count)
+    assert len(steps) == fewest_moves(pool, places, count)
+
+
+def test_a_block_moves_to_the_last_way_of_the_pool_if_that_is_one_move_instead_of_two() -> None:
+    blocks = {"b": Mask.run(2, 1), "c": Mask.run(3, 1)}
+    assert plan_moves(Mask.run(0, 5), blocks, OWNER, Mask.run(0, 1), 3) == (("b", Mask.run(4, 1)),)
