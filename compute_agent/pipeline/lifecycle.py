@@ -145,7 +145,7 @@ class Lifecycle:
         """Take up a guest that nobody remembers."""
         try:
             observed, vcpu_cpus = self._driver.observed_cpus(guest), self._driver.vcpu_affinity(guest)
-            assignment = self._placer.found(guest, observed, vcpu_cpus)
+            assignment = self._placer.read_back(guest, observed, vcpu_cpus)
         except GuestGoneError:
             return
         held = self._held_before(guest)

@@ -215,7 +215,7 @@ class Placer:
         self._cache.assign(entry, move.assignment)
         LOG.info("Guest %s is moved, gaining %.1f: it runs%s", entry.guest, move.gain, where(entry))
 
-    def found(
+    def read_back(
         self, guest: Guest, observed: frozenset[int], vcpu_cpus: Mapping[int, frozenset[int]]
     ) -> Assignment | None:
         """The assignment of a guest that nobody remembers, from the CPUs that the kernel lets it use.
