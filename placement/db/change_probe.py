@@ -1,7 +1,7 @@
 """The one question that is asked before every answer, asked as cheaply as the driver can."""
 
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -11,9 +11,10 @@ from placement.db.position import Position
 
 
 class _Kept(NamedTuple):
-    """A connection of a thread, and how often all had been given up when it was made."""
+    """A connection of a thread, its history, and how often all had been given up when it was made."""
 
     connection: Any
+    history: str
     round: int
 
 
@@ -26,6 +27,7 @@ class ChangeProbe:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._dialect = engine.dialect
+        self._is_file, self._path = engine.dialect.name == "sqlite", engine.url.database
         self._question = position.question(engine.dialect)
         self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
         self._local = threading.local()
@@ -49,19 +51,19 @@ class ChangeProbe:
     def _asked(self) -> Position:
         kept: _Kept | None = getattr(self._local, "kept", None)
         if kept is not None:
-            current = self._is_current(kept)
-            try:
-                if current:
-                    answer = self._ask(kept.connection)
-                    if self._is_current(kept):
-                        return answer
-            except (self._dialect.loaded_dbapi.Error, errors.WrongServer):
-                pass
+            answer = None
+            if kept.round == self._round:
+                with suppress(self._dialect.loaded_dbapi.Error, errors.WrongServer):
+                    answer = self._ask(kept)
+            # Only after the answer, as what answers may have been replaced while it was asked.
+            if self._is_current(kept) and answer is not None:
+                return answer
             self._local.kept = None
             kept.connection.invalidate()
-        kept = _Kept(self._engine.raw_connection(), self._round)
+        connection = self._engine.raw_connection()
+        kept = _Kept(connection, connection.info[position.HISTORY], self._round)
         try:
-            answer = self._ask(kept.connection)
+            answer = self._ask(kept)
         except BaseException:
             kept.connection.invalidate()
             raise
@@ -72,19 +74,17 @@ class ChangeProbe:
         """Whether connections of its age lead where new ones would, as those to a replaced file do not."""
         if kept.round != self._round:
             return False
-        if self._dialect.name != "sqlite":
-            return True
-        return position.is_same_file(self._engine.url.database, kept.connection.info[position.HISTORY])
+        return not self._is_file or position.is_same_file(self._path, kept.history)
 
-    def _ask_directly(self, connection: Any) -> Position:
-        row = connection.driver_connection.ask(self._question.encode())
+    def _ask_directly(self, kept: _Kept) -> Position:
+        row = kept.connection.driver_connection.ask(self._question.encode())
         return position.of_row(self._dialect, row, "")
 
-    def _ask_by_cursor(self, connection: Any) -> Position:
-        with closing(connection.cursor()) as cursor:
+    def _ask_by_cursor(self, kept: _Kept) -> Position:
+        with closing(kept.connection.cursor()) as cursor:
             cursor.execute(self._question)
             row = cursor.fetchone()
-        return position.of_row(self._dialect, row, connection.info[position.HISTORY])
+        return position.of_row(self._dialect, row, kept.history)
 
     def close(self) -> None:
         """Give this thread's connection back."""

@@ -9,7 +9,6 @@ other MariaDB or MySQL server for itself; and of SQLite's file the system says w
 import os
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -51,15 +50,15 @@ def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> Position:
     :param noted: the history that was noted of the connection.
     :raises WrongServer: it is not the one that writes.
     """
-    total, *others = (_text(value) for value in row)
+    total, others = int(row[0] or 0), [_text(value) for value in row[1:]]
     if dialect.name == "postgresql":
         standby, *history = others
         if standby in ("t", "True"):
             raise WrongServer("the server is a standby")
-        return Position(int(total or 0), "/".join(history))
+        return Position(total, "/".join(history))
     if others and others[0] not in ("0", "OFF"):
         raise WrongServer("the server is read-only")
-    return Position(int(total or 0), noted)
+    return Position(total, noted)
 
 
 def _text(value: Any) -> str:
@@ -68,11 +67,11 @@ def _text(value: Any) -> str:
 
 def of_file(path: str | None) -> str:
     """Which file has this name now; empty where there is none."""
-    if path:
-        with suppress(OSError):
-            found = os.stat(path)
-            return f"{found.st_dev}/{found.st_ino}"
-    return ""
+    try:
+        found = os.stat(path or "")
+    except OSError:
+        return ""
+    return f"{found.st_dev}/{found.st_ino}"
 
 
 def is_same_file(path: str | None, noted: str) -> bool:
