@@ -24,7 +24,7 @@ def upgrade() -> None:
         existing_type=sa.Integer(),
         type_=sa.BigInteger(),
         existing_nullable=False,
-        autoincrement=True,
+        **({} if bind.dialect.name == "postgresql" else {"autoincrement": True}),
     )
     op.alter_column(
         "allocations",

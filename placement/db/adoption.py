@@ -15,6 +15,10 @@ KEPT: Final = "stock_"
 """What stands before the names of its tables once they are ours."""
 
 
+CARRIED: Final = "carried"
+"""The way of a database whose old tables hold everything, so that there is nothing but to go on."""
+
+
 class Stage(StrEnum):
     """How far the move is, in or out.
 
@@ -86,7 +90,11 @@ def explain(present: str | None, record: Record | None) -> str | None:
             " 'placement-manage db adopt' goes on, 'placement-manage db abandon' goes back."
         )
     if record is not None and record.stage is Stage.ABANDONING:
-        return "The database is half way back to OpenStack Placement: 'placement-manage db abandon' goes on."
+        stay = "" if record.way == CARRIED else ", 'placement-manage db adopt' stays with this service"
+        return (
+            "The database is half way back to OpenStack Placement:"
+            f" 'placement-manage db abandon' goes on{stay}."
+        )
     if present in REVISIONS:
         return (
             f"The database is that of OpenStack Placement (revision {present}). Stop that service, then run"

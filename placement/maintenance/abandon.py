@@ -8,23 +8,20 @@ doing it again goes on from there.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 import sqlalchemy as sa
 
 from placement.db import adoption, migration
 from placement.db.adoption import KEPT, Record, Stage
-from placement.exceptions import Conflict
+from placement.exceptions import Conflict, PlacementError
 from placement.maintenance import relations
-from placement.maintenance.adopt import OURS, ours_among, put_back
+from placement.maintenance.adopt import ASIDE, ours_among, put_back, stay
 from placement.maintenance.carry_back import carry_back, expressible
 from placement.maintenance.content import of_ours
 from placement.maintenance.difference import compare, describe, portable
 from placement.maintenance.importer import listed
 from placement.maintenance.reference import read
 from placement.store.consumers import Owner
-
-_ASIDE: Final = "adopted_"
 
 
 class Way(StrEnum):
@@ -33,9 +30,6 @@ class Way(StrEnum):
     REFUSE = "refuse"
     CARRY_BACK = "carry back"
     DISCARD = "discard"
-
-
-_DONE: Final = "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +77,18 @@ def _by_steps(conn: sa.Connection, owner: Owner, way: Way, record: Record) -> Ou
         adoption.write(conn, record)
         relations.commit_step(conn)
     outcome = Outcome()
-    if record.way != _DONE:
-        relations.rename(conn, {name: _ASIDE + name for name in ours_among(_tables(conn))})
+    if record.way != adoption.CARRIED:
+        relations.rename(conn, {name: ASIDE + name for name in ours_among(_tables(conn))})
         chosen = Way(record.way) if way is Way.REFUSE else way
         try:
-            outcome = _settle(conn, owner, chosen, _ASIDE)
-        except Conflict:
+            outcome = _settle(conn, owner, chosen, ASIDE)
+        except PlacementError:
             conn.exec_driver_sql("ROLLBACK")
-            present = _tables(conn)
-            relations.rename(conn, {_ASIDE + name: name for name in OURS if _ASIDE + name in present})
-            adoption.write(conn, Record(Stage.ADOPTED, record.revision))
-            relations.commit_step(conn)
+            stay(conn, record)
             raise
-        adoption.write(conn, Record(Stage.ABANDONING, record.revision, _DONE))
+        adoption.write(conn, Record(Stage.ABANDONING, record.revision, adoption.CARRIED))
         relations.commit_step(conn)
-    put_back(conn, _ASIDE)
+    put_back(conn, ASIDE)
     return outcome
 
 

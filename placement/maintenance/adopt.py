@@ -21,6 +21,9 @@ from placement.maintenance.reference import Source, open_source, read
 from placement.maintenance.stock_tables import StockTables
 from placement.store.consumers import Owner
 
+ASIDE: Final = "adopted_"
+"""What stands before the names of our tables on the way back, where that goes by steps."""
+
 _REVISION_TABLE: Final = "alembic_version"
 
 STOCK: Final = (*StockTables().metadata.tables, _REVISION_TABLE)
@@ -51,7 +54,10 @@ def adopt(
         elif record.stage is Stage.ADOPTED:
             return Outcome(False, Comparison())
         elif record.stage is Stage.ABANDONING:
-            raise Unavailable(adoption.explain(None, record) or "")
+            if record.way == adoption.CARRIED:
+                raise Unavailable(adoption.explain(None, record) or "")
+            stay(conn, record)
+            return Outcome(False, Comparison())
         adoption.write(conn, record)
         relations.commit_step(conn)
         try:
@@ -117,6 +123,14 @@ def _snapshot(url: str, conn: sa.Connection, prefix: str, owner: Owner) -> Itera
     else:
         with open_source(url, owner, prefix) as source:
             yield source
+
+
+def stay(conn: sa.Connection, record: Record) -> None:
+    """Take our tables up again that were put aside for the way back."""
+    present = set(sa.inspect(conn).get_table_names())
+    relations.rename(conn, {ASIDE + name: name for name in OURS if ASIDE + name in present})
+    adoption.write(conn, Record(Stage.ADOPTED, record.revision))
+    relations.commit_step(conn)
 
 
 def put_back(conn: sa.Connection, prefix: str = "") -> None:

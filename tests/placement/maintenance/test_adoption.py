@@ -44,7 +44,7 @@ def names(url):
     inspector = sa.inspect(sa.create_engine(url, poolclass=sa.NullPool))
     return {
         table: (
-            sorted(column["name"] for column in inspector.get_columns(table)),
+            sorted((column["name"], str(column["default"])) for column in inspector.get_columns(table)),
             sorted(str(index["name"]) for index in inspector.get_indexes(table)),
             str(inspector.get_pk_constraint(table)["name"]),
             sorted(str(key["name"]) for key in inspector.get_foreign_keys(table)),

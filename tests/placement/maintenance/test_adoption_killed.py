@@ -167,7 +167,7 @@ def test_an_adoption_that_was_killed_is_finished_or_undone(stock, kept, clone, l
 
 
 @pytest.mark.parametrize("point", range(POINTS))
-def test_a_way_back_that_was_killed_is_finished(written, held, clone, lengths, point):
+def test_a_way_back_that_was_killed_is_finished_or_undone(written, held, clone, lengths, point):
     url = clone(written)
     run(_carry_back, url, at(point, lengths[_carry_back]))
     record = migration.look(url).record
@@ -179,6 +179,12 @@ def test_a_way_back_that_was_killed_is_finished(written, held, clone, lengths, p
     if record is not None:
         if record.stage is Stage.ABANDONING:
             assert "'placement-manage db abandon' goes on" in state(url)
+            if point % 2 and record.way != adoption.CARRIED:
+                assert "'placement-manage db adopt' stays" in state(url)
+                _adopt(url)
+                assert state(url) == "ours"
+                assert compare(held, ours(url)) == {}
+                return
         _carry_back(url)
     assert compare(held, theirs(url)) == {}
     assert not {name for name in contents(url) if name.startswith(("stock_", "adopted_", "change_"))}
