@@ -62,8 +62,9 @@ class Content:
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
         """The rows of one of our tables, streamed; only one stream at a time on a connection."""
         result = self.conn.execute(self.queries[table], execution_options={"yield_per": BATCH})
-        for row in result.mappings():
-            yield self._finish(dict(row))
+        columns = tuple(result.keys())
+        for row in result:
+            yield self._finish(dict(zip(columns, row, strict=True)))
 
     def _finish(self, row: dict[str, Any]) -> dict[str, Any]:
         """What only Python can do to a row."""
@@ -93,22 +94,19 @@ class Content:
         Only numbers of one process can be compared. Times are left out, since a
         source may have none.
         """
-        return {table: sum(map(self._fingerprint, self.rows(table))) for table in _SUMMED}
+        return {table: self._fingerprint(self.rows(table)) for table in _SUMMED}
 
-    def _fingerprint(self, row: dict[str, Any]) -> int:
-        named = {
-            "resource_class_id": self.classes.get(row.get("resource_class_id", -1)),
-            "trait_id": self.traits.get(row.get("trait_id", -1)),
-        }
-        return hash(
-            tuple(
-                sorted(
-                    (column, named.get(column, value))
-                    for column, value in row.items()
-                    if column not in _NOT_COMPARED
-                )
-            )
-        )
+    def _fingerprint(self, rows: Iterator[dict[str, Any]]) -> int:
+        total = 0
+        columns: list[str] = []
+        for row in rows:
+            columns = columns or sorted(row.keys() - _NOT_COMPARED)
+            if "resource_class_id" in row:
+                row["resource_class_id"] = self.classes.get(row["resource_class_id"])
+            if "trait_id" in row:
+                row["trait_id"] = self.traits.get(row["trait_id"])
+            total += hash(tuple([row[column] for column in columns]))
+        return total
 
 
 def of_ours(conn: sa.Connection, prefix: str = "") -> Content:
