@@ -44,20 +44,11 @@ class Shell:
         name = max((each for each in COMMANDS if words[: len(each.split())] == each.split()), key=len)
         if _shows(name):
             words += ["--format", "json"]
-        status, out, err = self._run([*self._options, *words])
+        status, out, err = run(self._driver, [*self._options, *words])
         if status:
             raise CommandFailed(f"{command}: {err or out}")
         self.walked.add(name)
         return json.loads(out) if out else None
-
-    def _run(self, arguments: list[str]) -> tuple[int, str, str]:
-        assert self._driver.stdin is not None
-        assert self._driver.stdout is not None
-        print(json.dumps(arguments), file=self._driver.stdin, flush=True)
-        answer = self._driver.stdout.readline()
-        assert answer, f"the client ended with {self._driver.wait()}"
-        status, out, err = json.loads(answer)
-        return status, out, err
 
 
 def _shows(command: str) -> bool:
@@ -69,11 +60,22 @@ def _shows(command: str) -> bool:
     )
 
 
+def run(driver: "subprocess.Popen[str]", arguments: list[str]) -> tuple[int, str, str]:
+    """Have the process of :func:`client` run `openstack`: its exit status, and what it printed."""
+    assert driver.stdin is not None
+    assert driver.stdout is not None
+    print(json.dumps(arguments), file=driver.stdin, flush=True)
+    answer = driver.stdout.readline()
+    assert answer, f"the client ended with {driver.wait()}"
+    status, out, err = json.loads(answer)
+    return status, out, err
+
+
 @contextmanager
-def client() -> Iterator["subprocess.Popen[str]"]:
-    """The process that runs commands; ended afterwards."""
+def client(**variables: str) -> Iterator["subprocess.Popen[str]"]:
+    """The process that runs commands, with these variables in its environment; ended afterwards."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
-    environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+    environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(ROOT), **variables}
     driver = subprocess.Popen(
         [sys.executable, "-m", "tests.placement.client.driver"],
         cwd=ROOT,

@@ -1,0 +1,160 @@
+"""Clients that sign in at a real Keystone and find the service in its catalog: `openstack`, and an agent."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compute_agent import conf as agent_conf
+from compute_agent.inventory.options import host_name
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import CredentialsError, UnavailableError
+from tests.keystone import CALLERS, REGION, Caller, Keystone
+from tests.placement.client.shell import client, run
+from tests.placement.keystone.serving import Placement, authtoken, placement, wait_for
+
+pytestmark = pytest.mark.slow
+
+HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
+GUEST = "67a82c9a-4a12-4b0a-8b5b-6e5d0b2a9b11"
+
+OpenStack = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def service(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Placement]:
+    """The service, which is in the catalog."""
+    with placement(tmp_path_factory.mktemp("placement"), authtoken(keystone)) as running:
+        keystone.identity.service("placement", "placement", running.base)
+        yield running
+
+
+def password_of(keystone: Keystone, caller: Caller) -> dict[str, str]:
+    """What a client needs to sign in."""
+    return {
+        "auth_url": keystone.url,
+        "username": caller.name,
+        "password": caller.password,
+        "project_name": str(caller.project),
+        "user_domain_name": "Default",
+        "project_domain_name": "Default",
+    }
+
+
+@pytest.fixture
+def openstack(keystone: Keystone, tmp_path: Path) -> Iterator[OpenStack]:
+    """Runs `openstack --os-cloud CALLER ...`, with nothing but a clouds.yaml to go by."""
+    clouds = {
+        name: {
+            "auth": password_of(keystone, caller),
+            "region_name": REGION,
+            "placement_api_version": "1.39",
+        }
+        for name, caller in CALLERS.items()
+        if caller.project
+    }
+    file = tmp_path / "clouds.yaml"
+    file.write_text(yaml.safe_dump({"clouds": clouds}))
+    with ExitStack() as stack:
+        # a process for each caller, as one process goes on with the login that it has
+        drivers = {
+            name: stack.enter_context(client(OS_CLIENT_CONFIG_FILE=str(file)))
+            for name in ("admin", "service", "member")
+        }
+
+        def openstack(caller: str, command: str, *, fails: bool = False) -> Any:
+            words = ["--os-cloud", caller, *command.split(), "--format", "json"]
+            status, out, err = run(drivers[caller], words)
+            assert (status != 0) == fails, err
+            return err if fails else json.loads(out)
+
+        yield openstack
+
+
+def test_an_operator_works_with_a_clouds_yaml(service: Placement, openstack: OpenStack) -> None:
+    made = openstack("admin", f"resource provider create --uuid {HOST} host")
+    assert (made["uuid"], made["name"], made["generation"]) == (HOST, "host", 0)
+    (inventory,) = openstack("service", f"resource provider inventory set {HOST} --resource VCPU=8")
+    assert (inventory["resource_class"], inventory["total"]) == ("VCPU", 8)
+    (candidate,) = openstack("service", "allocation candidate list --resource VCPU=2")
+    assert (candidate["resource provider"], candidate["allocation"]) == (HOST, "VCPU=2")
+    owner = "--project-id cloud --user-id ann --consumer-type INSTANCE"
+    given = openstack(
+        "service", f"resource provider allocation set {GUEST} --allocation rp={HOST},VCPU=2 {owner}"
+    )
+    assert given[0]["resources"] == {"VCPU": 2}
+    (shown,) = openstack("admin", f"resource provider allocation show {GUEST}")
+    assert (shown["resource_provider"], shown["resources"]) == (HOST, {"VCPU": 2})
+    refused = openstack("member", "resource provider list", fails=True)
+    assert "Policy does not allow placement:resource_providers:list to be performed. (HTTP 403)" in refused
+
+
+def agent_ini(keystone: Keystone, folder: Path, caller: Caller, **options: str) -> Path:
+    """A configuration of an agent with this login, which looks after processes."""
+    values = {"auth_type": "password", **password_of(keystone, caller), "region_name": REGION, **options}
+    ini = folder / "compute-agent.conf"
+    ini.write_text(
+        f"[DEFAULT]\nstate_path = {folder / 'state'}\n[guests]\ndriver = process\n"
+        f"[compute]\ncpu_shared_set = {min(os.sched_getaffinity(0))}\n"
+        "[placement]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())
+    )
+    return ini
+
+
+def test_an_agent_signs_in_and_reports(keystone: Keystone, service: Placement, tmp_path: Path) -> None:
+    ini = agent_ini(keystone, tmp_path, CALLERS["service"])
+    command = [sys.executable, "-m", "compute_agent.cmd.main", "--config-file", str(ini), "run"]
+    token = keystone.identity.token(CALLERS["admin"])
+    with (tmp_path / "log").open("wb") as log:
+        agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        wait_for(lambda: "VCPU" in classes_of(service, token, host_name()))
+    finally:
+        agent.terminate()
+        agent.wait(60)
+
+
+def classes_of(service: Placement, token: str, host: str) -> set[str]:
+    """What the tree of the host offers."""
+    found = service.ask("GET", "/resource_providers", token).json()["resource_providers"]
+    roots = {each["uuid"] for each in found if each["name"] == host}
+    tree = [each["uuid"] for each in found if each["root_provider_uuid"] in roots]
+    offered = [service.ask("GET", f"/resource_providers/{uuid}/inventories", token).json() for uuid in tree]
+    return {name for each in offered for name in each["inventories"]}
+
+
+@pytest.fixture
+def agent(keystone: Keystone, tmp_path: Path) -> Callable[..., PlacementClient]:
+    """What an agent with such a login asks with."""
+
+    def signed_in(caller: Caller, **options: str) -> PlacementClient:
+        ini = agent_ini(keystone, tmp_path, caller, **options)
+        return PlacementClient.from_conf(agent_conf.load([], [str(ini)]))
+
+    return signed_in
+
+
+def test_an_agent_without_the_role_is_told(service: Placement, agent: Callable[..., PlacementClient]) -> None:
+    with pytest.raises(CredentialsError, match="Policy does not allow"):
+        agent(CALLERS["reader"]).resource_classes()
+
+
+def test_an_agent_with_a_wrong_password_is_told(
+    service: Placement, agent: Callable[..., PlacementClient]
+) -> None:
+    with pytest.raises(CredentialsError, match="requires authentication"):
+        agent(CALLERS["service"], password="wrong").resource_classes()
+
+
+def test_an_agent_for_which_the_catalog_has_no_service_is_told_what_chooses_it(
+    service: Placement, agent: Callable[..., PlacementClient]
+) -> None:
+    with pytest.raises(UnavailableError, match=r"\[placement\] region_name"):
+        agent(CALLERS["service"], region_name="Elsewhere").resource_classes()
