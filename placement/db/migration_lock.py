@@ -31,6 +31,7 @@ LEASE: Final = 15.0
 _BEAT: Final = 2.0  # seconds between beats
 _LOOK: Final = 0.2  # seconds between looks at somebody else's lock; one that took longer counts as a second
 _ATTEMPTS: Final = 10
+_WAIT: Final = 30  # seconds for the table, which a backup may be reading
 _NO_SUCH_TABLE: Final = 1146
 
 _NAME: Final = "placement_migration_lock"
@@ -67,6 +68,7 @@ def held(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[Non
     :raises Unavailable: somebody else did not end within so many seconds, or took the lock over.
     """
     with source.execution_options(isolation_level="AUTOCOMMIT").connect() as own:
+        own.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_WAIT}")
         in_cluster = getattr(own.connection.driver_connection, "in_cluster", False)
         # what a connection was told to do goes on when its client is gone, and so does the connection
         lock = _Lock(

@@ -72,6 +72,11 @@ UNAVAILABLE = [
     of_sqlite(sqlite3.OperationalError, 13, "SQLITE_FULL"),
     of_sqlite(sqlite3.OperationalError, 10 | 8 << 8, "SQLITE_IOERR_LOCK"),
 ]
+ELSEWHERE = [
+    of_postgresql.ReadOnlySqlTransaction(),
+    pymysql.err.OperationalError(1047, "WSREP has not yet prepared node for application use"),
+    pymysql.err.OperationalError(1290, "running with the --read-only option"),
+]
 DEFECTS = [
     of_postgresql.UndefinedColumn(),
     of_postgresql.UndefinedTable(),
@@ -107,6 +112,22 @@ def test_what_another_transaction_caused_is_worth_another_attempt(original: Exce
 @pytest.mark.parametrize("original", UNAVAILABLE, ids=repr)
 def test_a_database_that_is_away_or_cannot_work_now_is_unavailable(original: Exception) -> None:
     assert meaning(wrapped(original)) == (False, True)
+
+
+@pytest.mark.parametrize("original", ELSEWHERE, ids=repr)
+def test_a_server_that_is_not_to_be_asked_is_left_as_if_the_connection_were_lost(original: Exception) -> None:
+    url = "mysql+pymysql://" if isinstance(original, pymysql.err.Error) else "postgresql+psycopg://"
+    assert errors.is_elsewhere(original)
+    assert errors.of_driver(sa.create_engine(url).dialect, original, None).connection_invalidated
+
+
+@pytest.mark.parametrize(
+    "original",
+    [each for each in [*CONFLICTS, *UNAVAILABLE] if repr(each) not in map(repr, ELSEWHERE)],
+    ids=repr,
+)
+def test_other_errors_do_not_say_that_another_server_is_to_be_asked(original: Exception) -> None:
+    assert not errors.is_elsewhere(original)
 
 
 @pytest.mark.parametrize("original", DEFECTS, ids=repr)

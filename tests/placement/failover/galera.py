@@ -15,7 +15,7 @@ from tests.placement.serving import service
 _SECONDS_TO_RETURN = 60.0
 
 
-def run(folder: Path, faults: int, seed: int, *, options: str = "") -> Outcome:
+def run(folder: Path, faults: int, seed: int, *, workers: int = 2, options: str = "") -> Outcome:
     """Kill, freeze and cut off nodes, so many times in all, under load."""
     rng = random.Random(seed)
     outcome = Outcome(f"Galera, 3 nodes, {faults} faults", seed)
@@ -30,7 +30,7 @@ def run(folder: Path, faults: int, seed: int, *, options: str = "") -> Outcome:
             own = folder / f"service-{number}"
             own.mkdir()
             address = stack.enter_context(Balancer(url, health, number))
-            services.append(stack.enter_context(service(address.url, own, 2, database_options=options)))
+            services.append(stack.enter_context(service(address.url, own, workers, database_options=options)))
         load = Load(services, seed)
         outcome.judge = load.judge
         with load:

@@ -21,7 +21,7 @@ FROM pg_stat_activity WHERE datname LIKE 'placement%'
 """
 
 
-def run(folder: Path, faults: int, seed: int) -> Outcome:
+def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> Outcome:
     """Take the primary away, so many times in all, under load."""
     rng = random.Random(seed)
     outcome = Outcome(f"PostgreSQL, primary and synchronous standby, {faults} promotions", seed)
@@ -34,7 +34,7 @@ def run(folder: Path, faults: int, seed: int) -> Outcome:
         for number in range(3):
             own = folder / f"service-{number}"
             own.mkdir()
-            services.append(stack.enter_context(service(url, own, 2)))
+            services.append(stack.enter_context(service(url, own, workers)))
         load = Load(services, seed)
         outcome.judge = load.judge
         looking = threading.Thread(target=_look, args=(pair, outcome), daemon=True)
