@@ -1,5 +1,6 @@
 """The one question that is asked before every answer, asked as cheaply as the driver can."""
 
+import logging
 import threading
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
@@ -8,6 +9,8 @@ import sqlalchemy as sa
 
 from placement.db import errors, position
 from placement.db.position import Position
+
+LOG = logging.getLogger(__name__)
 
 
 class _Kept(NamedTuple):
@@ -40,9 +43,28 @@ class ChangeProbe:
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer, or not to this.
         """
         try:
-            return self._asked()
+            try:
+                return self._asked()
+            except self._dialect.loaded_dbapi.Error as error:
+                least = position.question(self._dialect, least=True)
+                if self._question == least or not position.is_untold(error):
+                    raise
+                answer = self._asked_for(least)
+                LOG.warning(
+                    "the server does not tell who it is, so another one is told by its counters: %s", error
+                )
+                return answer
         except self._dialect.loaded_dbapi.Error as error:
             raise errors.of_driver(self._dialect, error, None) from error
+
+    def _asked_for(self, question: str) -> Position:
+        """The answer to another question, which is asked from now on if the server takes it."""
+        before, self._question = self._question, question
+        try:
+            return self._asked()
+        except BaseException:
+            self._question = before
+            raise
 
     def give_up(self) -> None:
         """Have every thread ask on a new connection from now on."""

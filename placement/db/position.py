@@ -27,6 +27,10 @@ SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_s
   to_regclass('change_buckets')::oid
 """
 """Any user may ask for these; "timeline" cannot be asked of a standby."""
+#: for servers that keep the rest to themselves, as hosted ones may
+_OF_POSTGRESQL_AT_LEAST: Final = "SELECT ({sum}), pg_is_in_recovery(), to_regclass('change_buckets')::oid"
+#: no right to a function, one that is not supported, none of that name
+_UNTOLD: Final = {"42501", "0A000", "42883"}
 _OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only"
 
 
@@ -37,11 +41,21 @@ class Position(NamedTuple):
     history: str
 
 
-def question(dialect: sa.Dialect) -> str:
-    """The statement whose one row :func:`of_row` takes."""
+def question(dialect: sa.Dialect, *, least: bool = False) -> str:
+    """The statement whose one row :func:`of_row` takes.
+
+    :param least: for a server that :func:`is_untold` is said of.
+    """
     total = str(_SUM.compile(dialect=dialect))
+    if least and dialect.name == "postgresql":
+        return _OF_POSTGRESQL_AT_LEAST.format(sum=total)
     of_kind = {"postgresql": _OF_POSTGRESQL, "mysql": _OF_MYSQL, "mariadb": _OF_MYSQL}
     return of_kind.get(dialect.name, "{sum}").format(sum=total)
+
+
+def is_untold(error: BaseException) -> bool:
+    """Whether this error (of the driver) may say that the server does not tell who it is."""
+    return getattr(error, "sqlstate", None) in _UNTOLD
 
 
 def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> Position:

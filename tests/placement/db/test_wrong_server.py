@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pymysql
 import pytest
+from sqlalchemy import exc
 from sqlalchemy.engine import make_url
 
 from placement.db import migration
@@ -79,6 +80,39 @@ def test_nobody_stays_on_a_standby_and_all_go_to_it_once_it_is_promoted(
     database.write(touch)
     database.close()
     both.close()
+
+
+@pytest.mark.postgresql
+def test_a_server_that_keeps_its_identity_to_itself_is_asked_for_the_rest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    try:
+        server = databases.create("postgresql")
+    except ServerMissing as error:
+        pytest.skip(str(error))
+    with server:
+        url = make_url(server.fresh_database())
+        text = url.render_as_string(hide_password=False)
+        migration.upgrade(text)
+
+        def owner(statement: str) -> None:
+            with psycopg.connect(text.replace("+psycopg", ""), autocommit=True) as connection:
+                connection.execute(statement.encode())
+
+        owner("CREATE ROLE plain LOGIN")
+        owner("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+        database = Database(url.set(username="plain").render_as_string(hide_password=False))
+        with pytest.raises(exc.ProgrammingError, match="permission denied"):
+            database.position()  # of the table: nothing else helps
+        owner("GRANT ALL ON ALL TABLES IN SCHEMA public TO plain")
+        before = database.position()
+        database.write(touch)
+        after = database.position()
+        assert after.total > before.total
+        assert after.history == before.history
+        told = [record for record in caplog.records if "does not tell who it is" in record.message]
+        assert len(told) == 1
+        database.close()
 
 
 @pytest.mark.slow
