@@ -19,8 +19,9 @@ import sqlalchemy as sa
 from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
 from benchmarks.servers import OpenStack, Ours
 from tests import databases
-from tests.databases import ServerMissing
+from tests.databases import DatabaseServer, ServerMissing
 from tests.placement.differential.services import Client, Request
+from tests.placement.shadow.processes import shadow
 
 HOSTS, GUESTS, LATER = 12, 60, 24
 
@@ -50,15 +51,16 @@ def expect(truth: bool, complaint: str) -> None:
 class Cloud:
     """The one database, and whoever serves it."""
 
-    def __init__(self, url: str, folder: Path, reference: Reference) -> None:
-        self.url = url
+    def __init__(self, server: DatabaseServer, folder: Path, reference: Reference) -> None:
+        self.url = url = server.fresh_database()
+        self.trial = Ours(server.fresh_database(), folder, 1, 2)
         self.stock = OpenStack(url, folder, 1, 2, reference)
         self.ours = Ours(url, folder, 1, 2)
-        self._folder = folder
+        self.folder = folder
 
     def manage(self, *arguments: str) -> tuple[int, str]:
         """Run our ``placement-manage``: its status, and all it printed."""
-        config = self._folder / "manage.conf"
+        config = self.folder / "manage.conf"
         config.write_text(f"[placement_database]\nconnection = {self.url.replace('$', '$$')}\n")
         done = subprocess.run(
             [
@@ -182,23 +184,45 @@ def run(cloud: Cloud) -> None:
     with cloud.stock:
         with Client(cloud.stock.port) as client:
             populate(client)
-            before = ask(client)
         say(
             "stock",
             f"OpenStack Placement {VERSION} runs: {2 * HOSTS} providers, {GUESTS} guests,"
             f" {rows(cloud.url)} allocations",
         )
         look(cloud)
+        try_beside(cloud)
+        with Client(cloud.stock.port) as client:
+            before = ask(client)
         adopt(cloud, before)
         later = serve(cloud, before)
         back(cloud, later)
 
 
 def look(cloud: Cloud) -> None:
-    """What a deployment tool meets that brings our service in; a trial beside the old one belongs here."""
+    """What a deployment tool meets that brings our service in."""
     status, text = cloud.manage("db", "sync")
     expect(status == 1, f"db sync ended with {status}: {text}")
     say("look", f"placement-manage db sync ends with 1:\n{wrapped(text)}")
+
+
+def try_beside(cloud: Cloud) -> None:
+    """Guests come and go, and all questions are asked, with our service beside the other one on a copy."""
+    copied = ("--stock-database", cloud.url)
+    with cloud.trial, shadow(cloud.stock, cloud.trial, cloud.folder, *copied) as beside:
+        with Client(beside.port) as client:
+            for number in range(1, LATER + 1):
+                send(client, "PUT", f"/allocations/{uuid('f', number)}", claim(number, 1))
+                send(client, "DELETE", f"/allocations/{uuid('f', number)}")
+            asked = len(ask(client))
+        report = beside.compared(2 * LATER + asked)
+    expect(report["in_step"] and not report["differences"], f"the services differ: {report['differences']}")
+    times, requests = report["operations"]["GET /allocation_candidates"], report["requests"]
+    say(
+        "shadow",
+        f"placement-shadow asked both {sum(requests.values())} requests: {requests['same']} the same,\n"
+        f"{len(report['differences'])} different; allocation candidates took"
+        f" {times['stock_ms']['p50']:.0f} ms there, {times['ours_ms']['p50']:.0f} ms here",
+    )
 
 
 def adopt(cloud: Cloud, before: dict[str, Any]) -> None:
@@ -275,7 +299,7 @@ def main() -> int:
         return 0
     with server, tempfile.TemporaryDirectory() as folder:
         try:
-            run(Cloud(server.fresh_database(), Path(folder), reference))
+            run(Cloud(server, Path(folder), reference))
         except DemoError as error:
             print(f"adopt-demo: {error}", file=sys.stderr)
             return 1
