@@ -308,3 +308,34 @@ def test_who_has_enough_pcpu_to_be_isolated_is_told_of_the_cores_that_are_taken(
     refused = ask(supply_of(machine(cores=3, threads=2), other={0, 2}), 4, ThreadPolicy.ISOLATE, vcpus=2)
     assert isinstance(refused, Refusal)
     assert "zone has 4 free dedicated CPUs, but not 4 that satisfy thread policy isolate" in str(refused)
+
+
+UNEVEN = machine(l3=2, cores=6, offline=frozenset({6, 7, 8}))
+"""An L3 domain of CPUs 0-5, and one of CPUs 9-11."""
+
+
+@pytest.mark.parametrize(
+    ("held", "count", "domain"),
+    [
+        pytest.param(
+            {0}, 2, range(6), id="of a broken domain rather than of a whole one, though it has more left"
+        ),
+        pytest.param(
+            {0}, 3, range(9, 12), id="a whole domain that is used up is not broken: the tightest fit"
+        ),
+        pytest.param(set(), 2, range(9, 12), id="of two whole ones that which has the fewest left"),
+    ],
+)
+def test_large_holes_are_left_for_the_next_guest(held: set[int], count: int, domain: range) -> None:
+    found = ask(supply_of(UNEVEN, other=held), count)
+    assert isinstance(found, Assignment)
+    assert set(found.dedicated) <= set(domain)
+
+
+@pytest.mark.parametrize("held", [set(), {0, 1}, {4, 5}])
+def test_a_guest_of_two_nodes_stays_in_one_package_if_it_can(held: set[int]) -> None:
+    topology = machine(packages=2, nodes=2, cores=1, threads=2)
+    found = ask(supply_of(topology, other=held), 4)
+    assert isinstance(found, Assignment)
+    packages = [package.cpus for package in topology.packages if package.cpus & set(found.dedicated)]
+    assert packages == [frozenset(found.dedicated)]
