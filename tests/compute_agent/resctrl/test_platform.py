@@ -1,0 +1,35 @@
+"""What a platform makes of the limits of its resources, and how many counters stay open."""
+
+import resource
+
+import pytest
+
+from compute_agent.resctrl.counters import descriptors_to_keep
+from compute_agent.resctrl.platform import BandwidthControl, Monitoring, Platform, Vendor
+
+
+def bandwidth(name: str, closids: int) -> BandwidthControl:
+    return BandwidthControl(name, (0,), minimum=10, granularity=10, closids=closids)
+
+
+@pytest.mark.parametrize(
+    ("platform", "groups"),
+    [
+        (Platform(Vendor.INTEL), 0),
+        (Platform(Vendor.INTEL, monitoring=Monitoring(8, frozenset())), 0),
+        (Platform(Vendor.AMD, mb=bandwidth("MB", 16)), 16),
+        (Platform(Vendor.AMD, mb=bandwidth("MB", 16), smba=bandwidth("SMBA", 12)), 12),
+        (Platform(Vendor.AMD, mb=bandwidth("MB", 16), monitoring=Monitoring(8, frozenset())), 8),
+    ],
+    ids=["nothing", "counters alone", "one resource", "two resources", "fewer RMIDs than CLOSIDs"],
+)
+def test_there_can_be_as_many_groups_as_every_resource_has_room_for(platform: Platform, groups: int) -> None:
+    assert platform.groups == groups
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(1024, 512), (resource.RLIM_INFINITY, 65536)])
+def test_half_of_the_files_that_a_process_may_open_are_for_counters(
+    monkeypatch: pytest.MonkeyPatch, limit: int, kept: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert descriptors_to_keep() == kept
