@@ -103,6 +103,8 @@ class Follower:
                     LOG.warning("A connection to the comparing process was refused: %s", error)
                     self._stopped.wait(0.1)
                 continue
+            if self._status.connections:
+                self._tally.part("the process that answers clients ended, with what it had in hand")
             self._status.connections += 1
             with connection, suppress(EOFError, OSError):
                 while True:

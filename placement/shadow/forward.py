@@ -46,14 +46,12 @@ class Forward:
         self._stock: Final = stock
         self._prefix: Final = urlsplit(stock).path.rstrip("/")
         self._in_flight: Final = in_flight
-        # A server may close a connection just when it is used again. A read is sent again then; a write may
-        # have been carried out, so that each has a connection of its own.
-        self._kept, self._fresh = (
-            urllib3.connection_from_url(
-                stock, maxsize=threads, timeout=urllib3.Timeout(seconds), retries=False
-            )
-            for _ in range(2)
-        )
+        self._seconds: Final = seconds
+        self._kept = self._connections(threads)
+
+    def _connections(self, number: int) -> urllib3.HTTPConnectionPool:
+        timeout = urllib3.Timeout(self._seconds)
+        return urllib3.connection_from_url(self._stock, maxsize=number, timeout=timeout, retries=False)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """WSGI."""
@@ -73,20 +71,26 @@ class Forward:
         headers = tuple((name, value) for name, value in response.headers.items())
         passing = _Passing(response, headers, self._in_flight, ticket, began, keep=rest is None)
         passed_on = [(name, value) for name, value in headers if name.lower() not in _OF_CONNECTIONS]
-        start_response(f"{response.status} {response.reason or 'Unknown'}", passed_on)
+        try:
+            start_response(f"{response.status} {response.reason or 'Unknown'}", passed_on)
+        except BaseException:
+            passing.close()
+            raise
         return passing
 
     def _ask(self, request: Request, rest: Iterator[bytes] | None) -> urllib3.BaseHTTPResponse:
+        # A server may close a connection just when it is used again. A read is sent again then; a write may
+        # have been carried out, so that each has a connection of its own.
         if rest is None and not is_write(request.method):
             with suppress(ProtocolError):
                 return self._send(self._kept, request, rest)
-        return self._send(self._fresh, request, rest)
+        return self._send(self._connections(1), request, rest)
 
     def _send(
         self, pool: urllib3.HTTPConnectionPool, request: Request, rest: Iterator[bytes] | None
     ) -> urllib3.BaseHTTPResponse:
         headers = urllib3.HTTPHeaderDict(request.headers)
-        if pool is self._fresh:
+        if pool is not self._kept:
             headers["Connection"] = "close"
         for name in ("Accept-Encoding", "User-Agent"):
             headers.setdefault(name, SKIP_HEADER)

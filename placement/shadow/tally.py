@@ -102,19 +102,23 @@ class Tally:
                 line.ours.append(outcome.seconds)
             if outcome.verdict is Verdict.DIFFERENT:
                 self.differences.append(_story(outcome))
-            if outcome.parts and self.parted is None:
-                self.parted = _story(outcome)
-                self._in_step.set(0)
+            if outcome.parts:
+                self._part(_story(outcome))
         self._requests.labels(name, outcome.verdict.value).inc()
         if copy.received is not None:
             self._seconds.labels(name, "stock").observe(copy.seconds)
         if outcome.answer is not None:
             self._seconds.labels(name, "ours").observe(outcome.seconds)
 
-    def total(self) -> Counter[Verdict]:
-        """How many requests of each verdict."""
+    def part(self, why: str) -> None:
+        """Our database may hold something else from now on, for another reason than one request."""
         with self._lock:
-            return sum((line.verdicts for line in self.lines.values()), Counter())
+            self._part({"time": _now(), "request": "", "difference": why})
+
+    def _part(self, story: dict[str, Any]) -> None:
+        if self.parted is None:
+            self.parted = story
+            self._in_step.set(0)
 
     def document(self) -> dict[str, Any]:
         """Everything, for programs. Times are in milliseconds."""
@@ -160,7 +164,7 @@ def _story(outcome: Outcome) -> dict[str, Any]:
     request, received = outcome.copy.request, outcome.copy.received
     theirs = received.answer() if received else None
     return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "time": _now(),
         "request": f"{request.method} {request.path}"[:_LONGEST],
         "version": next((v for n, v in request.headers if n.lower() == "openstack-api-version"), None),
         "body": request.body[:_LONGEST].decode("utf-8", "replace"),
@@ -168,6 +172,10 @@ def _story(outcome: Outcome) -> dict[str, Any]:
         "stock": _short(theirs),
         "ours": _short(outcome.answer),
     }
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _short(answer: Answer | None) -> dict[str, Any] | None:

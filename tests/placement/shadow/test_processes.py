@@ -156,6 +156,27 @@ def test_requests_go_on_when_the_comparing_process_dies(small: Shadow) -> None:
     wait_for(lambda: "requests are passed on and not compared; start anew" in small.log.read_text())
 
 
+def test_a_proxy_that_was_killed_answers_again_and_the_report_says_so(small: Shadow) -> None:
+    (worker,) = (
+        process
+        for process in psutil.Process(small.process.pid).children(recursive=True)
+        if process.ppid() != small.process.pid and _listens(process.pid, small.port)
+    )
+    assert small.report()["in_step"]
+    worker.kill()
+    wait_for(lambda: _status(small) == 200)
+    wait_for(lambda: not small.report()["in_step"])
+    assert "ended, with what it had in hand" in small.report()["out_of_step_since"]["difference"]
+
+
+def _status(shadow: Shadow) -> int:
+    try:
+        with Client(shadow.port) as client:
+            return client.send(Request("GET", "/traits?name=in:COMPUTE_NODE")).status
+    except ConnectionError:
+        return 0
+
+
 def _listens(pid: int, port: int) -> bool:
     return any(each.laddr.port == port for each in psutil.Process(pid).net_connections() if each.laddr)
 
