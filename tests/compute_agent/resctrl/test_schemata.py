@@ -77,3 +77,8 @@ def test_only_what_differs_is_to_be_written():
 
 def test_sizes_are_decimal():
     assert parse_sizes("L3:0=57671680\nMB:0=  100\n") == {"L3": {0: 57671680}, "MB": {0: 100}}
+
+
+def test_an_empty_line_ends_nothing() -> None:
+    assert parse("L3:0=f\n\nMB:0=100\n") == parse("L3:0=f\nMB:0=100\n")
+    assert parse_sizes("L3:0=1024\n \nL2:0=64\n") == {"L3": {0: 1024}, "L2": {0: 64}}
