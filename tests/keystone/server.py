@@ -60,10 +60,15 @@ key_repository = {folder}/keys
 key_repository = {folder}/keys
 [token]
 provider = fernet
+caching = false
 [identity]
 password_hash_rounds = 4
+# Without it each token costs more than a second of a processor. What is revoked is so at once nevertheless.
 [cache]
-enabled = false
+enabled = true
+backend = dogpile.cache.memory
+[revoke]
+caching = false
 """
 
 
