@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = [
     *("setup.cfg", "pyproject.toml", "README.md", "LICENSE"),
-    *("placement", "compute_agent", "migrations", "etc"),
+    *("bin", "placement", "compute_agent", "migrations", "etc"),
 ]
 FILES = Path("share/placement-compute")
 
