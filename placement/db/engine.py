@@ -19,6 +19,7 @@ _RETURNED: Final = "placement.returned"
 _TRUSTED_SECONDS: Final = 0.1  # servers take longer to restart
 _GRACE: Final = 1.0  # seconds for a server to say that a statement took too long
 _KEEPALIVES: Final = 3
+_SECONDS_BETWEEN_TRIES: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
     def _connect(connection: sqlite3.Connection, record: Any) -> None:
         record.info[position.HISTORY] = position.of_file(url.database)
         connection.isolation_level = None  # transactions begin where we say
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection, options.lock_timeout)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -214,6 +215,19 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
+    """Switch to the write-ahead log. Where others write in another mode, SQLite refuses at once."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+        time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 def _make_private(path: str) -> None:

@@ -18,6 +18,8 @@ from tests.databases import DatabaseServer
 from tests.placement.differential.services import Answer, Client, Request
 from tests.placement.running import Admin, application
 
+pytestmark = pytest.mark.slow
+
 OWNER = Owner("nobody", "nobody", None)
 
 

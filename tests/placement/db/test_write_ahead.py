@@ -1,0 +1,44 @@
+"""A file of SQLite that somebody else writes to in another mode is waited for, within the limit."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from placement.db.engine import PoolOptions, create
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Somebody in the middle of a transaction, without a write-ahead log."""
+    with closing(
+        sqlite3.connect(tmp_path / "stock.sqlite", isolation_level=None, check_same_thread=False)
+    ) as connection:
+        connection.execute("CREATE TABLE things (id INTEGER)")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO things VALUES (1)")
+        yield connection
+
+
+def test_who_writes_ends_before_we_connect(writer: sqlite3.Connection, tmp_path: Path) -> None:
+    engine = create(f"sqlite:///{tmp_path}/stock.sqlite", "READ COMMITTED", PoolOptions(lock_timeout=30.0))
+    ending = threading.Timer(0.3, lambda: writer.execute("COMMIT"))
+    ending.start()
+    try:
+        with engine.connect() as conn:
+            assert conn.execute(sa.text("SELECT count(*) FROM things")).scalar_one() == 1
+            assert conn.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+    finally:
+        ending.join()
+        engine.dispose()
+
+
+def test_who_goes_on_writing_is_not_waited_for_longer(writer: sqlite3.Connection, tmp_path: Path) -> None:
+    engine = create(f"sqlite:///{tmp_path}/stock.sqlite", "READ COMMITTED", PoolOptions(lock_timeout=0.1))
+    with pytest.raises(sa.exc.OperationalError, match="locked"):
+        engine.connect()
+    engine.dispose()
