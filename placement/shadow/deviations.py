@@ -18,6 +18,11 @@ def explain(exchange: Exchange, difference: Difference) -> str | None:
     return next((name for name, is_this in _RECOGNISED.items() if is_this(exchange, difference)), None)
 
 
+def refused_there_only(theirs: Answer) -> str | None:
+    """The name of the deviation by which a write was refused there, and would not be by ours."""
+    return "orphans" if "expected 0 but got" in _said(theirs) else None
+
+
 def _said(answer: Answer) -> str:
     return str(answer.error.get("detail", ""))
 

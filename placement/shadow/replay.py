@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from placement.shadow.compare import Difference, differences
-from placement.shadow.deviations import explain
+from placement.shadow.deviations import explain, refused_there_only
 from placement.shadow.exchange import Answer, Copy, Exchange
 
 _MAX_POSTPONED: Final = 1000
@@ -129,6 +129,8 @@ class Replay:
             return Outcome(copy, Verdict.MISSED, f"OpenStack Placement answered {theirs.status}")
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):
             return Outcome(copy, Verdict.RACED, "it was refused while others were in flight")
+        if copy.is_write and (name := refused_there_only(theirs)):
+            return Outcome(copy, Verdict.KNOWN, name)  # ours would accept it, and hold something else then
         try:
             ours, seconds = self.ask(copy)
         except Unanswered as error:

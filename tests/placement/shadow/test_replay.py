@@ -93,6 +93,15 @@ def test_a_write_that_was_refused_while_others_were_in_flight_is_not_asked() -> 
     assert player.verdicts() == {1: Verdict.RACED}
 
 
+def test_a_write_that_only_the_stock_service_refuses_is_known_and_not_asked() -> None:
+    detail = "consumer generation conflict - expected 0 but got None"
+    error = {"errors": [{"status": 409, "title": "Conflict", "detail": detail}]}
+    player = Player(lambda copy: pytest.fail("asked"))
+    player.replay.take(copy(0, "PUT", "/allocations/x", received(409, error)))
+    outcome = player.outcomes[0]
+    assert (outcome.verdict, outcome.why, outcome.parts) == (Verdict.KNOWN, "orphans", False)
+
+
 def test_a_write_whose_outcome_nobody_knows_is_not_asked() -> None:
     player = Player(lambda copy: pytest.fail("asked"))
     player.replay.take(copy(0, "PUT", "/allocations/x", received(500)))
