@@ -1,32 +1,24 @@
 """What the commands for operators share."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from oslo_config import cfg
 from prettytable import PrettyTable
 
-from placement.db import migration
 from placement.db.database import Database
-from placement.db.engine import WHOLE_DATABASE
+from placement.maintenance import opening
 from placement.maintenance.content import Comparison
 
 
-@contextmanager
-def open_database(conf: cfg.ConfigOpts) -> Iterator[Database]:
+def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[Database]:
     """The database that the configuration names.
 
     :raises Unavailable: it does not answer or has a schema that this version cannot work with.
     """
-    url = conf.placement_database.connection
-    migration.require_schema(url)
-    database = Database(url, WHOLE_DATABASE)
-    try:
-        yield database
-    finally:
-        database.close()
+    return opening.open_database(conf.placement_database.connection)
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -115,10 +115,8 @@ def _settle(conn: sa.Connection, owner: Owner, way: Way, prefix: str = "") -> Ou
             " with '--discard' they are gone."
         )
     carry_back(source, before, carried)
-    left = compare(portable(read(conn, owner, KEPT)), carried)
-    if left:
-        raise Conflict(
-            "Not all could be carried back; nothing is changed:\n"
-            + listed(describe(left, portable(read(conn, owner, KEPT)), carried))
-        )
+    arrived = portable(read(conn, owner, KEPT))
+    if left := compare(arrived, carried):
+        lines = listed(describe(left, arrived, carried))
+        raise Conflict(f"Not all could be carried back; nothing is changed:\n{lines}")
     return Outcome(tuple(words), tuple(notes))

@@ -11,11 +11,9 @@ from typing import Final
 
 from sqlalchemy.engine import URL, make_url
 
-from placement.db import migration
-from placement.db.database import Database
-from placement.db.engine import WHOLE_DATABASE
 from placement.exceptions import InvalidRequest
 from placement.maintenance import importer
+from placement.maintenance.opening import open_database
 from placement.maintenance.reference import Source, open_source
 from placement.store.consumers import Owner
 
@@ -51,7 +49,11 @@ def check(databases: Databases) -> None:
 
     :raises PlacementError: no; the message says why.
     """
-    with _target(databases) as database, _source(databases) as (source, _), database.read() as conn:
+    with (
+        open_database(databases.target) as database,
+        _source(databases) as (source, _),
+        database.read() as conn,
+    ):
         importer.examine(source, skip_orphans=True)
         importer.check_target(conn, source)
 
@@ -61,19 +63,9 @@ def copy(databases: Databases) -> Moment:
 
     :raises PlacementError: it was not copied, and nothing is changed.
     """
-    with _target(databases) as database, _source(databases) as (source, moment):
+    with open_database(databases.target) as database, _source(databases) as (source, moment):
         importer.run(database, source, databases.classes, skip_orphans=True)
     return moment
-
-
-@contextmanager
-def _target(databases: Databases) -> Iterator[Database]:
-    migration.require_schema(databases.target)
-    database = Database(databases.target, WHOLE_DATABASE)
-    try:
-        yield database
-    finally:
-        database.close()
 
 
 @contextmanager
