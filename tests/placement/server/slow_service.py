@@ -54,8 +54,10 @@ class _Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
                 body = bytes(16 * MIB)
             elif path == "/state":
                 known = _Known.here
-                others = [each for each in known._busy if known._connections[each].request.path != path]
-                state = {"calls": calls, "connections": len(known._connections), "busy": len(others)}
+                connections = dict(known._connections)  # the worker's own thread changes it meanwhile
+                busy = [connections[each] for each in tuple(known._busy) if each in connections]
+                others = [each for each in busy if each.request.path != path]
+                state = {"calls": calls, "connections": len(connections), "busy": len(others)}
                 body = json.dumps(state).encode()
             start_response("200 OK", [("Content-Length", str(len(body)))])
             return [body]
