@@ -57,9 +57,15 @@ def test_units_and_samples_are_in_it(installed: Path) -> None:
     share = installed / "share" / "placement-compute"
     assert {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()} == {
         "compute-agent/compute-agent.conf.sample",
+        "compute-agent/compute-agent.logrotate",
         "compute-agent/compute-agent.service",
+        "compute-agent/compute-agent.tmpfiles",
         "placement/placement-api.service",
+        "placement/placement-shadow.service",
         "placement/placement.conf.sample",
+        "placement/placement.logrotate",
+        "placement/placement.sysusers",
+        "placement/placement.tmpfiles",
         "placement/policy.yaml.sample",
     }
     for program, unit in (("placement-api", "placement"), ("compute-agent", "compute-agent")):

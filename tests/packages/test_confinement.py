@@ -1,0 +1,159 @@
+"""The programs with what their units leave them: files to read, no capabilities, few system calls."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from placement.db import migration
+from tests.databases.process import free_port
+from tests.packages import confinement
+
+pytestmark = [pytest.mark.slow, pytest.mark.root]
+
+ETC = Path(__file__).parents[2] / "etc/placement"
+ADMIN = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
+SECONDS = 60
+
+
+@contextmanager
+def confined(unit: str, folder: Path, *words: object) -> "Iterator[subprocess.Popen[bytes]]":
+    """A program of the checkout as a unit has it, able to write to this folder only."""
+    try:
+        command = confinement.command(ETC / unit, [sys.executable, *words], [folder])
+    except confinement.Missing as missing:
+        pytest.skip(str(missing))
+    with (folder / f"{unit}.log").open("wb") as log:
+        private = {**os.environ, "TMPDIR": str(folder)}  # PrivateTmp=
+        process = subprocess.Popen(command, env=private, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def wait_for(url: str, log: Path, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            if requests.get(url, timeout=10).ok:
+                return
+        except requests.RequestException:
+            pass
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the service, confined; two workers on a database in a file."""
+    folder = tmp_path_factory.mktemp("service")
+    database = f"sqlite:///{folder}/placement.sqlite"
+    migration.upgrade(database)
+    conf = folder / "placement.conf"
+    conf.write_text(
+        f"[DEFAULT]\nlog_file = {folder}/placement.log\n[api]\nauth_strategy = noauth2\n"
+        f"[placement_database]\nconnection = {database}\n"
+    )
+    bind = f"127.0.0.1:{free_port()}"
+    words = ("-m", "placement.cmd.api", "--config-file", conf, "--bind", bind)
+    with confined("placement-api.service", folder, *words) as process:
+        wait_for(f"http://{bind}/", folder / "placement-api.service.log", process)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        assert "CapEff:\t0000000000000000" in status
+        assert "Seccomp:\t2" in status
+        yield f"http://{bind}"
+
+
+def test_the_service_reads_and_writes(service: str) -> None:
+    created = requests.post(
+        f"{service}/resource_providers", json={"name": "host"}, headers=ADMIN, timeout=SECONDS
+    )
+    assert created.status_code == 200, created.text
+    uuid = created.json()["uuid"]
+    answer = requests.put(
+        f"{service}/resource_providers/{uuid}/inventories",
+        json={"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}},
+        headers=ADMIN,
+        timeout=SECONDS,
+    )
+    assert answer.status_code == 200, answer.text
+    found = requests.get(f"{service}/allocation_candidates?resources=VCPU:1", headers=ADMIN, timeout=SECONDS)
+    assert [*found.json()["provider_summaries"]] == [uuid]
+
+
+def test_the_service_listens_on_a_socket_in_a_file(tmp_path: Path) -> None:
+    conf = tmp_path / "placement.conf"
+    conf.write_text(
+        "[api]\nauth_strategy = noauth2\n[placement_database]\n"
+        f"connection = sqlite:///{tmp_path}/placement.sqlite\nsync_on_startup = true\n"
+    )
+    words = ("-m", "placement.cmd.api", "--config-file", conf, "--bind", f"unix:{tmp_path}/api.sock")
+    log = tmp_path / "placement-api.service.log"
+    with confined("placement-api.service", tmp_path, *words) as process:
+        curl = ["curl", "--silent", "--unix-socket", str(tmp_path / "api.sock"), "http://localhost/"]
+        deadline = time.monotonic() + SECONDS
+        while not (told := subprocess.run(curl, capture_output=True, text=True, check=False).stdout):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        assert json.loads(told)["versions"][0]["max_version"] == "1.39"
+
+
+def test_the_proxy_passes_on_and_compares(service: str, tmp_path: Path) -> None:
+    """The same service plays both parts."""
+    (tmp_path / "shadow.conf").write_text(
+        f"[DEFAULT]\nstock = {service}\nours = {service}\nbind = 127.0.0.1:{free_port()}\n"
+        f"report_bind = 127.0.0.1:{free_port()}\n"
+    )
+    options = dict(
+        line.split(" = ") for line in (tmp_path / "shadow.conf").read_text().splitlines() if " = " in line
+    )
+    words = ("-m", "placement.cmd.shadow", "--config-file", tmp_path / "shadow.conf")
+    log = tmp_path / "placement-shadow.service.log"
+    with confined("placement-shadow.service", tmp_path, *words) as process:
+        wait_for(f"http://{options['bind']}/", log, process)
+        answer = requests.get(f"http://{options['bind']}/resource_providers", headers=ADMIN, timeout=SECONDS)
+        assert answer.status_code == 200, answer.text
+        deadline = time.monotonic() + SECONDS
+        report = f"http://{options['report_bind']}/report.json"
+        while requests.get(report, timeout=SECONDS).json()["requests"].get("same", 0) < 2:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+    assert "Permission" not in log.read_text()
+    assert "not permitted" not in log.read_text()
+
+
+def test_what_the_unit_takes_away_is_away(tmp_path: Path) -> None:
+    """The judge of the other tests: who tries it anyway is refused."""
+    tries = {
+        "a file elsewhere": "open('/etc/placement-was-here', 'w')",
+        "a raw socket": "__import__('socket').socket(17, 3)",
+        "a mount": "__import__('ctypes').CDLL(None, use_errno=True).mount(b'x', b'/mnt', b'tmpfs', 0, 0) "
+        "and (_ for _ in ()).throw(OSError('refused'))",
+        "code that is made": "__import__('mmap').mmap(-1, 4096, prot=7)",
+        "the system's processes": "open('/proc/stat')",
+        "another user": "__import__('os').setuid(65534)",
+    }
+    program = "\n".join(
+        f"try:\n    {text}\nexcept OSError as error:\n    pass\nelse:\n    print({name!r}, flush=True)"
+        for name, text in tries.items()
+    )
+    with confined("placement-api.service", tmp_path, "-c", program + "\nprint('done')") as process:
+        process.wait(SECONDS)
+    assert (tmp_path / "placement-api.service.log").read_text() == "done\n"
