@@ -101,6 +101,11 @@ class AgentShell(App):
         )
         return parser
 
+    def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
+        """Name an error that has no text of its own, of which cliff prints an empty line."""
+        if isinstance(err, Exception) and not str(err).strip():
+            self.LOG.error("%s failed by %s; --debug tells where.", cmd.cmd_name, type(err).__name__)
+
 
 def _version() -> str:
     try:

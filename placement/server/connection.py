@@ -60,6 +60,13 @@ class Connection:
         return self.fd
 
     @property
+    def client(self) -> str:
+        """Who it is of, for the log: of a socket in the file system clients have no addresses."""
+        if isinstance(self.peer, tuple):
+            return "{}:{}".format(*self.peer)
+        return f"a client of {self.server}"
+
+    @property
     def held(self) -> int:
         """How many bytes wait here, or are the body of the request that is being answered."""
         return len(self._received) + self._handed_on + len(self._unsent)

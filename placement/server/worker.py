@@ -144,7 +144,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
             self._ready.put(connection)
             return
         except TooLarge as error:
-            self.log.warning("Refused a request from %s: %d %s. %s", connection.peer, *error.args)
+            self.log.warning("Refused a request from %s: %d %s. %s", connection.client, *error.args)
             util.write_error(connection, *error.args)
         except OSError:
             raise
@@ -160,7 +160,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
             self._loop.register(connection.fd, 0)
         except OSError as error:  # the kernel has no room for it
             self.log.warning(
-                "Closing the connection of %s, which cannot be watched: %s", connection.peer, error
+                "Closing the connection of %s, which cannot be watched: %s", connection.client, error
             )
             self._close(connection)
             return
@@ -195,7 +195,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
                     self.log.warning(
                         "Closing the connection of %s, which took less than a MiB of its answer in time: "
                         "%d bytes were left.",
-                        connection.peer,
+                        connection.client,
                         connection.unsent,
                     )
                 self._close(connection)
@@ -220,7 +220,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]
         try:
             content = request.body.read()
         except Exception as error:  # of several kinds: chunks that are none, or end too early
-            self.log.warning("Invalid body from %s: %r", connection.peer, error)
+            self.log.warning("Invalid body from %s: %r", connection.client, error)
             util.write_error(connection, 400, "Bad Request", "The body is not what its headers say.")
             return True
         response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)

@@ -269,3 +269,13 @@ def test_the_installed_entry_point():
     assert set(COMMANDS) <= {
         " ".join(line.split()[:n]) for line in done.stdout.splitlines() for n in (1, 2, 3)
     }
+
+
+def test_an_error_without_a_text_is_named(cli, monkeypatch):
+    def failing(self, parsed):
+        raise NotImplementedError
+
+    monkeypatch.setattr(COMMANDS["topology show"], "take_action", failing)
+    status, _, stderr = cli("topology", "show")
+    assert status == 1
+    assert "topology show failed by NotImplementedError" in stderr

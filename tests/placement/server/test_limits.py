@@ -111,7 +111,7 @@ def test_bodies_of_requests_in_hand_count_as_held(tmp_path: Path) -> None:
         assert refused.recv(65536).startswith(b"HTTP/1.1 503 ")
         service.ask("/go")
         assert [each.recv(65536)[:12] for each in waiting] == [b"HTTP/1.1 200"] * 3
-    assert "Refused a request" in service.log.read_text()
+    assert f"Refused a request from a client of {service.path}: 503 " in service.log.read_text()
 
 
 def test_a_slow_client_has_its_answer_and_one_that_takes_nothing_ends(tmp_path: Path) -> None:
