@@ -1,44 +1,62 @@
-"""Copies that wait to be replayed: as many as fit, writes before reads."""
+"""Copies that wait: as many as fit, writes before reads."""
 
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final
 
-from placement.shadow.exchange import Copy
-from placement.shadow.outbox import FULL
+from placement.shadow.exchange import Copy, Request
 
-_MAX_BYTES: Final = 256 << 20
+FULL: Final = "too much was waiting to be compared"
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many bytes may wait when one more is added.
+
+    :param reads: with a copy of a read, which is left out otherwise.
+    :param writes: with a copy of a write, of which is only kept otherwise that it was there.
+    :param any_write: with all that is kept of such a write, which is left out otherwise.
+    """
+
+    reads: int
+    writes: int
+    any_write: int
+
+
 class Backlog:
-    """A queue with a bound: reads are refused when half of it is full, writes when all of it is."""
+    """A queue that never blocks who puts something into it."""
 
-    max_bytes: int = _MAX_BYTES
-
-    def __post_init__(self) -> None:
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds: Final = bounds
         self._copies: deque[Copy] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self.bytes = 0
+        #: how many copies found no room since the beginning
         self.left_out = 0
 
     def __len__(self) -> int:
         return len(self._copies)
 
     def put(self, copy: Copy) -> None:
-        """Add one; of a write that does not fit is kept that it was there."""
+        """Add one, as far as there is room for it."""
         with self._changed:
-            bound = self.max_bytes if copy.is_write else self.max_bytes // 2
-            if self.bytes + copy.size > bound:
-                if not copy.is_write or self.bytes > 2 * bound:
-                    self.left_out += 1
-                    return
-                copy = replace(copy, request=replace(copy.request, body=b""), received=None, missed=FULL)
-            self._copies.append(copy)
-            self.bytes += copy.size
+            fitting = self._fitting(copy)
+            if fitting is None:
+                self.left_out += 1
+                return
+            self._copies.append(fitting)
+            self.bytes += fitting.size
             self._changed.notify()
+
+    def _fitting(self, copy: Copy) -> Copy | None:
+        """What of it there is room for."""
+        whole = self._bounds.writes if copy.is_write else self._bounds.reads
+        if self.bytes + copy.size <= whole:
+            return copy
+        stub = _stub(copy)
+        return stub if copy.is_write and self.bytes + stub.size <= self._bounds.any_write else None
 
     def get(self) -> Copy | None:
         """The next one; waits for it, and is None when there will be none."""
@@ -57,4 +75,11 @@ class Backlog:
             self._closed = True
             if not keep:
                 self._copies.clear()
+                self.bytes = 0
             self._changed.notify_all()
+
+
+def _stub(copy: Copy) -> Copy:
+    """That it was there."""
+    request = Request(copy.request.method, copy.request.path, (), b"")
+    return replace(copy, request=request, received=None, missed=FULL)

@@ -13,7 +13,7 @@ from typing import Final
 from placement.exceptions import PlacementError
 from placement.shadow import copying
 from placement.shadow.asking import Asking
-from placement.shadow.backlog import Backlog
+from placement.shadow.backlog import Backlog, Bounds
 from placement.shadow.copying import Databases, Moment
 from placement.shadow.exchange import Copy
 from placement.shadow.outbox import Delivery
@@ -24,6 +24,8 @@ from placement.shadow.tally import Tally, table
 LOG = logging.getLogger(__name__)
 
 BEFORE: Final = "it was answered before the database was copied"
+BOUNDS: Final = Bounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
+"""Of what waits to be replayed."""
 _NICENESS: Final = 10
 _SECONDS_TO_FINISH: Final = 10.0
 
@@ -65,7 +67,7 @@ class Follower:
 
     def __init__(self, settings: Settings, address: str, key: bytes) -> None:
         self._settings = settings
-        self._backlog = Backlog()
+        self._backlog = Backlog(BOUNDS)
         self._stopped = threading.Event()
         self._asking = Asking(settings.ours, settings.token, self._stopped)
         self._tally = Tally()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from placement.shadow.backlog import Backlog
+from placement.shadow.backlog import FULL, Backlog, Bounds
 from placement.shadow.exchange import Copy, Received, Request
-from placement.shadow.outbox import FULL, Delivery, Outbox
+from placement.shadow.outbox import Delivery, Outbox
 
 KEY = b"key"
 KILOBYTES = 10_000
@@ -20,7 +20,7 @@ def copy(number: int, method: str, size: int = KILOBYTES) -> Copy:
 
 
 def test_a_full_backlog_leaves_out_reads_and_then_what_writes_said() -> None:
-    backlog = Backlog(max_bytes=5 * KILOBYTES)
+    backlog = Backlog(Bounds(int(2.5 * KILOBYTES), 5 * KILOBYTES, 10 * KILOBYTES))
     backlog.put(copy(0, "GET"))
     backlog.put(copy(1, "GET"))
     backlog.put(copy(2, "GET"))
@@ -35,7 +35,7 @@ def test_a_full_backlog_leaves_out_reads_and_then_what_writes_said() -> None:
 
 
 def test_a_backlog_that_is_full_of_lost_writes_only_counts() -> None:
-    backlog = Backlog(max_bytes=KILOBYTES)
+    backlog = Backlog(Bounds(KILOBYTES, KILOBYTES, 3 * KILOBYTES))
     for number in range(100):
         backlog.put(copy(number, "PUT"))
     assert len(backlog) + backlog.left_out == 100
@@ -43,7 +43,7 @@ def test_a_backlog_that_is_full_of_lost_writes_only_counts() -> None:
 
 
 def test_a_closed_backlog_ends_who_waits() -> None:
-    backlog = Backlog()
+    backlog = Backlog(Bounds(KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
     backlog.put(copy(0, "PUT"))
     backlog.close(keep=False)
     assert backlog.get() is None
@@ -70,7 +70,7 @@ def test_copies_arrive_in_their_order(address: str) -> None:
 
 
 def test_while_nobody_listens_copies_wait_and_reads_are_left_out(address: str) -> None:
-    outbox = Outbox(address, KEY, max_bytes=2 * KILOBYTES)
+    outbox = Outbox(address, KEY, Bounds(2 * KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
     outbox.start()
     for number in range(1, 4):
         outbox.put(copy(number, "GET", KILOBYTES // 3))
