@@ -2,11 +2,9 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from gunicorn import glogging
-from gunicorn.app.base import BaseApplication
 from oslo_config import cfg
 from oslo_log import log
 
@@ -15,6 +13,7 @@ from placement.api.middleware import build_application
 from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
+from placement.server.base import BundledServer
 from placement.server.worker import GatheringWorker
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
     ),
 )
 
-# As much as Apache httpd takes by default; lists of aggregates and traits in queries get long.
-MAX_REQUEST_LINE: Final = 8190
 _SECONDS_TO_STOP: Final = 15
 _UMASK: Final = 0o117  # a socket in the file system is for the owner and the group
 
@@ -62,8 +59,8 @@ def main(args: Sequence[str] | None = None) -> int:
     return 0
 
 
-class Server(BaseApplication):  # type: ignore[misc]
-    """gunicorn with one application per worker, made after the worker was forked.
+class Server(BundledServer):
+    """One application per worker, made after the worker was forked.
 
     So no connection to a database is ever shared by two processes.
     """
@@ -72,41 +69,21 @@ class Server(BaseApplication):  # type: ignore[misc]
         self._conf = conf
         super().__init__()
 
-    def load_config(self) -> None:
-        """Called by gunicorn: its settings from ours."""
-        settings: dict[str, Any] = {
+    def settings(self) -> Mapping[str, Any]:
+        """What gunicorn is told by our options."""
+        return {
             "bind": self._conf.bind,
             "workers": self._conf.workers,
             "threads": self._conf.threads,
             "worker_class": GatheringWorker,
             "graceful_timeout": _SECONDS_TO_STOP,
-            "forwarder_headers": "",  # no client says where the service is mounted (SCRIPT_NAME)
             "umask": _UMASK,
-            "limit_request_line": MAX_REQUEST_LINE,
-            "logger_class": _Logger,
             "proc_name": "placement-api",
         }
-        if (
-            "control_socket_disable" in self.cfg.settings
-        ):  # it would lie in the home folder, one for all servers
-            settings["control_socket_disable"] = True
-        for name, value in settings.items():
-            self.cfg.set(name, value)
 
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in each worker: the application."""
         return build_application(self._conf, in_background=True)
-
-
-class _Logger(glogging.Logger):  # type: ignore[misc]
-    """Leaves gunicorn's log records to the handlers that oslo.log has set up."""
-
-    def setup(self, cfg: Any) -> None:
-        """Called by gunicorn."""
-        super().setup(cfg)
-        self.error_log.handlers.clear()
-        self.error_log.setLevel(logging.NOTSET)
-        self.error_log.propagate = True
 
 
 if __name__ == "__main__":

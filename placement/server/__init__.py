@@ -1,1 +1,1 @@
-"""The worker of the bundled web server: whole requests to threads, slow clients to nobody."""
+"""The bundled web server: its settings, and its worker: whole requests to threads, slow clients to nobody."""

@@ -3,14 +3,13 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
-from gunicorn.app.base import BaseApplication
-
+from placement.server.base import BundledServer
 from placement.shadow.forward import Forward
 from placement.shadow.in_flight import InFlight
 from placement.shadow.outbox import Outbox
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 SECONDS_TO_STOP: Final = 30
 _SECONDS_TO_SEND: Final = 5.0
 _SECONDS_KEPT: Final = 75
-_MAX_REQUEST_LINE: Final = 8190
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,8 @@ def _end_with(control: Connection) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Server(BaseApplication):  # type: ignore[misc]
-    """gunicorn with one process: whoever answers clients knows all that is in flight."""
+class _Server(BundledServer):
+    """One process: whoever answers clients knows all that is in flight."""
 
     def __init__(self, settings: ProxySettings, address: str, key: bytes) -> None:
         self._settings = settings
@@ -69,9 +67,9 @@ class _Server(BaseApplication):  # type: ignore[misc]
         self._outbox: Outbox | None = None
         super().__init__()
 
-    def load_config(self) -> None:
-        """Called by gunicorn."""
-        settings: dict[str, Any] = {
+    def settings(self) -> Mapping[str, Any]:
+        """What gunicorn is told by our options."""
+        return {
             "bind": self._settings.bind,
             "workers": 1,
             "threads": self._settings.threads,
@@ -79,15 +77,9 @@ class _Server(BaseApplication):  # type: ignore[misc]
             "timeout": 0,  # no request takes longer than the stock service may be silent
             "graceful_timeout": SECONDS_TO_STOP,
             "keepalive": _SECONDS_KEPT,
-            "forwarder_headers": "",
-            "limit_request_line": _MAX_REQUEST_LINE,
             "proc_name": "placement-shadow",
             "worker_exit": self._worker_exit,
         }
-        if "control_socket_disable" in self.cfg.settings:
-            settings["control_socket_disable"] = True
-        for name, value in settings.items():
-            self.cfg.set(name, value)
 
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in the process that answers."""
