@@ -29,11 +29,11 @@ class Outage(ABC):
         """Whether the error means that there was no answer, not even a bad one."""
 
     @abstractmethod
-    def tell_begin(self, error: Exception) -> None:
+    def log_begin(self, error: Exception) -> None:
         """For the log: nobody answers any more."""
 
     @abstractmethod
-    def tell_end(self, seconds: float) -> None:
+    def log_end(self, seconds: float) -> None:
         """For the log: there are answers again, after so long."""
 
     @contextmanager
@@ -62,10 +62,10 @@ class Outage(ABC):
     def _begin(self, error: Exception) -> None:
         if self._since is None:
             self._since = time.monotonic()
-            self.tell_begin(error)
+            self.log_begin(error)
 
     def _end(self) -> None:
         since = self._since
         if since is not None:
             self._since = None
-            self.tell_end(time.monotonic() - since)
+            self.log_end(time.monotonic() - since)

@@ -73,7 +73,7 @@ class _Outage(outage.Outage):
             cause = cause.__cause__ or cause.__context__
         return False
 
-    def tell_begin(self, error: Exception) -> None:
+    def log_begin(self, error: Exception) -> None:
         """What an operator looks at."""
         LOG.error(
             "the Identity service does not answer: until it does, one request at a time asks it, and others "
@@ -81,7 +81,7 @@ class _Outage(outage.Outage):
             error,
         )
 
-    def tell_end(self, seconds: float) -> None:
+    def log_end(self, seconds: float) -> None:
         """When it was over."""
         LOG.warning("the Identity service answers again, after %.0f seconds", seconds)
 

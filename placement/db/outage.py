@@ -17,13 +17,13 @@ class Outage(outage.Outage):
         """Whether nothing came back in time."""
         return errors.is_timeout(error)
 
-    def tell_begin(self, error: Exception) -> None:
+    def log_begin(self, error: Exception) -> None:
         """What an operator looks at."""
         LOG.error(
             "the database does not answer: until it does, one request at a time waits for it, and others "
             "are answered 503; see the limits in [placement_database], and the network between"
         )
 
-    def tell_end(self, seconds: float) -> None:
+    def log_end(self, seconds: float) -> None:
         """When it was over."""
         LOG.warning("the database answers again, after %.0f seconds", seconds)

@@ -63,7 +63,7 @@ def abandon(url: str, owner: Owner, way: Way = Way.REFUSE) -> Outcome:
             return Outcome()
         if relations.is_transactional(conn):
             relations.lock(conn, ours_among(_tables(conn)))
-            outcome = _settle(conn, owner, way)
+            outcome = _resolve_changes(conn, owner, way)
             put_back(conn)
             return outcome
         return _by_steps(conn, owner, way, record)
@@ -72,7 +72,7 @@ def abandon(url: str, owner: Owner, way: Way = Way.REFUSE) -> Outcome:
 def _by_steps(conn: sa.Connection, owner: Owner, way: Way, record: Record) -> Outcome:
     if record.stage is Stage.ADOPTED:
         if way is Way.REFUSE:
-            _settle(conn, owner, way)  # before anything is done that workers would notice
+            _resolve_changes(conn, owner, way)  # before anything is done that workers would notice
         record = Record(Stage.ABANDONING, record.revision, way)
         adoption.write(conn, record)
         relations.commit_step(conn)
@@ -81,7 +81,7 @@ def _by_steps(conn: sa.Connection, owner: Owner, way: Way, record: Record) -> Ou
         relations.rename(conn, {name: ASIDE + name for name in ours_among(_tables(conn))})
         chosen = Way(record.way) if way is Way.REFUSE else way
         try:
-            outcome = _settle(conn, owner, chosen, ASIDE)
+            outcome = _resolve_changes(conn, owner, chosen, ASIDE)
         except PlacementError:
             conn.exec_driver_sql("ROLLBACK")
             stay(conn, record)
@@ -96,7 +96,7 @@ def _tables(conn: sa.Connection) -> set[str]:
     return set(sa.inspect(conn).get_table_names())
 
 
-def _settle(conn: sa.Connection, owner: Owner, way: Way, prefix: str = "") -> Outcome:
+def _resolve_changes(conn: sa.Connection, owner: Owner, way: Way, prefix: str = "") -> Outcome:
     """Do with what was written since the adoption what is to be done with it.
 
     :param prefix: what stands before the names of our tables.

@@ -367,14 +367,14 @@ class _Writer:
                 .where(*(table.c[name] == sa.bindparam(f"the_{name}") for name in chosen[0]))
                 .values(values)
             )
-            with _telling(table):
+            with _naming(table):
                 self._conn.execute(
                     statement, [{f"the_{name}": value for name, value in row.items()} for row in chosen]
                 )
 
     def _insert(self, table: sa.Table, rows: Iterable[Row]) -> None:
         for chosen in _batches(rows):
-            with _telling(table):
+            with _naming(table):
                 self._conn.execute(sa.insert(table), chosen)
 
 
@@ -385,7 +385,7 @@ def _batches(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
 
 
 @contextmanager
-def _telling(table: sa.Table) -> Iterator[None]:
+def _naming(table: sa.Table) -> Iterator[None]:
     """Say which table refuses a row.
 
     :raises Conflict: it does.
