@@ -16,10 +16,11 @@ from uuid import UUID
 
 from benchmarks.http import Connection, NoAnswer
 from benchmarks.reference import install
-from benchmarks.servers import OpenStack, Ours, Service
+from benchmarks.servers import OpenStack, Ours
 from placement.shadow.forward import Forward
 from placement.shadow.in_flight import InFlight
 from tests.databases.process import free_port
+from tests.placement.shadow.processes import shadow
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 HOSTS: Final = 200
 _STOCK: Final = "SHADOW_BENCHMARK_STOCK"
 _SECONDS: Final = 60.0
+_THREADS: Final = 8
 
 
 def bare() -> "WSGIApplication":
     """The proxy alone: what it passes on is copied to nowhere."""
-    return Forward(os.environ[_STOCK], InFlight(lambda copy: None), 8, _SECONDS)
+    return Forward(os.environ[_STOCK], InFlight(lambda copy: None), _THREADS, _SECONDS)
 
 
 def main() -> None:
@@ -45,11 +47,12 @@ def main() -> None:
         _fill(stock.port)
         ours = stack.enter_context(Ours(f"sqlite:///{home}/ours.sqlite", home, 1, 4))
         ports = {"directly": stock.port, "proxy alone": stack.enter_context(_proxy(stock.port))}
-        ports["shadow"] = stack.enter_context(_shadow(stock, ours, "--stock-database", stock._url))
+        few = ("--threads", str(_THREADS))
+        following = shadow(stock, ours, home, *few, "--stock-database", stock._url)
+        ports["shadow"] = stack.enter_context(following).port
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # it never answers
-        ports["shadow, ours hangs"] = stack.enter_context(
-            _shadow(stock, ours, "--ours", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        )
+        waiting = shadow(stock, ours, home, *few, "--ours", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        ports["shadow, ours hangs"] = stack.enter_context(waiting).port
         _measure(ports, count)
 
 
@@ -100,38 +103,13 @@ def _fill(port: int) -> None:
 @contextmanager
 def _proxy(stock: int) -> Iterator[int]:
     port = free_port()
-    command = [
-        *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--threads", "8"),
-        *(
-            "--keep-alive",
-            "75",
-            "--no-control-socket",
-            "--bind",
-            f"127.0.0.1:{port}",
-            "benchmarks.shadow:bare()",
-        ),
-    ]
-    with _running(command, port, {_STOCK: f"http://127.0.0.1:{stock}"}):
-        yield port
-
-
-@contextmanager
-def _shadow(stock: Service, ours: Service, *options: str) -> Iterator[int]:
-    port, report = free_port(), free_port()
-    command = [
-        *(sys.executable, "-m", "placement.cmd.shadow", "--config-file", str(ours._config)),
-        *("--bind", f"127.0.0.1:{port}", "--report-bind", f"127.0.0.1:{report}", "--threads", "8"),
-        *("--stock", f"http://127.0.0.1:{stock.port}", "--ours", f"http://127.0.0.1:{ours.port}", *options),
-    ]
-    with _running(command, port, {}):
-        yield port
-
-
-@contextmanager
-def _running(command: list[str], port: int, environment: Mapping[str, str]) -> Iterator[None]:
     process = subprocess.Popen(
-        command,
-        env={**os.environ, **environment},
+        [
+            *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--threads", str(_THREADS)),
+            *("--keep-alive", "75", "--no-control-socket", "--bind", f"127.0.0.1:{port}"),
+            "benchmarks.shadow:bare()",
+        ],
+        env={**os.environ, _STOCK: f"http://127.0.0.1:{stock}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -140,9 +118,9 @@ def _running(command: list[str], port: int, environment: Mapping[str, str]) -> I
         deadline = time.monotonic() + _SECONDS
         while not _answers(port):
             if time.monotonic() > deadline or process.poll() is not None:
-                raise SystemExit(f"{' '.join(command)} does not answer")
+                raise SystemExit("the proxy does not answer")
             time.sleep(0.1)
-        yield
+        yield port
     finally:
         process.terminate()
         process.wait(_SECONDS)

@@ -18,12 +18,16 @@ import sqlalchemy as sa
 
 from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
 from benchmarks.servers import OpenStack, Ours
+from placement.shadow.compare import comparable
 from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
 from tests.placement.differential.services import Client, Request
 from tests.placement.shadow.processes import shadow
 
 HOSTS, GUESTS, LATER = 12, 60, 24
+
+Answers = dict[str, tuple[int, Any]]
+"""The status and the body, by path."""
 
 
 class DemoError(Exception):
@@ -149,26 +153,19 @@ def questions() -> Iterator[str]:
                 yield f"/resource_providers/{provider}{part}"
     for number in range(1, GUESTS + LATER + 1):
         yield f"/allocations/{uuid('c', number)}"
-    yield "/allocation_candidates?resources=MEMORY_MB:64&resources1=PCPU:1&required1=CUSTOM_GOLD&limit=1000"
+    yield "/allocation_candidates?resources=MEMORY_MB:64&resources1=PCPU:1&required1=CUSTOM_GOLD"
 
 
-def ask(client: Client) -> dict[str, Any]:
-    """The answers, with lists in one order and without what no two answers share."""
-    return {path: in_order(client.send(Request("GET", path)).body) for path in questions()}
+def ask(client: Client) -> Answers:
+    """The answers: the status, and of those that are no error the body, with lists in one order."""
+    answers = {path: client.send(Request("GET", path)) for path in questions()}
+    return {
+        path: (each.status, comparable(path, each.body) if each.status == 200 else None)
+        for path, each in answers.items()
+    }
 
 
-def in_order(answer: Any) -> Any:
-    """The same with lists sorted, as Placement gives them in any order."""
-    if isinstance(answer, dict):
-        return {
-            key: in_order(value)
-            for key, value in answer.items()
-            if key not in ("links", "request_id", "detail")
-        }
-    return sorted((in_order(each) for each in answer), key=repr) if isinstance(answer, list) else answer
-
-
-def differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def differing(before: Answers, after: Answers) -> list[str]:
     """The questions whose answers are not the same."""
     return [path for path in before if before[path] != after[path]]
 
@@ -227,7 +224,7 @@ def try_beside(cloud: Cloud) -> None:
     )
 
 
-def adopt(cloud: Cloud, before: dict[str, Any]) -> None:
+def adopt(cloud: Cloud, before: Answers) -> None:
     """Move over, while the old service runs on by mistake."""
     start = time.monotonic()
     status, text = cloud.manage("db", "adopt")
@@ -240,7 +237,7 @@ def adopt(cloud: Cloud, before: dict[str, Any]) -> None:
     cloud.stock.stop()
 
 
-def serve(cloud: Cloud, before: dict[str, Any]) -> dict[str, Any]:
+def serve(cloud: Cloud, before: Answers) -> Answers:
     """Work with ours; what it answers in the end."""
     with cloud.ours, Client(cloud.ours.port) as client:
         different = differing(before, ask(client))
@@ -250,7 +247,7 @@ def serve(cloud: Cloud, before: dict[str, Any]) -> dict[str, Any]:
         return ask(client)
 
 
-def back(cloud: Cloud, later: dict[str, Any]) -> None:
+def back(cloud: Cloud, later: Answers) -> None:
     """Go back with everything."""
     status, text = cloud.manage("db", "abandon")
     expect(status == 1, f"db abandon ended with {status}: {text}")
