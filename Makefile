@@ -10,6 +10,7 @@
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
+# make man         writes the pages for man(1) to doc/_build/man
 # make doc-links    asks for every link that leaves the site (needs the internet)
 # make dist         a wheel and an sdist in dist/, to install elsewhere
 # make format       lets ruff put the sources in order
@@ -40,7 +41,7 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover test-shadow lint format \
-    samples doc doc-links dist constraints clean packages
+    samples doc man doc-links dist constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
@@ -90,6 +91,10 @@ samples: $(INSTALLED)
 doc: $(INSTALLED)
 	$(SPHINX) -b html doc doc/_build/html
 	@echo "The site is in doc/_build/html/index.html"
+
+man: $(RUNTIME)
+	$(BIN)/python doc/_ext/man.py doc/_build/man
+	@echo "The pages are in doc/_build/man; read one with man -l"
 
 doc-links: $(INSTALLED)
 	$(BIN)/sphinx-build --keep-going -n -q -b linkcheck doc doc/_build/linkcheck

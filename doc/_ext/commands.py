@@ -81,23 +81,35 @@ def anchor(program: str, words: str) -> str:
 
 
 def _command(program: str, words: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    if words and any(isinstance(action, argparse._SubParsersAction) for action in parser._actions):
-        return  # a word that only leads to commands
+    if only_leads_on(words, parser):
+        return
     yield f"\n({anchor(program, words)})="
     yield f"## {program} {words}".rstrip() + "\n"
     if parser.description and words:
         yield _paragraphs(parser.description) + "\n"
-    yield "```text"
-    own = [action for action in parser._actions if _is_worth_telling(action)]
-    formatter = argparse.HelpFormatter(f"{program} {words}".strip(), width=96)
-    formatter.add_usage(None, own, [], prefix="")
-    yield formatter.format_help().strip()
-    yield "```\n"
-    if own:
+    yield f"```text\n{usage(program, words, parser)}\n```\n"
+    if own := own_options(parser):
         yield "| | |\n| --- | --- |"
         for action in own:
-            yield f"| {_names(action)} | {_cell(_help(action))} |"
+            yield f"| {_names(action)} | {_cell(help_of(action))} |"
         yield ""
+
+
+def only_leads_on(words: str, parser: argparse.ArgumentParser) -> bool:
+    """Whether these words are no command, but the beginning of some."""
+    return bool(words) and any(isinstance(each, argparse._SubParsersAction) for each in parser._actions)
+
+
+def own_options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Options and arguments of a command, without those that all commands have."""
+    return [action for action in parser._actions if _is_worth_telling(action)]
+
+
+def usage(program: str, words: str, parser: argparse.ArgumentParser) -> str:
+    """How a command is called, in lines of at most 96 characters."""
+    formatter = argparse.HelpFormatter(f"{program} {words}".strip(), width=96)
+    formatter.add_usage(None, own_options(parser), [], prefix="")
+    return formatter.format_help().strip()
 
 
 _COMMON: Final = frozenset(
@@ -119,15 +131,19 @@ def _is_worth_telling(action: argparse.Action) -> bool:
 
 
 def _names(action: argparse.Action) -> str:
+    return ", ".join(f"`{name}`" for name in names_of(action))
+
+
+def names_of(action: argparse.Action) -> list[str]:
+    """An option or argument as it is given, by each of its names."""
     value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
     if action.choices:
         value = "{" + ",".join(map(str, action.choices)) + "}"
-    if not action.option_strings:
-        return f"`{value}`"
-    return ", ".join(f"`{name}{f' {value}' if value else ''}`" for name in action.option_strings)
+    return [f"{name} {value}".strip() for name in action.option_strings or [""]]
 
 
-def _help(action: argparse.Action) -> str:
+def help_of(action: argparse.Action) -> str:
+    """What an option is for."""
     text = action.help or ""
     return (
         text % {"default": action.default, "prog": "", "type": ""}

@@ -6,6 +6,7 @@ from tests.doc.pages import SITE
 
 sys.path.append(str(SITE / "_ext"))
 
+import commands
 import floors
 import generated
 import options
@@ -17,6 +18,7 @@ __all__ = [
     "PROGRAMS",
     "UNKNOWN",
     "command_target",
+    "commands",
     "floors",
     "generated",
     "option_target",
