@@ -23,6 +23,7 @@ from placement.api import (
     usages,
     versioning,
 )
+from placement.api.ext import root as ext
 from placement.api.service import Service
 
 _MAX_BODY: Final = 64 * 1024 * 1024
@@ -38,6 +39,7 @@ BLUEPRINTS: Final = (
     allocation_candidates.blueprint,
     usages.blueprint,
     reshaper.blueprint,
+    ext.blueprint,
 )
 
 

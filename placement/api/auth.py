@@ -1,4 +1,4 @@
-"""Authentication: nothing but the version document is answered to strangers.
+"""Authentication: nothing but the version documents is answered to strangers.
 
 Both strategies are WSGI middlewares. They leave a caller in the environment
 (:mod:`placement.api.context`) and answer 401 in the API's own error format.
@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from placement.api import context
 from placement.api.identity import AuthToken, CannotAsk
+from placement.api.paths import EXT
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -133,8 +134,8 @@ class _Answer:
 
 
 def _is_public(environ: "WSGIEnvironment") -> bool:
-    """Whether the request is for the version document."""
-    return environ.get("PATH_INFO", "") in ("", "/")
+    """Whether the request is for a version document."""
+    return environ.get("PATH_INFO", "") in ("", "/", EXT)
 
 
 def _refuse(

@@ -15,6 +15,7 @@ from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotAcceptable
 
 from placement import exceptions, microversion
+from placement.api.paths import is_ours
 from placement.exceptions import PlacementError
 
 LOG = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
         "request_id": request.environ.get("openstack.request_id"),
         **extra,
     }
-    if g.get("version", microversion.MIN) >= microversion.ERROR_CODES:
+    if g.get("version", microversion.MIN) >= microversion.ERROR_CODES or is_ours(request.path):
         error["code"] = code
     accepted = request.accept_mimetypes
     if not accepted or accepted["application/json"] > 0:

@@ -18,6 +18,7 @@ Step = tuple[str, int] | tuple[str, str, Any]
 # between them what else has to happen.
 STORY: Final[list[Step]] = [
     ("getVersions", 200),
+    ("getExtensions", 200),
     ("createResourceClass", 201),
     ("updateResourceClass", 201),
     ("updateResourceClass", 204),

@@ -314,6 +314,10 @@ def usages_on_postgresql(play: Play, names: Names) -> None:
     assert statuses(play.differ("GET", "/usages?project_id=project")) == (500, 200)
 
 
+def extensions(play: Play, names: Names) -> None:
+    assert statuses(play.differ("GET", "/ext/v1")) == (404, 200)
+
+
 def roles_of_noauth2(play: Play, names: Names) -> None:
     exchange = play.differ("POST", "/reshaper", {}, headers=(("X-Roles", None),))
     assert statuses(exchange) == (403, 400)
@@ -326,7 +330,7 @@ SHOWN: Final[dict[str, Callable[[Play, Names], None]]] = {
         uuids, not_uuids, texts, numbers, classes, mappings, slashes,
         unknown_names, repeated_parameters, form_of_trait_names, case_of_trait_names, last_modified,
         additional_classes, sums, sharing_children, sharing_alone, tree_of_groups_without_resources, capacity,
-        orphans, usages_on_postgresql, roles_of_noauth2,
+        orphans, usages_on_postgresql, extensions, roles_of_noauth2,
     )
 }  # fmt: skip
 
