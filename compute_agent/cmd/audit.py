@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Final
 
 from compute_agent.cmd.base import Commands, Lines, Lister
-from compute_agent.report.audit import DEFAULT_MIN_AGE
+from compute_agent.report.audit import DEFAULT_MIN_AGE, Kind
 
 _COLUMNS: Final = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
 
@@ -19,7 +19,7 @@ class Audit(Lister):
     """Compare the guests of this host with what Placement says they hold.
 
     Found are guests without an allocation, allocations without a guest, other amounts than guests use, and
-    guests for which there is no place.
+    guests for which there is no place. Guests that migrate are listed, and are no fault.
 
     The exit status is that of nova-manage placement audit: 0 nothing was found, 3 something was, 4 all that
     was found was mended; 1 an error.
@@ -71,8 +71,9 @@ class Audit(Lister):
         if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:
             options["confirmed"] = self._confirmed(params)
         rows = self.ask("audit", {**params, **options})
-        if rows:
-            mended = all(row["outcome"] == "done" for row in rows)
+        wrong = [row for row in rows if row["finding"] != Kind.MIGRATING]
+        if wrong:
+            mended = all(row["outcome"] == "done" for row in wrong)
             self._status = ALL_MENDED if mended else FOUND
         return _COLUMNS, [
             tuple(Lines(row[name]) if name == "resources" else row[name] for name in _COLUMNS) for row in rows

@@ -28,6 +28,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "withheld_cpus": "" if assignment is None else cpuset.format(assignment.withheld),
         "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
         "allocation": view.allocation,
+        "migration": "" if view.migration is None else view.migration.consumer,
         "thread_policy": view.guest.settings.thread_policy.value,
         "emulator_policy": view.guest.settings.emulator_policy.value,
         "qos_class": view.guest.settings.qos_class,
@@ -46,9 +47,10 @@ def guest_document(view: GuestView) -> dict[str, Any]:
 
 
 def guest_reason(view: GuestView) -> str:
-    """Why a guest is not where its allocation has it, in words; empty if it is."""
+    """Why a guest is not where its own allocation has it, in words; empty if it is."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
-    return "; ".join(filter(None, (view.refusal or unknown, view.stray)))
+    migrating = "" if view.migration is None else str(view.migration)
+    return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
 
 
 def move_document(view: GuestView, to: Assignment | None, outcome: str) -> dict[str, Any]:

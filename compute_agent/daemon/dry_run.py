@@ -25,8 +25,8 @@ from compute_agent.drivers.base import Driver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.inventory import identity
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.loops.cpu_locations import locate
-from compute_agent.loops.reporting import allocations_read
+from compute_agent.loops.allocations import allocations_read
+from compute_agent.loops.cpu_locations import by_consumer, locate
 from compute_agent.model import cpuset
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.pipeline import state
@@ -77,9 +77,9 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
             raise DriverError(driver.outage)
         recorders = [RecordingController(each, driver) for each in build_controllers(conf, driver, resctrl)]
         pipeline = Pipeline(
-            world, cast(Driver, _ReadOnlyDriver(driver)), recorders, lambda guests, unclaimed: None, Metrics()
+            world, cast(Driver, _ReadOnlyDriver(driver)), recorders, lambda *saved: None, Metrics()
         )
-        pipeline.start(saved.guests, unclaimed=saved.unclaimed)
+        pipeline.start(saved.guests, unclaimed=saved.unclaimed, migrations=saved.migrations)
         try:
             reporter = Reporter(client, saved.owned, lambda owned: None)
             found = list(_in_placement(client, reporter, driver, pipeline, folder if uuid is None else None))
@@ -102,7 +102,9 @@ def _in_placement(
                 f" {nameless / identity.FILE_NAME} first"
             )
             yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
-        planned = reporter.plan_reshape(world.tree, locate(driver, world), world.zone_cpus)
+        planned = reporter.plan_reshape(
+            world.tree, by_consumer(locate(driver, world), pipeline.views()), world.zone_cpus
+        )
         names = {zone.uuid: zone.name for zone in world.zones}
         reported = reporter.reported(world.tree.root.uuid)
         names |= {each.uuid: each.name for each in reported.values()}

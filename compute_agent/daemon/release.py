@@ -19,7 +19,7 @@ from typing import Final
 
 from compute_agent.drivers.base import CpuLimits, CpuSettings, Driver
 from compute_agent.files import remove_durably, write_durably
-from compute_agent.loops.reporting import allocations_by_consumer
+from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.model import cpuset
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest

@@ -41,7 +41,7 @@ from compute_agent.loops.arrivals import Arrivals
 from compute_agent.loops.audit import Auditor, Outcome
 from compute_agent.loops.base import Configuration, Loop
 from compute_agent.loops.cache_entitlements import open_entitlements
-from compute_agent.loops.cpu_locations import locate
+from compute_agent.loops.cpu_locations import by_consumer, locate
 from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.monitored import monitor_targets
 from compute_agent.loops.monitoring import Monitoring
@@ -129,7 +129,7 @@ class Agent:
             self.metrics,
             options.compute.update_resources_interval,
             options.placement.report_retry_maximum,
-            lambda: locate(self.driver, self.pipeline.world),
+            lambda: by_consumer(locate(self.driver, self.pipeline.world), self.pipeline.views()),
             _causes(self._state.state, bool(settings.rules.watermarks)),
         )
         self.maintenance = MaintenanceMode(
@@ -168,7 +168,9 @@ class Agent:
         :raises OSError: an address or the socket cannot be had.
         """
         saved = self._state.state
-        self.pipeline.start(saved.guests, self._arrivals.report, limits(saved.qos), saved.unclaimed)
+        self.pipeline.start(
+            saved.guests, self._arrivals.report, limits(saved.qos), saved.unclaimed, saved.migrations
+        )
         if self._resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
         self._monitoring.start()
@@ -302,6 +304,7 @@ class Agent:
             "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
             "unknown_guests": [view.guest.uuid for view in views if view.allocation is None],
             "refused_guests": [view.guest.uuid for view in views if view.refusal],
+            "migrating_guests": [view.guest.uuid for view in views if view.migration],
             "stray_guests": [view.guest.uuid for view in views if view.stray],
             "reasons": {view.guest.uuid: reason for view in views if (reason := guest_reason(view))},
             "pending_guests": [view.guest.uuid for view in views if view.pending],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from compute_agent.drivers.base import Change, ChangeKind
 from compute_agent.loops.base import Configuration
+from compute_agent.model.allocation import Allocation
 from compute_agent.pipeline.events import Event, GuestStarted, GuestStopped
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.client import PlacementClient
@@ -71,9 +72,20 @@ class Arrivals:
                 except PlacementError as error:
                     LOG.warning("What guest %s may use is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
-                return GuestStarted(guest, self._pipeline.world.own_part(held), as_of, since, started)
+                allocation = self._pipeline.world.own_part(held)
+                if not started and not self._is_news(guest.uuid, allocation):
+                    return GuestStarted(guest, None, as_of, since)
+                return GuestStarted(guest, allocation, as_of, since, started)
+
+    def _is_news(self, uuid: str, allocation: Allocation) -> bool:
+        """Whether what a guest that ran before holds by itself tells what it may use.
+
+        It does not if the guest held something else before: that may have gone to its migration, and who
+        reads all allocations finds out.
+        """
+        return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.views())
 
 
 def _is_unanswered(event: Event) -> bool:
-    """Whether Placement was asked in vain (it is not, about guests that merely changed)."""
+    """Whether Placement was asked, and what it said was not enough (of guests that changed it is not)."""
     return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation is None

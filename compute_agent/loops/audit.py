@@ -11,16 +11,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from compute_agent.drivers.base import Driver
 from compute_agent.drivers.flavor import Flavor
+from compute_agent.loops.allocations import allocations_by_consumer, allocations_read
 from compute_agent.loops.cpu_locations import locate
-from compute_agent.loops.reporting import allocations_by_consumer
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
-from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import EmulatorPolicy
 from compute_agent.pipeline.view import GuestView
@@ -45,6 +46,8 @@ from compute_agent.report.reporter import Reporter
 LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 4
+
+_ANSWER_SECONDS: Final = 50.0
 
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
@@ -81,6 +84,7 @@ class Auditor:
         world = self._pipeline.world
         reader = Reporter(self._client, {}, lambda owned: None)
         reported = reader.reported(world.tree.root.uuid)
+        self._read_anew(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
         # What is held before who is there: a guest that comes in between has what it was given before.
         held = allocations_by_consumer(
             self._client, [zone.uuid for zone in world.zones if zone.uuid in reported]
@@ -89,7 +93,7 @@ class Auditor:
         inventories = {uuid: provider.inventories for uuid, provider in reported.items()}
         free = FreeCapacity(reader.server_tree(world.tree), inventories, held)
         outcomes = []
-        for finding in compare(guests.values(), held, self._inactive()):
+        for finding in compare(guests.values(), held, self._inactive(), self._pipeline.migrations):
             if options.consumers and finding.consumer not in options.consumers:
                 continue
             match finding.kind:
@@ -106,6 +110,20 @@ class Auditor:
         return outcomes
 
     # What is there
+
+    def _read_anew(self, offering: frozenset[str]) -> None:
+        """Have the worker know of guests that have begun to migrate since the last report.
+
+        :raises PlacementError:
+        :raises DriverError: the worker is busy.
+        """
+        event = allocations_read(self._client, self._pipeline, offering)
+        if event is None or not event.migrations:
+            return
+        try:
+            self._pipeline.submit(event).result(_ANSWER_SECONDS)
+        except FutureTimeoutError as error:
+            raise DriverError(f"the agent is busy: no answer within {_ANSWER_SECONDS:g} s") from error
 
     def _audited_guests(self) -> list[AuditedGuest]:
         views = {view.guest.uuid: view for view in self._pipeline.views()}
@@ -214,6 +232,7 @@ def _audited_guest(
         flavor.resources,
         "" if view is None else view.refusal,
         "" if view is None else view.stray,
+        "" if view is None or view.migration is None else view.migration.consumer,
     )
 
 

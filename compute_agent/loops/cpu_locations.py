@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import Driver
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.world import World
 from compute_agent.report.capacity import CpuLocation
 
@@ -29,6 +30,15 @@ def locate(driver: Driver, world: World) -> dict[str, CpuLocation]:
         if found:
             settings[guest.uuid], affinities[guest.uuid] = guest.settings, found
     return from_affinities(settings, affinities, world)
+
+
+def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
+    """The locations by who holds them: of a guest that migrates it is its migration.
+
+    What such a guest holds here by itself, as one that is resized on its host does, is used nowhere yet.
+    """
+    through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
+    return {through.get(uuid, uuid): location for uuid, location in locations.items()}
 
 
 def from_affinities(

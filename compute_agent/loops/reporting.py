@@ -8,21 +8,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from compute_agent.inventory.tree import ProviderTree
+from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.base import Configuration
-from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError
-from compute_agent.pipeline.events import AllocationsRead
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import NotFoundError, PlacementError, UnavailableError
+from compute_agent.report.errors import PlacementError, UnavailableError
 from compute_agent.report.execution import Refusal, Report
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
@@ -251,44 +249,6 @@ class ReportLoop:
         event = allocations_read(self._client, self._pipeline, self._reporter.offering)
         if event is not None:
             self._pipeline.submit(event)
-
-
-def allocations_read(
-    client: PlacementClient, pipeline: Pipeline, offering: frozenset[str]
-) -> AllocationsRead | None:
-    """What the worker has to be told of allocations on these providers; None if it knows.
-
-    :raises PlacementError:
-    """
-    as_of = time.monotonic()
-    ours = {zone.uuid for zone in pipeline.world.zones}
-    held = allocations_by_consumer(client, sorted(offering & ours))
-    changed: dict[str, Allocation] = {}
-    for view in pipeline.views():
-        uuid = view.guest.uuid
-        if held.get(uuid, {}) != view.allocation:
-            # The listing is a request per provider: an allocation that just moves between two of them
-            # may be seen on none. The consumer's own record is read at once.
-            changed[uuid] = client.allocations(uuid).resources
-    guests = {view.guest.uuid for view in pipeline.views()}
-    unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}
-    known = {consumer: one.allocation for consumer, one in pipeline.unclaimed.items()}
-    return AllocationsRead(changed, as_of, held) if changed or unclaimed != known else None
-
-
-def allocations_by_consumer(
-    client: PlacementClient, providers: Iterable[str]
-) -> dict[str, dict[str, dict[str, int]]]:
-    """What consumers hold on these providers: amounts by consumer, provider and resource class."""
-    held: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
-    for uuid in providers:
-        try:
-            consumers = client.provider_allocations(uuid)
-        except NotFoundError:
-            continue  # it could not be created so far, and nobody holds anything of it
-        for consumer, resources in consumers.items():
-            held[consumer][uuid] = resources
-    return dict(held)
 
 
 def status_document(status: ReportStatus, now: Callable[[], float] = time.time) -> Mapping[str, Any]:

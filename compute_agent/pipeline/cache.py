@@ -12,6 +12,7 @@ from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.guest import Guest
 from compute_agent.model.knob import Knob
+from compute_agent.model.migration import Migration
 from compute_agent.pipeline.state import SavedGuest
 
 
@@ -20,10 +21,11 @@ class CachedGuest:
     """One guest.
 
     ``allocation`` is what Placement last said (None: never heard), ``as_of`` when it was asked (monotonic
-    seconds). ``assignment`` None: left where it is. ``refusal`` says why it has no place: it is then assigned
-    what keeps it off the CPUs of others. ``stray`` says which CPUs it holds that the present CPU sets do not
-    have. ``refused`` is what else it asks for and does not get, and why. ``limits`` are those of the
-    watermarks. ``pending`` are the controllers that have yet to put all this into effect.
+    seconds), ``migration`` through whom the guest holds that (None: by itself). ``assignment`` None: left
+    where it is. ``refusal`` says why it has no place: it is then assigned what keeps it off the CPUs of
+    others. ``stray`` says which CPUs it holds that the present CPU sets do not have. ``refused`` is what else
+    it asks for and does not get, and why. ``limits`` are those of the watermarks. ``pending`` are the
+    controllers that have yet to put all this into effect.
     """
 
     guest: Guest
@@ -35,6 +37,7 @@ class CachedGuest:
     limits: dict[Knob, float] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     as_of: float = 0.0
+    migration: Migration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class GuestCache:
         """Whether nothing that concerns the guests together has changed since it was last put into effect."""
         self.unclaimed: dict[str, Unclaimed] = {}
         """By consumer."""
+        self.migrations: dict[str, str] = {}
+        """Consumers that hold what a guest held here before it was moved, and that guest."""
         self.lost: dict[str, SavedGuest] = {}
         """Guests that may run and that the driver cannot look after, as they were: they keep their CPUs."""
         self._guests: dict[str, CachedGuest] = {}
@@ -106,6 +111,11 @@ class GuestCache:
                 old = before.get(consumer)
                 same = old is not None and old.allocation == allocation
                 self.unclaimed[consumer] = old if old and same else Unclaimed(allocation, now)
+        self.migrations = {one: guest for one, guest in self.migrations.items() if one in self.unclaimed}
+
+    def migration_of(self, uuid: str) -> str:
+        """The consumer that holds what a guest held here before it was moved; empty if there is none."""
+        return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
     def mark(self, entry: CachedGuest) -> None:
         """Have every controller look at a guest."""

@@ -16,6 +16,7 @@ from compute_agent.model.allocation import Allocation
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.knob import Knob
+from compute_agent.model.migration import Migration
 from compute_agent.pipeline.world import World
 
 
@@ -72,14 +73,17 @@ class GuestStopped:
 
 @dataclass(frozen=True, slots=True)
 class AllocationsRead:
-    """What guests hold now, by guest uuid; an empty allocation for one that holds nothing any more.
+    """What guests hold now, by guest uuid, by themselves or through their migrations.
 
-    ``held`` is what all consumers hold of this host, with guest or without; None: nothing new.
+    An empty allocation is that of a guest that holds nothing any more. ``migrations`` are those through which
+    some of these guests hold theirs. ``held`` is what all consumers hold of this host, with guest or without;
+    None: nothing new.
     """
 
     allocations: Mapping[str, Allocation]
     as_of: float
     held: Mapping[str, Allocation] | None = None
+    migrations: Mapping[str, Migration] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.knob import Knob
+from compute_agent.model.migration import Holding, Migration
 from compute_agent.pipeline.cache import CachedGuest, Unclaimed
 from compute_agent.pipeline.enforcer import Enforcer
 from compute_agent.pipeline.metrics import Metrics
@@ -36,12 +37,18 @@ class Lifecycle:
         self._limits: Limits = {}
 
     def begin(
-        self, saved: Mapping[str, SavedGuest], limits: Limits, unclaimed: Mapping[str, Allocation]
+        self,
+        saved: Mapping[str, SavedGuest],
+        limits: Limits,
+        unclaimed: Mapping[str, Allocation],
+        migrations: Mapping[str, str],
     ) -> None:
         """Remember, until the guests are taken over, what the agent before has ``saved`` of them.
 
-        And the ``limits`` of the watermarks, and what consumers without a guest held.
+        And the ``limits`` of the watermarks, what consumers without a guest held, and whose ``migrations``
+        some of these are.
         """
+        self._cache.migrations = dict(migrations)
         self._cache.hold_for(unclaimed, time.monotonic())
         self._saved, self._limits = saved, limits
 
@@ -59,6 +66,11 @@ class Lifecycle:
         one that started may have been found before its start was told.
         """
         entry = self._cache.get(guest.uuid)
+        through = (
+            None if allocation or (allocation is None and entry) else self._through_migration(guest.uuid)
+        )
+        if through is not None:
+            allocation = through.allocation
         if entry is None:
             # One that was lost until now is where it was.
             lost = self._cache.lost.get(guest.uuid)
@@ -73,6 +85,7 @@ class Lifecycle:
             if allocation != entry.allocation:
                 self._cache.mark(entry)
             entry.allocation, entry.as_of = allocation, as_of
+            entry.migration = None if through is None else through.migration
         self._placer.place(entry)
         if started and entry.refusal and self._placer.world.refuse_unplaced:
             self._stop_unplaced(entry)
@@ -85,7 +98,7 @@ class Lifecycle:
         self._cache.remove(guest.uuid)
         if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
             self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
-        if entry.allocation:
+        if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = Unclaimed(entry.allocation, time.monotonic())
         LOG.info("Guest %s left", guest)
 
@@ -104,7 +117,10 @@ class Lifecycle:
             if (old := saved.get(uuid)) is not None:
                 assignment = old.assignment if self._placer.world.pins else None
                 limits = dict(self._limits.get(uuid, {}))
-                self._cache.add(CachedGuest(guest, old.allocation, assignment, limits=limits))
+                self._cache.add(entry := CachedGuest(guest, old.allocation, assignment, limits=limits))
+                through = self._through_migration(uuid)
+                if through is not None and through.allocation == old.allocation:
+                    entry.migration = through.migration
         lost = self._driver.lost()
         for uuid in saved.keys() - running.keys():
             if uuid in lost:
@@ -166,6 +182,13 @@ class Lifecycle:
         allocation = self._placer.world.own_part(known.allocation)
         LOG.info("Guest %s keeps what its consumer held: %s", guest, self._placer.world.in_words(allocation))
         return allocation
+
+    def _through_migration(self, uuid: str) -> Holding | None:
+        """What is held here by the migration of a guest, as far as it is known; not what it holds itself."""
+        consumer = self._cache.migration_of(uuid)
+        if not consumer or uuid in self._cache.unclaimed:
+            return None
+        return Holding(self._cache.unclaimed[consumer].allocation, Migration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
         """End a guest that has no place before it does anything; where that cannot be, it stays confined."""

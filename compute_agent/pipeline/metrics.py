@@ -40,6 +40,11 @@ class Metrics:
             "Guests of which Placement has not said what they hold.",
             registry=self.registry,
         )
+        self.migrating_guests = Gauge(
+            "compute_agent_migrating_guests",
+            "Guests that run here while what they held is held by their migrations.",
+            registry=self.registry,
+        )
         self.stray_guests = Gauge(
             "compute_agent_stray_guests",
             "Guests that hold CPUs which cpu_dedicated_set does not have any more, or which are offline.",

@@ -201,7 +201,9 @@ class Placer:
         guests = [
             (request_for(world, entry.guest, entry.allocation), entry.assignment)
             for entry in self._cache
-            if entry.allocation and entry.assignment and not entry.refusal and not entry.pending
+            if entry.allocation
+            and entry.assignment
+            and not (entry.refusal or entry.pending or entry.migration)
         ]
         supply = world.supply(self._cache.holdings())
         present = (world, guests, supply.holdings)

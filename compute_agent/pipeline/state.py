@@ -45,7 +45,8 @@ class State:
     """Everything that is kept.
 
     ``driver`` is the name of the one whose the guests are; empty: not known. ``maintenance`` None: nobody has
-    said anything, as far as is known. ``unclaimed`` is what consumers without a guest hold of this host.
+    said anything, as far as is known. ``unclaimed`` is what consumers without a guest hold of this host,
+    ``migrations`` whose migrations some of these consumers are.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class State:
     driver: str = ""
     maintenance: Maintenance | None = None
     unclaimed: Mapping[str, Allocation] = field(default_factory=dict)
+    migrations: Mapping[str, str] = field(default_factory=dict)
 
 
 class StateFile:
@@ -87,14 +89,21 @@ class StateFile:
             self._write()
 
     def keep_guests(
-        self, guests: Mapping[str, SavedGuest], unclaimed: Mapping[str, Allocation] = MappingProxyType({})
+        self,
+        guests: Mapping[str, SavedGuest],
+        unclaimed: Mapping[str, Allocation] = MappingProxyType({}),
+        migrations: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Replace the part on guests, and on what consumers without a guest hold; durable when this returns.
+        """Replace the part on guests, on what consumers without a guest hold, and whose migrations these are.
+
+        Durable when this returns.
 
         :raises OSError: the next call tries again.
         """
         with self._lock:
-            self._state = replace(self._state, guests=dict(guests), unclaimed=dict(unclaimed))
+            self._state = replace(
+                self._state, guests=dict(guests), unclaimed=dict(unclaimed), migrations=dict(migrations)
+            )
             self._write()
 
     def keep_owned(self, owned: Ownership) -> None:
@@ -166,6 +175,7 @@ def dump(state: State) -> bytes:
     data = {
         "guests": {uuid: _guest_to_json(guest) for uuid, guest in sorted(state.guests.items())},
         "unclaimed": {uuid: _allocation_to_json(held) for uuid, held in sorted(state.unclaimed.items())},
+        "migrations": dict(sorted(state.migrations.items())),
         "owned": {
             uuid: {"classes": sorted(owned.classes), "traits": sorted(owned.traits)}
             for uuid, owned in sorted(state.owned.items())
@@ -201,6 +211,7 @@ def parse(content: bytes) -> State:
             },
             qos=qos.from_json(data["qos"]) if "qos" in data else QosState(),
             unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
+            migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
             driver=str(data.get("driver", "")),
             maintenance=_maintenance(data.get("maintenance")),
         )

@@ -9,6 +9,7 @@ from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.guest import Guest
 from compute_agent.model.knob import Knob
+from compute_agent.model.migration import Migration
 from compute_agent.pipeline.cache import CachedGuest
 
 
@@ -24,6 +25,7 @@ class GuestView:
     refused: tuple[str, ...]
     limits: Mapping[Knob, float]
     pending: tuple[str, ...]
+    migration: Migration | None = None
 
 
 def view(entry: CachedGuest) -> GuestView:
@@ -37,4 +39,5 @@ def view(entry: CachedGuest) -> GuestView:
         entry.refused,
         dict(entry.limits),
         tuple(sorted(entry.pending)),
+        entry.migration,
     )

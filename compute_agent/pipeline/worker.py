@@ -19,6 +19,7 @@ from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
+from compute_agent.model.migration import Migration
 from compute_agent.pipeline.cache import CachedGuest, Unclaimed
 from compute_agent.pipeline.enforcer import Enforcer
 from compute_agent.pipeline.events import (
@@ -56,10 +57,13 @@ class Pipeline:
         world: World,
         driver: Driver,
         controllers: Sequence[Controller],
-        save: Callable[[Mapping[str, SavedGuest], Mapping[str, Allocation]], None],
+        save: Callable[[Mapping[str, SavedGuest], Mapping[str, Allocation], Mapping[str, str]], None],
         metrics: Metrics,
     ) -> None:
-        """``save`` keeps durably the guests, and what consumers without one hold; it may raise OSError."""
+        """``save`` keeps durably the guests, what consumers without one hold, and whose migrations these are.
+
+        It may raise OSError.
+        """
         self._driver = driver
         self._enforcer = Enforcer(controllers, metrics)
         self._save = save
@@ -95,6 +99,12 @@ class Pipeline:
             return dict(self._cache.unclaimed)
 
     @property
+    def migrations(self) -> dict[str, str]:
+        """The consumers that hold what a guest held here before it was moved, and that guest."""
+        with self._lock:
+            return dict(self._cache.migrations)
+
+    @property
     def world(self) -> World:
         """The host as the worker has it in mind."""
         return self._placer.world
@@ -124,15 +134,17 @@ class Pipeline:
         listener: Listener | None = None,
         limits: Limits | None = None,
         unclaimed: Mapping[str, Allocation] | None = None,
+        migrations: Mapping[str, str] | None = None,
     ) -> None:
         """Take over the guests that run, then handle events in a thread of its own.
 
         A driver that cannot say what runs is asked again before each event. ``listener`` makes events of what
         the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those of the
-        watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known.
+        watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known, and
+        ``migrations`` whose migrations some of these are.
         """
         self._driver.watch(listener or self._on_change)
-        self._lifecycle.begin(saved, limits or {}, unclaimed or {})
+        self._lifecycle.begin(saved, limits or {}, unclaimed or {}, migrations or {})
         with self._lock:
             try:
                 self._take_over()
@@ -190,10 +202,10 @@ class Pipeline:
                 self._lifecycle.enter(event.guest, event.allocation, event.as_of, event.started)
             case GuestStopped(guest):
                 self._lifecycle.leave(guest)
-            case AllocationsRead(allocations, as_of, held):
+            case AllocationsRead(allocations, as_of, held, migrations):
                 if held is not None:
                     self._cache.hold_for(held, as_of)
-                self._read_allocations(allocations, as_of)
+                self._read_allocations(allocations, migrations, as_of)
             case WorldChanged():
                 self._placer.place_all()
             case LimitGuest():
@@ -254,7 +266,9 @@ class Pipeline:
             raise GuestRefusedError(assignment.reason)
         return driver, assignment
 
-    def _read_allocations(self, allocations: Mapping[str, Allocation], as_of: float) -> None:
+    def _read_allocations(
+        self, allocations: Mapping[str, Allocation], migrations: Mapping[str, Migration], as_of: float
+    ) -> None:
         LOG.debug("Guests that hold something else than was known: %d", len(allocations))
         for uuid, held in allocations.items():
             entry = self._cache.get(uuid)
@@ -262,11 +276,23 @@ class Pipeline:
                 continue  # older than what a later start of the guest has brought
             entry.as_of = as_of
             allocation = self.world.own_part(held)
+            self._follow_migration(entry, migrations.get(uuid))
             if allocation != entry.allocation:
                 LOG.info("Guest %s holds %s now", entry.guest, self.world.in_words(allocation))
                 entry.allocation = allocation
                 self._cache.mark(entry)
                 self._placer.place(entry)
+
+    def _follow_migration(self, entry: CachedGuest, migration: Migration | None) -> None:
+        """Note through whom a guest holds its place, and say so when it is another one."""
+        if migration is not None:
+            self._cache.migrations[migration.consumer] = entry.guest.uuid
+            if migration != entry.migration:
+                level = logging.WARNING if migration.others else logging.INFO
+                LOG.log(level, "Guest %s stays where it is, %s", entry.guest, migration)
+        elif entry.migration is not None:
+            LOG.info("Guest %s is not migrating any more", entry.guest)
+        entry.migration = migration
 
     def _limit_guest(self, event: LimitGuest) -> None:
         entry = self._known(event.uuid)
@@ -324,7 +350,7 @@ class Pipeline:
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
-            self._save(guests | self._cache.lost, unclaimed)
+            self._save(guests | self._cache.lost, unclaimed, dict(self._cache.migrations))
         except OSError as error:
             LOG.error("The state cannot be saved: %s; will be tried again", error)
             self._metrics.state_failures.inc()
@@ -346,6 +372,7 @@ class Pipeline:
         self._metrics.guests.set(len(entries))
         self._metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         self._metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
+        self._metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
         self._metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
         self._metrics.lost_guests.set(len(self._driver.lost()))
         self._metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))

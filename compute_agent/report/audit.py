@@ -9,10 +9,12 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from compute_agent.model.allocation import Allocation, ConsumerAllocations
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
+from compute_agent.report.migration import MIGRATION_TYPE
 
 DEFAULT_MIN_AGE: Final = 3600.0
 """How long an allocation has no guest before it may be deleted: longer than a guest takes to come, its image
@@ -23,20 +25,20 @@ UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
 """Project and user of guests whose owner nobody knows; Placement has the same for consumers of old."""
 
 _GUEST_TYPE: Final = "INSTANCE"
-_MIGRATION_TYPE: Final = "MIGRATION"
 
 Decision = ConsumerAllocations | str
 """What a consumer shall hold, or why nothing is changed."""
 
 
 class Kind(enum.StrEnum):
-    """What can be found."""
+    """What can be found. A guest that migrates is no fault: its place here is held by its migration."""
 
     UNALLOCATED = "guest without allocation"
     UNUSED = "allocation without guest"
     DIFFERENT = "other amounts than the guest uses"
     REFUSED = "guest without a place"
     STRAY = "guest on CPUs outside the sets"
+    MIGRATING = "guest that migrates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class AuditedGuest:
     ``vcpus`` are its guest CPUs, ``dedicated`` those of them that it is meant to have CPUs of its own for
     (None: nobody said). ``extra_cpu``: emulator threads have a CPU of their own too, if any has.
     ``resources`` is what it was ordered with beside CPUs, by class. ``location`` is where it runs,
-    ``refusal`` why it has no place, ``stray`` which CPUs it holds that the present CPU sets do not have.
+    ``refusal`` why it has no place, ``stray`` which CPUs it holds that the present CPU sets do not have,
+    ``migration`` the consumer that holds its place if it is migrating.
     """
 
     uuid: str
@@ -58,6 +61,7 @@ class AuditedGuest:
     resources: Mapping[str, int] = field(default_factory=dict)
     refusal: str = ""
     stray: str = ""
+    migration: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +104,36 @@ class Record:
     here: bool
 
 
-def compare(guests: Iterable[AuditedGuest], held: Held, inactive: frozenset[str]) -> list[Finding]:
-    """All that is wrong, by kind.
+def compare(
+    guests: Iterable[AuditedGuest],
+    held: Held,
+    inactive: frozenset[str],
+    migrations: Mapping[str, str] = MappingProxyType({}),
+) -> list[Finding]:
+    """All that is wrong, by kind; and which guests migrate.
 
     ``held`` is what all consumers hold of this host; ``inactive`` are guests that belong here and do not run,
-    and may well hold something.
+    and may well hold something. ``migrations`` are the consumers that hold what a guest held, and that guest.
     """
     running = {guest.uuid: guest for guest in guests}
     findings = [
         Finding(Kind.UNUSED, consumer, allocation=allocation)
         for consumer, allocation in held.items()
-        if consumer not in running and consumer not in inactive
+        if consumer not in running and consumer not in inactive and consumer not in migrations
+    ]
+    findings += [
+        Finding(
+            Kind.MIGRATING,
+            uuid,
+            running[uuid].name if uuid in running else "",
+            held[consumer],
+            _through(consumer),
+        )
+        for consumer, uuid in migrations.items()
+        if consumer in held
     ]
     for guest in running.values():
-        allocation = held.get(guest.uuid, {})
+        allocation = held.get(guest.migration) or held.get(guest.uuid, {})
         if not allocation:
             findings.append(Finding(Kind.UNALLOCATED, guest.uuid, guest.name))
         elif differences := _differences(guest, total(allocation)):
@@ -123,6 +143,10 @@ def compare(guests: Iterable[AuditedGuest], held: Held, inactive: frozenset[str]
         if guest.stray:
             findings.append(Finding(Kind.STRAY, guest.uuid, guest.name, allocation, guest.stray))
     return sorted(findings, key=lambda finding: (list(Kind).index(finding.kind), finding.consumer))
+
+
+def _through(consumer: str) -> str:
+    return f"held by consumer {consumer}"
 
 
 def total(allocation: Allocation) -> dict[str, int]:
@@ -218,7 +242,7 @@ def delete(record: Record, finding: Finding, age: float, options: Options) -> De
     """
     if record.ours != finding.allocation:
         return "left: somebody changes it"
-    if record.holds.consumer_type == _MIGRATION_TYPE:
+    if record.holds.consumer_type == MIGRATION_TYPE:
         return "left: a migration holds it"
     if age < options.min_age:
         return f"left: it has been without a guest for {age:.0f} s, as far as is known"

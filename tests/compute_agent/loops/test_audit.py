@@ -73,7 +73,7 @@ class Rig:
         self.driver = Driver()
         world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         controllers = (CpusetController(self.driver),)
-        self.pipeline = Pipeline(world, self.driver, controllers, lambda guests, unclaimed: None, Metrics())
+        self.pipeline = Pipeline(world, self.driver, controllers, lambda *saved: None, Metrics())
         self.pipeline.start({})
         reporter = Reporter(client, {}, lambda owned: None)
         self.loop = ReportLoop(reporter, client, self.pipeline, Metrics(), 60, 300)

@@ -50,9 +50,7 @@ class Rig:
         self.metrics = Metrics()
         world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         controllers = (CpusetController(self.driver),)
-        self.pipeline = Pipeline(
-            world, self.driver, controllers, lambda guests, unclaimed: None, self.metrics
-        )
+        self.pipeline = Pipeline(world, self.driver, controllers, lambda *saved: None, self.metrics)
         self.pipeline.start({})
         reporter = Reporter(client, {}, lambda owned: None)
         self.loop = ReportLoop(reporter, client, self.pipeline, self.metrics, 60, 300)

@@ -39,7 +39,7 @@ class Rig:
         controllers = (CpusetController(self.driver),)
         self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
 
-    def _save(self, guests, unclaimed):
+    def _save(self, guests, unclaimed, migrations):
         if self.full_disk:
             raise OSError(28, "No space left on device")
         self.saved, self.unclaimed = dict(guests), dict(unclaimed)

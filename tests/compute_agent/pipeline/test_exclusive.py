@@ -94,7 +94,7 @@ class History:
         self.pipeline = Pipeline(self.world, self.driver, controllers, self.save, Metrics())
         self.driver.pipeline = self.pipeline
 
-    def save(self, guests, unclaimed):
+    def save(self, guests, unclaimed, migrations):
         self.saved, self.unclaimed = dict(guests), dict(unclaimed)
 
     def allocation(self):

@@ -1,0 +1,501 @@
+"""Guests that Nova moves, on the real service: what it writes there, and where the guest runs meanwhile.
+
+The conductor gives what the guest holds here to a consumer of the migration, in one request, and claims the
+destination for the guest afterwards. It says no types: its requests are of microversion 1.36.
+"""
+
+import logging
+import time
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.daemon.documents import guest_document
+from compute_agent.drivers.base import Change, ChangeKind
+from compute_agent.drivers.flavor import Flavor
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.loops import audit as audit_module
+from compute_agent.loops.arrivals import Arrivals
+from compute_agent.loops.audit import Auditor
+from compute_agent.loops.cpu_locations import by_consumer
+from compute_agent.loops.reporting import ReportLoop
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.migration import Migration
+from compute_agent.pipeline.events import Reconcile, StartGuest
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.state import StateFile
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from compute_agent.report.audit import Kind, Options
+from compute_agent.report.capacity import CpuLocation
+from compute_agent.report.reporter import Reporter
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.inventory.machines import machine
+
+TOPOLOGY = machine(nodes=2, cores=4)
+ROOT = "11111111-0000-4000-8000-000000000000"
+NODES = ["11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"]
+ELSEWHERE = "11111111-0000-4000-8000-00000000000f"
+GUEST, OTHER, NEXT = (f"22222222-0000-4000-8000-00000000000{n}" for n in (1, 2, 3))
+MIGRATION, ANOTHER = "44444444-0000-4000-8000-000000000001", "44444444-0000-4000-8000-000000000002"
+INVENTORIES = {"PCPU": Inventory(2, max_unit=2), "VCPU": Inventory(1, max_unit=4, allocation_ratio=4.0)}
+TREE = ProviderTree(
+    (
+        ProviderNode("h", ROOT, None, cpus=TOPOLOGY.online),
+        *(
+            ProviderNode(f"h_{n.id}", NODES[n.id], ROOT, INVENTORIES, cpus=n.cpus)
+            for n in TOPOLOGY.numa_nodes
+        ),
+    )
+)
+SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
+WORLD = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+NOVA = "1.36"
+SECONDS = 20
+
+
+class Driver(FakeDriver):
+    """Guests that others define."""
+
+    @property
+    def flavors(self):
+        return self
+
+    def flavor(self, guest):
+        return Flavor()
+
+    def inactive(self):
+        return frozenset()
+
+
+class Cloud:
+    """A host whose agent reports when it is told to, and the conductor of a Nova."""
+
+    def __init__(self, client, folder):
+        self.client = client
+        self.folder = folder
+        self.driver = Driver(TOPOLOGY.online)
+        self.start()
+        client.create_provider(ELSEWHERE, "elsewhere", None)
+        client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}, "VCPU": {"total": 8}}, 0)
+        self.report()
+
+    def start(self, world=WORLD):
+        self.state = StateFile(self.folder / "state.json")
+        self.metrics = Metrics()
+        controllers = (CpusetController(self.driver),)
+        self.pipeline = Pipeline(world, self.driver, controllers, self.state.keep_guests, self.metrics)
+        saved = self.state.state
+        self.pipeline.start(saved.guests, unclaimed=saved.unclaimed, migrations=saved.migrations)
+        reporter = Reporter(self.client, saved.owned, self.state.keep_owned)
+        self.loop = ReportLoop(reporter, self.client, self.pipeline, self.metrics, 60, 300)
+
+    def restart(self, world=WORLD):
+        """The agent is killed, and starts again."""
+        self.pipeline.stop()
+        self.start(world)
+
+    def settle(self):
+        self.pipeline.submit(Reconcile()).result(SECONDS)
+
+    def report(self):
+        assert self.loop.once()
+        self.settle()
+
+    def post(self, **consumers):
+        """POST /allocations as Nova does; by consumer what it is to hold: amounts by provider."""
+        body = {}
+        for name, held in consumers.items():
+            consumer = name.replace("_", "-")
+            body[consumer] = {
+                "allocations": {rp: {"resources": amounts} for rp, amounts in held.items()},
+                "project_id": "p",
+                "user_id": "u",
+                "consumer_generation": self.client.allocations(consumer).generation,
+            }
+        self.client._request("POST", "/allocations", body, NOVA)
+
+    def boot(self, uuid=GUEST, held=None, vcpus=2):
+        held = {NODES[0]: {"PCPU": 2}} if held is None else held
+        if held:
+            self.post(**{uuid: held})
+        event = StartGuest(uuid, uuid, GuestSettings(vcpus), ("x",), held, time.monotonic())
+        return self.pipeline.submit(event).result(SECONDS).guest
+
+    def give_to(self, migration, uuid=GUEST):
+        """What the conductor does first: what the guest holds becomes the migration's."""
+        held = self.client.allocations(uuid).resources
+        self.post(**{uuid: {}, migration: held})
+
+    def claim(self, uuid=GUEST, held=None):
+        self.post(**{uuid: held or {ELSEWHERE: {"PCPU": 2}}})
+
+    def give_back(self, migration, uuid=GUEST):
+        """What it does when a migration is cancelled or reverted."""
+        self.post(**{migration: {}, uuid: self.client.allocations(migration).resources})
+
+    def arrive(self, kind, guest):
+        """The driver tells of a guest."""
+        arrivals = Arrivals(self.pipeline, self.client, lambda: None)
+        arrivals.start()
+        arrivals.report(Change(kind, guest))
+        arrivals.stop(SECONDS)
+        self.settle()
+
+    def view(self, uuid=GUEST):
+        return next(view for view in self.pipeline.views() if view.guest.uuid == uuid)
+
+    def cpus(self, uuid=GUEST):
+        """Where the kernel has the guest."""
+        return set(self.driver.observed_cpus(self.driver.running[uuid]))
+
+    def metric(self, name):
+        return self.metrics.registry.get_sample_value(f"compute_agent_{name}", {})
+
+
+@pytest.fixture
+def cloud(client, tmp_path):
+    cloud = Cloud(client, tmp_path)
+    yield cloud
+    if cloud.pipeline.is_alive:
+        cloud.pipeline.stop()
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_guest_keeps_its_cpus_while_its_migration_holds_them(cloud, claimed):
+    cloud.boot()
+    assert cloud.cpus() == {1, 2}
+    cloud.give_to(MIGRATION)
+    if claimed:
+        cloud.claim()
+    cloud.report()
+    assert cloud.cpus() == {1, 2}
+    assert cloud.view().assignment.dedicated == (1, 2)
+
+
+def test_it_is_shown_as_migrating(cloud, caplog):
+    cloud.boot()
+    cloud.give_to(MIGRATION)
+    cloud.claim()
+    with caplog.at_level(logging.INFO, "compute_agent"):
+        cloud.report()
+    document = guest_document(cloud.view())
+    assert document["migration"] == MIGRATION
+    assert document["allocation"] == {NODES[0]: {"PCPU": 2}}
+    assert document["reason"] == f"migrating: what it has here is held by consumer {MIGRATION}"
+    assert cloud.metric("migrating_guests") == 1
+    assert cloud.metric("unallocated_guests") == 0
+    assert f"stays where it is, migrating: what it has here is held by consumer {MIGRATION}" in caplog.text
+
+
+def test_its_cpus_are_nobody_elses(cloud):
+    cloud.boot()
+    cloud.give_to(MIGRATION)
+    cloud.report()
+    cloud.boot(OTHER, {NODES[1]: {"PCPU": 2}})
+    cloud.boot(NEXT, {NODES[0]: {"VCPU": 1}}, vcpus=1)
+    assert cloud.cpus(OTHER) == {5, 6}
+    assert cloud.cpus(NEXT) == {3}
+    assert cloud.cpus() == {1, 2}
+
+
+def test_one_that_floats_is_migrating_as_well(cloud):
+    cloud.boot(held={NODES[0]: {"VCPU": 2}})
+    cloud.give_to(MIGRATION)
+    cloud.claim(held={ELSEWHERE: {"VCPU": 2}})
+    cloud.report()
+    assert (cloud.cpus(), cloud.view().migration) == ({3}, Migration(MIGRATION))
+
+
+def test_unallocated_guests_are_ignored_and_migrating_ones_are_none(cloud):
+    cloud.restart(replace(WORLD, place_unallocated=False))
+    cloud.boot()
+    cloud.give_to(MIGRATION)
+    cloud.claim()
+    cloud.report()
+    assert cloud.view().assignment.dedicated == (1, 2)
+    cloud.boot(OTHER, {NODES[1]: {"PCPU": 2}})
+    assert cloud.cpus() == {1, 2}
+
+
+def test_a_guest_whose_allocation_was_only_deleted_is_not_migrating(cloud):
+    cloud.boot()
+    cloud.post(**{GUEST: {}})
+    cloud.report()
+    assert cloud.view().migration is None
+    assert cloud.cpus() == {3, 7}
+
+
+def test_a_claim_that_was_there_before_is_no_migration(cloud):
+    cloud.boot()
+    cloud.post(**{OTHER: {NODES[1]: {"PCPU": 2}}})
+    cloud.report()
+    cloud.post(**{GUEST: {NODES[1]: {"VCPU": 1}}})
+    cloud.report()
+    assert cloud.view().migration is None
+
+
+@pytest.mark.parametrize("owner", [{"project_id": "q"}, {"user_id": "v"}, {"consumer_type": "INSTANCE"}])
+def test_a_claim_of_somebody_else_is_no_migration(cloud, owner):
+    cloud.boot()
+    record = cloud.client.allocations(GUEST)
+    cloud.post(**{GUEST: {}})
+    cloud.claim()
+    other = {"project_id": "p", "user_id": "u", "consumer_type": "MIGRATION"} | owner
+    cloud.client.set_allocations(replace(record, consumer=OTHER, generation=None, **other))
+    cloud.report()
+    assert cloud.view().migration is None
+
+
+class TestTheEnd:
+    """A migration is completed, cancelled, or the guest is gone from here."""
+
+    @pytest.fixture
+    def cloud(self, cloud):
+        cloud.boot()
+        cloud.give_to(MIGRATION)
+        cloud.claim()
+        cloud.report()
+        return cloud
+
+    def test_one_that_is_cancelled_has_its_own_allocation_again(self, cloud):
+        cloud.give_back(MIGRATION)
+        cloud.report()
+        assert cloud.view().migration is None
+        assert cloud.view().assignment.dedicated == (1, 2)
+        assert cloud.metric("migrating_guests") == 0
+
+    def test_a_guest_that_left_gives_its_cpus_to_others(self, cloud):
+        cloud.driver.end(cloud.driver.running[GUEST])
+        cloud.post(**{MIGRATION: {}})
+        cloud.report()
+        assert cloud.pipeline.views() == []
+        assert cloud.pipeline.migrations == {}
+        cloud.boot(OTHER)
+        assert cloud.cpus(OTHER) == {1, 2}
+
+    def test_one_that_stays_when_its_migration_is_over_holds_nothing(self, cloud):
+        cloud.post(**{MIGRATION: {}})
+        cloud.report()
+        assert (cloud.view().migration, cloud.view().allocation) == (None, {})
+        assert cloud.cpus() == {3, 7}
+
+    def test_nothing_is_sent_while_nothing_changes(self, cloud, live_placement):
+        live_placement.requests.clear()
+        cloud.report()
+        assert [request for request in live_placement.requests if "/allocations/" in request[1]] == []
+        assert cloud.metric("migrating_guests") == 1
+
+    def test_a_guest_that_starts_anew_here_has_what_its_migration_holds(self, cloud):
+        guest = cloud.driver.running[GUEST]
+        cloud.driver.end(guest)
+        cloud.settle()
+        again = cloud.driver.create(GUEST, GUEST, guest.settings, ())
+        cloud.arrive(ChangeKind.STARTED, again)
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+        cloud.report()
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+
+
+class TestACrash:
+    """The agent ends at any time, and starts again."""
+
+    @pytest.fixture
+    def cloud(self, cloud):
+        cloud.boot()
+        cloud.report()
+        return cloud
+
+    def test_before_it_was_known_that_the_guest_migrates(self, cloud):
+        cloud.pipeline.stop()
+        cloud.give_to(MIGRATION)
+        cloud.claim()
+        cloud.start()
+        cloud.report()
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+
+    def test_after_it_was_known(self, cloud):
+        cloud.give_to(MIGRATION)
+        cloud.report()
+        cloud.restart()
+        assert cloud.view().migration == Migration(MIGRATION)
+        cloud.claim()
+        cloud.report()
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+
+    def test_while_it_was_cancelled(self, cloud):
+        cloud.give_to(MIGRATION)
+        cloud.report()
+        cloud.pipeline.stop()
+        cloud.give_back(MIGRATION)
+        cloud.start()
+        cloud.report()
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, None)
+
+    def test_the_state_is_lost_too(self, cloud):
+        cloud.give_to(MIGRATION)
+        cloud.claim()
+        cloud.pipeline.stop()
+        (cloud.folder / "state.json").unlink()
+        cloud.start()
+        cloud.report()
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+
+    @pytest.mark.parametrize("known", [False, True])
+    def test_the_driver_tells_of_the_guest_before_a_report_is_made(self, cloud, known):
+        cloud.give_to(MIGRATION)
+        if known:
+            cloud.report()
+        cloud.restart()
+        cloud.arrive(ChangeKind.FOUND, cloud.driver.running[GUEST])
+        assert cloud.cpus() == {1, 2}
+        cloud.report()
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+
+
+class TestResizeOnTheSameHost:
+    """The guest holds the new amounts here, and its migration the old ones."""
+
+    @pytest.fixture
+    def cloud(self, cloud):
+        cloud.boot(held={NODES[0]: {"PCPU": 1}}, vcpus=1)
+        cloud.give_to(MIGRATION)
+        cloud.claim(held={NODES[1]: {"PCPU": 2}})
+        cloud.report()
+        return cloud
+
+    def test_it_runs_where_it_did_until_it_starts_anew(self, cloud):
+        assert (cloud.cpus(), cloud.view().migration) == ({1}, Migration(MIGRATION))
+        cloud.driver.end(cloud.driver.running[GUEST])
+        cloud.settle()
+        again = cloud.driver.create(GUEST, GUEST, GuestSettings(2), ())
+        cloud.arrive(ChangeKind.STARTED, again)
+        assert (cloud.cpus(), cloud.view().migration) == ({5, 6}, None)
+        cloud.report()
+        assert (cloud.cpus(), cloud.view().migration) == ({5, 6}, None)
+
+    def test_reverted_it_has_its_old_amounts(self, cloud):
+        cloud.give_back(MIGRATION)
+        cloud.report()
+        assert (cloud.cpus(), cloud.view().migration) == ({1}, None)
+
+
+def test_guests_that_move_together_keep_their_places_whichever_migration_is_whose(cloud, caplog):
+    cloud.boot(GUEST, {NODES[0]: {"PCPU": 1}}, vcpus=1)
+    cloud.boot(OTHER, {NODES[0]: {"PCPU": 1}}, vcpus=1)
+    cloud.give_to(MIGRATION, GUEST)
+    cloud.give_to(ANOTHER, OTHER)
+    with caplog.at_level(logging.INFO, "compute_agent"):
+        cloud.report()
+    assert cloud.view(GUEST).migration == Migration(ANOTHER, (MIGRATION,))
+    assert f"held by consumer {ANOTHER}, or by {MIGRATION}, which hold as much" in caplog.text
+    cloud.driver.end(cloud.driver.running[OTHER])
+    cloud.post(**{ANOTHER: {}})
+    cloud.report()
+    assert (cloud.cpus(), cloud.view().migration) == ({1}, Migration(MIGRATION))
+    cloud.give_back(MIGRATION)
+    cloud.report()
+    assert (cloud.cpus(), cloud.view().migration) == ({1}, None)
+
+
+def test_what_moves_while_it_is_listed_is_found(cloud, monkeypatch):
+    """The host's providers are asked one after the other; the conductor moves all between two of them."""
+    held = {NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}}
+    cloud.boot(held=held)
+    ask = cloud.client.provider_allocations
+
+    def listing(uuid):
+        found = ask(uuid)
+        if uuid == NODES[0] and cloud.client.allocations(GUEST).resources:
+            cloud.give_to(MIGRATION)
+        return found
+
+    monkeypatch.setattr(cloud.client, "provider_allocations", listing)
+    cloud.report()
+    assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, Migration(MIGRATION))
+
+
+class TestArrivingHere:
+    """This host is the destination."""
+
+    def test_claimed_before_the_guest_comes(self, cloud):
+        cloud.post(**{MIGRATION: {ELSEWHERE: {"PCPU": 2}}})
+        cloud.claim(held={NODES[1]: {"PCPU": 2}})
+        cloud.report()
+        guest = cloud.driver.create(GUEST, GUEST, GuestSettings(2), ())
+        cloud.arrive(ChangeKind.STARTED, guest)
+        assert (cloud.cpus(), cloud.view().migration) == ({5, 6}, None)
+
+    def test_the_guest_comes_first(self, cloud):
+        cloud.post(**{GUEST: {ELSEWHERE: {"PCPU": 2}}})
+        guest = cloud.driver.create(GUEST, GUEST, GuestSettings(2), ())
+        cloud.arrive(ChangeKind.STARTED, guest)
+        assert cloud.cpus() == {3, 7}
+        cloud.give_to(MIGRATION)
+        cloud.claim(held={NODES[1]: {"PCPU": 2}})
+        cloud.report()
+        assert (cloud.cpus(), cloud.view().migration) == ({5, 6}, None)
+
+
+class TestAudit:
+    """An audit sees a pair where there is one."""
+
+    def audit(self, cloud, options=None):
+        found = Auditor(cloud.pipeline, cloud.driver, cloud.client, lambda: None).audit(options or Options())
+        return [(it.finding.kind, it.finding.consumer, it.finding.detail, it.outcome) for it in found]
+
+    @pytest.fixture(autouse=True)
+    def locations(self, cloud, monkeypatch):
+        location = CpuLocation(frozenset({1, 2}), frozenset(), 2)
+        monkeypatch.setattr(audit_module, "locate", lambda *_: {GUEST: location})
+
+    @pytest.mark.parametrize("reported", [False, True])
+    def test_of_a_guest_that_runs(self, cloud, reported):
+        cloud.boot()
+        cloud.give_to(MIGRATION)
+        cloud.claim()
+        if reported:
+            cloud.report()
+        pair = (Kind.MIGRATING, GUEST, f"held by consumer {MIGRATION}", "")
+        assert self.audit(cloud) == [pair]
+        assert self.audit(cloud, Options(heal=True, delete=True, min_age=0.0)) == [pair]
+        assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
+
+    def test_of_a_guest_that_was_stopped_for_it(self, cloud):
+        cloud.boot()
+        cloud.give_to(MIGRATION)
+        cloud.claim()
+        cloud.report()
+        cloud.driver.end(cloud.driver.running[GUEST])
+        cloud.restart()
+        assert self.audit(cloud, Options(delete=True, min_age=0.0)) == [
+            (Kind.MIGRATING, GUEST, f"held by consumer {MIGRATION}", "")
+        ]
+        assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
+
+
+def test_a_reshape_moves_what_the_migration_holds_to_where_the_guest_runs(cloud):
+    cloud.boot(held={NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}})
+    cloud.give_to(MIGRATION)
+    cloud.claim()
+    cloud.report()
+    location = CpuLocation(frozenset({1, 5}), frozenset(), 2)
+    cloud.loop._locate = lambda: by_consumer({GUEST: location}, cloud.pipeline.views())
+    flat = ProviderTree((replace(TREE.root, inventories={"PCPU": Inventory(4, max_unit=4)}),))
+    former = tuple(replace(node, inventories={}) for node in TREE.nodes[1:])
+    cloud.pipeline._placer.world = replace(WORLD, tree=flat, former=former)
+    planned = cloud.loop.reshape(dry_run=False)
+    assert {move.consumer for move in planned.moves} == {MIGRATION}
+    cloud.settle()
+    assert cloud.client.allocations(MIGRATION).resources == {ROOT: {"PCPU": 2}}
+    assert cloud.client.allocations(GUEST).resources == {ELSEWHERE: {"PCPU": 2}}
+    cloud.report()
+    assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, Migration(MIGRATION))
+    cloud.pipeline._placer.world = WORLD
+    planned = cloud.loop.reshape(dry_run=False)
+    assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}}
+    cloud.report()
+    assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, Migration(MIGRATION))

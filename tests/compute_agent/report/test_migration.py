@@ -1,0 +1,149 @@
+"""Which migration is whose: worlds in which that is known, and what was found out of what Placement shows."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.model.migration import Holding, Migration
+from compute_agent.report.migration import Claim, Moved, resolve
+
+HELD, LESS = {"rp": {"PCPU": 2}}, {"rp": {"PCPU": 1}}
+OWNER, STRANGER = ("p", "u"), ("q", "u")
+THROUGH = Holding(HELD, Migration("m"))
+
+
+def one(guest, *claims):
+    return resolve([guest], claims)["g"]
+
+
+@pytest.mark.parametrize("owner", [None, OWNER])
+@pytest.mark.parametrize("said", [None, "unknown", "MIGRATION"])
+def test_a_new_claim_of_what_was_held_is_the_migration(owner, said):
+    assert one(Moved("g", HELD, {}, owner=owner), Claim("m", HELD, OWNER, said)) == THROUGH
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        Claim("m", LESS, OWNER),
+        Claim("m", HELD, OWNER, new=False),
+        Claim("m", HELD, STRANGER),
+        Claim("m", HELD, OWNER, "INSTANCE"),
+    ],
+    ids=["other amounts", "was there before", "somebody else's", "of an instance"],
+)
+def test_other_claims_are_not(claim):
+    assert one(Moved("g", HELD, {}, owner=OWNER), claim) == Holding({})
+
+
+def test_a_migration_that_is_known_goes_on_whatever_it_holds_now():
+    known = Moved("g", HELD, {}, migration="m")
+    assert one(known, Claim("m", LESS, new=False)) == Holding(LESS, Migration("m"))
+
+
+def test_who_has_back_what_it_had_is_not_migrating():
+    assert one(Moved("g", HELD, HELD, migration="m"), Claim("m", HELD, new=False)) == Holding(HELD)
+
+
+def test_who_held_nothing_gets_nothing():
+    assert one(Moved("g", {}, {}, owner=OWNER), Claim("m", HELD, OWNER)) == Holding({})
+    assert one(Moved("g", {}, LESS, owner=OWNER), Claim("m", HELD, OWNER)) == Holding(LESS)
+
+
+class TestNobodyKnowsWhatItHeld:
+    """The state of the agent was lost."""
+
+    def guest(self, **fields):
+        return Moved("g", None, {}, suitable=frozenset({"m"}), **fields)
+
+    def test_a_claim_that_suits_and_is_its_owners_is_the_migration(self):
+        assert one(self.guest(owner=OWNER), Claim("m", HELD, OWNER)) == THROUGH
+        assert one(self.guest(), Claim("m", HELD, OWNER, "MIGRATION")) == THROUGH
+
+    def test_one_of_which_less_is_known_is_not(self):
+        assert one(self.guest(), Claim("m", HELD, OWNER)) == Holding({})
+        assert one(self.guest(owner=OWNER), Claim("n", HELD, OWNER)) == Holding({})
+
+    def test_what_it_holds_by_itself_counts_more(self):
+        assert one(Moved("g", None, LESS, "", OWNER, frozenset({"m"})), Claim("m", HELD, OWNER)) == Holding(
+            LESS
+        )
+
+
+def test_the_likeliest_of_several_is_taken_and_the_others_are_told():
+    claims = [Claim("a", HELD, None), Claim("b", HELD, OWNER), Claim("c", HELD, None)]
+    found = one(Moved("g", HELD, {}, owner=OWNER), *claims)
+    assert found == Holding(HELD, Migration("b", ("a", "c")))
+    assert str(found.migration) == (
+        "migrating: what it has here is held by consumer b, or by a or c, which hold as much"
+    )
+
+
+AMOUNTS = st.sampled_from([HELD, LESS, {"rp": {"VCPU": 2}}])
+OWNERS = st.sampled_from([OWNER, STRANGER])
+
+
+@st.composite
+def worlds(draw):
+    """Guests that run here, with what happened to each since the last look."""
+    guests, claims, truth = [], [], {}
+    for number in range(draw(st.integers(1, 6))):
+        uuid, held, owner = f"g{number}", draw(AMOUNTS), draw(OWNERS)
+        match draw(st.sampled_from(["moving", "claimed", "deleted", "back"])):
+            case "deleted":
+                guests.append(Moved(uuid, held, {}))
+            case "back":
+                guests.append(Moved(uuid, held, held, f"gone{number}", owner))
+            case moving:
+                told = owner if moving == "claimed" else None
+                guests.append(Moved(uuid, held, {}, owner=told))
+                consumer = f"m{draw(st.integers(0, 1000))}-{number}"
+                claims.append(Claim(consumer, held, owner))
+                truth[uuid] = consumer
+    claims += [Claim(f"x{n}", draw(AMOUNTS), draw(OWNERS), new=False) for n in range(draw(st.integers(0, 3)))]
+    return guests, draw(st.permutations(claims)), truth
+
+
+@given(worlds())
+def test_every_claim_of_a_migration_is_some_guests_and_nobodys_twice(world):
+    guests, claims, truth = world
+    found = resolve(guests, claims)
+    assert found.keys() == {guest.uuid for guest in guests}
+    used = [holding.migration.consumer for holding in found.values() if holding.migration]
+    assert sorted(used) == sorted(truth.values())
+    by_consumer = {claim.consumer: claim for claim in claims}
+    for guest in guests:
+        holding = found[guest.uuid]
+        if holding.migration is None:
+            assert holding.allocation == guest.own
+        else:
+            claim = by_consumer[holding.migration.consumer]
+            assert holding.allocation == claim.allocation == guest.before
+            assert guest.owner in (None, claim.owner)
+
+
+@given(worlds())
+def test_as_many_guests_as_can_be_keep_their_places(world):
+    """Judged by trying all ways to give the claims out."""
+    guests, claims, _ = world
+    guests = guests[:4]
+    found = sum(holding.migration is not None for holding in resolve(guests, claims).values())
+    takers = [guest for guest in guests if guest.own != guest.before]
+    best = 0
+    for order in itertools.permutations(
+        [claim for claim in claims if claim.new] + [None] * len(takers), len(takers)
+    ):
+        fits = sum(
+            claim is not None and claim.allocation == guest.before and guest.owner in (None, claim.owner)
+            for guest, claim in zip(takers, order, strict=True)
+        )
+        best = max(best, fits)
+    assert found == best
+
+
+@given(worlds())
+def test_it_does_not_matter_in_which_order_consumers_are_listed(world):
+    guests, claims, _ = world
+    assert resolve(guests, claims) == resolve(guests, claims[::-1])
