@@ -339,3 +339,20 @@ def test_a_guest_of_two_nodes_stays_in_one_package_if_it_can(held: set[int]) -> 
     assert isinstance(found, Assignment)
     packages = [package.cpus for package in topology.packages if package.cpus & set(found.dedicated)]
     assert packages == [frozenset(found.dedicated)]
+
+
+@pytest.mark.parametrize(
+    ("l3", "offline", "held", "count", "whole"),
+    [
+        pytest.param(3, {8, 9, 14}, {0, 1}, 5, range(5, 8), id="of two domains"),
+        pytest.param(4, {13, 14, 19}, {0, 1}, 10, range(10, 13), id="of three domains"),
+    ],
+)
+def test_a_guest_of_several_domains_ends_in_a_broken_one_and_leaves_a_whole_one_whole(
+    l3: int, offline: set[int], held: set[int], count: int, whole: range
+) -> None:
+    """Though the tightest fit would break it: what is filled up to its end is not broken by this."""
+    found = ask(supply_of(machine(l3=l3, cores=5, offline=frozenset(offline)), other=held), count)
+    assert isinstance(found, Assignment)
+    assert len(found.dedicated) == count
+    assert set(found.dedicated).isdisjoint(whole)
