@@ -32,7 +32,7 @@ CONSTRAINTS := etc/constraints.txt
 EXTRAS := postgresql,mysql,memcached,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # Tests wait more than they compute: one process more than there are processors. A module stays in one process,
-# so that it starts its servers once.
+# so that it starts its servers once; tests/conftest.py says what else does.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
     tests/placement tests/compute_agent --ignore=tests/placement/api_ref
@@ -61,6 +61,11 @@ check: lint
 
 mutants: check $(COSMIC_RAY)
 	$(BIN)/python -m tests.mutants $(if $(MUTANTS),--count $(MUTANTS)) $(if $(SEED),--seed $(SEED)) -- $(QUICK)
+
+test-kills: export KILL_POINTS ?= 100
+
+test-kills: packages $(INSTALLED)
+	$(BIN)/python -m pytest -q tests/placement/maintenance/test_adoption_killed.py $(PYTEST_ARGS)
 
 test-vm: packages $(INSTALLED)
 	$(BIN)/python -m tests.vm.machine
