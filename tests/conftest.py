@@ -1,10 +1,15 @@
 """Options and fixtures that suites share: the databases that tests run on."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from placement.db import migration
 from tests import databases
@@ -16,6 +21,24 @@ _QUICK = 2
 # Nothing is judged by the time that it takes: a busy machine would fail what is right.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+_PAIRS = "tests/placement/differential"
+
+
+class OneProcessForWhatShares(LoadFileScheduling):
+    """A module stays in one process, and all that asks two services the same, for each kind of database."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = super()._split_scope(nodeid)
+        if not module.startswith(_PAIRS):
+            return module
+        kind = next((kind for kind in databases.KINDS if f"[{kind}" in nodeid), "any")
+        return f"{_PAIRS} on {kind}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProcessForWhatShares | None:
+    return OneProcessForWhatShares(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _kinds(text: str) -> tuple[str, ...]:
@@ -65,24 +88,42 @@ def _rank(item: pytest.Item) -> int:
 
 
 @pytest.fixture(scope="session")
-def database_server(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
+def running_server() -> Iterator[Callable[[str], DatabaseServer]]:
+    """The server of a kind, which is started for the first module that wants it, and stays for the others."""
+    with ExitStack() as running:
+        yield cache(lambda kind: running.enter_context(databases.create(kind)))
+
+
+@pytest.fixture(scope="session")
+def database_server(
+    request: pytest.FixtureRequest, running_server: Callable[[str], DatabaseServer]
+) -> DatabaseServer:
     """A running server; the test runs once for each kind of database."""
     try:
-        server = databases.create(request.param)
+        return running_server(request.param)
     except ServerMissing as error:
         if request.config.getoption("--database"):
             pytest.fail(str(error), pytrace=False)  # it was asked for
         pytest.skip(str(error))
-    with server:
-        yield server
 
 
 @pytest.fixture(scope="session")
-def database_template(database_server: DatabaseServer) -> str:
+def template_of() -> Callable[[DatabaseServer], str]:
+    """The URL of a migrated, empty database on a server, one on each."""
+
+    @cache
+    def make(server: DatabaseServer) -> str:
+        url = server.fresh_database()
+        migration.upgrade(url)
+        return url
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def database_template(database_server: DatabaseServer, template_of: Callable[[DatabaseServer], str]) -> str:
     """The URL of a migrated, empty database to make clones of; nobody connects to it."""
-    url = database_server.fresh_database()
-    migration.upgrade(url)
-    return url
+    return template_of(database_server)
 
 
 @pytest.fixture
@@ -99,3 +140,19 @@ def database_url(database_server: DatabaseServer, database_template: str) -> Ite
     url = database_server.clone(database_template)
     yield url
     database_server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated, empty database of SQLite to make copies of; nobody connects to it."""
+    file = tmp_path_factory.mktemp("migrated") / "placement.sqlite"
+    migration.upgrade(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, migrated_file: Path) -> str:
+    """The URL of a migrated, empty database of SQLite in the folder of the test."""
+    file = tmp_path / "placement.sqlite"
+    shutil.copy(migrated_file, file)
+    return f"sqlite:///{file}"

@@ -10,7 +10,6 @@ from compute_agent import conf as agent_conf
 from compute_agent.report.client import PlacementClient
 from placement.api.middleware import build_application
 from placement.conf import new_config
-from placement.db import migration
 from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing
 
 _STARTED = {"agent", "libvirtd"}
@@ -61,12 +60,10 @@ class LivePlacement:
 
 
 @pytest.fixture
-def placement_application(tmp_path):
+def placement_application(sqlite_url):
     conf = new_config(config_files=[])
-    url = f"sqlite:///{tmp_path / 'placement.db'}"
     conf.set_override("auth_strategy", "noauth2", group="api")
-    conf.set_override("connection", url, group="placement_database")
-    migration.upgrade(url)
+    conf.set_override("connection", sqlite_url, group="placement_database")
     return build_application(conf)
 
 

@@ -7,7 +7,6 @@ from compute_agent.report.errors import ConcurrentUpdateError, UnavailableError
 from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
 from placement.api.middleware import build_application
 from placement.conf import new_config
-from placement.db import migration
 
 ROOT = "11111111-0000-4000-8000-000000000001"
 NODE_0 = "11111111-0000-4000-8000-000000000002"
@@ -211,13 +210,11 @@ class TestStockServer:
     """A server that knows neither LLC nor MBA."""
 
     @pytest.fixture
-    def placement_application(self, tmp_path):
+    def placement_application(self, sqlite_url):
         conf = new_config(config_files=[])
-        url = f"sqlite:///{tmp_path / 'placement.db'}"
         conf.set_override("auth_strategy", "noauth2", group="api")
-        conf.set_override("connection", url, group="placement_database")
+        conf.set_override("connection", sqlite_url, group="placement_database")
         conf.set_override("additional_resource_classes", [], group="placement")
-        migration.upgrade(url)
         return build_application(conf)
 
     def test_custom_classes_stand_for_llc_and_mba(self, client, memory):

@@ -30,8 +30,8 @@ def manage(tmp_path, url, capsys):
 
 
 @pytest.fixture
-def synced(manage, url):
-    migration.upgrade(url)
+def synced(manage, sqlite_url):
+    """The same, with a migrated database in the place where it looks for one."""
     return manage
 
 

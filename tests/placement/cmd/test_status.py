@@ -22,10 +22,8 @@ ALL_CHECKS = (
 
 
 @pytest.fixture
-def url(tmp_path):
-    url = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(url)
-    return url
+def url(sqlite_url):
+    return sqlite_url
 
 
 @pytest.fixture
