@@ -217,6 +217,7 @@ def test_every_command_has_a_help_text(cli, name):
     assert " ".join(COMMANDS[name].__doc__.split()[:4]) in " ".join(out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "unneeded"),
     [
@@ -263,6 +264,7 @@ def test_every_word_leads_to_commands(word):
     assert any(name.split()[0] == word for name in commands_of(word))
 
 
+@pytest.mark.slow
 def test_the_installed_entry_point():
     done = subprocess.run([*MAIN, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0

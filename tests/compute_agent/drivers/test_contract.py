@@ -38,7 +38,9 @@ def open_driver(kind, request, tmp_path):
     return FakeDriver(ALL)
 
 
-@pytest.fixture(params=["process", "process in groups", "libvirt", "fake"])
+@pytest.fixture(
+    params=["process", "process in groups", pytest.param("libvirt", marks=pytest.mark.slow), "fake"]
+)
 def driver(request, tmp_path):
     driver = open_driver(request.param, request, tmp_path)
     yield driver

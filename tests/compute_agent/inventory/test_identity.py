@@ -44,6 +44,7 @@ def test_uuid_is_in_place_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     assert uuid.UUID(identity.load_or_create(tmp_path))
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_agree(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Pool(4) as pool:

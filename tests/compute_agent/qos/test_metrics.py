@@ -72,6 +72,7 @@ number = 5
 """
 
 
+@pytest.mark.slow
 def test_metrics_of_installed_packages_are_found_and_bad_ones_left_out(tmp_path: Path):
     (tmp_path / "disk_metrics.py").write_text(PACKAGE)
     info = tmp_path / "disk_metrics-1.0.dist-info"

@@ -6,6 +6,8 @@ import pytest
 
 from tests.placement.running import Admin
 
+pytestmark = pytest.mark.slow
+
 MANY = 66_000  # PostgreSQL takes 65,535 values in a statement
 
 UUIDS = [str(UUID(int=number)) for number in range(1, MANY + 1)]

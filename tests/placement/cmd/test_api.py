@@ -48,6 +48,7 @@ def test_the_application_is_made_in_the_workers_and_requests_are_long_enough():
     assert (settings.workers, settings.preload_app, settings.limit_request_line) == (3, False, 8190)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
@@ -185,6 +186,7 @@ def get(port, path, server, headers=None):
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_other_web_servers_find_the_application_in_the_module(config_file, environ):
     program = (
         "import placement.wsgi.api as module\n"

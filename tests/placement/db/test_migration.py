@@ -96,6 +96,7 @@ def test_an_upgrade_renews_the_epoch_and_one_that_changes_nothing_does_not(blank
     assert epochs[2] == epochs[3]
 
 
+@pytest.mark.slow
 def test_processes_that_upgrade_an_empty_database_at_once_all_succeed(blank_database_url: str) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=migration.upgrade, args=(blank_database_url,)) for _ in range(4)]
@@ -121,6 +122,7 @@ def _upgrade_until_killed(url: str, statements: int) -> None:
     migration.upgrade(url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statements", [1, 2, 4, 9, 14, 20])
 def test_a_first_upgrade_that_was_killed_can_be_run_again(blank_database_url: str, statements: int) -> None:
     process = multiprocessing.get_context("spawn").Process(

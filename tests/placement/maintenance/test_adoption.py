@@ -230,6 +230,7 @@ def _adopt(url):
     adopt(url, OWNER, [])
 
 
+@pytest.mark.slow
 def test_of_two_who_adopt_at_once_both_succeed(stock):
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_adopt, args=(stock.url,)) for _ in range(2)]

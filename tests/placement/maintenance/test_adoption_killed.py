@@ -23,6 +23,8 @@ from tests.placement.maintenance import reference_world as world
 from tests.placement.maintenance.conftest import OWNER, Service
 from tests.placement.maintenance.test_adoption import contents, write
 
+pytestmark = pytest.mark.slow
+
 POINTS = int(os.environ.get("KILL_POINTS", "5"))
 _FORK = multiprocessing.get_context("fork")  # which has imported everything
 

@@ -232,6 +232,7 @@ def test_workers_agree_and_the_books_balance(
             deployed.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_workers_agree_after_long_histories(
     database_server: DatabaseServer, database_template: str, seed: int
