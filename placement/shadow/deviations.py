@@ -11,16 +11,21 @@ from urllib.parse import parse_qsl, urlsplit
 
 from placement.shadow.compare import Difference, candidates
 from placement.shadow.exchange import Answer, Exchange
+from placement.shadow.left_behind import LeftBehind
+
+_ORPHANS: Final = "orphans"
 
 
-def explain(exchange: Exchange, difference: Difference) -> str | None:
+def explain(exchange: Exchange, difference: Difference, left_behind: LeftBehind) -> str | None:
     """The name of the deviation that the difference is, if it is one."""
+    if left_behind.shows(exchange, difference):
+        return _ORPHANS
     return next((name for name, is_this in _RECOGNISED.items() if is_this(exchange, difference)), None)
 
 
 def refused_there_only(theirs: Answer) -> str | None:
     """The name of the deviation by which a write was refused there, and would not be by ours."""
-    return "orphans" if "expected 0 but got" in _said(theirs) else None
+    return _ORPHANS if "expected 0 but got" in _said(theirs) else None
 
 
 def _said(answer: Answer) -> str:
@@ -101,7 +106,7 @@ _RECOGNISED: Final[dict[str, Callable[[Exchange, Difference], Any]]] = {
     "method-of-older-versions": _method_of_older_versions,
     "status-500": _status_500,
     "unknown-names": _unknown_names,
-    "orphans": _orphans,
+    _ORPHANS: _orphans,
     "classes": _classes,
     "mappings": _mappings,
     "sums": _sums,

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, Self
 
 Headers = tuple[tuple[str, str], ...]
 
+JSON: Final = "application/json"
 MAX_KEPT: Final = 16 << 20
 """Bytes of a body: longer ones are passed on and not compared."""
 _ANY_FORMAT: Final = 47  # of zlib's window bits: as the header of the data says
@@ -55,7 +56,7 @@ class Answer:
         named = {name.lower(): value for name, value in headers}
         if named.get("content-encoding", "identity") in ("gzip", "deflate"):
             content = _decompressed(content)
-        return cls(status, named, _parsed(content, named.get("content-type", "")))
+        return cls(status, named, parsed(content, named.get("content-type", "")))
 
     @property
     def error(self) -> dict[str, Any]:
@@ -74,11 +75,12 @@ def _decompressed(content: bytes) -> bytes:
         return content
 
 
-def _parsed(content: bytes, media_type: str) -> Any:
+def parsed(content: bytes, media_type: str) -> Any:
+    """A body: the document if it is JSON, else its text; None if there is none."""
     if not content:
         return None
     text = content.decode("utf-8", "replace")
-    if not media_type.startswith("application/json"):
+    if not media_type.startswith(JSON):
         return text
     try:
         return json.loads(text)

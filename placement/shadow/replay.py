@@ -7,7 +7,8 @@ from typing import Final
 
 from placement.shadow.compare import Difference, differences
 from placement.shadow.deviations import explain, refused_there_only
-from placement.shadow.exchange import Answer, Copy, Exchange
+from placement.shadow.exchange import JSON, Answer, Copy, Exchange, parsed
+from placement.shadow.left_behind import LeftBehind
 
 _MAX_POSTPONED: Final = 1000
 _REMEMBERED: Final = 100_000
@@ -68,9 +69,11 @@ class Replay:
     report: Callable[[Outcome], None]
     _taken: dict[int, None] = field(default_factory=dict)
     _postponed: dict[int, Copy] = field(default_factory=dict)
+    _left_behind: LeftBehind = field(default_factory=LeftBehind)
 
     def take(self, copy: Copy) -> None:
         """The next one."""
+        self._note(copy)
         outcome = self._outcome(copy)
         if outcome:
             self.report(outcome)
@@ -87,6 +90,7 @@ class Replay:
 
     def take_around_copy(self, copy: Copy) -> None:
         """The next one, a write in flight while our database was copied: it may be in the copy already."""
+        self._note(copy)
         outcome = self._outcome(copy, last=True)
         assert outcome is not None
         self._remember(copy.number)
@@ -97,6 +101,13 @@ class Replay:
         """No more will come."""
         for copy in list(self._postponed.values()):
             self._conclude(copy)
+
+    def _note(self, copy: Copy) -> None:
+        if copy.is_write and copy.received is not None:
+            request = copy.request
+            self._left_behind.take(
+                request.method, request.path, parsed(request.body, JSON), copy.received.status
+            )
 
     def _remember(self, number: int) -> None:
         self._taken[number] = None
@@ -143,7 +154,7 @@ class Replay:
         applied = copy.is_write and ours.status < 400
         if copy.beside and not applied and not last:
             return None
-        names = [_name(exchange, each) for each in found]
+        names = [self._name(exchange, each) for each in found]
         known = [name for name in names if name]
         if len(known) == len(found):
             return Outcome(copy, Verdict.KNOWN, known[0], ours, seconds, parts)
@@ -151,8 +162,6 @@ class Replay:
         unknown = next(each for each, name in zip(found, names, strict=True) if not name)
         return Outcome(copy, verdict, str(unknown), ours, seconds, parts)
 
-
-def _name(exchange: Exchange, difference: Difference) -> str | None:
-    if difference.what == "words" and exchange.ours.status < 500:
-        return explain(exchange, difference) or ORDER
-    return explain(exchange, difference)
+    def _name(self, exchange: Exchange, difference: Difference) -> str | None:
+        name = explain(exchange, difference, self._left_behind)
+        return name or (ORDER if difference.what == "words" and exchange.ours.status < 500 else None)

@@ -6,6 +6,8 @@ from uuid import UUID
 
 from placement.shadow.compare import differences
 from placement.shadow.deviations import explain
+from placement.shadow.exchange import is_write
+from placement.shadow.left_behind import LeftBehind
 from tests.placement.differential.services import NEWEST, Answer, Exchange, Pair, Request
 
 _TOLD: Final = 30  # of the requests before one that was answered in two ways
@@ -28,6 +30,7 @@ class Play:
     several_faults: bool = False
     deviations: list[str] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
+    left_behind: LeftBehind = field(default_factory=LeftBehind)
 
     def ask(self, request: Request) -> Answer:
         """Send the request to both, and return what OpenStack Placement answered.
@@ -36,9 +39,11 @@ class Play:
         """
         exchange = self.pair.ask(request)
         self.exchanges.append(exchange)
+        if is_write(request.method):
+            self.left_behind.take(request.method, request.path, request.body, exchange.theirs.status)
         for difference in differences(exchange):
             name = "order" if self.several_faults and difference.what == "words" else None
-            name = name or explain(exchange, difference)
+            name = name or explain(exchange, difference, self.left_behind)
             if name is None:
                 raise Unexplained("\n".join([str(request), str(difference), "before it:", *self._story()]))
             self.deviations.append(name)

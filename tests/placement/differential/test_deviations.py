@@ -17,6 +17,7 @@ from tests.placement.differential.stories import (
     claim,
     describe,
     inventories,
+    listed,
     make,
     put,
     set_aggregates,
@@ -306,6 +307,13 @@ def orphans(play: Play, names: Names) -> None:
         exchange = play.differ("PUT", f"/allocations/{consumer}", claim({host: {"VCPU": 1}}))
         assert statuses(exchange) == (409, 204)
         assert "expected 0 but got None" in exchange.theirs.error["detail"]
+    consumer = names.consumers[2]
+    refused = claim({names.providers[4]: {"VCPU": 1}}, consumer_type="MIGRATION")
+    assert play("PUT", f"/allocations/{consumer}", refused).status == 400
+    assert play("PUT", f"/allocations/{consumer}", listed(host, VCPU=1), "1.7").status == 204
+    exchange = play.differ("GET", f"/allocations/{consumer}")
+    assert exchange.theirs.body["consumer_type"] == "MIGRATION"
+    assert exchange.ours.body["consumer_type"] == "unknown"
 
 
 def usages_on_postgresql(play: Play, names: Names) -> None:

@@ -24,8 +24,11 @@ def received(status: int, body: Any = None) -> Received:
     )
 
 
-def copy(number: int, method: str, path: str, answer: Received | None, *beside: int, **more: Any) -> Copy:
-    return Copy(number, Request(method, path, (), b""), answer, 0.0, 0.0, frozenset(beside), **more)
+def copy(
+    number: int, method: str, path: str, answer: Received | None, *beside: int, body: Any = None, **more: Any
+) -> Copy:
+    content = b"" if body is None else json.dumps(body).encode()
+    return Copy(number, Request(method, path, (), content), answer, 0.0, 0.0, frozenset(beside), **more)
 
 
 @dataclass
@@ -70,6 +73,30 @@ def test_a_read_that_differs_does_not_part_the_databases() -> None:
     player = Player(lambda copy: received(200, {"traits": []}))
     player.replay.take(copy(0, "GET", "/traits", received(200, {"traits": ["CUSTOM_A"]})))
     assert (player.outcomes[0].verdict, player.outcomes[0].parts) == (Verdict.DIFFERENT, False)
+
+
+@pytest.mark.parametrize("refused", [True, False])
+@pytest.mark.parametrize(
+    ("path", "there", "here"),
+    [
+        ("/allocations/a", {"consumer_type": "MIGRATION", "x": 1}, {"consumer_type": "unknown", "x": 1}),
+        ("/usages?project_id=red&consumer_type=unknown", {"usages": {}}, {"usages": {"unknown": {}}}),
+    ],
+)
+def test_the_type_of_a_refused_claim_is_known_to_show_later(
+    path: str, there: Any, here: Any, refused: bool
+) -> None:
+    typed = {"allocations": {"host": {}}, "consumer_type": "MIGRATION"}
+    untyped = {"allocations": [{}], "project_id": "red"}
+    player = Player(lambda copy: received(200, here) if copy.number == 2 else copy.received)  # type: ignore[arg-type,return-value]  # is there
+    status = 409 if refused else 204
+    player.replay.take(copy(0, "PUT", "/allocations/a", received(status, {}), body=typed))
+    player.replay.take(copy(1, "PUT", "/allocations/a", received(204), body=untyped))
+    player.replay.take(copy(2, "GET", path, received(200, there)))
+    verdict = player.outcomes[2]
+    assert (verdict.verdict, verdict.why == "orphans") == (
+        (Verdict.KNOWN, True) if refused else (Verdict.DIFFERENT, False)
+    )
 
 
 def test_a_known_deviation_has_its_name() -> None:
