@@ -1,12 +1,14 @@
-"""``placement-manage db adopt`` and ``db abandon``: from OpenStack Placement and back, in one database."""
+"""``placement-manage db adopt``, ``abandon`` and ``drop-stock``: moves within one database."""
 
 from argparse import ArgumentParser, Namespace
 
 from oslo_config import cfg
 
 from placement.cmd.common import print_comparison
+from placement.exceptions import Conflict
 from placement.maintenance import abandon as back
 from placement.maintenance import adopt as there
+from placement.maintenance import drop_stock as removal
 from placement.maintenance import importer
 from placement.maintenance.abandon import Way
 from placement.maintenance.reference import open_source
@@ -30,6 +32,11 @@ def add_abandon_arguments(parser: ArgumentParser) -> None:
         "--carry-back", action="store_true", help="write what has changed since into the old tables"
     )
     ways.add_argument("--discard", action="store_true", help="forget what has changed since")
+
+
+def add_drop_stock_arguments(parser: ArgumentParser) -> None:
+    """The command line of ``db drop-stock``."""
+    parser.add_argument("--yes", action="store_true", help="remove them; without it they are only shown")
 
 
 def adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
@@ -70,4 +77,20 @@ def abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
         done = "forgotten" if way is Way.DISCARD else "carried back"
         print(importer.listed(outcome.changes), f"All {len(outcome.changes)} are {done}.", sep="\n")
     print(*outcome.notes, "The database is that of OpenStack Placement again.", sep="\n")
+    return 0
+
+
+def drop_stock(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Remove the tables of OpenStack Placement that an adoption has kept; there is no way back then."""
+    url = conf.placement_database.connection
+    if not arguments.yes:
+        kept = "".join(f"  {each.name}: {each.rows} rows\n" for each in removal.look(url))
+        raise Conflict(
+            f"These tables would be removed:\n{kept}"
+            "Without them 'placement-manage db abandon' cannot go back to OpenStack Placement any more."
+            " Nothing is changed; '--yes' removes them."
+        )
+    names = removal.drop_stock(url)
+    print(f"{len(names)} tables are removed: {', '.join(names)}.")
+    print("The database is that of this service alone.")
     return 0

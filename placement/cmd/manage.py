@@ -85,6 +85,7 @@ def parser() -> ArgumentParser:
     _add(db, "renew-epoch", db_renew_epoch)
     adopting.add_adopt_arguments(_add(db, "adopt", adopting.adopt))
     adopting.add_abandon_arguments(_add(db, "abandon", adopting.abandon))
+    adopting.add_drop_stock_arguments(_add(db, "drop-stock", adopting.drop_stock))
     importing.add_arguments(_add(groups, "import", importing.import_database))
     auditing.add_audit_arguments(_add(groups, "audit", auditing.audit))
     auditing.add_heal_arguments(_add(groups, "heal", auditing.heal))

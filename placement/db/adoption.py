@@ -28,6 +28,8 @@ class Stage(StrEnum):
     ADOPTING = "adopting"
     ADOPTED = "adopted"
     ABANDONING = "abandoning"
+    DROPPING = "dropping"
+    """It is complete, and the old tables are being removed: some may be gone."""
 
 
 _record: Final = sa.Table(

@@ -56,7 +56,13 @@ def abandon(url: str, owner: Owner, way: Way = Way.REFUSE) -> Outcome:
         record = adoption.find(conn)
         if record is None:
             raise Conflict(
-                "The database was not adopted from OpenStack Placement: there is nothing to go back to."
+                "The database was not adopted from OpenStack Placement, or its old tables were removed with"
+                " 'placement-manage db drop-stock': there is nothing to go back to."
+            )
+        if record.stage is Stage.DROPPING:
+            raise Conflict(
+                "The old tables are being removed, so that there is no way back:"
+                " 'placement-manage db drop-stock' goes on. Nothing is changed."
             )
         if record.stage is Stage.ADOPTING:
             put_back(conn)

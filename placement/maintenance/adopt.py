@@ -51,7 +51,7 @@ def adopt(
             record = Record(Stage.ADOPTING, _stock_revision(state))
             with _snapshot(url, conn, "", owner) as source:
                 importer.examine(source, skip_orphans=skip_orphans)
-        elif record.stage is Stage.ADOPTED:
+        elif record.stage in (Stage.ADOPTED, Stage.DROPPING):
             return Outcome(False, Comparison())
         elif record.stage is Stage.ABANDONING:
             if record.way == adoption.CARRIED:

@@ -71,17 +71,14 @@ def rename(conn: sa.Connection, names: Mapping[str, str]) -> None:
             conn.exec_driver_sql(f"ALTER TABLE {_quoted(conn, old)} RENAME TO {_quoted(conn, new)}")
         return
     pairs = ", ".join(f"{_quoted(conn, old)} TO {_quoted(conn, new)}" for old, new in names.items())
-    conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_SECONDS}")
-    try:
-        conn.exec_driver_sql(f"RENAME TABLE {pairs}")
-    except exc.DBAPIError as error:
-        if errors.is_conflict(error):
-            raise _busy() from error
-        raise
+    _patiently(conn, f"RENAME TABLE {pairs}")
 
 
 def drop(conn: sa.Connection, tables: Iterable[str]) -> None:
-    """Remove tables that refer to each other at most; the ones that others refer to come last."""
+    """Remove tables that refer to each other at most; the ones that others refer to come last.
+
+    :raises Unavailable: somebody does not give them back.
+    """
     names = [_quoted(conn, table) for table in tables]
     if not names:
         return
@@ -95,9 +92,20 @@ def drop(conn: sa.Connection, tables: Iterable[str]) -> None:
         return
     conn.exec_driver_sql("SET SESSION foreign_key_checks = 0")
     try:
-        conn.exec_driver_sql(statement)
+        _patiently(conn, statement)
     finally:
         conn.exec_driver_sql("SET SESSION foreign_key_checks = 1")
+
+
+def _patiently(conn: sa.Connection, statement: str) -> None:
+    """Execute a statement of MySQL that waits until nobody uses its tables."""
+    conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_SECONDS}")
+    try:
+        conn.exec_driver_sql(statement)
+    except exc.DBAPIError as error:
+        if errors.is_conflict(error):
+            raise _busy() from error
+        raise
 
 
 def commit_step(conn: sa.Connection) -> None:

@@ -110,3 +110,29 @@ def test_a_revision_that_there_is_not_is_refused(manage):
     result, _, errors = manage("db", "stamp", "0000")
     assert result == 1
     assert "0000" in errors
+
+
+def test_the_old_tables_are_removed_when_that_is_confirmed_and_there_is_no_way_back(manage, stock):
+    assert manage("db", "adopt")[0] == 0
+    result, output, errors = manage("db", "drop-stock")
+    assert (result, output) == (1, "")
+    assert "  stock_allocations: 7 rows\n" in errors
+    assert "'placement-manage db abandon' cannot go back" in errors
+    assert "'--yes' removes them" in errors
+    result, output, _ = manage("db", "drop-stock", "--yes")
+    assert result == 0
+    assert output.startswith("13 tables are removed: stock_alembic_version, stock_allocations, ")
+    result, _, errors = manage("db", "abandon", "--discard")
+    assert result == 1
+    assert "its old tables were removed with 'placement-manage db drop-stock'" in errors
+    assert manage("db", "drop-stock", "--yes")[0] == 1
+    assert manage("db", "version") == (0, f"{migration.newest()}\n", "")
+    held = Admin(application(stock))("GET", f"/allocations/{world.SERVER}").json
+    assert held["consumer_generation"] == 5
+
+
+def test_where_nothing_was_adopted_nothing_is_removed(manage, stock):
+    result, _, errors = manage("db", "drop-stock", "--yes")
+    assert result == 1
+    assert "was not adopted from OpenStack Placement" in errors
+    assert migration.version(stock) == LAST

@@ -13,11 +13,12 @@ import sqlalchemy as sa
 
 from placement.db import adoption, migration
 from placement.db.adoption import Stage
-from placement.exceptions import Unavailable
+from placement.exceptions import Conflict, Unavailable
 from placement.maintenance.abandon import Way, abandon
 from placement.maintenance.adopt import adopt
 from placement.maintenance.content import of_ours
 from placement.maintenance.difference import compare, portable
+from placement.maintenance.drop_stock import drop_stock
 from placement.maintenance.reference import open_source
 from tests.placement.maintenance import reference_world as world
 from tests.placement.maintenance.conftest import OWNER, Service
@@ -40,6 +41,10 @@ def _adopt_and_write(url):
 
 def _carry_back(url):
     abandon(url, OWNER, Way.CARRY_BACK)
+
+
+def _drop_stock(url):
+    drop_stock(url)
 
 
 def _watched(action, url, last, counted):
@@ -112,8 +117,9 @@ def held(written):
 
 @pytest.fixture(scope="module")
 def lengths(stock, written, clone):
-    """How many statements a move has, there and back."""
-    return {action: run(action, clone(url)) for action, url in ((_adopt, stock), (_carry_back, written))}
+    """How many statements a move has, there and back or for good."""
+    actions = ((_adopt, stock), (_carry_back, written), (_drop_stock, written))
+    return {action: run(action, clone(url)) for action, url in actions}
 
 
 def state(url):
@@ -190,3 +196,24 @@ def test_a_way_back_that_was_killed_is_finished_or_undone(written, held, clone, 
         _carry_back(url)
     assert compare(held, theirs(url)) == {}
     assert not {name for name in contents(url) if name.startswith(("stock_", "adopted_", "change_"))}
+
+
+@pytest.mark.parametrize("point", range(POINTS))
+def test_a_removal_of_the_old_tables_that_was_killed_is_finished(written, held, clone, lengths, point):
+    url = clone(written)
+    run(_drop_stock, url, at(point, lengths[_drop_stock]))
+    record = migration.look(url).record
+    assert state(url) == "ours"
+    assert compare(held, ours(url)) == {}
+    if record is None:
+        with pytest.raises(Conflict, match="removed already"):
+            drop_stock(url)
+    else:
+        if record.stage is Stage.DROPPING:
+            with pytest.raises(Conflict, match="'placement-manage db drop-stock' goes on"):
+                abandon(url, OWNER, Way.CARRY_BACK)
+            assert migration.look(url).record == record
+        drop_stock(url)
+    assert not {name for name in contents(url) if name.startswith("stock_")}
+    assert migration.look(url).record is None
+    assert compare(held, ours(url)) == {}
