@@ -51,8 +51,16 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc] # the library ha
         except (ks_exceptions.ClientException, auth_token.ConfigurationError, OSError) as error:
             raise ValueError(f"[{GROUP}] cannot be used: {error}") from error
         _check_cache(conf)
-        if not conf[GROUP].auth_type and not conf[GROUP].auth_section:
+        if not _has_login(conf):
             LOG.error("[keystone_authtoken] auth_type is not set: no token can be validated")
+
+    def check(self) -> None:
+        """Ask about a token that there is not.
+
+        :raises CannotAsk: nobody could say so; the message says why.
+        """
+        with suppress(auth_token.InvalidToken):
+            self._identity_server.verify_token("none")
 
     def _create_identity_server(self) -> "_IdentityServer":
         """Called by the library, whose only seam between what it remembers and what it asks for this is."""
@@ -118,7 +126,15 @@ class _IdentityServer:
         try:
             with self._outage.attempt():
                 yield
-        except auth_token.InvalidToken:
+        except auth_token.InvalidToken as error:
+            if not _is_about_token(error.__context__):
+                self.invalidate()
+                LOG.error(
+                    "no Identity service is where [keystone_authtoken] auth_url says: "
+                    "no token can be validated: %s",
+                    error.__context__,
+                )
+                raise CannotAsk(f"at auth_url there is no Identity service: {error.__context__}") from error
             raise
         except Unavailable as error:
             raise CannotAsk(error.detail) from None
@@ -128,6 +144,38 @@ class _IdentityServer:
                 self.invalidate()
                 LOG.exception("The Identity service could not be asked to validate a token.")
             raise CannotAsk(str(error)) from error
+
+
+def _is_about_token(cause: BaseException | None) -> bool:
+    """Whether an answer 404 is one about a token: to a question about one, in the form of this API."""
+    if not isinstance(cause, ks_exceptions.NotFound) or cause.response is None:
+        return True
+    try:
+        body = cause.response.json()
+    except ValueError:
+        return False
+    return cause.method != "POST" and isinstance(body, dict) and isinstance(body.get("error"), dict)
+
+
+def _has_login(conf: cfg.ConfigOpts) -> bool:
+    return bool(conf[GROUP].auth_type or conf[GROUP].auth_section)
+
+
+def obstacle(conf: cfg.ConfigOpts) -> str | None:
+    """Why no token could be validated now, as far as ``[keystone_authtoken]`` is to blame; None if it can."""
+    logging.disable()  # all that is to be said is in the answer
+    try:
+        middleware = AuthToken(lambda environ, start_response: [], conf)
+        if not _has_login(conf):
+            return f"[{GROUP}] auth_type is not set"
+        middleware.check()
+    except ValueError as error:
+        return str(error)
+    except CannotAsk as error:
+        return f"[{GROUP}]: {error}"
+    finally:
+        logging.disable(logging.NOTSET)
+    return None
 
 
 def _check_cache(conf: cfg.ConfigOpts) -> None:

@@ -10,6 +10,7 @@ from oslo_config import cfg
 from oslo_upgradecheck import common_checks, upgradecheck
 from oslo_upgradecheck.upgradecheck import Code, Result
 
+from placement.api.identity import obstacle
 from placement.cmd.common import open_database
 from placement.conf import PROJECT, files_from_environment, new_config, opts
 from placement.db import migration
@@ -36,6 +37,7 @@ class Checks(upgradecheck.UpgradeCommands):
             ("Missing Root Provider IDs", Checks._missing_roots),
             ("Missing Consumers", Checks._missing_consumers),
             ("Incomplete Consumers", Checks._incomplete_consumers),
+            ("Keystone", Checks._keystone),
             ("Policy File JSON to YAML Migration", (common_checks.check_policy_json, {"conf": conf})),
         )
 
@@ -97,6 +99,17 @@ class Checks(upgradecheck.UpgradeCommands):
             "their allocations are written by a newer one.",
             Code.WARNING,
         )
+
+    def _keystone(self) -> Result:
+        """A warning only: this may run where, or when, Keystone cannot be reached."""
+        try:
+            strategy = self._conf.api.auth_strategy
+        except (cfg.Error, ValueError):
+            return Result(Code.SUCCESS)  # another check says so
+        reason = obstacle(self._conf) if strategy == "keystone" else None
+        if reason is None:
+            return Result(Code.SUCCESS)
+        return Result(Code.WARNING, f"{reason}. As long as that is so, clients are answered 503.")
 
     def _look(
         self,

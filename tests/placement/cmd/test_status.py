@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from placement.cmd.status import main
 from placement.db import migration
+from tests.databases.process import free_port
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 SUCCESS, WARNING, FAILURE = range(3)
@@ -17,6 +18,7 @@ ALL_CHECKS = (
     "Missing Root Provider IDs",
     "Missing Consumers",
     "Incomplete Consumers",
+    "Keystone",
     "Policy File JSON to YAML Migration",
 )
 
@@ -29,7 +31,7 @@ def url(sqlite_url):
 @pytest.fixture
 def conf_file(tmp_path, url):
     file = tmp_path / "placement.conf"
-    file.write_text(f"[placement_database]\nconnection = {url}\n")
+    file.write_text(f"[api]\nauth_strategy = noauth2\n[placement_database]\nconnection = {url}\n")
     return file
 
 
@@ -160,3 +162,35 @@ def test_a_configuration_file_that_is_not_there_is_255(conf_file, capsys):
     conf_file.unlink()
     assert main(["--config-file", str(conf_file), "upgrade", "check"]) == 255
     assert "placement.conf" in capsys.readouterr().err
+
+
+LOGIN = """[keystone_authtoken]
+auth_type = password
+auth_url = http://127.0.0.1:{port}/v3
+username = placement
+password = secret
+project_name = service
+user_domain_name = Default
+project_domain_name = Default
+"""
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ("", "[keystone_authtoken] auth_type is not set"),
+        ("[keystone_authtoken]\nauth_type = passwort\n", "[keystone_authtoken] cannot be used: "),
+        (LOGIN.replace("username", "#username"), "[keystone_authtoken]: "),
+        (LOGIN, "[keystone_authtoken]: Unable to establish connection to http://127.0.0.1:"),
+    ],
+)
+def test_a_keystone_that_cannot_be_asked_is_a_warning(conf_file, url, capsys, section, complaint):
+    login = section.format(port=free_port())
+    conf_file.write_text(f"[placement_database]\nconnection = {url}\n{login}")
+    assert main(["--config-file", str(conf_file), "upgrade", "check", "--json"]) == WARNING
+    out, errors = capsys.readouterr()
+    assert errors == ""
+    (warning,) = [each for each in json.loads(out)["checks"] if each["result"] != SUCCESS]
+    assert (warning["check"], warning["result"]) == ("Keystone", WARNING)
+    assert warning["details"].startswith(complaint)
+    assert warning["details"].endswith("clients are answered 503.")

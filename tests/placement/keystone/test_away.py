@@ -1,5 +1,6 @@
 """A Keystone that is away, hangs, answers nonsense or does not know us: 503, nobody gets in, it passes."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -157,7 +158,24 @@ NONSENSE: dict[str, Answer] = {
     "no HTTP": lambda request: request.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n"),
     "a way round": says(300, b"{}"),
     "that nobody is known": says(401, b"{}"),
+    "that nothing is there": says(404, b"{}"),
+    "that there is no such page": says(404, b"<html>not found</html>", "text/html"),
 }
+UNKNOWN_TOKEN = b'{"error": {"code": 404, "message": "Could not find token.", "title": "Not Found"}}'
+
+
+def knows_no_token(request: BaseHTTPRequestHandler) -> None:
+    """As a Keystone where we may sign in."""
+    url = f"http://{request.headers['Host']}/v3"
+    if request.command == "POST":
+        catalog = [{"type": "identity", "endpoints": [{"interface": "internal", "url": url}]}]
+        token = {"expires_at": "2099-01-01T00:00:00.000000Z", "methods": [], "catalog": catalog}
+        says(201, json.dumps({"token": token}).encode())(request)
+    elif request.path.startswith("/v3/auth/tokens"):
+        says(404, UNKNOWN_TOKEN)(request)
+    else:
+        version = {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": url}]}
+        says(200, json.dumps({"version": version}).encode())(request)
 
 
 def test_whatever_else_answers_lets_nobody_in(keystone: Keystone, tmp_path: Path) -> None:
@@ -167,8 +185,18 @@ def test_whatever_else_answers_lets_nobody_in(keystone: Keystone, tmp_path: Path
             for _ in range(2):
                 answer = running.ask("GET", "/resource_providers", "gAAAAAB-any-token")
                 assert (what, refusal(answer)) == (what, AWAY)
-        # so a Keystone says that it does not know a token
-        pretender.answer = says(404, b"{}")
+        pretender.answer = knows_no_token
         assert running.status("gAAAAAB-any-token") == 401
         assert running.status(None) == 401
         assert "could not be asked" in running.log.read_text()
+
+
+def test_a_wrong_path_to_keystone_is_named_and_no_reason_to_refuse_tokens(
+    keystone: Keystone, tmp_path: Path
+) -> None:
+    with placement(tmp_path, authtoken(keystone, f"{keystone.url}/identity")) as running:
+        token = keystone.identity.token(CALLERS["admin"])
+        assert refusal(running.ask("GET", "/resource_providers", token)) == AWAY
+        log = running.log.read_text()
+        assert "no Identity service is where [keystone_authtoken] auth_url says" in log
+        assert "(HTTP 404)" in log
