@@ -17,7 +17,7 @@ from compute_agent.daemon.cache_control import offered, open_resctrl
 from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
-from compute_agent.daemon.world import build_world
+from compute_agent.daemon.world import build_world, check_policy
 from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import overlaps
@@ -135,6 +135,10 @@ class ConfigCheck(ShowOne):
         warnings = []
         try:
             warnings = list(filter(None, [check_state_folder(conf)]))
+        except ConfigError as error:
+            self._refusals.append(str(error))
+        try:
+            check_policy(conf)
         except ConfigError as error:
             self._refusals.append(str(error))
         try:

@@ -6,6 +6,9 @@ from oslo_config import cfg
 
 from compute_agent.conf.duration import Duration
 
+FOLLOW: Final = "follow"
+"""The policy of a host whose guests somebody else pins."""
+
 GUESTS_OPTS: Final = [
     cfg.StrOpt(
         "driver",
@@ -71,6 +74,12 @@ POLICY_OPTS: Final = [
             ("none", "touch nothing"),
             ("static", "dedicated CPUs in order"),
             ("topology-aware", "few zones for the guest, whole cores and caches for the next one"),
+            (
+                FOLLOW,
+                "guests stay where somebody else pins them, such as Nova, and the agent acts on cache, memory"
+                " bandwidth, weights and watermarks by where they are; [policy] rebalance = true and [guests]"
+                " unplaced = refuse are refused with it, and [guests] unallocated has no effect",
+            ),
         ],
         help="How dedicated CPUs are chosen.",
     ),

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from compute_agent.controllers.base import Target
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.allocation import Allocation
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
 from compute_agent.model.resource_class import RESCTRL_GROUP, STOCK_NAMES
 from compute_agent.qos.annotation import parse_annotation
@@ -40,9 +41,12 @@ def demands(
 ) -> Demands:
     """What guests may have. One of which it is not known what it holds keeps what its group has."""
     caches = {zone.uuid: next(iter(zone.l3_ids)) for zone in zones if len(zone.l3_ids) == 1}
+    domains = {caches[zone.uuid]: zone.cpus for zone in zones if zone.uuid in caches}
     found, faults = [], {}
     for target in targets:
         demand, reasons = _demand(target, caches, host, present)
+        if target.assignment is not None and target.assignment.given:
+            demand = _at_its_caches(demand, target.assignment.cpus, domains)
         found.append(demand)
         if reasons:
             faults[demand.guest] = reasons
@@ -78,6 +82,26 @@ def _demand(
         reserved=reserved,
     )
     return demand, tuple(reasons)
+
+
+def _at_its_caches(demand: Demand, cpus: CpuSet, domains: Mapping[int, CpuSet]) -> Demand:
+    """The demand on the caches of the CPUs that a guest runs on."""
+    shares = {cache: len(cpus & inside) for cache, inside in domains.items() if cpus & inside}
+    ways, bandwidth = at_its_caches(demand.ways, shares), at_its_caches(demand.bandwidth, shares)
+    return replace(demand, ways=ways, bandwidth=bandwidth)
+
+
+def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
+    """The amounts by L3 cache of a guest that runs on ``shares`` CPUs of each cache.
+
+    What is held of caches that it runs on stays there. The rest goes to the one that it has most CPUs of,
+    rather to one of which it holds nothing. A guest that runs on no known cache keeps all where it is.
+    """
+    found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
+    if elsewhere := sum(amounts.values()) - sum(found.values()):
+        best = min(shares, key=lambda cache: (cache in found, -shares[cache], cache))
+        found[best] = found.get(best, 0) + elsewhere
+    return found
 
 
 def _amounts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oslo_config import cfg
 
 from compute_agent.conf import find_unknown_options
+from compute_agent.conf.guests import FOLLOW
 from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.daemon.watermark_support import unmeasured_metrics, unusable_levers
 from compute_agent.inventory.options import name_warning
@@ -26,6 +27,11 @@ def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl,
         found.append(
             "[placement] auth_type is not set: the agent has no way to Placement, reports nothing and starts"
             " no guest; the section has the options of Nova's own [placement]"
+        )
+    if conf.policy.name == FOLLOW and conf.guests.unallocated == "ignore":
+        found.append(
+            "[guests] unallocated = ignore has no effect with [policy] name = follow, which leaves all guests"
+            " where they are: remove it"
         )
     if rules is not None:
         measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)

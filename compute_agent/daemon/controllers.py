@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from compute_agent.conf.guests import FOLLOW
 from compute_agent.controllers.base import Controller
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.controllers.cpuset import CpusetController
@@ -17,13 +18,13 @@ from compute_agent.qos.classes import parse_classes
 def build_controllers(conf: cfg.ConfigOpts, driver: Driver, resctrl: Resctrl) -> tuple[Controller, ...]:
     """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
+    Where the agent follows somebody else, none of them pins guests or binds memory.
+
     :raises ConfigError:
     """
-    controllers: list[Controller] = [
-        CpusetController(driver),
-        CpuController(driver),
-        MemoryController(driver),
-    ]
+    controllers: list[Controller] = [CpuController(driver)]
+    if conf.policy.name != FOLLOW:
+        controllers = [CpusetController(driver), *controllers, MemoryController(driver)]
     if resctrl.control is not None and not resctrl.off:
         classes = {name: one.wish for name, one in parse_classes(conf).classes.items()}
         controllers.append(ResctrlController(driver, resctrl.control, classes))

@@ -45,7 +45,7 @@ NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 _READS: Final = frozenset(
     {
         *("name", "outage", "guests", "lost", "thread_ids", "misplaced_threads", "observed_cpus"),
-        *("vcpu_affinity", "cpu_limits", "memory_nodes"),
+        *("vcpu_affinity", "emulator_affinity", "cpu_limits", "memory_nodes"),
     }
 )
 """What may be asked of a driver."""

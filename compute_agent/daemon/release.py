@@ -85,11 +85,13 @@ def refuse_if_released(folder: Path) -> None:
 class Options:
     """What to give back beside limits, ways and the scheduling switch.
 
-    ``pins`` come with memory binding and weights; ``provider`` is the tree in Placement.
+    ``pins`` come with memory binding and weights; those that are ``given`` by somebody else stay.
+    ``provider`` is the tree in Placement.
     """
 
     pins: bool = False
     provider: bool = False
+    given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +210,22 @@ class Release:
     def _pins(self, guest: Guest) -> str:
         """What binds a guest, in words; empty if nothing does."""
         parts = []
+        if self._options.given:
+            return self._weight(guest)
         if self._driver.misplaced_threads(guest, self._anywhere(guest)):
             parts.append(f"CPUs {cpuset.format(self._driver.observed_cpus(guest))}")
         if (nodes := self._driver.memory_nodes(guest, frozenset())) is not None:
             parts.append(f"memory of NUMA nodes {cpuset.format(nodes)}")
+        return ", ".join(filter(None, [*parts, self._weight(guest)]))
+
+    def _weight(self, guest: Guest) -> str:
         has = self._driver.cpu_limits(guest, CpuLimits(_DEFAULT_WEIGHT))
-        if has is not None and has.weight not in (None, _DEFAULT_WEIGHT):
-            parts.append(f"weight {has.weight}")
-        return ", ".join(parts)
+        return "" if has is None or has.weight in (None, _DEFAULT_WEIGHT) else f"weight {has.weight}"
 
     def _unpin(self, guest: Guest) -> None:
-        self._driver.apply_cpu_settings(guest, self._anywhere(guest))
-        self._driver.bind_memory(guest, frozenset())
+        if not self._options.given:
+            self._driver.apply_cpu_settings(guest, self._anywhere(guest))
+            self._driver.bind_memory(guest, frozenset())
         self._driver.apply_cpu_limits(guest, CpuLimits(_DEFAULT_WEIGHT))
 
     def _anywhere(self, guest: Guest) -> CpuSettings:

@@ -6,11 +6,13 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from oslo_config import cfg
 
+from compute_agent.conf.guests import FOLLOW
 from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.host_driver import open_host_driver
 from compute_agent.daemon.release import Options, Release
@@ -52,7 +54,7 @@ def open_release(conf: cfg.ConfigOpts, options: Options, lock_timeout: float) ->
                 state,
                 identity.load_or_create(folder),
                 read_topology(Path(conf.host.root)).online,
-                options,
+                replace(options, given=conf.policy.name == FOLLOW),
             )
         finally:
             opened.close()

@@ -369,7 +369,7 @@ class Agent:
             self._state,
             world.tree.root.uuid,
             world.topology.online,
-            options,
+            replace(options, given=world.follows),
         )
         return found.survey()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from oslo_config import cfg
 
+from compute_agent.conf.guests import FOLLOW
 from compute_agent.daemon.cache_control import offered
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
@@ -15,12 +16,32 @@ from compute_agent.inventory import identity, options
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import SHAPES, derive
 from compute_agent.inventory.tree import ProviderTree
+from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import parse_classes
 from compute_agent.resctrl.control import Control
 
 LOG = logging.getLogger(__name__)
+
+
+def check_policy(conf: cfg.ConfigOpts) -> None:
+    """See that no option asks for what the policy never does.
+
+    :raises ConfigError:
+    """
+    if conf.policy.name != FOLLOW:
+        return
+    if conf.policy.rebalance:
+        raise ConfigError(
+            "[policy] rebalance = true moves guests, and [policy] name = follow never does: remove one of the"
+            " two"
+        )
+    if conf.guests.unplaced == "refuse":
+        raise ConfigError(
+            "[guests] unplaced = refuse stops guests for which there is no place, and with [policy] name ="
+            " follow others give them their places: remove one of the two"
+        )
 
 
 def build_world(
@@ -38,6 +59,7 @@ def build_world(
     :raises IdentityError:
     :raises OSError:
     """
+    check_policy(conf)
     if topology is None:
         topology = read_topology(Path(conf.host.root))
     cpu_sets = resolve(options.cpu_options(conf), topology)

@@ -166,6 +166,15 @@ class Driver(Protocol):
         """
         ...
 
+    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
+        """The CPUs that the kernel lets the threads use that run no guest CPU.
+
+        Empty where these threads cannot be told from others.
+
+        :raises GuestGoneError:
+        """
+        ...
+
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """The limits that the kernel has where they are not those ``wanted``; None if they agree.
 

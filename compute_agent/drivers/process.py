@@ -268,6 +268,11 @@ class ProcessDriver:
         self._table.running(guest.uuid)
         return {}
 
+    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
+        """Empty: all threads of a process are alike."""
+        self._table.running(guest.uuid)
+        return frozenset()
+
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the guest's group where they are not those wanted.
 

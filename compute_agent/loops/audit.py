@@ -233,6 +233,7 @@ def _audited_guest(
         "" if view is None else view.refusal,
         "" if view is None else view.stray,
         "" if view is None or view.migration is None else view.migration.consumer,
+        frozenset() if view is None or view.assignment is None else view.assignment.held,
     )
 
 

@@ -13,7 +13,8 @@ class Assignment:
 
     ``dedicated`` are the CPUs no other guest gets, those of the guest CPUs in their order; ``withheld`` are
     those of them that are kept empty as siblings of used ones. ``vcpu_cpus`` has a set per guest CPU,
-    ``emulator_cpus`` is for all other threads, ``mems`` are NUMA nodes.
+    ``emulator_cpus`` is for all other threads, ``mems`` are NUMA nodes. ``given``: somebody else has the
+    guest there, whatever zones its allocation names, and the CPUs may be those of others as well.
     """
 
     vcpu_cpus: tuple[CpuSet, ...]
@@ -21,6 +22,7 @@ class Assignment:
     dedicated: tuple[int, ...] = ()
     withheld: CpuSet = frozenset()
     mems: CpuSet = frozenset()
+    given: bool = False
 
     @property
     def held(self) -> CpuSet:

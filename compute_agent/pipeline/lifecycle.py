@@ -155,6 +155,7 @@ class Lifecycle:
             for uuid in self._cache.lost.keys() - self._driver.lost().keys():
                 LOG.info("Guest %s is said to be gone: what it held is free", uuid)
                 self._cache.forget(uuid)
+        self._placer.follow()
         self._enforcer.compare(self._placer.world)
 
     def _find(self, guest: Guest) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from compute_agent.model import cpuset
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.naming import called
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.world import World, request_for
 from compute_agent.policy.base import Refusal, Request, Supply, refit
+from compute_agent.policy.follow import Found, as_found
 from compute_agent.policy.readback import read_back
 from compute_agent.policy.rebalance import best_move
 from compute_agent.policy.unplaced import confine, keep, may_stay
@@ -27,9 +29,11 @@ class Placer:
     Used by the worker only.
     """
 
-    def __init__(self, world: World, cache: GuestCache) -> None:
+    def __init__(self, world: World, cache: GuestCache, observe: Callable[[Guest], Found]) -> None:
+        """``observe`` tells where the kernel has a guest now; it may raise GuestGoneError."""
         self.world = world
         self._cache = cache
+        self._observe = observe
         self._balanced: object = None
         """What there was when the last look found nobody to move."""
         self._synced: tuple[World, Mapping[str, CpuSet]] | None = None
@@ -63,6 +67,9 @@ class Placer:
 
     def place(self, entry: CachedGuest) -> None:
         """Decide anew where a guest goes. One without a place is kept off the CPUs of others."""
+        if self.world.follows:
+            self._follow(entry)
+            return
         if entry.allocation is None:
             self._place_unknown(entry)
             return
@@ -91,8 +98,25 @@ class Placer:
 
         One of which nothing is known stays where it is as long as nobody holds any CPU.
         """
-        if entry.allocation is not None or entry.assignment is not None or self._cache.holdings():
+        is_known = entry.allocation is not None or entry.assignment is not None
+        if self.world.follows or is_known or self._cache.holdings():
             self.place(entry)
+
+    def follow(self) -> None:
+        """Take guests for where somebody else has them by now, if that is whom the policy follows."""
+        if self.world.follows:
+            for entry in self._cache:
+                self._follow(entry)
+
+    def _follow(self, entry: CachedGuest) -> None:
+        try:
+            found = self._observe(entry.guest)
+        except GuestGoneError:
+            return  # its stop event is on its way
+        before, entry.refusal = entry.assignment, ""
+        self._cache.assign(entry, as_found(self.world.cpu_sets, entry.guest.settings.vcpus, found))
+        if entry.assignment != before:
+            LOG.info("Guest %s is found%s", entry.guest, where(entry))
 
     def sync(self) -> None:
         """Bring all guests in line with what is held by now; for the end of every event.
@@ -104,6 +128,8 @@ class Placer:
             self._synced = None
             for entry in self._cache:
                 entry.stray = ""
+                if self.world.follows and entry.assignment is None:
+                    self._follow(entry)
             return
         for _ in range(len(self._cache) + 1):  # whoever finds a place may give another one back
             present = self.world, self._cache.holdings()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from compute_agent.controllers.base import Controller
@@ -36,6 +37,7 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.lifecycle import Lifecycle, Limits
 from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.observation import observe
 from compute_agent.pipeline.placer import Placer, where
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.view import GuestView, view
@@ -69,7 +71,7 @@ class Pipeline:
         self._save = save
         self._metrics = metrics
         self._cache = self._enforcer.cache
-        self._placer = Placer(world, self._cache)
+        self._placer = Placer(world, self._cache, partial(observe, driver))
         self._lifecycle = Lifecycle(driver, self._placer, self._enforcer, metrics)
         self._unallocated: frozenset[str] = frozenset()
         """The guests that were logged as holding nothing."""

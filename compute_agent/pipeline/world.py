@@ -11,7 +11,7 @@ from compute_agent.model.allocation import Allocation
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest import Guest
 from compute_agent.model.naming import called
-from compute_agent.policy import place_nowhere
+from compute_agent.policy import leave_in_place, place_nowhere
 from compute_agent.policy.base import Demand, Policy, Request, Supply
 
 
@@ -47,8 +47,13 @@ class World:
 
     @property
     def pins(self) -> bool:
-        """Whether the policy touches guests at all."""
-        return self.policy is not place_nowhere
+        """Whether the policy says where guests run."""
+        return self.policy not in (place_nowhere, leave_in_place)
+
+    @property
+    def follows(self) -> bool:
+        """Whether somebody else says where guests run, and the agent goes by that."""
+        return self.policy is leave_in_place
 
     def supply(self, holdings: Mapping[str, frozenset[int]]) -> Supply:
         """What there is to give when ``holdings`` (dedicated CPUs by guest) are taken."""

@@ -39,15 +39,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from compute_agent.policy.base import Policy
+from compute_agent.policy.follow import leave_in_place
 from compute_agent.policy.none import place_nowhere
 from compute_agent.policy.static import place_in_order
 from compute_agent.policy.topology_aware import place_by_topology
 
 POLICIES: Final[Mapping[str, Policy]] = {
     "none": place_nowhere,
+    "follow": leave_in_place,
     "static": place_in_order,
     "topology-aware": place_by_topology,
 }
 """By the name that ``[policy] name`` knows them under."""
 
-__all__ = ["POLICIES", "place_nowhere"]
+__all__ = ["POLICIES", "leave_in_place", "place_nowhere"]

@@ -13,6 +13,9 @@ from types import MappingProxyType
 from typing import Final
 
 from compute_agent.model.allocation import Allocation, ConsumerAllocations
+from compute_agent.model.cpu_sets import named
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.naming import called
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
 from compute_agent.report.migration import MIGRATION_TYPE
 
@@ -38,6 +41,7 @@ class Kind(enum.StrEnum):
     DIFFERENT = "other amounts than the guest uses"
     REFUSED = "guest without a place"
     STRAY = "guest on CPUs outside the sets"
+    OVERLAP = "guests on the same CPUs"
     MIGRATING = "guest that migrates"
 
 
@@ -49,7 +53,8 @@ class AuditedGuest:
     (None: nobody said). ``extra_cpu``: emulator threads have a CPU of their own too, if any has.
     ``resources`` is what it was ordered with beside CPUs, by class. ``location`` is where it runs,
     ``refusal`` why it has no place, ``stray`` which CPUs it holds that the present CPU sets do not have,
-    ``migration`` the consumer that holds its place if it is migrating.
+    ``migration`` the consumer that holds its place if it is migrating. ``held`` are the CPUs that it is to
+    have for itself.
     """
 
     uuid: str
@@ -62,6 +67,7 @@ class AuditedGuest:
     refusal: str = ""
     stray: str = ""
     migration: str = ""
+    held: CpuSet = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,18 @@ def compare(
             findings.append(Finding(Kind.REFUSED, guest.uuid, guest.name, allocation, guest.refusal))
         if guest.stray:
             findings.append(Finding(Kind.STRAY, guest.uuid, guest.name, allocation, guest.stray))
+        if overlaps := _overlaps(guest, running.values()):
+            findings.append(Finding(Kind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
     return sorted(findings, key=lambda finding: (list(Kind).index(finding.kind), finding.consumer))
+
+
+def _overlaps(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
+    """Which of its CPUs others are to have for themselves as well, in words."""
+    return ", ".join(
+        f"{named(common)} also of guest {called(other.name, other.uuid)}"
+        for other in guests
+        if other.uuid != guest.uuid and (common := guest.held & other.held)
+    )
 
 
 def _through(consumer: str) -> str:

@@ -20,6 +20,7 @@ class FakeDriver:
         self.cpus = frozenset(cpus)
         self.affinities = {}
         self.vcpu_cpus = {}
+        self.emulator_cpus = {}
         self.limits = {}
         self.nodes = {}
         self.definitions = {}
@@ -73,6 +74,10 @@ class FakeDriver:
     def vcpu_affinity(self, guest):
         self._threads(guest)
         return dict(self.vcpu_cpus.get(guest.uuid, {}))
+
+    def emulator_affinity(self, guest):
+        self._threads(guest)
+        return self.emulator_cpus.get(guest.uuid, frozenset())
 
     def cpu_limits(self, guest, wanted):
         self._threads(guest)

@@ -203,6 +203,12 @@ class LibvirtDriver:
                 found[role.vcpu] = cpus
         return found
 
+    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
+        """The CPUs of the emulator's and the I/O threads; empty where one thread may be any of them."""
+        threads = self._threads(guest).items()
+        found = (procfs.affinity(tid) for tid, role in threads if not role.runs_guest)
+        return frozenset().union(*(cpus for cpus in found if cpus is not None))
+
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota in the group of the domain where they are not those wanted.
 

@@ -173,3 +173,25 @@ class TestStateFolder:
             f"[DEFAULT] state_path = {above}/state: user 0 cannot write to {above}; the agent needs a folder"
             " there that it can write to"
         ]
+
+
+@pytest.mark.parametrize(
+    ("sections", "refusal"),
+    [
+        ({"policy": "name = follow\nrebalance = true"}, "[policy] rebalance = true moves guests"),
+        (
+            {"policy": "name = follow", "guests": "unplaced = refuse"},
+            "[guests] unplaced = refuse stops guests",
+        ),
+    ],
+)
+def test_what_a_policy_that_follows_never_does_is_refused(write_ini, sections, refusal):
+    status, found = check(write_ini(**sections))
+    assert status == 1
+    assert [text.partition(refusal)[:2] for text in found["refusals"]] == [("", refusal)]
+
+
+def test_an_option_that_has_no_effect_when_the_agent_follows_is_a_warning(write_ini):
+    status, found = check(write_ini(policy="name = follow", guests="unallocated = ignore"))
+    assert (status, found["policy"]) == (0, "follow")
+    assert len(about(found["warnings"], "guests")) == 1

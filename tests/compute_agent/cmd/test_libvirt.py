@@ -6,6 +6,7 @@ import urllib.request
 
 import pytest
 
+from compute_agent.drivers import procfs
 from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
 from tests.compute_agent.libvirtd import thread_cpus
 from tests.databases.process import free_port
@@ -33,6 +34,10 @@ def agent(write_ini, libvirtd, port):
     )
     yield agent
     agent.close()
+
+
+def vcpu_threads(pid):
+    return [tid for tid in procfs.thread_ids(pid) if procfs.thread_name(pid, tid).startswith("CPU ")]
 
 
 def places(pid):
@@ -286,3 +291,87 @@ def test_a_host_is_left_and_its_domains_may_run_everywhere(agent, domain, libvir
     assert domain.emulatorPinInfo(config) == everywhere
     again = agent.cli("release", "--pins", "-f", "json")
     assert [row["kind"] for row in json.loads(again.stdout)] == ["provider", "provider"]
+
+
+def test_a_domain_keeps_its_cpu_while_nova_moves_it(agent, domain, client, libvirtd, uid):
+    """What it holds is its migration's: so it is found, and remembered over a crash."""
+    pid, migration = libvirtd.process(domain), f"{uid[:-4]}aaaa"
+    record = client.allocations(uid)
+    body = {"project_id": record.project_id, "user_id": record.user_id}
+    moved = {provider: {"resources": amounts} for provider, amounts in record.resources.items()}
+    both = {
+        uid: {"allocations": {}, "consumer_generation": record.generation, **body},
+        migration: {"allocations": moved, "consumer_generation": None, **body},
+    }
+    client._request("POST", "/allocations", both, "1.36")
+    for _ in range(2):
+        status, rows = agent.audit()
+        found = [(row["finding"], row["consumer"]) for row in rows]
+        assert (status, found) == (0, [("guest that migrates", uid)])
+        shown = agent.ask("guest", "show", uid)
+        assert (shown["migration"], shown["dedicated_cpus"]) == (migration, "0")
+        assert agent.status()["migrating_guests"] == [uid]
+        assert places(pid) == (DEDICATED, SHARED)
+        agent.kill()
+        agent.start()
+        agent.wait_for(lambda: agent.status()["placement"] == "up")
+    assert places(pid) == (DEDICATED, SHARED)
+
+
+@pytest.fixture
+def following(write_ini, libvirtd):
+    """An agent that follows whoever pins domains."""
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    agent = Agent(
+        write_ini(
+            "follow.ini",
+            guests="driver = libvirt\nreconcile_interval = 0.3",
+            libvirt=f"uri = {libvirtd.uri}",
+            policy="name = follow",
+        )
+    )
+    agent.start()
+    yield agent
+    agent.close()
+
+
+def test_a_domain_stays_where_others_pin_it_and_the_agent_knows_where(following, libvirtd, uid):
+    agent, domain = following, libvirtd.run(uid, vcpus=1, persistent=True)
+    pid = libvirtd.process(domain)
+
+    def shown():
+        found = {guest["uuid"]: guest for guest in agent.ask("guest", "list")}.get(uid)
+        return found and agent.ask("guest", "show", uid)
+
+    agent.wait_for(lambda: (shown() or {}).get("cpus") == "0-1")
+    assert (shown()["dedicated_cpus"], shown()["refusal"]) == ("", "")
+    domain.pinVcpu(0, (True, False))
+    agent.wait_for(lambda: shown()["dedicated_cpus"] == "0")
+    assert places(pid)[0] == {"0"}
+    for tid in procfs.thread_ids(pid) - set(vcpu_threads(pid)):
+        os.sched_setaffinity(tid, {1})
+    agent.wait_for(lambda: shown()["emulator_cpus"] == "1")
+    assert places(pid) == ({"0"}, {"1"})
+    domain.pinVcpu(0, (False, True))
+    agent.wait_for(lambda: (shown()["dedicated_cpus"], shown()["cpus"]) == ("", "1"))
+    assert places(pid) == ({"1"}, {"1"})
+    config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    assert domain.vcpuPinInfo(config) == [(True,) * os.cpu_count()]
+
+    other = libvirtd.run(f"{uid[:-4]}0000", vcpus=1)
+    for one in (domain, other):
+        one.pinVcpu(0, (True, False))
+    agent.wait_for(lambda: {guest["cpus"] for guest in agent.ask("guest", "list")} == {"0"})
+    found = {
+        row["consumer"]: row["detail"]
+        for row in agent.audit()[1]
+        if row["finding"] == "guests on the same CPUs"
+    }
+    assert found[uid] == f"CPU 0 also of guest {other.name()} ({other.UUIDString()})"
+    assert len(found) == 2
+    assert places(pid)[0] == places(libvirtd.process(other))[0] == {"0"}
+
+    done = agent.cli("release", "--pins", "-f", "json")
+    assert done.returncode == 0, done.stderr
+    assert places(pid)[0] == {"0"}

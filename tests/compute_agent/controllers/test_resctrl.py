@@ -2,12 +2,14 @@
 
 import errno
 import threading
+from dataclasses import replace
 
 import pytest
 
 from compute_agent.controllers.base import Target
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.model.assignment import Assignment
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -140,6 +142,25 @@ def rig(make_rig):
 
 
 CLASS_GROUPS = {"compute-agent.class.LSR", "compute-agent.class.LS", "compute-agent.class.BE"}
+
+
+def test_a_guest_that_somebody_else_pins_gets_its_ways_where_it_runs(rig):
+    cpus = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
+    rig.zones = tuple(
+        replace(zone, cpus=cpus[min(zone.l3_ids)] if zone.parent else ONLINE) for zone in rig.zones
+    )
+    rig.guest("a", {"l3-1": {"LLC": 4, "MBA": 30}})
+    pinned = Assignment((frozenset({2}),), frozenset({7}), (2,), given=True)
+    rig.targets["a"] = replace(rig.targets["a"], assignment=pinned)
+    rig.work()
+    assert len(rig.mask(rig.group("a"), 0)) == 4
+    assert rig.bandwidth(rig.group("a"), 0) == 30
+    assert not rig.mask(rig.group("a"), 0) & rig.mask("", 0)
+    assert rig.mask(rig.group("a"), 1) & rig.mask("", 1)
+    rig.targets["a"] = replace(rig.targets["a"], assignment=replace(pinned, vcpu_cpus=(frozenset({5}),)))
+    rig.work()
+    assert len(rig.mask(rig.group("a"), 1)) == 4
+    assert not rig.mask(rig.group("a"), 1) & rig.mask("", 1)
 
 
 def test_an_allocation_becomes_a_group_with_exclusive_ways_and_bandwidth_on_its_domain(rig):

@@ -115,6 +115,7 @@ def test_guest_cpus_are_said_to_run_where_they_are_pinned_if_they_can_be_told(dr
     driver.apply_cpu_settings(guest, PINNED)
     told = isinstance(driver, LibvirtDriver)
     assert driver.vcpu_affinity(guest) == ({0: ONE, 1: ONE} if told else {})
+    assert driver.emulator_affinity(guest) == (ONE if told else frozenset())
 
 
 def test_cpu_limits_are_set_once_changed_and_taken_away_again(driver, guest, has_groups):
@@ -165,6 +166,7 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
         driver.observed_cpus,
         driver.thread_ids,
         driver.vcpu_affinity,
+        driver.emulator_affinity,
         lambda it: driver.apply_cpu_settings(it, PINNED),
         lambda it: driver.definition_drift(it, PINNED),
         lambda it: driver.cpu_limits(it, CpuLimits(1)),

@@ -49,6 +49,21 @@ class TestFindings:
     def test_a_guest_that_does_not_run_now_may_hold_what_it_will_need(self):
         assert kinds([], {"b": {"node": {"PCPU": 2}}}, frozenset({"b"})) == []
 
+    def test_guests_on_the_same_cpus_are_told_of_each_other(self):
+        held = {uuid: {"node": {"PCPU": 2}} for uuid in "abc"}
+        pins = {"a": {1, 2}, "b": {2, 3}, "c": {4}}
+        guests = [guest(uuid, held=frozenset(cpus)) for uuid, cpus in pins.items()]
+        assert [(it.kind, it.consumer, it.detail) for it in compare(guests, held, frozenset())] == [
+            (Kind.OVERLAP, "a", "CPU 2 also of guest b"),
+            (Kind.OVERLAP, "b", "CPU 2 also of guest a"),
+        ]
+
+    def test_a_guest_that_migrates_is_a_pair(self):
+        held = {"m": {"node": {"PCPU": 2}}}
+        pair = Finding(Kind.MIGRATING, "a", "a", held["m"], "held by consumer m")
+        assert compare([guest(migration="m")], held, frozenset(), {"m": "a"}) == [pair]
+        assert compare([], held, frozenset(), {"m": "a"}) == [replace(pair, name="")]
+
     def test_a_refused_guest_is_told_with_the_reason(self):
         (finding,) = compare([guest(refusal="no room")], {"a": {"node": {"PCPU": 2}}}, frozenset())
         assert (finding.kind, finding.detail) == (Kind.REFUSED, "no room")

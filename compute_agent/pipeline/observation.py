@@ -1,0 +1,20 @@
+"""Where a guest runs, asked of its driver."""
+
+from __future__ import annotations
+
+from compute_agent.drivers.base import Driver
+from compute_agent.model.guest import Guest
+from compute_agent.policy.follow import Found
+
+
+def observe(driver: Driver, guest: Guest) -> Found:
+    """Where the kernel lets a guest run now.
+
+    :raises GuestGoneError:
+    """
+    return Found(
+        driver.observed_cpus(guest),
+        driver.vcpu_affinity(guest),
+        driver.emulator_affinity(guest),
+        driver.memory_nodes(guest, frozenset()) or frozenset(),
+    )

@@ -1,0 +1,118 @@
+"""A pipeline that follows: guests stay where somebody else has them, and the agent knows where."""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.controllers.cpu import CpuController
+from compute_agent.drivers.base import CpuLimits
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.pipeline.events import AllocationsRead, GuestStarted, MoveGuest, Reconcile, WorldChanged
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.policy import POLICIES
+from tests.compute_agent.pipeline import rig as rigs
+from tests.compute_agent.pipeline.rig import WORLD
+
+FOLLOWING = replace(WORLD, policy=POLICIES["follow"])
+SHARED = frozenset({3, 7})
+
+
+class Rig(rigs.Rig):
+    """Guests that Nova pins."""
+
+    def new_pipeline(self, world=FOLLOWING):
+        controllers = (CpuController(self.driver),)
+        self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
+
+    def boot(self, uuid, pins, emulator=SHARED, held=None):
+        guest = self.driver.create(uuid, uuid, GuestSettings(len(pins)), ())
+        self.pin(uuid, pins, emulator)
+        self.handle(GuestStarted(guest, held or {}, 1.0, started=True))
+
+    def pin(self, uuid, pins, emulator=SHARED):
+        everything = emulator.union(*pins)
+        self.driver.affinities[uuid] = dict.fromkeys(self.driver.affinities[uuid], everything)
+        self.driver.vcpu_cpus[uuid] = dict(enumerate(pins))
+        self.driver.emulator_cpus[uuid] = emulator
+
+    def assignment(self, uuid):
+        return next(view.assignment for view in self.pipeline.views() if view.guest.uuid == uuid)
+
+
+@pytest.fixture
+def rig():
+    rig = Rig(FOLLOWING)
+    rig.pipeline.start({})
+    rig.pipeline.stop()
+    return rig
+
+
+def one(*numbers):
+    return tuple(frozenset({number}) for number in numbers)
+
+
+def test_a_guest_is_taken_for_where_it_is_pinned_whatever_it_holds(rig):
+    rig.boot("a", one(6, 2), held={"node0": {"PCPU": 2}})
+    assert rig.assignment("a").vcpu_cpus == one(6, 2)
+    assert rig.assignment("a").dedicated == (6, 2)
+    assert rig.observed("a") == {2, 6, 3, 7}
+    assert rig.driver.writes == 0
+
+
+def test_its_weight_is_the_agents_all_the_same(rig):
+    rig.boot("a", one(6, 2), held={"node0": {"PCPU": 2}})
+    assert rig.driver.limits["a"] == CpuLimits(200)
+
+
+def test_one_that_holds_nothing_stays_too(rig):
+    rig.boot("a", one(1))
+    assert rig.assignment("a").dedicated == (1,)
+    rig.handle(AllocationsRead({"a": {"node1": {"VCPU": 1}}}, 2.0))
+    assert rig.assignment("a").dedicated == (1,)
+    assert rig.driver.writes == 0
+
+
+def test_pins_that_change_are_followed_at_the_next_pass(rig):
+    rig.boot("a", one(1))
+    rig.pin("a", one(5))
+    rig.handle(Reconcile())
+    assert rig.assignment("a").dedicated == (5,)
+    assert rig.metric("drift_repairs_total", controller="cpu") is None
+
+
+def test_guests_on_the_same_cpu_both_stay(rig):
+    rig.boot("a", one(1))
+    rig.boot("b", one(1))
+    rig.handle(Reconcile())
+    assert (rig.assignment("a").dedicated, rig.assignment("b").dedicated) == ((1,), (1,))
+    assert [view.refusal for view in rig.pipeline.views()] == ["", ""]
+    assert rig.driver.writes == 0
+
+
+def test_nobody_is_moved_by_command_either(rig):
+    rig.boot("a", one(0))
+    assert rig.handle(MoveGuest("a")) is None
+    assert rig.assignment("a").vcpu_cpus == one(0)
+
+
+def test_after_a_restart_guests_are_where_they_are_then(rig):
+    rig.boot("a", one(1), held={"node0": {"PCPU": 1}})
+    rig.pin("a", one(2))
+    rig.restart(world=FOLLOWING)
+    assert rig.assignment("a").dedicated == (2,)
+
+
+def test_a_guest_found_is_where_it_is(rig):
+    guest = rig.driver.create("a", "a", GuestSettings(1), ())
+    rig.pin("a", one(5))
+    rig.handle(Reconcile())
+    assert (guest.uuid, rig.assignment("a").dedicated) == ("a", (5,))
+
+
+def test_a_policy_that_comes_instead_goes_on_from_there_and_back(rig):
+    rig.boot("a", one(2), held={"node0": {"PCPU": 1}})
+    rig.handle(WorldChanged(WORLD))
+    assert rig.assignment("a").dedicated == (2,)
+    assert not rig.assignment("a").given
+    rig.handle(WorldChanged(FOLLOWING))
+    assert rig.assignment("a").given
