@@ -1,7 +1,7 @@
 """Provider trees: which provider has what, and which lies in which."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 import pytest
@@ -178,6 +178,27 @@ def test_zones_that_cross_each_other_are_all_children_of_the_host() -> None:
         "host_NUMA_0": 4,
         "host_NUMA_1": 4,
     }
+
+
+@pytest.mark.parametrize(
+    ("size_kib", "way_kib", "named"),
+    [
+        (None, None, frozenset()),
+        (15, None, frozenset()),
+        (16, None, {"CUSTOM_LLC_WAY_1KIB"}),
+        (None, 512, {"CUSTOM_LLC_WAY_512KIB"}),
+    ],
+    ids=["size not known", "less than a KiB a way", "a KiB a way", "resctrl knows"],
+)
+def test_the_size_of_a_way_is_a_trait_where_it_is_known(
+    size_kib: int | None, way_kib: int | None, named: Set[str]
+) -> None:
+    topology = machine(cores=4)
+    topology = replace(topology, caches=tuple(replace(cache, size_kib=size_kib) for cache in topology.caches))
+    platform = control(topology)
+    domains = {cache: replace(domain, way_kib=way_kib) for cache, domain in platform.domains.items()}
+    (domain,) = tree_of(topology, platform=replace(platform, domains=domains)).providing("LLC")
+    assert {trait for trait in domain.traits if trait.startswith("CUSTOM_LLC")} == named
 
 
 @pytest.mark.parametrize("shape", SHAPES)

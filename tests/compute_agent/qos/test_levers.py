@@ -25,6 +25,18 @@ def test_steps_go_down_to_the_floor():
     assert all_the_way_down(WAYS, Steps(0.2, 0.1)) == [8, 6, 4, 3, 2]
 
 
+@pytest.mark.parametrize(
+    ("step", "min_share"), [(0.0, 0.1), (1.0, 0.1), (-0.1, 0.1), (0.2, 0.0), (0.2, -0.1), (0.2, 1.01), (1, 2)]
+)
+def test_a_step_leaves_something_and_takes_something_and_a_share_is_no_more_than_all(step, min_share):
+    with pytest.raises(ValueError, match="is no share"):
+        Steps(step, min_share)
+
+
+def test_a_guest_that_keeps_all_is_never_throttled():
+    assert all_the_way_down(CORES, Steps(0.2, 1.0)) == []
+
+
 def test_small_steps_still_take_a_granule():
     assert all_the_way_down(WAYS, Steps(0.01, 0.5)) == [10, 9, 8, 7, 6]
 

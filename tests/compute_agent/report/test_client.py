@@ -77,8 +77,17 @@ def test_an_older_server_gets_its_own_newest_version(tmp_path, server):
 
 def test_a_server_that_is_too_old_is_named(tmp_path, server):
     server.newest = "1.10"
-    with pytest.raises(PlacementError, match=r"offers microversion 1\.10.*needs 1\.28"):
+    with pytest.raises(PlacementError, match=r"HTTP 200: .*offers microversion 1\.10.*needs 1\.28"):
         make_client(tmp_path, server.url).known_traits()
+
+
+def test_the_oldest_server_that_will_do_is_used(tmp_path, server):
+    server.newest = "1.28"
+    server.answers = [(200, '{"traits": ["A"]}')]
+    client = make_client(tmp_path, server.url)
+    assert client.known_traits() == {"A"}
+    assert server.versions == ["placement 1.28"]
+    assert not client.knows_consumer_types()
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,35 @@ def test_guests_on_cpus_of_their_own_come_first():
     assert by_name(after, found.allocations[OTHER]) == {"h_NUMA_1": {"PCPU": 8}}
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (CpuLocation(own=frozenset({2, 3})), CpuLocation(floating=frozenset({4}))),
+        (CpuLocation(own=frozenset({2, 3})), None),
+        (CpuLocation(floating=frozenset({4})), None),
+    ],
+    ids=["own CPUs before floating", "own CPUs before nobody", "floating before nobody"],
+)
+def test_the_one_whose_place_is_surer_gets_the_room_where_it_runs(first, last):
+    """Whatever their uuids are: the node has memory for one of them."""
+    before, after = (
+        tree(TWO_NODES, shape, "2-3,10-11", "4-7,12-15", reserved_host_memory_mb=0)
+        for shape in ("flat", "numa")
+    )
+    surer = {"PCPU": 2} if first.own else {"VCPU": 2}
+    other = {"PCPU": 2} if last and last.own else {"VCPU": 2}
+    for sure, less_sure in ((GUEST, OTHER), (OTHER, GUEST)):
+        locations = {sure: first, less_sure: last}
+        found = plan(
+            before,
+            after,
+            {sure: {"h": {**surer, "MEMORY_MB": 8 << 10}}, less_sure: {"h": {**other, "MEMORY_MB": 8 << 10}}},
+            {guest: location for guest, location in locations.items() if location},
+        )
+        assert by_name(after, found.allocations[sure]) == {"h_NUMA_0": {**surer, "MEMORY_MB": 8 << 10}}
+        assert by_name(after, found.allocations[less_sure])["h_NUMA_1"]["MEMORY_MB"] == 8 << 10
+
+
 def test_too_little_room_is_told_with_consumer_class_and_what_is_free():
     before = tree(TWO_NODES, "flat")
     after = tree(TWO_NODES, "numa", shared="0-1", cpu_allocation_ratio=1.0)

@@ -42,6 +42,8 @@ def test_percents_become_values(found, percents):
     ("found", "least", "step", "shares"),
     [
         (engine(Vendor.INTEL), 10, 10, False),
+        (engine(Vendor.INTEL, minimum=0), 1, 10, False),  # 0 would stop a guest
+        (engine(Vendor.ARM, minimum=0, granularity=1), 1, 1, True),
         (engine(Vendor.AMD, **AMD), 1, 1, True),
         (engine(Vendor.INTEL, 10, **MBPS), 1, 1, True),
         (engine(Vendor.ARM, minimum=6, granularity=6), 6, 6, True),

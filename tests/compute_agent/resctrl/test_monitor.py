@@ -44,6 +44,9 @@ def test_counters_are_numbers_or_say_why_not(text, value):
         (2**64 - 10, 5, 15),  # wrapped around
         (10**15, 700, 700),  # began anew
         (2**63, 0, 0),
+        (2**64 - 3, 2**48 - 4, 2**48 - 1),  # as much as there may be between two readings
+        (2**64 - 3, 2**48 - 3, 2**48 - 3),  # one more: it began anew, and this is what it has counted
+        (0, 2**48 + 1, 2**48 + 1),  # which is no question where it went up
         (NoValue.UNAVAILABLE, 5, None),
         (5, NoValue.ERROR, None),
         (None, 5, None),

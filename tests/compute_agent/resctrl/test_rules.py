@@ -537,6 +537,16 @@ def test_what_does_not_fit_is_refused_and_the_next_rule_applies(tmp_path):
     assert found.groups["ours.guest.b"].schemata.get("L3", 0) == shared.get("L3", 0)
 
 
+def test_none_of_one_cache_is_no_hindrance_to_some_of_another(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    demand = Demand("a", "BE", ways={0: 0, 7: 0, 1: 3}, bandwidth={0: 0, 7: 0, 1: 30})
+    found = resolve(host, BE, [demand], present)
+    assert found.refused == {}
+    schemata = found.groups["ours.guest.a"].schemata
+    assert bin(schemata.get("L3", 1)).count("1") == 3
+    assert schemata.get("MB", 1) == 30
+
+
 def test_bandwidth_that_nobody_knows_is_refused(tmp_path):
     host, present = world(fake.INTEL_MBPS, tmp_path)
     classes = {"BE": Wish(mb=50), "LS": Wish(mb=100)}

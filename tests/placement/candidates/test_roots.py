@@ -1,0 +1,78 @@
+"""Which trees a search looks at: those that have the rarest of what is asked for."""
+
+import pytest
+
+from placement.candidates.budget import Budget
+from placement.candidates.needs import needs_of
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.candidates.roots import Sharing, possible_roots
+from placement.model.provider import SHARES
+from placement.model.snapshot import Snapshot
+from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
+
+HOSTS = 20
+
+
+def cloud(*, pool: bool) -> Snapshot:
+    """Hosts with a device each, the fifth with a trait and in an aggregate of its own; a pool that shares."""
+    fifth = {"traits": ("CUSTOM_RARE",), "aggregates": ("rare",)}
+    hosts = [
+        Spec(f"cn{number}", None, {"VCPU": 8}, **(fifth if number == 5 else {}))  # type: ignore[arg-type]
+        for number in range(HOSTS)
+    ]
+    devices = [
+        Spec(f"dev{number}", f"cn{number}", {"CUSTOM_RARE" if number == 5 else "CUSTOM_DEV": 1})
+        for number in range(HOSTS)
+    ]
+    shared = [Spec("pool", None, {"DISK_GB": 9}, (SHARES,), ("far",))] if pool else []
+    return build(*hosts, *devices, *shared)
+
+
+def looked_at(snapshot: Snapshot, *groups: RequestGroup) -> list[str]:
+    request = CandidatesRequest(groups, group_policy="none")
+    sharing = Sharing(snapshot, Budget())
+    roots = list(possible_roots(snapshot, request, needs_of(request), sharing))
+    assert roots == sorted(set(roots))
+    return [str(snapshot.providers[root].name) for root in roots]
+
+
+@pytest.mark.parametrize("pool", [False, True], ids=["nothing is shared", "a pool shares"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"in_tree": name_to_uuid("cn5")},
+        {"in_tree": name_to_uuid("dev5")},
+        {"required": (frozenset({"CUSTOM_RARE"}),)},
+        {"member_of": (frozenset({name_to_uuid("rare")}),)},
+        {"required": (frozenset({"CUSTOM_RARE", "CUSTOM_NOBODY"}),)},
+    ],
+    ids=["its tree", "a tree by another provider of it", "a trait", "an aggregate", "one of two traits"],
+)
+def test_who_names_something_rare_is_searched_for_where_it_is(named: dict[str, object], pool: bool) -> None:
+    assert looked_at(cloud(pool=pool), RequestGroup("", {"VCPU": 1}, **named)) == ["cn5"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pool", [False, True], ids=["nothing is shared", "a pool shares"])
+def test_a_rare_class_is_searched_for_where_it_is(pool: bool) -> None:
+    groups = RequestGroup("", {"VCPU": 1}), RequestGroup("_device", {"CUSTOM_RARE": 1})
+    assert looked_at(cloud(pool=pool), *groups) == ["cn5"]
+
+
+@pytest.mark.parametrize("pool", [False, True], ids=["nothing is shared", "a pool shares"])
+@pytest.mark.parametrize(
+    "group",
+    [
+        RequestGroup("", {"VCPU": 1}, in_tree=name_to_uuid("nowhere")),
+        RequestGroup("", {"VCPU": 1}, required=(frozenset({"CUSTOM_NOBODY"}),)),
+        RequestGroup("", {"VCPU": 1}, member_of=(frozenset({name_to_uuid("nobody")}),)),
+        RequestGroup("", {"CUSTOM_NONE": 1}),
+        RequestGroup("", {"VCPU": 9}),
+    ],
+    ids=["a tree", "a trait", "an aggregate", "a class", "an amount"],
+)
+def test_what_nobody_has_is_searched_for_nowhere(group: RequestGroup, pool: bool) -> None:
+    assert looked_at(cloud(pool=pool), group) == []
+
+
+def test_who_names_nothing_rare_is_searched_for_everywhere() -> None:
+    assert len(looked_at(cloud(pool=False), RequestGroup("", {"VCPU": 8}))) == HOSTS

@@ -1,0 +1,283 @@
+"""What is written about one provider, consumer, project or name is right, and leaves those beside it alone.
+
+There are three of everything, and what is asked is about the second: the first has smaller ids, uuids and
+names, the third has larger ones.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.placement.running import Admin, application
+
+NUMBERS = (1, 2, 3)
+NAMES = {1: "A", 2: "B", 3: "C"}
+PROJECTS = {1: "blue", 2: "green", 3: "red"}
+USERS = {1: "ann", 2: "bob", 3: "cid"}
+TYPES = {1: "INSTANCE", 2: "MIGRATION", 3: "VOLUME"}
+SHARED_TRAIT = "HW_CPU_X86_AVX2"
+
+
+def host(number: int) -> str:
+    return f"{number}0000000-0000-4000-8000-00000000000a"
+
+
+def child(number: int) -> str:
+    return f"{number}0000000-0000-4000-8000-00000000000b"
+
+
+def consumer(number: int) -> str:
+    return f"{number}0000000-0000-4000-8000-00000000000c"
+
+
+def aggregate(number: int) -> str:
+    return f"{number}0000000-0000-4000-8000-00000000000d"
+
+
+def claim(number: int, on: int, generation: int | None, amount: int) -> dict[str, Any]:
+    return {
+        "allocations": {host(on): {"resources": {"VCPU": amount, f"CUSTOM_{NAMES[on]}": 1}}},
+        "project_id": PROJECTS[number],
+        "user_id": USERS[number],
+        "consumer_type": TYPES[number],
+        "consumer_generation": generation,
+    }
+
+
+def inventories(number: int, generation: int, *names: str) -> dict[str, Any]:
+    units = {name: {"total": 10 * number} for name in names}
+    return {"resource_provider_generation": generation, "inventories": units}
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """A database in which the first and the third host have a child, and all have a consumer."""
+    admin = Admin(application(sqlite_url))
+
+    def ask(method: str, path: str, body: Any = None) -> None:
+        answer = admin(method, path, **({} if body is None else {"json": body}))
+        assert answer.status_code < 300, (path, answer.text)
+
+    for number in NUMBERS:
+        ask("PUT", f"/resource_classes/CUSTOM_{NAMES[number]}")
+        ask("PUT", f"/resource_classes/CUSTOM_UNUSED_{NAMES[number]}")
+        ask("PUT", f"/traits/CUSTOM_{NAMES[number]}")
+        ask("PUT", f"/traits/CUSTOM_UNUSED_{NAMES[number]}")
+        ask("POST", "/resource_providers", {"name": f"host{number}", "uuid": host(number)})
+    for number in NUMBERS:
+        path = f"/resource_providers/{host(number)}"
+        ask(
+            "PUT", f"{path}/inventories", inventories(number, 0, "VCPU", "DISK_GB", f"CUSTOM_{NAMES[number]}")
+        )
+        named = [SHARED_TRAIT, f"CUSTOM_{NAMES[number]}"]
+        ask("PUT", f"{path}/traits", {"resource_provider_generation": 1, "traits": named})
+        both = [aggregate(number), aggregate(9)]
+        ask("PUT", f"{path}/aggregates", {"resource_provider_generation": 2, "aggregates": both})
+        ask("PUT", f"/allocations/{consumer(number)}", claim(number, number, None, number))
+    for number in (1, 3):
+        body = {"name": f"child{number}", "uuid": child(number), "parent_provider_uuid": host(number)}
+        ask("POST", "/resource_providers", body)
+        ask("PUT", f"/resource_providers/{child(number)}/inventories", inventories(number, 0, "PCPU"))
+    return sqlite_url
+
+
+def shown(url: str) -> dict[int, dict[str, Any]]:
+    """All that a worker which has just started shows of each of the three, by what is asked."""
+    admin = Admin(application(url))
+    return {number: _shown(admin, number) for number in NUMBERS}
+
+
+def neighbours(everything: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is shown of the first and the third."""
+    return [everything[1], everything[3]]
+
+
+def _shown(admin: Admin, number: int) -> dict[str, Any]:
+    provider = f"/resource_providers/{host(number)}"
+    parts = ("inventories", "traits", "aggregates", "usages", "allocations")
+    paths = [
+        provider,
+        *(f"{provider}/{part}" for part in parts),
+        f"/resource_providers?in_tree={host(number)}",
+        f"/resource_providers?member_of={aggregate(number)}",
+        f"/resource_providers?required=CUSTOM_{NAMES[number]}",
+        f"/allocations/{consumer(number)}",
+        f"/usages?project_id={PROJECTS[number]}",
+        f"/usages?project_id={PROJECTS[number]}&user_id={USERS[number]}",
+        f"/resource_classes/CUSTOM_{NAMES[number]}",
+        f"/resource_classes/CUSTOM_UNUSED_{NAMES[number]}",
+        f"/traits/CUSTOM_{NAMES[number]}",
+        f"/traits/CUSTOM_UNUSED_{NAMES[number]}",
+    ]
+    answers = {path: admin("GET", path) for path in paths}
+    return {
+        path.replace(host(number), "host").replace(consumer(number), "consumer"): _in_order(answer.json)
+        if answer.is_json
+        else answer.status_code
+        for path, answer in answers.items()
+    }
+
+
+def _in_order(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {key: _in_order(value) for key, value in document.items() if key not in ("links", "errors")}
+    return sorted(map(repr, map(_in_order, document))) if isinstance(document, list) else document
+
+
+def test_each_of_three_is_shown_with_what_it_has(url: str) -> None:
+    for number, found in shown(url).items():
+        assert found["/resource_providers/host/traits"]["traits"] == sorted(
+            [repr(SHARED_TRAIT), repr(f"CUSTOM_{NAMES[number]}")]
+        )
+        assert totals(found) == dict.fromkeys(("VCPU", "DISK_GB", f"CUSTOM_{NAMES[number]}"), 10 * number)
+        held = {TYPES[number]: {"VCPU": number, f"CUSTOM_{NAMES[number]}": 1, "consumer_count": 1}}
+        assert found[f"/usages?project_id={PROJECTS[number]}"]["usages"] == held
+        assert found[f"/usages?project_id={PROJECTS[number]}&user_id={USERS[number]}"]["usages"] == held
+        assert len(found["/resource_providers?in_tree=host"]["resource_providers"]) == (
+            1 if number == 2 else 2
+        )
+
+
+def test_a_user_of_another_project_holds_nothing_in_it(url: str) -> None:
+    admin = Admin(application(url))
+    for number in NUMBERS:
+        for other in NUMBERS:
+            query = f"/usages?project_id={PROJECTS[number]}&user_id={USERS[other]}"
+            assert bool(admin("GET", query).json["usages"]) == (number == other)
+
+
+SECOND = f"/resource_providers/{host(2)}"
+GENERATION = 4  # of each host: inventories, traits, aggregates, a claim
+
+Changed = Callable[[dict[str, Any]], Any]
+"""What has changed in what is shown of the second."""
+
+
+def part(name: str, *keys: str) -> Changed:
+    def find(found: dict[str, Any]) -> Any:
+        value = found[name]
+        for key in keys:
+            value = value[key]
+        return value
+
+    return find
+
+
+def totals(found: dict[str, Any]) -> dict[str, int]:
+    inventories = found["/resource_providers/host/inventories"]["inventories"]
+    return {name: each["total"] for name, each in inventories.items()}
+
+
+WRITES: dict[str, tuple[str, str, Any, Changed, Any]] = {
+    "inventories, one of which goes": (
+        "PUT", f"{SECOND}/inventories", inventories(4, GENERATION, "VCPU", "CUSTOM_B"),
+        totals,
+        {"VCPU": 40, "CUSTOM_B": 40},
+    ),
+    "an inventory": (
+        "PUT", f"{SECOND}/inventories/DISK_GB", {"resource_provider_generation": GENERATION, "total": 7},
+        totals,
+        {"VCPU": 20, "DISK_GB": 7, "CUSTOM_B": 20},
+    ),
+    "an inventory more": (
+        "POST", f"{SECOND}/inventories",
+        {"resource_provider_generation": GENERATION, "resource_class": "CUSTOM_A", "total": 7},
+        totals,
+        {"VCPU": 20, "DISK_GB": 20, "CUSTOM_B": 20, "CUSTOM_A": 7},
+    ),
+    "an inventory less": (
+        "DELETE", f"{SECOND}/inventories/DISK_GB", None,
+        totals,
+        {"VCPU": 20, "CUSTOM_B": 20},
+    ),
+    "other traits": (
+        "PUT", f"{SECOND}/traits",
+        {"resource_provider_generation": GENERATION, "traits": [SHARED_TRAIT, "CUSTOM_UNUSED_A"]},
+        part("/resource_providers/host/traits", "traits"),
+        [repr("CUSTOM_UNUSED_A"), repr(SHARED_TRAIT)],
+    ),
+    "no traits": ("DELETE", f"{SECOND}/traits", None, part("/resource_providers/host/traits", "traits"), []),
+    "other aggregates": (
+        "PUT", f"{SECOND}/aggregates",
+        {"resource_provider_generation": GENERATION, "aggregates": [aggregate(8)]},
+        part("/resource_providers/host/aggregates", "aggregates"),
+        [repr(aggregate(8))],
+    ),
+    "another name": (
+        "PUT", SECOND, {"name": "renamed"}, part("/resource_providers/host", "name"), "renamed"
+    ),
+    "more of a claim": (
+        "PUT", f"/allocations/{consumer(2)}", claim(2, 2, 1, 5),
+        part("/resource_providers/host/usages", "usages"), {"VCPU": 5, "CUSTOM_B": 1, "DISK_GB": 0},
+    ),
+    "no claim": (
+        "DELETE", f"/allocations/{consumer(2)}", None,
+        part("/resource_providers/host/usages", "usages"), {"VCPU": 0, "CUSTOM_B": 0, "DISK_GB": 0},
+    ),
+    "the name of a class": (
+        "PUT", "/resource_classes/CUSTOM_B", {"name": "CUSTOM_OTHER"},
+        part("/resource_providers/host/usages", "usages"), {"VCPU": 2, "CUSTOM_OTHER": 1, "DISK_GB": 0},
+    ),
+    "no class": (
+        "DELETE", "/resource_classes/CUSTOM_UNUSED_B", None,
+        part("/resource_classes/CUSTOM_UNUSED_B"), {},
+    ),
+    "no trait": (
+        "DELETE", "/traits/CUSTOM_UNUSED_B", None, part("/traits/CUSTOM_UNUSED_B"), {},
+    ),
+    "a reshape": (
+        "POST", "/reshaper",
+        {
+            "inventories": {host(2): inventories(3, GENERATION, "VCPU", "CUSTOM_B")},
+            "allocations": {consumer(2): claim(2, 2, 1, 6)},
+        },
+        part("/resource_providers/host/usages", "usages"), {"VCPU": 6, "CUSTOM_B": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_a_write_changes_what_it_is_about_and_nothing_of_its_neighbours(url: str, what: str) -> None:
+    method, path, body, changed, expected = WRITES[what]
+    before = neighbours(shown(url))
+    version = "1.6" if path.startswith("/resource_classes") and method == "PUT" else "1.39"
+    headers = {"OpenStack-API-Version": f"placement {version}"}
+    answer = Admin(application(url))(
+        method, path, headers=headers, **({} if body is None else {"json": body})
+    )
+    assert answer.status_code < 300, answer.text
+    after = shown(url)
+    assert changed(after[2]) == expected
+    assert neighbours(after) == before
+
+
+def test_who_has_nothing_can_go_beside_those_who_have(url: str) -> None:
+    """Children, allocations and uses of others are not taken for its own."""
+    before = neighbours(shown(url))
+    admin = Admin(application(url))
+    assert admin("DELETE", SECOND).status_code == 409
+    assert admin("DELETE", "/resource_classes/CUSTOM_B").status_code == 409
+    assert admin("DELETE", "/traits/CUSTOM_B").status_code == 409
+    assert admin("DELETE", f"/allocations/{consumer(2)}").status_code == 204
+    assert admin("DELETE", SECOND).status_code == 204
+    assert admin("DELETE", "/resource_classes/CUSTOM_B").status_code == 204
+    assert admin("DELETE", "/traits/CUSTOM_B").status_code == 204
+    assert admin("GET", SECOND).status_code == 404
+    for number in (1, 3):
+        assert admin("DELETE", f"/resource_providers/{host(number)}").status_code == 409
+    assert neighbours(shown(url)) == before
+
+
+def test_a_host_that_moves_below_another_joins_its_tree(url: str) -> None:
+    admin = Admin(application(url))
+    first = shown(url)[1]
+    body = {"name": "host2", "parent_provider_uuid": host(3)}
+    assert admin("PUT", SECOND, json=body).status_code == 200
+    assert shown(url)[1] == first
+    for app in (admin, Admin(application(url))):
+        tree = app("GET", f"/resource_providers?in_tree={host(2)}").json["resource_providers"]
+        assert {each["uuid"]: each["parent_provider_uuid"] for each in tree} == {
+            host(3): None, child(3): host(3), host(2): host(3)
+        }  # fmt: skip
+        assert {each["root_provider_uuid"] for each in tree} == {host(3)}
