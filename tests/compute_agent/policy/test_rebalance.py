@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import Demand, Request, Supply, assemble
+from compute_agent.policy.base import Demand, Refusal, Request, Supply, assemble
 from compute_agent.policy.rebalance import best_move, move_cost, place_cost
 from tests.compute_agent.inventory.machines import machine
 
@@ -81,6 +81,43 @@ def test_a_guest_that_crosses_packages_is_brought_together():
 def test_of_two_the_one_that_gains_more_is_moved():
     host = Host(a=(0, 1, 8, 9), b=(4, 5, 24, 25))
     assert host.move().guest == "b"
+
+
+def test_of_equals_the_first_is_moved():
+    assert Host(b=(0, 1, 8, 9), a=(16, 17, 24, 25)).move().guest == "b"
+
+
+def test_guests_that_stay_where_they_are_do_not_keep_others():
+    """One with nothing to gain, one that the policy refuses, and one that it would put where it is."""
+    host = Host(well=(0, 1, 2, 3), refused=(4, 5, 8, 9), again=(12, 13, 16, 17), last=(20, 21, 28, 29))
+
+    def policy(supply, request):
+        match request.guest:
+            case "refused":
+                return Refusal("no")
+            case "again":
+                return host.assignments["again"]
+        return POLICY(supply, request)
+
+    assert host.move(policy=policy).guest == "last"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cost"),
+    [
+        ({0, 1}, {0, 1}, 0.0),
+        ({0, 1}, {0}, 1.0),
+        ({0, 1}, {2}, 2.0),
+        ({0}, {0, 1}, 0.0),
+        ({0, 1, 2, 3}, {3, 4}, 1.5),
+        ({0}, set(), 0.0),
+        (set(), {0}, 0.0),
+    ],
+)
+def test_a_move_costs_the_part_of_its_memory_that_the_guest_leaves(before, after, cost):
+    assignment = Host(a=(0, 1)).assignments["a"]
+    nodes = (replace(assignment, mems=frozenset(mems)) for mems in (before, after))
+    assert move_cost(*nodes) == cost
 
 
 def test_memory_elsewhere_counts_against_a_move():

@@ -53,3 +53,31 @@ def test_what_is_taken_already_counts() -> None:
     options = [[provider], [provider]]
     assert fits_at_all(needs, options, False, {(provider.id, "A"): 2})
     assert not fits_at_all(needs, options, False, {(provider.id, "A"): 3})
+
+
+def ruled_out(asked: list[tuple[int, str]], **sizes: int) -> bool:
+    """Whether groups of such amounts, each with a choice of these devices, are known not to fit at once."""
+    providers = {
+        at.name: at for at in build(*(Spec(name, None, {"A": size}) for name, size in sizes.items()))
+    }
+    groups = (RequestGroup(f"_{index}", {"A": amount}) for index, (amount, _) in enumerate(asked))
+    options = [[providers[name] for name in names] for _, names in asked]
+    return not fits_at_all(needs_of(CandidatesRequest(tuple(groups))), options, False)
+
+
+def test_amounts_that_do_not_add_up_where_they_have_to_go_are_ruled_out() -> None:
+    """Though there are enough units, and enough places for each amount counted alone."""
+    assert ruled_out([(3, "xy"), (3, "xy"), (2, "xy")], x=4, y=4)
+    assert not ruled_out([(3, "xy"), (3, "xy"), (2, "xy")], x=4, y=5)
+
+
+def test_who_has_a_wider_choice_does_not_hide_that_others_do_not_fit() -> None:
+    assert ruled_out([(3, "xy"), (3, "xy"), (2, "xy"), (1, "xyz")], x=4, y=4, z=9)
+    assert ruled_out([(3, "x"), (3, "xy"), (2, "xy"), (1, "xyz")], x=4, y=4, z=9)
+    assert not ruled_out([(3, "xy"), (3, "xy"), (2, "xyz"), (1, "xyz")], x=4, y=4, z=9)
+
+
+def test_more_groups_than_there_are_places_are_ruled_out() -> None:
+    assert ruled_out([(3, "xy"), (3, "xy"), (3, "xy")], x=5, y=5)
+    assert not ruled_out([(3, "xy"), (3, "xy"), (3, "xy")], x=5, y=6)
+    assert ruled_out([(2, "x"), (2, "x"), (1, "y")], x=3, y=9)
