@@ -23,6 +23,8 @@ FIRST_BY = [
     (sorters.CPU, CPU, guest("z", 2.0, vcpus=2.0), guest("a", 2.0, vcpus=4.0, started=9)),
     (sorters.CPU, CPU, guest("z", 2.0, started=9), guest("a", 2.0)),
     (sorters.CPU, CPU, guest("z", 0.1), guest("a")),
+    (sorters.CPU, CPU, guest("z", 0.0, started=9), guest("a")),  # whose use is not known is as one without
+    (sorters.MEMORY, MEMORY, guest("z", memory=0.0, started=9), guest("a")),
     (sorters.MEMORY, MEMORY, guest("z", memory=2.0), guest("a", memory=1.0, started=9)),
     (sorters.MEMORY, MEMORY, guest("z", memory=1.0, started=9), guest("a", memory=1.0)),
 ]

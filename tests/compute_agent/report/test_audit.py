@@ -33,6 +33,11 @@ def guest(uuid="a", vcpus=2, location=OWN, **fields):
     return AuditedGuest(uuid, uuid, vcpus, location, **fields)
 
 
+def test_an_audit_mends_nothing_unless_it_is_told_to():
+    assert Options() == Options(heal=False, delete=False, confirmed=None, dry_run=False, min_age=3600.0)
+    assert Options().consumers == frozenset()  # which are all
+
+
 class TestFindings:
     """What is told."""
 

@@ -66,3 +66,73 @@ def test_max_unit_counts_what_the_consumer_holds_already():
 def test_a_class_that_is_not_reported_yet_has_none_left():
     capacity = FreeCapacity(HOST, {}, {})
     assert capacity.fit({}, {"VCPU": 1}, ON_FOUR) == "there is no room for 1 VCPU (free: h 0)"
+
+
+NODES = machine(nodes=2, cores=4)
+"""CPUs 0-3 and 4-7, the first two of each dedicated."""
+PARTED = derive(
+    NODES,
+    resolve(CpuOptions(cpu_dedicated_set="0-1,4-5", cpu_shared_set="2-3,6-7"), NODES),
+    Settings(provider_tree="numa", cpu_allocation_ratio=1.0, reserved_host_memory_mb=0),
+    ROOT,
+    "h",
+    None,
+)
+UUIDS = {node.uuid: node.name for node in PARTED.nodes}
+
+
+def parted(amounts, location, held=None):
+    """What each node gives, by name; where the others hold this of the first node's classes."""
+    holding = {uuid: held for uuid, name in UUIDS.items() if name == "h_NUMA_0" and held}
+    capacity = FreeCapacity(
+        PARTED, {node.uuid: node.inventories for node in PARTED.nodes}, {"other": holding}
+    )
+    found = (
+        capacity.fit_together({}, amounts, location)
+        if isinstance(location, frozenset)
+        else capacity.fit({}, amounts, location)
+    )
+    if isinstance(found, str):
+        return found
+    return {name: {UUIDS[uuid]: part for uuid, part in parts.items()} for name, parts in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        (CpuLocation(own=frozenset({0, 1})), {"PCPU": {"h_NUMA_0": 2}}),
+        (CpuLocation(own=frozenset({0, 5})), {"PCPU": {"h_NUMA_0": 1, "h_NUMA_1": 1}}),
+        (CpuLocation(own=frozenset({4, 5})), {"PCPU": {"h_NUMA_1": 2}}),
+        (CpuLocation(own=frozenset({4, 5}), floating=frozenset({2, 3})), {"PCPU": {"h_NUMA_1": 2}}),
+        (CpuLocation(floating=frozenset({6, 7})), {"PCPU": {"h_NUMA_1": 2}}),
+        (CpuLocation(own=frozenset({4, 5}), floating=frozenset({2, 3})), {"VCPU": {"h_NUMA_0": 2}}),
+        (CpuLocation(own=frozenset({4, 5})), {"VCPU": {"h_NUMA_1": 2}}),
+        (CpuLocation(own=frozenset({4, 5}), floating=frozenset({2, 3})), {"MEMORY_MB": {"h_NUMA_1": 2}}),
+        (CpuLocation(), {"PCPU": {"h_NUMA_0": 2}}),
+    ],
+)
+def test_a_class_is_taken_where_those_cpus_are_that_it_is_about(location, expected):
+    """VCPU where the guest floats, anything else where its own CPUs are, if it has such."""
+    ((name, _),) = expected.items()
+    assert parted({name: 2}, location) == expected
+
+
+def test_what_is_not_left_where_the_guest_is_comes_from_elsewhere():
+    here = CpuLocation(own=frozenset({0, 1}))
+    assert parted({"PCPU": 2}, here, {"PCPU": 1}) == {"PCPU": {"h_NUMA_0": 1, "h_NUMA_1": 1}}
+    assert parted({"PCPU": 3}, here, {"PCPU": 1}) == {"PCPU": {"h_NUMA_0": 1, "h_NUMA_1": 2}}
+    assert parted({"PCPU": 4}, here, {"PCPU": 1}) == (
+        "there is no room for 4 PCPU (free: h_NUMA_0 1, h_NUMA_1 2)"
+    )
+
+
+def test_what_may_be_anywhere_is_together_if_one_zone_has_it_all():
+    origin = frozenset({0, 1, 4})
+    assert parted({"PCPU": 2, "VCPU": 2}, origin) == {"PCPU": {"h_NUMA_0": 2}, "VCPU": {"h_NUMA_0": 2}}
+    assert parted({"PCPU": 2}, origin, {"PCPU": 1}) == {"PCPU": {"h_NUMA_1": 2}}
+    assert parted({"PCPU": 1, "VCPU": 2}, origin, {"VCPU": 1}) == {
+        "PCPU": {"h_NUMA_1": 1},
+        "VCPU": {"h_NUMA_1": 2},
+    }
+    assert parted({"PCPU": 2}, frozenset({4, 5, 0})) == {"PCPU": {"h_NUMA_1": 2}}
+    assert parted({"PCPU": 3}, origin) == {"PCPU": {"h_NUMA_0": 2, "h_NUMA_1": 1}}

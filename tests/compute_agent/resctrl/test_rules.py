@@ -464,7 +464,9 @@ def test_guests_of_one_annotation_do_not_share_a_cap_that_counts_for_the_group(t
     capped, uncapped = Wish(mb=30), Wish(WayRange(0, 50), mb=100)
     demands = [Demand("a", wish=capped), Demand("b", wish=capped)]
     demands += [Demand("c", wish=uncapped), Demand("d", wish=uncapped)]
+    demands += [Demand("e", wish=Wish(mb=99)), Demand("f", wish=Wish(mb_per_cache={1: 99}))]
     membership = resolve(host, {}, demands, present).membership
+    assert (membership["e"], membership["f"]) == ("ours.guest.e", "ours.guest.f")
     assert membership["a"] == "ours.guest.a"
     assert membership["b"] == "ours.guest.b"
     assert membership["c"] == membership["d"] == host.wish_group(uncapped)

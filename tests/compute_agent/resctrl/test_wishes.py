@@ -16,7 +16,8 @@ from compute_agent.resctrl.wishes import (
 
 def test_options_are_read():
     assert parse_range(" 0-30 ") == WayRange(0, 30)
-    assert parse_percent("40") == 40
+    assert [parse_percent(text) for text in ("40", "0", " 100 ")] == [40, 0, 100]
+    assert parse_range("0-100") == WayRange(0, 100)
     assert parse_per_cache("0:0-50, 17:20-80,", parse_range) == {0: WayRange(0, 50), 17: WayRange(20, 80)}
     assert parse_per_cache("", parse_percent) == {}
 
@@ -55,6 +56,15 @@ FULL = Platform(
         (Wish(mb_per_cache={17: 50}), FULL, "MB has no cache id 17: there are 1, 2"),
         (Wish(WayRange(0, 50)), Platform(Vendor.INTEL, mb=FULL.mb), "LLC cannot be controlled on this host"),
         (Wish(mb=50), Platform(Vendor.INTEL, FULL.l3), "MB cannot be controlled on this host"),
+        (Wish(mb=0), Platform(Vendor.INTEL, FULL.l3), "MB cannot be controlled on this host"),
+        (
+            Wish(llc_per_cache={1: WayRange(0, 9)}),
+            Platform(Vendor.INTEL, mb=FULL.mb),
+            "LLC cannot be controlled on this host",
+        ),
+        (Wish(mb_per_cache={1: 9}), Platform(Vendor.INTEL, FULL.l3), "MB cannot be controlled on this host"),
+        (Wish(WayRange(0, 50)), Platform(Vendor.INTEL, FULL.l3), None),
+        (Wish(mb=50), Platform(Vendor.INTEL, mb=FULL.mb), None),
         (Wish(WayRange(0, 1), {17: WayRange(0, 2)}, 1, {2: 2}), FULL, None),
         (Wish(), Platform(Vendor.INTEL), None),
     ],
@@ -71,6 +81,10 @@ def test_what_the_platform_has_not_is_refused(wish, platform, reason):
 def test_a_wish_goes_before_its_base_in_each_part():
     base = Wish(WayRange(0, 30), {0: WayRange(0, 10)}, 50, {1: 60})
     assert Wish().over(base) == base
+    assert Wish(mb=0).over(base) == Wish(WayRange(0, 30), {0: WayRange(0, 10)}, 0)
+    assert Wish(mb_per_cache={1: 0, 2: 7}).over(base) == Wish(
+        WayRange(0, 30), {0: WayRange(0, 10)}, 50, {1: 0, 2: 7}
+    )
     assert Wish(mb=20).over(base) == Wish(WayRange(0, 30), {0: WayRange(0, 10)}, 20)
     assert Wish(llc_per_cache={0: WayRange(5, 6)}).over(base).range_on(0) == WayRange(5, 6)
     assert Wish(WayRange(40, 90)).over(base) == Wish(WayRange(40, 90), {}, 50, {1: 60})
