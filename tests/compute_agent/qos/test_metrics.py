@@ -36,7 +36,17 @@ def test_built_in_metrics_are_those_of_the_specification():
         "io_pressure": ("cpu_quota", False, False, False),
         "best_effort_cpu": ("cpu_quota", True, False, False),
     }
-    assert len({metric.action_priority for metric in BUILT_IN}) == len(BUILT_IN)
+    # What metrics of other packages have to go between.
+    assert {metric.action_priority: metric.name for metric in BUILT_IN} == {
+        9: "memory_usage",
+        7: "cpu_usage",
+        6: "best_effort_cpu",
+        5: "memory_bandwidth",
+        4: "llc_occupancy",
+        3: "cpu_pressure",
+        2: "memory_pressure",
+        1: "io_pressure",
+    }
     assert all(metric.sorter is not None for metric in BUILT_IN if metric.throttle_quantified)
 
 

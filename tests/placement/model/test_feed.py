@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from placement.db import buckets
 from placement.db.buckets import bucket_of
 from placement.db.database import Database, Transaction
+from placement.db.position import Position
 from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import Unavailable
 from placement.model import feed
@@ -110,6 +111,29 @@ def test_nothing_is_read_when_nothing_changed(
     names(model)
     monkeypatch.setattr(Database, "read", lambda self: pytest.fail("read without need"))
     assert names(model) == {HOST: "host"}
+
+
+def test_what_somebody_has_read_meanwhile_is_not_read_again(
+    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request asks where the database stands; before its turn comes, another brings the model further."""
+    create(writer)
+    names(model)
+    position, read = Database.position, Database.read
+    meanwhile: list[dict[str, str]] = []
+    reads: list[Database] = []
+
+    def ask_and_be_overtaken(self: Database) -> Position:
+        found = position(self)
+        monkeypatch.setattr(Database, "position", position)
+        create(writer, CHILD, "child")
+        meanwhile.append(names(model))
+        return found
+
+    monkeypatch.setattr(Database, "position", ask_and_be_overtaken)
+    monkeypatch.setattr(Database, "read", lambda self: reads.append(self) or read(self))
+    assert names(model) == {HOST: "host", CHILD: "child"} == meanwhile[0]
+    assert len(reads) == 1
 
 
 def test_one_change_does_not_read_everything_anew(
