@@ -231,7 +231,9 @@ class InventoryShow(Lister):
             conf = self.load_conf()
             world = build_world(conf, root_uuid=PLACEHOLDER, control=open_resctrl(conf).control)
             return _DERIVED, _inventories(world.tree)
-        return ("provider", "kind", "name", "derived", "reported", "differs"), _compare(self.ask("inventory"))
+        return ("provider", "kind", "name", "derived", "reported", "differs", "set_by"), _compare(
+            self.ask("inventory")
+        )
 
 
 def _compare(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -243,11 +245,23 @@ def _compare(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
         provider = ours.get("name") or theirs.get("name")
         for name in sorted({*ours["inventories"], *theirs["inventories"]}):
             one, other = ours["inventories"].get(name), theirs["inventories"].get(name)
-            rows.append((provider, "inventory", name, _amounts(one), _amounts(other), one != other))
+            origins = answer["set_by"].get(identifier, {}).get(name, {})
+            rows.append(
+                (provider, "inventory", name, _amounts(one), _amounts(other), one != other, _set_by(origins))
+            )
         for name in sorted({*ours["traits"], *theirs["traits"]}):
             mine, known = name in ours["traits"], name in theirs["traits"]
-            rows.append((provider, "trait", name, mine, known, mine != known))
+            rows.append((provider, "trait", name, mine, known, mine != known, "agent" if mine else "others"))
     return rows
+
+
+def _set_by(origins: dict[str, str]) -> str:
+    """Who decides about an inventory: the agent, others, or of which field who."""
+    if not origins:
+        return "others"
+    if set(origins.values()) == {"agent"}:
+        return "agent"
+    return ", ".join(f"{field}: {who}" for field, who in origins.items() if who != "agent")
 
 
 def _amounts(inventory: dict[str, Any] | None) -> str:

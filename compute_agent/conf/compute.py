@@ -7,20 +7,48 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
+_RATIO: Final = (
+    "Set here it is put back whenever somebody sets another one through the API; not set, or 0, the ratio"
+    " that Placement has stays."
+)
+_RESERVED: Final = (
+    "Set here it is put back whenever somebody sets another amount through the API; not set, theirs stays."
+)
+
 DEFAULT_OPTS: Final = [
     cfg.FloatOpt(
         "cpu_allocation_ratio",
-        default=4.0,
-        help="How many VCPU a CPU of cpu_shared_set is sold as. Never applied to PCPU, whose ratio is 1.0.",
+        help="How many VCPU a CPU of cpu_shared_set is sold as. Never applied to PCPU, whose ratio is 1.0."
+        f" {_RATIO}",
     ),
-    cfg.FloatOpt("ram_allocation_ratio", default=1.0, help="Overcommit of MEMORY_MB."),
-    cfg.FloatOpt("disk_allocation_ratio", default=1.0, help="Overcommit of DISK_GB."),
-    cfg.IntOpt("reserved_host_memory_mb", default=512, min=0, help="Memory kept for the host, in MiB."),
+    cfg.FloatOpt("ram_allocation_ratio", help=f"Overcommit of MEMORY_MB. {_RATIO}"),
+    cfg.FloatOpt("disk_allocation_ratio", help=f"Overcommit of DISK_GB. {_RATIO}"),
+    cfg.FloatOpt(
+        "initial_cpu_allocation_ratio",
+        default=4.0,
+        help="What a new inventory of VCPU begins with where cpu_allocation_ratio is not set.",
+    ),
+    cfg.FloatOpt(
+        "initial_ram_allocation_ratio",
+        default=1.0,
+        help="What a new inventory of MEMORY_MB begins with where ram_allocation_ratio is not set.",
+    ),
+    cfg.FloatOpt(
+        "initial_disk_allocation_ratio",
+        default=1.0,
+        help="What a new inventory of DISK_GB begins with where disk_allocation_ratio is not set.",
+    ),
+    cfg.IntOpt(
+        "reserved_host_memory_mb",
+        default=512,
+        min=0,
+        help=f"Memory kept for the host, in MiB. {_RESERVED}",
+    ),
     cfg.IntOpt(
         "reserved_host_disk_mb",
         default=0,
         min=0,
-        help="Disk space kept for the host, in MiB; rounded up to GiB.",
+        help=f"Disk space kept for the host, in MiB; rounded up to GiB. {_RESERVED}",
     ),
     cfg.IntOpt(
         "reserved_host_cpus",

@@ -17,6 +17,7 @@ from compute_agent.daemon import release
 from compute_agent.daemon.documents import (
     guest_document,
     move_document,
+    origin_document,
     provider_document,
     reshape_document,
 )
@@ -47,6 +48,7 @@ from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
 from compute_agent.report.audit import Options
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError, UnavailableError
+from compute_agent.report.plan import Ownership, assume_ownership, settled_inventories
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.resctrl.filesystem import ResctrlError
@@ -79,6 +81,11 @@ class AgentParts(Protocol):
     @property
     def client(self) -> PlacementClient:
         """The way to Placement."""
+        ...
+
+    @property
+    def owned(self) -> Ownership:
+        """What the agent put into Placement, as far as it remembers."""
         ...
 
     @property
@@ -264,7 +271,15 @@ class Methods:
             reported = reader.reported(tree.root.uuid)
         except PlacementError as error:
             raise RequestError(str(error)) from error
+        owned = assume_ownership(tree, reported, self._agent.owned)
         return {
+            "set_by": {
+                node.uuid: {
+                    name: origin_document(settled)
+                    for name, settled in settled_inventories(tree, node, reported, owned).items()
+                }
+                for node in tree.nodes
+            },
             "derived": {
                 node.uuid: provider_document(node.name, node.parent, node.inventories, node.traits)
                 for node in tree.nodes

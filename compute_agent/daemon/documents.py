@@ -8,6 +8,7 @@ from typing import Any
 from compute_agent.model import cpuset
 from compute_agent.model.assignment import Assignment
 from compute_agent.pipeline.view import GuestView
+from compute_agent.report.adjustments import FIELDS, Settled
 from compute_agent.report.plan import to_api
 from compute_agent.report.reshape import ReshapePlan
 
@@ -86,6 +87,12 @@ def provider_document(
         "inventories": {rc: to_api(inventory) for rc, inventory in sorted(inventories.items())},
         "traits": sorted(traits),
     }
+
+
+def origin_document(settled: Settled) -> dict[str, str]:
+    """Who decides about the fields of an inventory that others set as well."""
+    others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
+    return {field: others.get(field, "agent") for field in FIELDS}
 
 
 def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str, Any]:

@@ -59,6 +59,7 @@ from compute_agent.qos.telemetry import Telemetry
 from compute_agent.report.audit import Options
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
+from compute_agent.report.plan import Ownership
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.report.scheduling import Cause, Causes
@@ -161,6 +162,11 @@ class Agent:
     def client(self) -> PlacementClient:
         """The way to Placement, as the configuration has it now."""
         return self._conf.client
+
+    @property
+    def owned(self) -> Ownership:
+        """What the agent put into Placement, as far as it remembers."""
+        return self._state.state.owned
 
     def start(self) -> None:
         """Take over the guests, listen, report.

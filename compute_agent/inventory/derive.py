@@ -7,7 +7,7 @@ from typing import Final
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree, child_uuid
+from compute_agent.inventory.tree import Field, Inventory, ProviderNode, ProviderTree, child_uuid
 from compute_agent.inventory.zones import Zone, layout
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import ConfigError
@@ -15,13 +15,27 @@ from compute_agent.model.resource_class import RESCTRL_GROUP
 
 SHAPES: Final = ("flat", "numa", "l3")
 
+CONFIGURABLE: Final[Mapping[str, tuple[str, Field]]] = {
+    "cpu_allocation_ratio": ("VCPU", "allocation_ratio"),
+    "ram_allocation_ratio": ("MEMORY_MB", "allocation_ratio"),
+    "disk_allocation_ratio": ("DISK_GB", "allocation_ratio"),
+    "reserved_host_cpus": ("VCPU", "reserved"),
+    "reserved_host_memory_mb": ("MEMORY_MB", "reserved"),
+    "reserved_host_disk_mb": ("DISK_GB", "reserved"),
+}
+"""The options of [DEFAULT] that set a field of an inventory, with its resource class."""
+
 _NAME_LIMIT: Final = 200
 """Longest provider name that Placement takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options that shape inventories; amounts in the units of their names."""
+    """The options that shape inventories; amounts in the units of their names.
+
+    ``configured`` are the names of those that the ini file sets. A ratio that it does not set is the one for
+    new inventories.
+    """
 
     provider_tree: str = "numa"
     cpu_allocation_ratio: float = 4.0
@@ -30,6 +44,7 @@ class Settings:
     reserved_host_memory_mb: int = 512
     reserved_host_disk_mb: int = 0
     disk_gb: int = 0
+    configured: frozenset[str] = frozenset()
 
 
 def derive(
@@ -84,7 +99,8 @@ def derive(
         )
         for zone in zones
     ]
-    return ProviderTree((root, *children))
+    configured = frozenset(field for option, field in CONFIGURABLE.items() if option in settings.configured)
+    return ProviderTree((root, *children), configured)
 
 
 def _inventories(
@@ -200,6 +216,8 @@ def _check(settings: Settings, root_name: str) -> None:
         "disk_allocation_ratio": settings.disk_allocation_ratio,
     }
     for option, ratio in ratios.items():
+        if option not in settings.configured:
+            option = f"initial_{option}"
         if not 0 < ratio < float("inf"):
             raise ConfigError(f"[DEFAULT] {option} = {ratio} is not a number above 0")
     longest = f"{root_name}_NUMA_65535"

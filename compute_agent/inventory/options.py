@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from compute_agent.inventory import identity
 from compute_agent.inventory.cpu_sets import CpuOptions
-from compute_agent.inventory.derive import Settings
+from compute_agent.inventory.derive import CONFIGURABLE, Settings
 
 _GIB: Final = 1024**3
 
@@ -28,13 +28,21 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     """The options that shape inventories, with the size of the file system of the state path as it is now."""
     return Settings(
         provider_tree=conf.compute.provider_tree,
-        cpu_allocation_ratio=conf.cpu_allocation_ratio,
-        ram_allocation_ratio=conf.ram_allocation_ratio,
-        disk_allocation_ratio=conf.disk_allocation_ratio,
+        cpu_allocation_ratio=conf.cpu_allocation_ratio or conf.initial_cpu_allocation_ratio,
+        ram_allocation_ratio=conf.ram_allocation_ratio or conf.initial_ram_allocation_ratio,
+        disk_allocation_ratio=conf.disk_allocation_ratio or conf.initial_disk_allocation_ratio,
         reserved_host_memory_mb=conf.reserved_host_memory_mb,
         reserved_host_disk_mb=conf.reserved_host_disk_mb,
         disk_gb=disk_gb(Path(conf.state_path)),
+        configured=frozenset(name for name in CONFIGURABLE if _is_set(conf, name)),
     )
+
+
+def _is_set(conf: cfg.ConfigOpts, option: str) -> bool:
+    """Whether the ini file sets an option of [DEFAULT]; a ratio of 0 stands for none, as in Nova."""
+    found = conf.get_location(option)
+    is_ratio = option.endswith("_ratio")
+    return found is not None and found.location.is_user_controlled and not (is_ratio and not conf[option])
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:

@@ -6,8 +6,12 @@ Field names and limits are those of the Placement API (PUT /resource_providers/{
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from compute_agent.model.resource_class import STOCK_NAMES
+
+Field = Literal["reserved", "allocation_ratio"]
+"""What of an inventory operators set as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,14 @@ class ProviderNode:
 
 @dataclass(frozen=True, slots=True)
 class ProviderTree:
-    """All providers of a host, the root first and every parent before its children."""
+    """All providers of a host, the root first and every parent before its children.
+
+    ``configured`` are the resource classes and fields of inventories that options of the ini file set, rather
+    than defaults.
+    """
 
     nodes: tuple[ProviderNode, ...]
+    configured: frozenset[tuple[str, Field]] = frozenset()
 
     @property
     def root(self) -> ProviderNode:
@@ -73,12 +82,13 @@ def with_stock_names(tree: ProviderTree) -> ProviderTree:
 
     It has ``CUSTOM_LLC`` and ``CUSTOM_MBA`` instead.
     """
-    return ProviderTree(
-        tuple(
+    return replace(
+        tree,
+        nodes=tuple(
             replace(
                 node,
                 inventories={STOCK_NAMES.get(name, name): held for name, held in node.inventories.items()},
             )
             for node in tree.nodes
-        )
+        ),
     )

@@ -40,6 +40,7 @@ class ReportStatus:
     last_error: str = ""
     refusals: tuple[Refusal, ...] = ()
     sent: int = 0
+    adjustments: tuple[str, ...] = ()
 
 
 class ReportLoop:
@@ -221,7 +222,9 @@ class ReportLoop:
             LOG.info("Placement took %d changes", report.sent)
         if not self.status.up:
             LOG.info("Placement answers")
-        self.status = ReportStatus(True, time.time(), "", report.refusals, self.status.sent + report.sent)
+        sent = self.status.sent + report.sent
+        adjustments = self._reporter.adjustments
+        self.status = ReportStatus(True, time.time(), "", report.refusals, sent, adjustments)
         return not report.refusals
 
     def _grant(self) -> None:
@@ -260,4 +263,5 @@ def status_document(status: ReportStatus, now: Callable[[], float] = time.time) 
         else round(now() - status.last_success, 1),
         "last_error": status.last_error,
         "refused": [f"{refusal}: {refusal.reason}" for refusal in status.refusals],
+        "set_through_api": list(status.adjustments),
     }

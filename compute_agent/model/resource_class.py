@@ -19,25 +19,27 @@ class ResourceClass:
 
     ``host_owned``: an inventory of it on one of our providers is ours even where nobody remembers who put it
     there. ``movable``: it lies elsewhere in other shapes of the tree, and so do allocations of it; cache ways
-    and bandwidth are of one L3 domain for good. ``cpu``: its amounts are CPUs, which the agent itself hands
+    and bandwidth are of one L3 domain for good. ``exclusive``: what one holds of it nobody else has, so that
+    it cannot be sold more than once. ``cpu``: its amounts are CPUs, which the agent itself hands
     out. ``stock_name``: what stands for it on a stock OpenStack Placement, which does not know it.
     """
 
     name: str
     host_owned: bool = False
     movable: bool = False
+    exclusive: bool = False
     cpu: bool = False
     stock_name: str = ""
 
 
 RESOURCE_CLASSES: Final = (
-    ResourceClass("PCPU", host_owned=True, movable=True, cpu=True),
+    ResourceClass("PCPU", host_owned=True, movable=True, exclusive=True, cpu=True),
     ResourceClass("VCPU", host_owned=True, movable=True, cpu=True),
     ResourceClass("MEMORY_MB", host_owned=True, movable=True),
     ResourceClass("DISK_GB"),
-    ResourceClass("LLC", host_owned=True, stock_name="CUSTOM_LLC"),
-    ResourceClass("MBA", host_owned=True, stock_name="CUSTOM_MBA"),
-    ResourceClass(RESCTRL_GROUP),
+    ResourceClass("LLC", host_owned=True, exclusive=True, stock_name="CUSTOM_LLC"),
+    ResourceClass("MBA", host_owned=True, exclusive=True, stock_name="CUSTOM_MBA"),
+    ResourceClass(RESCTRL_GROUP, exclusive=True),
 )
 
 STOCK_NAMES: Final[Mapping[str, str]] = {
@@ -52,6 +54,11 @@ HOST_OWNED: Final = frozenset(
 
 MOVABLE: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.movable)
 """The classes that lie elsewhere in other shapes of the tree."""
+
+EXCLUSIVE: Final = frozenset(
+    name for one in RESOURCE_CLASSES if one.exclusive for name in (one.name, one.stock_name) if name
+)
+"""The classes that cannot be sold more than once, under either name."""
 
 CPU_CLASSES: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.cpu)
 """The classes whose amounts are CPUs."""

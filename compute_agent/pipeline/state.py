@@ -177,7 +177,11 @@ def dump(state: State) -> bytes:
         "unclaimed": {uuid: _allocation_to_json(held) for uuid, held in sorted(state.unclaimed.items())},
         "migrations": dict(sorted(state.migrations.items())),
         "owned": {
-            uuid: {"classes": sorted(owned.classes), "traits": sorted(owned.traits)}
+            uuid: {
+                "classes": sorted(owned.classes),
+                "traits": sorted(owned.traits),
+                "written": sorted(map(list, owned.written)),
+            }
             for uuid, owned in sorted(state.owned.items())
         },
         "qos": qos.to_json(state.qos),
@@ -206,7 +210,11 @@ def parse(content: bytes) -> State:
         return State(
             guests={uuid: _guest_from_json(guest) for uuid, guest in data["guests"].items()},
             owned={
-                uuid: Owned(frozenset(owned["classes"]), frozenset(owned["traits"]))
+                uuid: Owned(
+                    frozenset(owned["classes"]),
+                    frozenset(owned["traits"]),
+                    frozenset((name, field, value) for name, field, value in owned.get("written", ())),
+                )
                 for uuid, owned in data["owned"].items()
             },
             qos=qos.from_json(data["qos"]) if "qos" in data else QosState(),

@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.model.naming import called
 from compute_agent.model.resource_class import HOST_OWNED
+from compute_agent.report.adjustments import Settled, Written, in_words, remembered, settle, writing
 
 CUSTOM_PREFIX: Final = "CUSTOM_"
 
@@ -29,10 +31,14 @@ class ReportedProvider:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What the agent put on one provider: the classes and traits that are its to change and remove."""
+    """What the agent put on one provider: the classes and traits that are its to change and remove.
+
+    ``written`` is what it may have written last of fields that others set, too (see ``adjustments``).
+    """
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
+    written: Written = frozenset()
 
 
 Ownership = Mapping[str, Owned]
@@ -152,7 +158,7 @@ def _actions(
     growing: list[Action] = []
     for node in derived.nodes:
         has = current[node.uuid]
-        wanted = wanted_inventories(node, has, owned.get(node.uuid, Owned()))
+        wanted = wanted_inventories(derived, node, reported, owned)
         if wanted != dict(has.inventories):
             some_go = not has.inventories.keys() <= wanted.keys()
             (shrinking if some_go else growing).append(SetInventories(node.uuid, wanted))
@@ -166,10 +172,57 @@ def _actions(
             yield SetTraits(node.uuid, wanted_set)
 
 
-def wanted_inventories(node: ProviderNode, has: ReportedProvider, ours: Owned) -> dict[str, Inventory]:
-    """All inventories the provider should have: those of others, and ours as derived."""
-    others = {name: held for name, held in has.inventories.items() if name not in ours.classes}
-    return {**others, **node.inventories}
+def wanted_inventories(
+    derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
+) -> dict[str, Inventory]:
+    """All inventories the provider should have: those of others, and ours as derived.
+
+    Of ours, what somebody set through the API stays.
+    """
+    has, ours = reported.get(node.uuid), owned.get(node.uuid, Owned())
+    present = {} if has is None else has.inventories
+    others = {name: held for name, held in present.items() if name not in ours.classes}
+    settled = settled_inventories(derived, node, reported, owned)
+    return {**others, **{name: one.inventory for name, one in settled.items()}}
+
+
+def settled_inventories(
+    derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
+) -> dict[str, Settled]:
+    """The inventories of ours on a provider by class, and what of them others set."""
+    has, ours = reported.get(node.uuid), owned.get(node.uuid, Owned())
+    present = {} if has is None else has.inventories
+    return {
+        name: settle(
+            name,
+            inventory,
+            present.get(name),
+            ours.written,
+            derived.configured,
+            _ratio_elsewhere(name, reported, owned),
+        )
+        for name, inventory in node.inventories.items()
+    }
+
+
+def adjustment_sentences(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
+) -> Iterator[str]:
+    """What others set of our inventories and what becomes of it, a sentence each."""
+    for node in derived.nodes:
+        for name, settled in settled_inventories(derived, node, reported, owned).items():
+            for one in settled.adjustments:
+                yield f"{called(node.name, node.uuid)}: {in_words(name, one)}"
+
+
+def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned: Ownership) -> float | None:
+    """The largest ratio of a class on our providers; None where none has it."""
+    ratios = (
+        provider.inventories[name].allocation_ratio
+        for uuid, provider in reported.items()
+        if uuid in owned and name in provider.inventories
+    )
+    return max(ratios, default=None)
 
 
 def wanted_traits(node: ProviderNode, has: ReportedProvider, ours: Owned, known: Known) -> frozenset[str]:
@@ -230,7 +283,9 @@ def ownership_before(
         has = reported.get(node.uuid)
         foreign = frozenset() if has is None else has.traits - old.traits
         claims[node.uuid] = Owned(
-            classes=old.classes | frozenset(node.inventories), traits=old.traits | (node.traits - foreign)
+            classes=old.classes | frozenset(node.inventories),
+            traits=old.traits | (node.traits - foreign),
+            written=old.written | writing(settled_inventories(derived, node, reported, owned)),
         )
     return claims
 
@@ -249,10 +304,15 @@ def ownership_after(
             continue
         classes = frozenset() if node is None else frozenset(node.inventories)
         traits = frozenset() if node is None else node.traits
+        written = claim.written
+        if node is not None and has is not None:
+            written = remembered(
+                settled_inventories(derived, node, reported, claims), claim.written, has.inventories
+            )
         if has is not None:
             classes |= claim.classes & frozenset(has.inventories)
             traits = (traits | has.traits) & claim.traits
-        result[uuid] = Owned(classes & claim.classes, traits & claim.traits)
+        result[uuid] = Owned(classes & claim.classes, traits & claim.traits, written)
     return result
 
 

@@ -27,6 +27,7 @@ from compute_agent.report.plan import (
     Known,
     Ownership,
     ReportedProvider,
+    adjustment_sentences,
     assume_ownership,
     from_api,
     ownership_after,
@@ -59,6 +60,8 @@ class Reporter:
         self._dropped: frozenset[str] = frozenset()
         self._reported: dict[str, ReportedProvider] = {}
         self._seen: dict[str, ReportedProvider] = {}
+        self.adjustments: tuple[str, ...] = ()
+        """What others set through the API and is there after the last report, a sentence each."""
 
     def report(self, tree: ProviderTree) -> Report:
         """Send what differs between ``tree`` and Placement; nothing if nothing does.
@@ -270,6 +273,7 @@ class Reporter:
         owned = assume_ownership(wanted, reported, self._owned)
         actions = plan(wanted, reported, owned, self._names())
         self._log_dropped(wanted)
+        self._log_adjustments(wanted, reported, owned)
         claims = ownership_before(wanted, reported, owned)
         self._keep(claims)
         if not actions:
@@ -280,6 +284,7 @@ class Reporter:
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self._known = None
         self._keep(ownership_after(wanted, claims, self._reported))
+        self.adjustments = tuple(adjustment_sentences(wanted, self._reported, self._owned))
         return result
 
     def _log_dropped(self, tree: ProviderTree) -> None:
@@ -290,6 +295,16 @@ class Reporter:
                 "Placement does not know these traits, they are left out: %s", " ".join(sorted(dropped))
             )
         self._dropped = dropped
+
+    def _log_adjustments(
+        self, tree: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
+    ) -> None:
+        """Log what somebody else set, once."""
+        found = tuple(adjustment_sentences(tree, reported, owned))
+        for sentence in found:
+            if sentence not in self.adjustments:
+                LOG.warning("%s", sentence)
+        self.adjustments = found
 
     def _keep(self, owned: Ownership) -> None:
         if owned != self._owned:

@@ -20,7 +20,7 @@ from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.resource_class import MOVABLE, STOCK_NAMES
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
-from compute_agent.report.plan import Owned, Ownership, ReportedProvider, to_api, wanted_inventories
+from compute_agent.report.plan import Ownership, ReportedProvider, to_api, wanted_inventories
 
 _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAMES.items()}}
 
@@ -145,11 +145,7 @@ def _wanted(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, dict[str, Inventory]]:
     """The inventories of all our providers, those included that are to vanish."""
-    nobody = ReportedProvider("", "", None, 0)
-    wanted = {
-        node.uuid: wanted_inventories(node, reported.get(node.uuid, nobody), owned.get(node.uuid, Owned()))
-        for node in derived.nodes
-    }
+    wanted = {node.uuid: wanted_inventories(derived, node, reported, owned) for node in derived.nodes}
     for uuid, provider in reported.items():
         if uuid not in wanted and uuid in owned:
             mine = owned[uuid].classes

@@ -116,13 +116,13 @@ def test_config_check_warns_of_nodes_with_the_same_cpus_and_counts_them_once(cli
 
 
 def test_config_check_tells_every_refusal_in_a_line_of_its_own(cli, topology, write_ini):
-    ini = write_ini(DEFAULT="cpu_allocation_ratio = 0", compute="cpu_shared_set = 0,4095")
+    ini = write_ini(DEFAULT="cpu_allocation_ratio = -1", compute="cpu_shared_set = 0,4095")
     status, out, err = cli("config", "check", "-f", "json", ini=ini)
     assert status == 1
     refusals = json.loads(out)["refusals"]
     assert err.splitlines() == refusals
     assert refusals[0].startswith("[compute] cpu_shared_set = '0,4095': CPUs 4095 are absent")
-    assert refusals[1] == "[DEFAULT] cpu_allocation_ratio = 0.0 is not a number above 0"
+    assert refusals[1] == "[DEFAULT] cpu_allocation_ratio = -1.0 is not a number above 0"
 
 
 def test_the_topology_as_a_picture(cli, topology, tmp_path):

@@ -9,7 +9,7 @@ from oslo_config import cfg
 from compute_agent import conf
 from compute_agent.inventory import options
 from compute_agent.inventory.cpu_sets import CpuOptions
-from compute_agent.inventory.derive import Settings
+from compute_agent.inventory.derive import CONFIGURABLE, Settings
 
 
 def load(tmp_path: Path, text: str) -> cfg.ConfigOpts:
@@ -47,8 +47,23 @@ resource_provider_name = rack1-host7
         reserved_host_memory_mb=1024,
         reserved_host_disk_mb=2048,
         disk_gb=options.disk_gb(tmp_path),
+        configured=frozenset(CONFIGURABLE),
     )
     assert options.root_name(loaded) == "rack1-host7"
+
+
+def test_a_ratio_that_is_not_set_begins_as_the_initial_one(tmp_path: Path) -> None:
+    found = options.settings(
+        load(
+            tmp_path,
+            f"[DEFAULT]\nstate_path = {tmp_path}\ncpu_allocation_ratio = 0.0\n"
+            "initial_cpu_allocation_ratio = 6.0\ninitial_ram_allocation_ratio = 1.25\n"
+            "disk_allocation_ratio = 2.0\ninitial_disk_allocation_ratio = 3.0\n",
+        )
+    )
+    ratios = (found.cpu_allocation_ratio, found.ram_allocation_ratio, found.disk_allocation_ratio)
+    assert ratios == (6.0, 1.25, 2.0)
+    assert found.configured == {"disk_allocation_ratio"}
 
 
 def test_options_not_set_are_the_defaults(tmp_path: Path) -> None:

@@ -69,11 +69,10 @@ class Host:
         self.reporter = Reporter(self.client, self.owned, self.keep)
         return self.reporter
 
-    def tree(self, shape, platform=None, **options):
+    def tree(self, shape, platform=None, settings=None, **options):
         sets = resolve(CpuOptions(**options), TOPOLOGY)
-        return derive(
-            TOPOLOGY, sets, Settings(provider_tree=shape, disk_gb=50), self.root, f"h{self.id}", platform
-        )
+        found = Settings(provider_tree=shape, disk_gb=50, **settings or {})
+        return derive(TOPOLOGY, sets, found, self.root, f"h{self.id}", platform)
 
     def guest(self, number):
         return f"22222222-0000-4000-8000-{self.id:06d}{number:06d}"
@@ -281,3 +280,98 @@ def test_allocations_are_read_by_consumer_and_by_provider(host, client):
     assert client.allocations(host.guest(1)).resources == {node: {"PCPU": 2, "MEMORY_MB": 64}}
     assert client.provider_allocations(node) == {host.guest(1): {"PCPU": 2, "MEMORY_MB": 64}}
     assert client.allocations(host.guest(2)).resources == {}
+
+
+def set_through_api(client, provider, **classes):
+    """As an operator does it: some fields of some inventories, the rest as it is."""
+    inventories, generation = client.inventories(provider)
+    changed = {name: {**record, **classes.get(name, {})} for name, record in inventories.items()}
+    client.set_inventories(provider, changed, generation)
+
+
+def test_what_was_set_through_the_api_stays_over_restarts(host, client, caplog):
+    tree = host.tree("flat", **SETS)
+    host.reporter.report(tree)
+    set_through_api(
+        client, host.root, VCPU={"allocation_ratio": 9.5, "reserved": 1}, PCPU={"reserved": 2}, DISK_GB={}
+    )
+    set_through_api(client, host.root, MEMORY_MB={"reserved": 4096}, DISK_GB={"allocation_ratio": 2.5})
+    wanted = {
+        **expected(tree)[host.root][2],
+        "VCPU": replace(tree.root.inventories["VCPU"], allocation_ratio=9.5, reserved=1),
+        "PCPU": replace(tree.root.inventories["PCPU"], reserved=2),
+        "MEMORY_MB": replace(tree.root.inventories["MEMORY_MB"], reserved=4096),
+        "DISK_GB": replace(tree.root.inventories["DISK_GB"], allocation_ratio=2.5),
+    }
+    for _ in range(2):
+        with caplog.at_level(logging.WARNING, "compute_agent"):
+            assert host.reporter.report(tree).sent == 0
+        assert host.shown()[host.root][2] == wanted
+        host.restarted()
+    assert (
+        "reserved of MEMORY_MB was set to 4096 through the API and stays; the agent's is 512" in caplog.text
+    )
+    # The host changes, what was set does not.
+    smaller = host.tree("flat", cpu_dedicated_set="0-5", cpu_shared_set="6-7")
+    assert host.reporter.report(smaller).refusals == ()
+    shown = host.shown()[host.root][2]
+    assert {
+        name: (shown[name].total, shown[name].reserved, shown[name].allocation_ratio) for name in shown
+    } == {
+        "VCPU": (2, 1, 9.5),
+        "PCPU": (6, 2, 1.0),
+        "MEMORY_MB": (wanted["MEMORY_MB"].total, 4096, 1.0),
+        "DISK_GB": (50, 0, 2.5),
+    }
+    # Given back: the agent decides again.
+    set_through_api(client, host.root, PCPU={"reserved": 0}, MEMORY_MB={"reserved": 512})
+    assert host.reporter.report(host.tree("flat", **SETS)).refusals == ()
+    assert host.reporter.adjustments == tuple(
+        one for one in host.reporter.adjustments if "VCPU" in one or "DISK_GB" in one
+    )
+
+
+def test_what_was_set_stays_when_the_agents_memory_is_lost(host, client):
+    tree = host.tree("numa", **SETS)
+    host.reporter.report(tree)
+    node = tree.nodes[1].uuid
+    set_through_api(client, node, VCPU={"allocation_ratio": 16.0}, MEMORY_MB={"reserved": 1000})
+    host.owned = {}
+    assert host.restarted().report(tree).sent == 0
+    shown = host.shown()[node][2]
+    assert (shown["VCPU"].allocation_ratio, shown["MEMORY_MB"].reserved) == (16.0, 1000)
+    host.restarted().report(tree)
+    assert host.shown()[node][2] == shown
+
+
+def test_options_of_the_ini_file_win_over_what_was_set(host, client, caplog):
+    configured = {"cpu_allocation_ratio", "reserved_host_memory_mb"}
+    tree = host.tree("flat", settings={"cpu_allocation_ratio": 3.0, "configured": configured}, **SETS)
+    host.reporter.report(tree)
+    set_through_api(client, host.root, VCPU={"allocation_ratio": 9.0}, MEMORY_MB={"reserved": 7})
+    with caplog.at_level(logging.WARNING, "compute_agent"):
+        assert host.restarted().report(tree).sent == 1
+    assert host.shown() == expected(tree)
+    assert "[DEFAULT] cpu_allocation_ratio says 3: unset that to keep what is set here" in caplog.text
+    # Unset again: a ratio stays as it is, as in Nova, and a reserve is the default's.
+    unset = host.tree("flat", **SETS)
+    host.reporter.report(unset)
+    shown = host.shown()[host.root][2]
+    assert (shown["VCPU"].allocation_ratio, shown["MEMORY_MB"].reserved) == (3.0, 512)
+
+
+def test_a_reshape_takes_the_ratio_along(host, client):
+    flat = host.tree("flat", cpu_shared_set="0-15")
+    host.reporter.report(flat)
+    set_through_api(client, host.root, VCPU={"allocation_ratio": 16.0})
+    host.claim(1, {host.root: {"VCPU": 8}})
+    numa = host.tree("numa", cpu_shared_set="0-15")
+    host.restarted()
+    assert host.reshape(numa, {1: CpuLocation(floating=frozenset(range(16)))}).moves
+    host.reporter.report(numa)
+    ratios = {
+        inventories["VCPU"].allocation_ratio
+        for _, _, inventories, _ in host.shown().values()
+        if "VCPU" in inventories
+    }
+    assert ratios == {16.0}
