@@ -10,12 +10,14 @@ from typing import Any, Final
 
 import stevedore
 from cliff.formatters.base import SingleFormatter
+from oslo_config import cfg
 
 from compute_agent.cmd.base import Commands, Lister, ShowOne, columns
 from compute_agent.cmd.svg import offer_svg
 from compute_agent.daemon.cache_control import offered, open_resctrl
 from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
+from compute_agent.daemon.root_owner import look_up_owner
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
 from compute_agent.daemon.world import build_world, check_policy
 from compute_agent.drawing.host import draw
@@ -23,21 +25,24 @@ from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
-from compute_agent.inventory import options
+from compute_agent.inventory import identity, options
 from compute_agent.inventory.cache_platform import CachePlatform
 from compute_agent.inventory.cpu_sets import resolve
-from compute_agent.inventory.derive import derive
+from compute_agent.inventory.derive import BESIDE, derive
+from compute_agent.inventory.identity import IdentityError
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
+from compute_agent.pipeline.state import State
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
+from compute_agent.report.nova_root import RootOwner, owner_of
 from compute_agent.report.plan import to_api
 
 
@@ -131,7 +136,7 @@ class ConfigCheck(ShowOne):
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
         sets = CpuSets(frozenset(), frozenset(), frozenset())
-        tree, classes, rules = None, frozenset[str](), None
+        tree, classes, rules, client = None, frozenset[str](), None, None
         warnings = []
         try:
             warnings = list(filter(None, [check_state_folder(conf)]))
@@ -142,7 +147,7 @@ class ConfigCheck(ShowOne):
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
-            PlacementClient.from_conf(conf)
+            client = PlacementClient.from_conf(conf)
         except PlacementError as error:
             self._refusals.append(str(error))
         try:
@@ -156,11 +161,13 @@ class ConfigCheck(ShowOne):
         except ConfigError as error:
             self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
+        owner, whose = _root_owner(conf, client)
         driver = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
             platform = offered(resctrl.control, classes)
-            settings, name = options.settings(conf), options.root_name(conf)
+            settings = dataclasses.replace(options.settings(conf), provider_tree=_shape(conf, owner))
+            name = options.hypervisor_name(conf) if owner.beside else options.root_name(conf)
             tree = derive(topology, sets, settings, PLACEHOLDER, name, platform)
         except ConfigError as error:
             self._refusals.append(str(error))
@@ -171,7 +178,8 @@ class ConfigCheck(ShowOne):
                 "shared_cpus": cpuset.format(sets.shared),
                 "emulator_cpus": cpuset.format(sets.emulator),
                 "host_cpus": cpuset.format(topology.online - sets.dedicated - sets.shared),
-                "provider_tree": conf.compute.provider_tree,
+                "provider_tree": _shape(conf, owner),
+                "root_provider": whose,
                 "policy": conf.policy.name,
                 "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
@@ -179,6 +187,23 @@ class ConfigCheck(ShowOne):
                 "refusals": list(self._refusals),
             }
         )
+
+
+def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str]:
+    """Whose the root provider is, and that in words. Placement is asked where the ini file says how."""
+    folder = Path(conf.state_path)
+    try:
+        saved, own = state.look_up(folder / STATE_FILE), identity.look_up(folder) or PLACEHOLDER
+    except (OSError, IdentityError):  # told by others
+        saved, own = State(), PLACEHOLDER
+    if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
+        owner = owner_of(conf.compute.provider_tree, saved.nova_root)
+        return owner, "nova-compute's" if owner.beside else "the agent's"
+    return look_up_owner(conf, client, saved, own)
+
+
+def _shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:
+    return BESIDE if owner.beside else conf.compute.provider_tree or options.DEFAULT_SHAPE
 
 
 def _strays(path: Path, sets: CpuSets, topology: Topology) -> list[str]:
@@ -229,7 +254,8 @@ class InventoryShow(Lister):
         """Derive here, or ask the daemon for both sides."""
         if parsed_args.derived:
             conf = self.load_conf()
-            world = build_world(conf, root_uuid=PLACEHOLDER, control=open_resctrl(conf).control)
+            owner, _ = _root_owner(conf, None)
+            world = build_world(conf, None, PLACEHOLDER, open_resctrl(conf).control, owner)
             return _DERIVED, _inventories(world.tree)
         return ("provider", "kind", "name", "derived", "reported", "differs", "set_by"), _compare(
             self.ask("inventory")

@@ -80,18 +80,21 @@ COMPUTE_OPTS: Final = [
     ),
     cfg.StrOpt(
         "provider_tree",
-        default="numa",
         choices=[
             ("flat", "PCPU, VCPU, MEMORY_MB and DISK_GB on the root"),
             ("numa", "PCPU, VCPU and MEMORY_MB on a child for each NUMA node, DISK_GB on the root"),
             ("l3", "as numa, with PCPU and VCPU on the L3 domains inside the NUMA nodes"),
+            ("beside", "the root is nova-compute's; below it what nova-compute does not offer"),
         ],
-        help="Where inventories sit. LLC and MBA are always on the provider of their L3 domain.",
+        help="Where inventories sit. LLC and MBA are always on the provider of their L3 domain. Unless set:"
+        " beside where nova-compute is found to own the provider of this host, else numa. Set it to beside"
+        " before the agent starts on a host that is to get a nova-compute.",
     ),
     cfg.StrOpt(
         "resource_provider_name",
         help="Name of the root provider; by default the one that it had last, and at first the host's fully"
-        " qualified domain name. Another value renames it.",
+        " qualified domain name. Another value renames it. Beside nova-compute it is the name that the"
+        " hypervisor has in Nova, and by default as libvirt has it.",
     ),
     cfg.IntOpt(
         "update_resources_interval",

@@ -376,7 +376,13 @@ class Methods:
             as_of, resources = 0.0, known.allocation  # whatever Placement says next is newer
         except PlacementError as error:
             raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
-        return guest_uuid, as_of, self._agent.pipeline.world.own_part(resources)
+        world = self._agent.pipeline.world
+        if not world.root_known:
+            raise RequestError(
+                f"what guest {guest_uuid} may use cannot be told before the root provider of this host is"
+                " known: see compute-agent status"
+            )
+        return guest_uuid, as_of, world.own_part(resources)
 
     def _enter(self, event: Event) -> dict[str, Any]:
         try:

@@ -19,6 +19,7 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.controllers import build_controllers
 from compute_agent.daemon.planned_changes import PLACEMENT, PlannedChange, of_action, of_move
+from compute_agent.daemon.root_owner import look_up_owner
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers.base import Driver, Listener
@@ -65,12 +66,13 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     folder = Path(conf.state_path)
     resctrl = open_resctrl(conf)
     uuid = identity.look_up(folder)
-    world = build_world(conf, root_uuid=uuid or NO_UUID, control=resctrl.control)
     read_settings(conf, load_registry())
     saved = state.look_up(folder / STATE_FILE)
+    client = _ReadOnlyClient.from_conf(conf)
+    owner, whose = look_up_owner(conf, client, saved, uuid or NO_UUID)
+    world = build_world(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
     usable = libvirtd_is_usable(conf.libvirt.uri)
     choice = choose(conf.guests.driver, usable, saved.driver, len(saved.guests))
-    client = _ReadOnlyClient.from_conf(conf)
     driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, lock=None)
     try:
         if driver.outage:
@@ -82,7 +84,11 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         pipeline.start(saved.guests, unclaimed=saved.unclaimed, migrations=saved.migrations)
         try:
             reporter = Reporter(client, saved.owned, lambda owned: None)
-            found = list(_in_placement(client, reporter, driver, pipeline, folder if uuid is None else None))
+            if owner.beside and owner.novas is None:
+                found = [PlannedChange(PLACEMENT, world.tree.root.name, whose)]
+            else:
+                nameless = folder if uuid is None and not owner.beside else None
+                found = list(_in_placement(client, reporter, driver, pipeline, nameless))
             return [*found, *(each for recorder in recorders for each in recorder.planned_changes())]
         finally:
             pipeline.stop()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from compute_agent.daemon.protocol import RequestError
-from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
 from compute_agent.report.scheduling import Cause, Maintenance, in_words
 
 LOG = logging.getLogger(__name__)
@@ -41,8 +41,10 @@ class MaintenanceMode:
     def switch(self, off: bool, reason: str = "") -> dict[str, Any]:
         """Keep new guests away, or let them in again; the state that follows.
 
-        :raises RequestError: that cannot be remembered.
+        :raises RequestError: that cannot be remembered, or is nova-compute's to decide.
         """
+        if off and self._reports.is_beside:
+            raise RequestError(f"nothing is changed: {DISABLE_SERVICE}")
         with self._lock:
             again = off and self._said is not None and self._said.off
             since = self._said.since if again and self._said is not None else time.time()

@@ -131,9 +131,11 @@ class Release:
         root_uuid: str,
         online: frozenset[int],
         options: Options,
+        beside: bool = False,
     ) -> None:
         """``control`` None: there is no resctrl that the agent could have changed.
 
+        ``beside``: the root is nova-compute's, and what is below it of others is no business of ours.
         ``online`` are the CPUs that a guest without pins may use.
         """
         self._driver = driver
@@ -143,6 +145,7 @@ class Release:
         self._root_uuid = root_uuid
         self._online = online
         self._options = options
+        self._beside = beside
 
     def survey(self) -> list[Row]:
         """What there is, and what would become of it."""
@@ -254,7 +257,7 @@ class Release:
         reported = reporter.reported(self._root_uuid)
         root = reported.get(self._root_uuid)
         said, state = self._state.state.maintenance, self._state.state.qos
-        marked = root is not None and bool(root.traits & MARKS)
+        marked = root is not None and bool(root.traits & MARKS) and not self._beside
         if (
             marked
             or state != QosState(scheduling_off=state.scheduling_off)
@@ -273,9 +276,13 @@ class Release:
         """The state first: an agent that worked here again would go by it."""
         self._state.keep_qos(QosState(scheduling_off=False))
         self._state.keep_maintenance(Maintenance(False))
-        reporter.switch_scheduling(self._root_uuid, dict.fromkeys(Cause, False))
+        if not self._beside:
+            reporter.switch_scheduling(self._root_uuid, dict.fromkeys(Cause, False))
 
     def _of_providers(self, reported: dict[str, ReportedProvider]) -> Iterator[Item]:
+        if self._beside:
+            owned = self._state.state.owned
+            reported = {uuid: provider for uuid, provider in reported.items() if uuid in owned}
         held = allocations_by_consumer(self._client, reported)
         reasons = blocked(reported, self._state.state.owned, self._root_uuid)
         for uuid in children_first(reported):

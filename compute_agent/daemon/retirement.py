@@ -23,6 +23,7 @@ from compute_agent.locks import LockedError
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.report.client import PlacementClient
+from compute_agent.report.nova_root import owner_of
 
 _POLL_SECONDS: Final = 0.1
 
@@ -47,14 +48,17 @@ def open_release(conf: cfg.ConfigOpts, options: Options, lock_timeout: float) ->
         holder = f"compute-agent release, pid {os.getpid()}"
         opened = open_host_driver(conf, state, folder / GUESTS_FOLDER, holder, Metrics())
         try:
+            owner = owner_of(conf.compute.provider_tree, state.state.nova_root)
+            own = identity.load_or_create(folder)
             yield Release(
                 opened.driver,
                 open_resctrl(conf).control,
                 PlacementClient.from_conf(conf),
                 state,
-                identity.load_or_create(folder),
+                own if owner.novas is None else owner.novas.uuid,
                 read_topology(Path(conf.host.root)).online,
                 replace(options, given=conf.policy.name == FOLLOW),
+                owner.beside,
             )
         finally:
             opened.close()

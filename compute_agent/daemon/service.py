@@ -36,6 +36,7 @@ from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
 from compute_agent.host.reader import read_topology
+from compute_agent.inventory import identity
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.loops.arrivals import Arrivals
 from compute_agent.loops.audit import Auditor, Outcome
@@ -46,6 +47,7 @@ from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.monitored import monitor_targets
 from compute_agent.loops.monitoring import Monitoring
 from compute_agent.loops.reporting import ReportLoop, status_document
+from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.watermarks import Watermarks, limits
 from compute_agent.model.errors import ConfigError
 from compute_agent.monitoring.targets import MonitorTarget
@@ -59,6 +61,7 @@ from compute_agent.qos.telemetry import Telemetry
 from compute_agent.report.audit import Options
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
+from compute_agent.report.nova_root import RootOwner
 from compute_agent.report.plan import Ownership
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
@@ -70,6 +73,9 @@ ConfLoader = Callable[[], cfg.ConfigOpts]
 
 LOOK_SECONDS: Final = 1.0
 """How often configuration files and hardware are looked at for changes."""
+
+WORKER_SECONDS: Final = 60.0
+"""How long the worker is waited for."""
 
 PRUNE_SECONDS: Final = 600.0
 """How often it is looked for logs of ended guests that have been kept long enough."""
@@ -105,12 +111,17 @@ class Agent:
     def _assemble(self, folder: Path, options: cfg.ConfigOpts) -> None:
         """Make the parts; under the lock of the state folder."""
         self._resctrl = open_resctrl(options, acting=True)
-        world = build_world(options, control=self._resctrl.control)
+        self._state = StateFile(folder / STATE_FILE)
+        saved = self._state.state
+        own = identity.load_or_create(folder)
+        self._root = RootWatch(
+            options, own, saved.nova_root, bool(saved.owned), self._state.keep_nova_root, self._use_root
+        )
+        world = build_world(options, control=self._resctrl.control, root=self._root.owner)
         self._registry = load_registry()
         settings = read_settings(options, self._registry)
         self.metrics = Metrics()
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
-        self._state = StateFile(folder / STATE_FILE)
         holder = f"pid {os.getpid()}, agent of {world.tree.root.name}, state folder {folder}"
         self._host_driver = open_host_driver(
             options, self._state, folder / GUESTS_FOLDER, holder, self.metrics
@@ -132,6 +143,7 @@ class Agent:
             options.placement.report_retry_maximum,
             lambda: by_consumer(locate(self.driver, self.pipeline.world), self.pipeline.views()),
             _causes(self._state.state, bool(settings.rules.watermarks)),
+            self._root,
         )
         self.maintenance = MaintenanceMode(
             self._state.state.maintenance, self._state.keep_maintenance, self._reports
@@ -271,7 +283,8 @@ class Agent:
             return str(error)
         try:
             resctrl = open_resctrl(options, acting=True)
-            world = build_world(options, topology, control=resctrl.control)
+            self._root.reload(options)
+            world = build_world(options, topology, control=resctrl.control, root=self._root.owner)
             settings = read_settings(options, self._registry)
             controllers = build_controllers(options, self.driver, resctrl)
             warnings = self._find_warnings(options, settings, resctrl)
@@ -297,6 +310,7 @@ class Agent:
             "pid": os.getpid(),
             "provider": world.tree.root.name,
             "provider_uuid": world.tree.root.uuid,
+            "provider_is": "nova-compute's" if world.tree.beside else "the agent's",
             **status_document(self._reports.status),
             **self.maintenance.document(),
             "config_error": self._config_error,
@@ -376,8 +390,17 @@ class Agent:
             world.tree.root.uuid,
             world.topology.online,
             replace(options, given=world.follows),
+            world.tree.beside,
         )
         return found.survey()
+
+    def _use_root(self, owner: RootOwner) -> None:
+        """Work with another root provider; for the thread of reports.
+
+        :raises TimeoutError: the worker has no time.
+        """
+        world = build_world(self._conf.options, control=self._resctrl.control, root=owner)
+        self.pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
 
     def retire(self) -> None:
         """End, as at SIGTERM."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
@@ -14,15 +15,20 @@ from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import identity, options
 from compute_agent.inventory.cpu_sets import resolve
-from compute_agent.inventory.derive import SHAPES, derive
+from compute_agent.inventory.derive import BESIDE, SHAPES, derive
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import parse_classes
+from compute_agent.report.nova_root import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.control import Control
 
 LOG = logging.getLogger(__name__)
+
+
+NOBODY: Final = "00000000-0000-0000-0000-000000000000"
+"""Stands for the uuid of a root that is not there so far."""
 
 
 def check_policy(conf: cfg.ConfigOpts) -> None:
@@ -49,11 +55,13 @@ def build_world(
     topology: Topology | None = None,
     root_uuid: str | None = None,
     control: Control | None = None,
+    root: RootOwner | None = None,
 ) -> World:
     """The host as the configuration wants it. Deprecated options cost a log line each.
 
-    ``root_uuid`` is the uuid of the root provider; without it that of the state folder, where it is made if
-    there is none. ``control`` is the mount of resctrl, if there is one.
+    ``root_uuid`` is the uuid of the agent's own root provider; without it that of the state folder, where it
+    is made if there is none. ``control`` is the mount of resctrl, if there is one. ``root``: whose the root
+    is; without it what the configuration says.
 
     :raises ConfigError: for a configuration that this host cannot have.
     :raises IdentityError:
@@ -66,6 +74,7 @@ def build_world(
     for warning in cpu_sets.warnings:
         LOG.warning("%s", warning)
     name = options.root_name(conf)
+    whose = root or owner_of(conf.compute.provider_tree)
     if root_uuid is None:
         root_uuid = identity.load_or_create(Path(conf.state_path))
         if conf.compute.resource_provider_name and (notice := options.name_warning(conf)):
@@ -77,7 +86,12 @@ def build_world(
     def tree_of(shape: str) -> ProviderTree:
         return derive(topology, cpu_sets, replace(settings, provider_tree=shape), root_uuid, name, platform)
 
-    tree = tree_of(settings.provider_tree)
+    def tree_beside() -> ProviderTree:
+        below = NovaRoot(NOBODY, options.hypervisor_name(conf)) if whose.novas is None else whose.novas
+        shape = replace(settings, provider_tree=BESIDE)
+        return derive(topology, cpu_sets, shape, below.uuid, below.name, platform)
+
+    tree = tree_beside() if whose.beside else tree_of(settings.provider_tree)
     former = {
         node.uuid: replace(node, inventories={})
         for shape in SHAPES
@@ -92,5 +106,6 @@ def build_world(
         place_unallocated=conf.guests.unallocated == "shared",
         former=tuple(former.values()),
         refuse_unplaced=conf.guests.unplaced == "refuse",
+        root_known=whose.known,
         rebalance_gain=conf.policy.rebalance_gain if conf.policy.rebalance else None,
     )

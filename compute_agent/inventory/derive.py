@@ -7,13 +7,23 @@ from typing import Final
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
-from compute_agent.inventory.tree import Field, Inventory, ProviderNode, ProviderTree, child_uuid
+from compute_agent.inventory.tree import (
+    Field,
+    Inventory,
+    ProviderNode,
+    ProviderTree,
+    child_uuid,
+    with_stock_names,
+)
 from compute_agent.inventory.zones import Zone, layout
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.resource_class import RESCTRL_GROUP
 
 SHAPES: Final = ("flat", "numa", "l3")
+
+BESIDE: Final = "beside"
+"""The shape of what there is below the root of a nova-compute."""
 
 CONFIGURABLE: Final[Mapping[str, tuple[str, Field]]] = {
     "cpu_allocation_ratio": ("VCPU", "allocation_ratio"),
@@ -24,6 +34,9 @@ CONFIGURABLE: Final[Mapping[str, tuple[str, Field]]] = {
     "reserved_host_disk_mb": ("DISK_GB", "reserved"),
 }
 """The options of [DEFAULT] that set a field of an inventory, with its resource class."""
+
+_RESCTRL: Final = "RESCTRL"
+"""The provider of resctrl groups below a root of nova-compute's: the last part of its name."""
 
 _NAME_LIMIT: Final = 200
 """Longest provider name that Placement takes."""
@@ -57,7 +70,9 @@ def derive(
 ) -> ProviderTree:
     """The provider tree of the host, the root (``root_uuid``, ``root_name``) first.
 
-    ``platform`` is None where resctrl is not to be had.
+    ``platform`` is None where resctrl is not to be had. In the shape ``beside`` the root is nova-compute's,
+    and below it is what nova-compute does not offer. No NUMA nodes there: CPUs and memory are in inventories
+    of the root, and would be sold twice; and to which node a guest goes Nova decides without Placement.
 
     :raises ConfigError: for settings that do not fit the host.
     """
@@ -68,6 +83,8 @@ def derive(
         for l3_id, domain in control.domains.items()
         if domain.ways > 0 or domain.bandwidth_min is not None
     }
+    if settings.provider_tree == BESIDE:
+        return _beside(topology, control, layout(topology, "flat", controlled), root_uuid, root_name)
     zones = layout(topology, settings.provider_tree, controlled)
     on_root, by_zone = _inventories(topology, cpu_sets, settings, zones)
     for zone in zones:
@@ -76,22 +93,70 @@ def derive(
     on_root.update(_disk(settings))
     if control.groups > 0:
         on_root[RESCTRL_GROUP] = _inventory(control.groups, min(control.groups_taken, control.groups))
-    root = ProviderNode(
-        name=root_name,
-        uuid=root_uuid,
+    root = _root(topology, root_uuid, root_name, on_root, traits.root_traits(topology, control.features))
+    children = _children(root, zones, by_zone, control)
+    configured = frozenset(field for option, field in CONFIGURABLE.items() if option in settings.configured)
+    return ProviderTree((root, *children), configured)
+
+
+def _beside(
+    topology: Topology, control: CachePlatform, zones: Sequence[Zone], root_uuid: str, root_name: str
+) -> ProviderTree:
+    """The root of a nova-compute, as far as it is needed to know where guests are, and what is below it.
+
+    Class names are those that Nova takes in extra specs (from microversion 2.86 on: CUSTOM_LLC, not LLC).
+    """
+    root = _root(topology, root_uuid, root_name, {}, frozenset())
+    found: dict[str, Mapping[str, Inventory]] = {
+        zone.name: _cache_inventories(control.domains[zone.l3.id])
+        for zone in zones
+        if zone.l3 is not None and zone.l3.id in control.domains
+    }
+    children = _children(root, zones, found, control)
+    features = traits.resctrl_traits(control.features)
+    if control.groups > 0 or features:
+        groups = min(control.groups_taken, control.groups)
+        offered = {RESCTRL_GROUP: _inventory(control.groups, groups)} if control.groups > 0 else {}
+        children.append(
+            ProviderNode(
+                f"{root_name}_{_RESCTRL}", child_uuid(root_uuid, _RESCTRL), root_uuid, offered, features
+            )
+        )
+    return with_stock_names(ProviderTree((root, *children), beside=True))
+
+
+def _root(
+    topology: Topology,
+    uuid: str,
+    name: str,
+    inventories: Mapping[str, Inventory],
+    offered: frozenset[str],
+) -> ProviderNode:
+    return ProviderNode(
+        name=name,
+        uuid=uuid,
         parent=None,
-        inventories=on_root,
-        traits=traits.root_traits(topology, control.features),
+        inventories=inventories,
+        traits=offered,
         cpus=topology.online,
         numa_nodes=frozenset(node.id for node in topology.numa_nodes),
         l3_ids=frozenset(cache.id for cache in topology.l3_domains),
     )
-    children = [
+
+
+def _children(
+    root: ProviderNode,
+    zones: Sequence[Zone],
+    inventories: Mapping[str, Mapping[str, Inventory]],
+    control: CachePlatform,
+) -> list[ProviderNode]:
+    """The providers of the zones, with these inventories by the zone's name."""
+    return [
         ProviderNode(
-            name=f"{root_name}_{zone.name}",
-            uuid=child_uuid(root_uuid, zone.name),
-            parent=root_uuid if zone.parent is None else child_uuid(root_uuid, zone.parent),
-            inventories=by_zone[zone.name],
+            name=f"{root.name}_{zone.name}",
+            uuid=child_uuid(root.uuid, zone.name),
+            parent=root.uuid if zone.parent is None else child_uuid(root.uuid, zone.parent),
+            inventories=inventories[zone.name],
             traits=_zone_traits(zone, control),
             cpus=zone.cpus,
             numa_nodes=zone.numa_nodes,
@@ -99,8 +164,6 @@ def derive(
         )
         for zone in zones
     ]
-    configured = frozenset(field for option, field in CONFIGURABLE.items() if option in settings.configured)
-    return ProviderTree((root, *children), configured)
 
 
 def _inventories(
@@ -206,9 +269,10 @@ def _zone_traits(zone: Zone, control: CachePlatform) -> frozenset[str]:
 
 
 def _check(settings: Settings, root_name: str) -> None:
-    if settings.provider_tree not in SHAPES:
+    if settings.provider_tree not in (*SHAPES, BESIDE):
         raise ConfigError(
-            f"[compute] provider_tree = {settings.provider_tree!r} is not one of {', '.join(SHAPES)}"
+            f"[compute] provider_tree = {settings.provider_tree!r} is not one of"
+            f" {', '.join((*SHAPES, BESIDE))}"
         )
     ratios = {
         "cpu_allocation_ratio": settings.cpu_allocation_ratio,

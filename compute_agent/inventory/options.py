@@ -24,10 +24,14 @@ def cpu_options(conf: cfg.ConfigOpts) -> CpuOptions:
     )
 
 
+DEFAULT_SHAPE: Final = "numa"
+"""The shape of the tree where the ini file says none and the root is the agent's own."""
+
+
 def settings(conf: cfg.ConfigOpts) -> Settings:
     """The options that shape inventories, with the size of the file system of the state path as it is now."""
     return Settings(
-        provider_tree=conf.compute.provider_tree,
+        provider_tree=conf.compute.provider_tree or DEFAULT_SHAPE,
         cpu_allocation_ratio=conf.cpu_allocation_ratio or conf.initial_cpu_allocation_ratio,
         ram_allocation_ratio=conf.ram_allocation_ratio or conf.initial_ram_allocation_ratio,
         disk_allocation_ratio=conf.disk_allocation_ratio or conf.initial_disk_allocation_ratio,
@@ -62,6 +66,25 @@ def host_name() -> str:
     """
     name = socket.getfqdn()
     return socket.gethostname() if name.split(".")[0].startswith("localhost") else name
+
+
+def hypervisor_name(conf: cfg.ConfigOpts) -> str:
+    """The name that the provider of this host has in Nova: the option's, else the hypervisor's.
+
+    That is libvirt's (virConnectGetHostname): the host's name if it has a domain, else the canonical one that
+    resolving gives, as long as that is none of localhost's.
+    """
+    if conf.compute.resource_provider_name:
+        return str(conf.compute.resource_provider_name)
+    name = socket.gethostname()
+    if "." in name or name.startswith("localhost"):
+        return name
+    try:
+        found = socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)
+    except OSError:
+        return name
+    canonical = next((entry[3] for entry in found if entry[3]), name)
+    return name if canonical.startswith("localhost") else canonical
 
 
 def name_warning(conf: cfg.ConfigOpts) -> str:

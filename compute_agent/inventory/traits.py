@@ -90,8 +90,12 @@ def root_traits(topology: Topology, resctrl_features: frozenset[str] = frozenset
     traits = {os_traits.COMPUTE_NODE} | cpu_traits(topology)
     if topology.hyperthreaded:
         traits.add(os_traits.HW_CPU_HYPERTHREADING)
-    traits.update(RESCTRL_PREFIX + feature for feature in resctrl_features)
-    return frozenset(traits)
+    return frozenset(traits) | resctrl_traits(resctrl_features)
+
+
+def resctrl_traits(features: frozenset[str]) -> frozenset[str]:
+    """The traits of what resctrl can do."""
+    return frozenset(RESCTRL_PREFIX + feature for feature in features)
 
 
 def way_size_trait(way_kib: int) -> str:

@@ -49,16 +49,22 @@ class ProviderTree:
     """All providers of a host, the root first and every parent before its children.
 
     ``configured`` are the resource classes and fields of inventories that options of the ini file set, rather
-    than defaults.
+    than defaults. ``beside``: the root is nova-compute's, and nothing of it is the agent's to write.
     """
 
     nodes: tuple[ProviderNode, ...]
     configured: frozenset[tuple[str, Field]] = frozenset()
+    beside: bool = False
 
     @property
     def root(self) -> ProviderNode:
         """The provider that stands for the whole host."""
         return self.nodes[0]
+
+    @property
+    def ours(self) -> tuple[ProviderNode, ...]:
+        """The providers that the agent makes, writes and removes."""
+        return self.nodes[1:] if self.beside else self.nodes
 
     def get(self, provider_uuid: str) -> ProviderNode | None:
         """The provider of that uuid, None if it is not one of this host's."""

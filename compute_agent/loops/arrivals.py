@@ -72,7 +72,10 @@ class Arrivals:
                 except PlacementError as error:
                     LOG.warning("What guest %s may use is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
-                allocation = self._pipeline.world.own_part(held)
+                world = self._pipeline.world
+                if not world.root_known:
+                    return GuestStarted(guest, None, as_of, since, started)
+                allocation = world.own_part(held)
                 if not started and not self._is_news(guest.uuid, allocation):
                     return GuestStarted(guest, None, as_of, since)
                 return GuestStarted(guest, allocation, as_of, since, started)

@@ -51,6 +51,12 @@ _ANSWER_SECONDS: Final = 50.0
 
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
+_NOVA_REMEDIES: Final = {
+    Kind.UNALLOCATED: "nova-manage placement heal_allocations",
+    Kind.UNUSED: "nova-manage placement audit",
+}
+"""Beside nova-compute guests and their allocations are Nova's, and so is what mends them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -97,6 +103,8 @@ class Auditor:
             if options.consumers and finding.consumer not in options.consumers:
                 continue
             match finding.kind:
+                case kind if world.tree.beside and kind in _NOVA_REMEDIES:
+                    outcome = Outcome(finding, _NOVA_REMEDIES[kind])
                 case Kind.UNALLOCATED:
                     outcome = self._create(finding, guests[finding.consumer], free, options)
                 case Kind.UNUSED:

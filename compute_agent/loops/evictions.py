@@ -115,6 +115,9 @@ class Evictions:
         ours = self._pipeline.world.own_part(held.resources)
         if not ours:
             return
+        if self._pipeline.world.tree.beside:
+            LOG.info("Guest %s keeps its allocation: that is Nova's, as the guest is", name)
+            return
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
         client.set_allocations(held.without(ours))
         LOG.info("Guest %s gave back %s", name, self._pipeline.world.in_words(ours))

@@ -15,6 +15,7 @@ from typing import Any, Final
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.base import Configuration
+from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.errors import DriverError
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
@@ -22,6 +23,7 @@ from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError, UnavailableError
 from compute_agent.report.execution import Refusal, Report
+from compute_agent.report.nova_root import RootMissingError
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.report.scheduling import Cause, Causes
@@ -30,10 +32,18 @@ LOG = logging.getLogger(__name__)
 
 FIRST_PAUSE: Final = 1.0
 
+DISABLE_SERVICE: Final = (
+    "the root provider is nova-compute's, which takes foreign COMPUTE_STATUS_DISABLED away; openstack compute"
+    " service set --disable HOST nova-compute keeps them away"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ReportStatus:
-    """How reporting goes. Times are seconds since the epoch; ``up`` is None before the first attempt."""
+    """How reporting goes. Times are seconds since the epoch; ``up`` is None before the first attempt.
+
+    ``waiting``: for what Placement has to have before anything can be reported.
+    """
 
     up: bool | None = None
     last_success: float | None = None
@@ -41,6 +51,7 @@ class ReportStatus:
     refusals: tuple[Refusal, ...] = ()
     sent: int = 0
     adjustments: tuple[str, ...] = ()
+    waiting: str = ""
 
 
 class ReportLoop:
@@ -56,12 +67,14 @@ class ReportLoop:
         max_pause: float,
         locate: Callable[[], Mapping[str, CpuLocation]] = dict,
         causes: Causes | None = None,
+        root: RootWatch | None = None,
     ) -> None:
         """``locate`` tells where the guests really are; it may raise DriverError.
 
         ``causes`` are the causes for which new guests are kept away, until switch_scheduling() says something
-        else.
+        else. ``root`` tells whose the root provider is; without it, it is the agent's own.
         """
+        self._root = root
         self._reporter = reporter
         self._client = client
         self._pipeline = pipeline
@@ -105,6 +118,11 @@ class ReportLoop:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
 
     @property
+    def is_beside(self) -> bool:
+        """Whether the root provider is nova-compute's."""
+        return self._pipeline.world.tree.beside
+
+    @property
     def root_traits(self) -> frozenset[str] | None:
         """The traits of the root provider as they were last seen; None as long as it has not been."""
         return self._reporter.root_traits(self._pipeline.world.tree.root.uuid)
@@ -114,6 +132,8 @@ class ReportLoop:
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
         self._next_client = conf.client
+        if self._root is not None:
+            self._root.reload(conf.options)
         self.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
@@ -197,11 +217,15 @@ class ReportLoop:
         self._take_client()
         report, reason = Report(), ""
         try:
+            self._follow_root()
             try:
                 report = self._report()
             finally:  # a host that cannot be reported as it is may be overloaded nevertheless
                 self._grant()
             self._read_allocations()
+        except RootMissingError as error:
+            self._await_root(str(error))
+            return False
         except PlacementError as error:
             reason = str(error)
         except OSError as error:
@@ -224,16 +248,39 @@ class ReportLoop:
             LOG.info("Placement answers")
         sent = self.status.sent + report.sent
         adjustments = self._reporter.adjustments
+        if self.status.waiting:
+            LOG.info("The root provider %s is there", self._pipeline.world.tree.root.name)
         self.status = ReportStatus(True, time.time(), "", report.refusals, sent, adjustments)
         return not report.refusals
+
+    def _follow_root(self) -> None:
+        if self._root is None:
+            return
+        before = self._pipeline.world.tree
+        self._root.follow(self._client, self._reporter, self._pipeline.world)
+        if self._derived is None and before == self._tree_at_start:
+            self._tree_at_start = self._pipeline.world.tree  # the agent starts with what it finds out
+
+    def _await_root(self, reason: str) -> None:
+        """There is no root to report below; guests stay as they are."""
+        if reason != self.status.waiting:
+            LOG.warning("Nothing can be reported: %s", reason)
+        self._metrics.placement_up.set(1)
+        self._metrics.reports.labels("waiting").inc()
+        self.status = replace(self.status, up=True, last_error="", refusals=(), waiting=reason)
 
     def _grant(self) -> None:
         """Tell Placement whether new guests are to be kept away.
 
+        nova-compute decides that where the root is its own: it takes the trait away that it did not set.
+
         :raises PlacementError:
         """
         causes = self._causes
-        if causes:
+        beside = self._pipeline.world.tree.beside
+        if beside and any(causes.values()) and causes != self._granted:
+            LOG.warning("New guests cannot be kept away by the agent: %s", DISABLE_SERVICE)
+        if causes and not beside:
             self._reporter.switch_scheduling(self._pipeline.world.tree.root.uuid, causes)
         if self.root_traits is not None:
             with self._switch:
@@ -262,6 +309,7 @@ def status_document(status: ReportStatus, now: Callable[[], float] = time.time) 
         if status.last_success is None
         else round(now() - status.last_success, 1),
         "last_error": status.last_error,
+        "waiting_for": status.waiting,
         "refused": [f"{refusal}: {refusal.reason}" for refusal in status.refusals],
         "set_through_api": list(status.adjustments),
     }

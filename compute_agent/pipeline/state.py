@@ -24,6 +24,7 @@ from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
 from compute_agent.qos import state as qos
 from compute_agent.qos.state import QosState
+from compute_agent.report.nova_root import NovaRoot
 from compute_agent.report.plan import Owned, Ownership
 from compute_agent.report.scheduling import Maintenance
 
@@ -46,7 +47,8 @@ class State:
 
     ``driver`` is the name of the one whose the guests are; empty: not known. ``maintenance`` None: nobody has
     said anything, as far as is known. ``unclaimed`` is what consumers without a guest hold of this host,
-    ``migrations`` whose migrations some of these consumers are.
+    ``migrations`` whose migrations some of these consumers are. ``nova_root`` is the root provider of
+    nova-compute, as it was found last; None: there was none.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class State:
     maintenance: Maintenance | None = None
     unclaimed: Mapping[str, Allocation] = field(default_factory=dict)
     migrations: Mapping[str, str] = field(default_factory=dict)
+    nova_root: NovaRoot | None = None
 
 
 class StateFile:
@@ -113,6 +116,15 @@ class StateFile:
         """
         with self._lock:
             self._state = replace(self._state, owned=dict(owned))
+            self._write()
+
+    def keep_nova_root(self, root: NovaRoot | None) -> None:
+        """Replace the root of nova-compute; durable when this returns.
+
+        :raises OSError: the next call tries again.
+        """
+        with self._lock:
+            self._state = replace(self._state, nova_root=root)
             self._write()
 
     def keep_qos(self, qos: QosState) -> None:
@@ -187,6 +199,7 @@ def dump(state: State) -> bytes:
         "qos": qos.to_json(state.qos),
         "driver": state.driver,
         "maintenance": None if state.maintenance is None else asdict(state.maintenance),
+        "nova_root": None if state.nova_root is None else asdict(state.nova_root),
     }
     # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
     return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}).encode()
@@ -222,6 +235,7 @@ def parse(content: bytes) -> State:
             migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
             driver=str(data.get("driver", "")),
             maintenance=_maintenance(data.get("maintenance")),
+            nova_root=_nova_root(data.get("nova_root")),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
@@ -244,6 +258,10 @@ def _load(path: Path) -> State:
 
 def _checksum(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _nova_root(content: Any) -> NovaRoot | None:
+    return None if content is None else NovaRoot(str(content["uuid"]), str(content["name"]))
 
 
 def _maintenance(content: Any) -> Maintenance | None:

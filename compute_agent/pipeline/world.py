@@ -22,7 +22,8 @@ class World:
     ``former`` are the zones that have a provider in other shapes of the tree only: what a guest holds there
     keeps it in the zone until it is moved. ``place_unallocated``: guests without an allocation of this host
     go to the shared CPUs; else they stay. ``refuse_unplaced``: a guest that starts and has no place is
-    stopped. ``rebalance_gain`` is what moving a running guest has to gain (see
+    stopped. ``root_known``: it is known whose the root provider is, and which; until then nobody can say what
+    of an allocation is of this host. ``rebalance_gain`` is what moving a running guest has to gain (see
     :mod:`compute_agent.policy.rebalance`); None: none is moved.
     """
 
@@ -34,6 +35,7 @@ class World:
     former: tuple[ProviderNode, ...] = ()
     rebalance_gain: float | None = None
     refuse_unplaced: bool = False
+    root_known: bool = True
 
     @property
     def zones(self) -> tuple[ProviderNode, ...]:

@@ -93,10 +93,15 @@ class PlacementClient:
         answer = self._request("GET", f"/resource_providers?in_tree={root_uuid}")
         return [_provider(record) for record in answer["resource_providers"]]
 
+    def provider_record(self, name: str) -> ProviderRecord | None:
+        """The provider of that name, if there is one."""
+        answer = self._request("GET", f"/resource_providers?name={quote(name, safe='')}")
+        return next(map(_provider, answer["resource_providers"]), None)
+
     def provider_named(self, name: str) -> str | None:
         """The uuid of the provider of that name, if there is one."""
-        answer = self._request("GET", f"/resource_providers?name={quote(name, safe='')}")
-        return next((str(each["uuid"]) for each in answer["resource_providers"]), None)
+        record = self.provider_record(name)
+        return None if record is None else record.uuid
 
     def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
         """Create a provider.

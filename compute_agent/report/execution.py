@@ -103,7 +103,8 @@ class Execution:
             f"the name {action.name} belongs to the provider {other}, and that of this host is {action.uuid}."
             " If that one is this host's, of a state folder that was lost: stop the agent, write"
             f" {other} into the file compute_id in [DEFAULT] state_path, and start it; guests run on. If it"
-            " is another host's, set [compute] resource_provider_name to a name of its own"
+            " is another host's, set [compute] resource_provider_name to a name of its own. If it"
+            " is a nova-compute's, set [compute] provider_tree = beside"
         )
 
     def _obstacle(self, action: Action) -> str | None:

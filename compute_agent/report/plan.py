@@ -138,13 +138,13 @@ def _actions(
 
     Capacity that moves is never counted twice on the way.
     """
-    classes = {name for node in derived.nodes for name in node.inventories}
+    classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
-    traits = {name for node in derived.nodes for name in node.traits}
+    traits = {name for node in derived.ours for name in node.traits}
     yield from (CreateTrait(name) for name in sorted(traits - known.traits) if name.startswith(CUSTOM_PREFIX))
 
     current: dict[str, ReportedProvider] = {}
-    for node in derived.nodes:
+    for node in derived.ours:
         has = reported.get(node.uuid)
         if has is None:
             yield CreateProvider(node.uuid, node.name, node.parent)
@@ -153,10 +153,10 @@ def _actions(
             yield UpdateProvider(node.uuid, node.name, node.parent)
         current[node.uuid] = has
 
-    yield from _deletions(derived, reported, owned)
+    yield from deletions(reported, owned, derived)
     shrinking: list[Action] = []
     growing: list[Action] = []
-    for node in derived.nodes:
+    for node in derived.ours:
         has = current[node.uuid]
         wanted = wanted_inventories(derived, node, reported, owned)
         if wanted != dict(has.inventories):
@@ -165,7 +165,7 @@ def _actions(
     yield from shrinking
     yield from growing
 
-    for node in derived.nodes:
+    for node in derived.ours:
         has = current[node.uuid]
         wanted_set = wanted_traits(node, has, owned.get(node.uuid, Owned()), known)
         if wanted_set != has.traits:
@@ -209,7 +209,7 @@ def adjustment_sentences(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Iterator[str]:
     """What others set of our inventories and what becomes of it, a sentence each."""
-    for node in derived.nodes:
+    for node in derived.ours:
         for name, settled in settled_inventories(derived, node, reported, owned).items():
             for one in settled.adjustments:
                 yield f"{called(node.name, node.uuid)}: {in_words(name, one)}"
@@ -232,18 +232,21 @@ def wanted_traits(node: ProviderNode, has: ReportedProvider, ours: Owned, known:
 
 def unknown_traits(derived: ProviderTree, known: Known) -> frozenset[str]:
     """The traits of the tree that the server does not know and that cannot be made."""
-    return frozenset[str]().union(*(_unknown(node, known) for node in derived.nodes))
+    return frozenset[str]().union(*(_unknown(node, known) for node in derived.ours))
 
 
 def _unknown(node: ProviderNode, known: Known) -> frozenset[str]:
     return frozenset(t for t in node.traits - known.traits if not t.startswith(CUSTOM_PREFIX))
 
 
-def _deletions(
-    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
+def deletions(
+    reported: Mapping[str, ReportedProvider], owned: Ownership, derived: ProviderTree | None = None
 ) -> Iterator[Action]:
-    """Providers that were ours, children before their parents; none that still has somebody else's child."""
-    present = {node.uuid: node.parent for node in derived.nodes}
+    """Providers that were ours, children before their parents; none that still has somebody else's child.
+
+    Without ``derived`` it is all that is ours.
+    """
+    present = {} if derived is None else {node.uuid: node.parent for node in derived.nodes}
     # What stays of ours is below its new parent by now.
     parents = {**{uuid: provider.parent for uuid, provider in reported.items()}, **present}
     doomed = {uuid for uuid in reported if uuid in owned and uuid not in present}
@@ -263,7 +266,7 @@ def assume_ownership(
             classes=(HOST_OWNED | node.inventories.keys()) & has.inventories.keys(),
             traits=node.traits & has.traits,
         )
-        for node in derived.nodes
+        for node in derived.ours
         if node.uuid not in owned and (has := reported.get(node.uuid)) is not None
     }
     return {**owned, **assumed}
@@ -275,10 +278,12 @@ def ownership_before(
     """What may become the agent's while the plan is carried out, to be remembered before anything is sent.
 
     A crash in the middle then leaves nothing that nobody owns. A trait that is there already and was put
-    there by somebody else stays theirs.
+    there by somebody else stays theirs. Nothing of nova-compute's root is the agent's, whatever was before.
     """
     claims: dict[str, Owned] = dict(owned)
-    for node in derived.nodes:
+    if derived.beside:
+        claims.pop(derived.root.uuid, None)
+    for node in derived.ours:
         old = owned.get(node.uuid, Owned())
         has = reported.get(node.uuid)
         foreign = frozenset() if has is None else has.traits - old.traits

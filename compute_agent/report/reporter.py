@@ -29,6 +29,7 @@ from compute_agent.report.plan import (
     ReportedProvider,
     adjustment_sentences,
     assume_ownership,
+    deletions,
     from_api,
     ownership_after,
     ownership_before,
@@ -83,7 +84,7 @@ class Reporter:
                     LOG.info("Somebody else changed a provider meanwhile, reading again: %s", error)
         except Exception:
             # What we believe to be there may be wrong: the server was restored from an older state, ...
-            self._forget()
+            self.forget()
             raise
         raise AssertionError("unreachable")
 
@@ -133,7 +134,7 @@ class Reporter:
                 try:
                     self._carry_out(tree, planned)
                 finally:
-                    self._forget()
+                    self.forget()
                 return planned
             except ConflictError as error:
                 if attempt == MAX_ATTEMPTS:
@@ -177,7 +178,7 @@ class Reporter:
                     if attempt == MAX_ATTEMPTS:
                         raise
         except Exception:
-            self._forget()
+            self.forget()
             raise
         raise AssertionError("unreachable")
 
@@ -207,17 +208,31 @@ class Reporter:
     def use(self, client: PlacementClient) -> None:
         """Report by another client from now on."""
         self._client = client
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
-        """Have everything read anew."""
+    def forget(self) -> None:
+        """Have everything read anew: what was there may have been made again meanwhile."""
         self._known = None
         self._seen = self._reported or self._seen
         self._reported = {}
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
-        """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC)."""
+        """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC).
+
+        Beside nova-compute it has those of a stock server already.
+        """
         return tree if STOCK_NAMES.keys() <= self._names().classes else with_stock_names(tree)
+
+    def remove_own(self, root_uuid: str) -> Report:
+        """Remove the tree that the agent made itself, as far as nobody holds anything of it.
+
+        :raises PlacementError:
+        """
+        self.forget()
+        reported = self.reported(root_uuid)
+        result = Execution(self._client, self._reported).run(tuple(deletions(reported, self._owned)))
+        self._keep({uuid: owned for uuid, owned in self._owned.items() if uuid in self._reported})
+        return result
 
     @property
     def offering(self) -> frozenset[str]:
@@ -228,9 +243,13 @@ class Reporter:
     def reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
         """The providers of the host as Placement has them, by uuid.
 
-        Reads only what changed since the last time.
+        Reads only what changed since the last time. Providers that the agent had elsewhere are among them, as
+        below a root that is not the host's any more.
         """
         records = self._client.providers_in_tree(root_uuid)
+        for stray in sorted(self._owned.keys() - {record.uuid for record in records}):
+            if stray not in {record.uuid for record in records}:
+                records += self._client.providers_in_tree(stray)
         fresh: dict[str, ReportedProvider] = {}
         for record in records:
             old = self._reported.get(record.uuid)

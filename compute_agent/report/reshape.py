@@ -145,7 +145,7 @@ def _wanted(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, dict[str, Inventory]]:
     """The inventories of all our providers, those included that are to vanish."""
-    wanted = {node.uuid: wanted_inventories(derived, node, reported, owned) for node in derived.nodes}
+    wanted = {node.uuid: wanted_inventories(derived, node, reported, owned) for node in derived.ours}
     for uuid, provider in reported.items():
         if uuid not in wanted and uuid in owned:
             mine = owned[uuid].classes

@@ -6,13 +6,15 @@ import pytest
 from oslo_config import cfg
 
 from compute_agent import conf
+from compute_agent.inventory import options
 
 
 def test_defaults_are_documented_values(tmp_path: Path) -> None:
     loaded = conf.load([], [])
     assert loaded.host.root == "/"
     assert loaded.state_path == "/var/lib/compute-agent"
-    assert loaded.compute.provider_tree == "numa"
+    assert loaded.compute.provider_tree is None  # found out: beside a nova-compute, else numa
+    assert options.DEFAULT_SHAPE == "numa"
     assert loaded.compute.cpu_dedicated_set is None
     assert loaded.compute.update_resources_interval == 60
 

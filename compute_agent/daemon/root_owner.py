@@ -1,0 +1,37 @@
+"""Whose the root provider of this host is, for whoever just looks: asked of Placement, changing nothing."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from compute_agent.inventory.derive import BESIDE
+from compute_agent.inventory.options import hypervisor_name
+from compute_agent.model.naming import called
+from compute_agent.pipeline.state import State
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import PlacementError
+from compute_agent.report.nova_root import RootMissingError, RootOwner, Search, find_root, owner_of
+
+
+def look_up_owner(
+    conf: cfg.ConfigOpts, client: PlacementClient, state: State, own: str
+) -> tuple[RootOwner, str]:
+    """Whose the root is, and that in words. ``own`` is the uuid of the agent's own root."""
+    shape = conf.compute.provider_tree
+    name = hypervisor_name(conf)
+    explicit_own = shape not in (None, BESIDE)
+    last = None if explicit_own else state.nova_root
+    presumed = owner_of(shape, last, bool(state.owned))
+    try:
+        found = find_root(client, Search(name, own, True if shape == BESIDE else None, last))
+    except RootMissingError as error:
+        return presumed, str(error)
+    except PlacementError as error:
+        whose = "nova-compute's" if presumed.beside else "the agent's"
+        return presumed, f"{whose}, as far as is known: Placement cannot be asked: {error}"
+    if found is None:
+        return RootOwner(), "the agent's"
+    root = f"nova-compute's, {called(found.name, found.uuid)}"
+    if explicit_own:
+        return RootOwner(), f"{root}: set [compute] provider_tree = {BESIDE}, or both write it for ever"
+    return RootOwner(True, found), root

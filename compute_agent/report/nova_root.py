@@ -1,0 +1,123 @@
+"""Whose the root provider of a host is: nova-compute's, or the agent's own.
+
+nova-compute makes a provider with the name of its hypervisor. It replaces all inventories of it again and
+again, and with them whatever an agent put there. So where the root is Nova's, the agent writes nothing of it,
+and has what it offers in providers below.
+
+Nova's root is known by traits that nobody but nova-compute sets: what its driver can do (``COMPUTE_...``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import os_traits
+
+from compute_agent.inventory.derive import BESIDE
+from compute_agent.model.naming import called
+from compute_agent.report.client import PlacementClient, ProviderRecord
+from compute_agent.report.errors import PlacementError
+
+_ALSO_OURS = frozenset({os_traits.COMPUTE_NODE, os_traits.COMPUTE_STATUS_DISABLED})
+
+
+@dataclass(frozen=True, slots=True)
+class NovaRoot:
+    """The root provider that nova-compute made for this host."""
+
+    uuid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How it is looked for.
+
+    ``name`` is that of the hypervisor, ``own`` the uuid of the agent's own root. ``beside``: the ini file
+    says that there is a nova-compute; None: that is to be found out. ``last`` is the root as it was found
+    last.
+    """
+
+    name: str
+    own: str
+    beside: bool | None = None
+    last: NovaRoot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RootOwner:
+    """Whose the root provider is.
+
+    ``beside``: nova-compute's, which is ``novas`` as far as it is there. ``known``: that is certain, so that
+    it can be told which allocations are of this host.
+    """
+
+    beside: bool = False
+    novas: NovaRoot | None = None
+    known: bool = True
+
+
+def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = True) -> RootOwner:
+    """As the ini file says in [compute] provider_tree, where nova-compute's last root was ``last``.
+
+    ``decided``: it has been found out, where the ini file does not say.
+    """
+    if shape == BESIDE or (shape is None and last is not None):
+        return RootOwner(True, last, last is not None)
+    return RootOwner(known=decided or shape is not None)
+
+
+class RootMissingError(PlacementError):
+    """nova-compute owns the root, and there is none so far, or not any more: nothing can be reported."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("GET", "/resource_providers", detail)
+        self.args = (detail,)
+
+
+class FormerRootError(RootMissingError):
+    """The agent's own root of before has the name that nova-compute needs."""
+
+
+def is_novas(traits: frozenset[str]) -> bool:
+    """Whether nova-compute keeps the provider that has these traits."""
+    return any(trait.startswith("COMPUTE_") for trait in traits - _ALSO_OURS)
+
+
+def find_root(client: PlacementClient, search: Search) -> NovaRoot | None:
+    """Nova's root; None where the root is the agent's own.
+
+    The name decides; a root that has another one by now is known by its uuid.
+
+    :raises RootMissingError: it has to be waited for.
+    :raises PlacementError:
+    """
+    if search.beside is False:
+        return None
+    last, record = search.last, client.provider_record(search.name)
+    if record is None and last is not None:
+        record = next((one for one in client.providers_in_tree(last.uuid) if one.uuid == last.uuid), None)
+    if search.beside is None and last is None:
+        return _discovered(client, record)
+    if record is None:
+        hint = "" if search.beside else "; if it is gone for good, set [compute] provider_tree"
+        raise RootMissingError(
+            f"waiting for nova-compute to make the provider {search.name}: its name is [compute]"
+            f" resource_provider_name, else that of the hypervisor{hint}"
+        )
+    if record.parent_uuid is not None:
+        raise RootMissingError(
+            f"the provider {called(record.name, record.uuid)} is below another one, and so is no root of"
+            " nova-compute's: [compute] resource_provider_name has to be the hypervisor's name in Nova"
+        )
+    if record.uuid == search.own and not is_novas(client.traits(record.uuid)[0]):
+        raise FormerRootError(
+            f"waiting for nova-compute to make the provider {search.name}, which the agent itself made before"
+        )
+    return NovaRoot(record.uuid, record.name)
+
+
+def _discovered(client: PlacementClient, record: ProviderRecord | None) -> NovaRoot | None:
+    if record is None or record.parent_uuid is not None or not is_novas(client.traits(record.uuid)[0]):
+        return None
+    return NovaRoot(record.uuid, record.name)

@@ -1,0 +1,193 @@
+"""An agent on a host that has a nova-compute: found out or configured, waited for, followed."""
+
+import functools
+import json
+
+import pytest
+
+from compute_agent.daemon.protocol import RequestError
+from compute_agent.daemon.service import Agent
+from tests.compute_agent.cmd.agents import run_here
+from tests.compute_agent.daemon.test_cache_control import CacheRig, uid
+from tests.compute_agent.daemon.test_cache_control import files as files
+from tests.compute_agent.daemon.test_cache_control import write_host as write_host
+from tests.compute_agent.nova_compute import NovaCompute
+
+pytestmark = pytest.mark.slow
+
+NOVAS = "99999999-0000-4000-8000-000000000001"
+
+
+class BesideRig(CacheRig):
+    """An agent and a nova-compute of one host."""
+
+    def __init__(self, write_ini, client, files, compute):
+        self.nova = NovaCompute(client, NOVAS, "testhost", vcpus=1, pcpus=1, memory_mb=16384)
+        self.compute = compute
+        super().__init__(functools.partial(self._written, write_ini), client, files)
+
+    def _written(self, write_ini, name="agent.ini"):
+        sets = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
+        return write_ini(name, compute=f"{sets}\nupdate_resources_interval = 600\n{self.compute}")
+
+    def status(self):
+        return self.ask("status")
+
+    def report(self):
+        """A period of the agent; whether all was taken."""
+        return self.agent._reports.once()
+
+    def restart(self):
+        self.agent.stop()
+        self.agent = Agent(self.load_conf)
+        self.agent.start()
+        self.wait_for(lambda: self.status()["placement"] == "up")
+
+    def shown(self):
+        return {one.name: one.uuid for one in self.client.providers_in_tree(self.nova.uuid)}
+
+
+CHILDREN = {"testhost_L3_0", "testhost_L3_1", "testhost_RESCTRL"}
+
+
+@pytest.fixture
+def start(write_host, client, files):
+    """Starts an agent; lines of [compute] and whether nova-compute came first."""
+    rigs = []
+
+    def start(compute="", nova_first=True):
+        if nova_first:
+            NovaCompute(client, NOVAS, "testhost", 1, 1, 16384).update()
+        rigs.append(BesideRig(write_host, client, files, compute))
+        return rigs[-1]
+
+    yield start
+    for rig in rigs:
+        rig.close()
+
+
+def test_a_nova_compute_is_found_and_its_root_left_alone(start, live_placement, caplog):
+    rig = start()
+    rig.wait_for(lambda: rig.status()["provider_is"] == "nova-compute's")
+    rig.wait_for(lambda: rig.shown().keys() == {"testhost", *CHILDREN})
+    status = rig.status()
+    assert (status["provider"], status["provider_uuid"], status["waiting_for"]) == ("testhost", NOVAS, "")
+    rig.wait_for(rig.report)
+    live_placement.writes()
+    rig.nova.update()
+    assert rig.report()
+    rig.restart()
+    assert rig.report()
+    rig.nova.update()
+    assert live_placement.writes() == []
+    assert rig.status()["provider_is"] == "nova-compute's"
+
+    def checked(*arguments):
+        done = run_here(rig.ini, "config", "check", "-f", "json", *arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    found = checked()
+    assert (found["provider_tree"], found["root_provider"]) == (
+        "beside",
+        f"nova-compute's, testhost ({NOVAS})",
+    )
+    assert {row["provider"] for row in found["inventories"]} == CHILDREN
+    live_placement.stop()
+    found = checked()
+    assert found["provider_tree"] == "beside"
+    assert found["root_provider"].startswith("nova-compute's, as far as is known: Placement cannot be asked")
+
+
+def test_the_root_is_waited_for_and_followed(start):
+    rig = start("provider_tree = beside", nova_first=False)
+    rig.wait_for(
+        lambda: "waiting for nova-compute to make the provider testhost" in rig.status()["waiting_for"]
+    )
+    assert rig.status()["placement"] == "up"
+    with pytest.raises(RequestError, match="before the root provider of this host is known"):
+        rig.ask("guest.run", uuid=uid(1), command=["sleep", "60"])
+    assert run_here(rig.ini, "config", "check").returncode == 0
+
+    rig.nova.update()
+    rig.wait_for(rig.report)
+    assert rig.status()["waiting_for"] == ""
+    assert rig.shown().keys() == {"testhost", *CHILDREN}
+
+    rig.nova.delete_service()
+    assert not rig.report()
+    assert rig.status()["waiting_for"]
+    rig.nova.uuid = NOVAS.replace("9999-0000", "9999-0001")
+    rig.nova.update()
+    rig.wait_for(rig.report)
+    assert rig.shown().keys() == {"testhost", *CHILDREN}
+    assert rig.status()["provider_uuid"] == rig.nova.uuid
+
+    rig.client.update_provider(rig.nova.uuid, "elsewhere", None)
+    rig.wait_for(rig.report)
+    assert rig.status()["provider"] == "elsewhere"
+    assert rig.shown().keys() == {name.replace("testhost", "elsewhere") for name in ("testhost", *CHILDREN)}
+
+
+def test_a_guest_of_nova_has_the_cpus_of_the_root_and_the_ways_of_a_child(start):
+    rig = start("provider_tree = beside")
+    rig.wait_for(rig.report)
+    children = {name: uuid for name, uuid in rig.shown().items() if name in CHILDREN}
+    held = {
+        NOVAS: {"PCPU": 1, "MEMORY_MB": 512},
+        children["testhost_L3_0"]: {"CUSTOM_LLC": 4, "CUSTOM_MBA": 30},
+        children["testhost_RESCTRL"]: {"CUSTOM_RESCTRL_GROUP": 1},
+    }
+    rig.claim_on(uid(1), held)
+    guest = rig.run(uid(1), name="db")
+    assert (guest["kind"], guest["cpus"], guest["allocation"]) == ("dedicated", "0", held)
+    own = rig.groups()[f"compute-agent.guest.{uid(1)}"]
+    assert (own["guests"], own["ways"]["0"], own["bandwidth_percent"]["0"]) == (["db"], 4, 30)
+
+    # After a restart the same, and nobody is moved on the way.
+    rig.restart()
+    rig.wait_for(lambda: rig.status()["guests"] == 1)
+    assert rig.ask("guest.list")[0]["allocation"] == held
+    assert rig.groups()[f"compute-agent.guest.{uid(1)}"]["ways"]["0"] == 4
+
+
+def test_what_is_novas_to_decide_is_left_to_nova(start, live_placement):
+    rig = start("provider_tree = beside")
+    rig.wait_for(rig.report)
+    live_placement.writes()
+    with pytest.raises(RequestError, match="openstack compute service set --disable"):
+        rig.ask("host.disable", reason="broken fan")
+    rig.claim_on(uid(7), {NOVAS: {"VCPU": 1}})
+    rig.wait_for(rig.report)
+    (found,) = rig.ask("audit", heal=True, delete=True, min_age=0.0)
+    assert (found["finding"], found["remedy"], found["outcome"]) == (
+        "allocation without guest",
+        "nova-manage placement audit",
+        "",
+    )
+    assert live_placement.writes() == [("PUT", f"/allocations/{uid(7)}")]
+
+
+def test_an_own_root_of_before_makes_room(start, client):
+    rig = start("provider_tree = numa", nova_first=False)
+    rig.wait_for(rig.report)
+    own = rig.status()["provider_uuid"]
+    assert {one.name for one in client.providers_in_tree(own)} > {"testhost", "testhost_NUMA_0"}
+    rig.compute = "provider_tree = beside"
+    rig.ini = rig.write_ini()
+    rig.agent.reload()
+    rig.wait_for(lambda: client.providers_in_tree(own) == [])
+    rig.nova.update()
+    rig.wait_for(rig.report)
+    assert rig.shown().keys() == {"testhost", *CHILDREN}
+
+
+def test_leaving_takes_the_agents_own_providers_and_no_other(start, client):
+    rig = start()
+    rig.wait_for(lambda: rig.shown().keys() == {"testhost", *CHILDREN})
+    client.create_provider("55555555-0000-4000-8000-000000000001", "testhost_0000:81:00.0", NOVAS)
+    rig.agent.stop()
+    rig.close = lambda: None
+    done = run_here(rig.ini, "release", "--provider", "-f", "json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert rig.shown().keys() == {"testhost", "testhost_0000:81:00.0"}
