@@ -20,6 +20,11 @@ class CpuSets:
     reserved_vcpus: int = 0
     warnings: tuple[str, ...] = ()
 
+    @property
+    def both(self) -> bool:
+        """Whether the same CPUs back PCPU and VCPU, as with the legacy ``vcpu_pin_set`` alone."""
+        return bool(self.dedicated) and self.dedicated == self.shared
+
     def stray(self, held: frozenset[int], online: frozenset[int]) -> str:
         """What is wrong with the dedicated CPUs that a guest holds, in words; empty if nothing is.
 

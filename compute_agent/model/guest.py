@@ -14,7 +14,8 @@ class Guest:
     """One guest as its driver knows it. ``uuid`` is its consumer uuid, ``pid`` its main process.
 
     ``cgroup`` is the folder of its cgroup v2 group, empty if it has none to itself. ``details`` are for
-    people alone: what else the driver can tell, by name.
+    people alone: what else the driver can tell, by name. ``dedicated`` is how many of its CPUs it was ordered
+    to have for itself; 0: none, or nobody said.
     """
 
     uuid: str
@@ -24,6 +25,7 @@ class Guest:
     settings: GuestSettings = field(default_factory=GuestSettings)
     cgroup: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
+    dedicated: int = 0
 
     def __str__(self) -> str:
         return called(self.name, self.uuid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compute_agent.host.topology import Topology
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
@@ -78,14 +78,23 @@ class World:
 
 
 def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
-    """What a guest needs, from its settings and from what it holds on this host's providers."""
+    """What a guest needs, from its settings and from what it holds on this host's providers.
+
+    Where the legacy ``vcpu_pin_set`` backs both classes, VCPU is what guests with dedicated CPUs were
+    allocated before there was PCPU, and still are by the fall-back query of nova-scheduler.
+    """
     settings = guest.settings
+    asked = demands(world.zones, allocation)
+    vcpu, pcpu = sum(one.vcpu for one in asked), sum(one.pcpu for one in asked)
+    if world.cpu_sets.both and not pcpu and guest.dedicated and guest.dedicated == vcpu:
+        asked = tuple(replace(one, pcpu=one.vcpu, vcpu=0) for one in asked)
     return Request(
         guest=guest.uuid,
         vcpus=settings.vcpus,
-        demands=demands(world.zones, allocation),
+        demands=asked,
         thread_policy=settings.thread_policy,
         emulator_policy=settings.emulator_policy,
+        dedicated=guest.dedicated,
     )
 
 

@@ -32,13 +32,17 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one guest needs. Without any demand it has no allocation and floats over all shared CPUs."""
+    """What one guest needs. Without any demand it has no allocation and floats over all shared CPUs.
+
+    ``dedicated`` is how many guest CPUs were ordered to be dedicated, as far as that was said.
+    """
 
     guest: str
     vcpus: int
     demands: tuple[Demand, ...] = ()
     thread_policy: ThreadPolicy = ThreadPolicy.PREFER
     emulator_policy: EmulatorPolicy = EmulatorPolicy.SHARE
+    dedicated: int = 0
 
     @property
     def pcpu(self) -> int:
@@ -103,6 +107,12 @@ def place(supply: Supply, request: Request, choose: Chooser) -> Assignment | Ref
     """
     if request.has_emulator_cpu and request.pcpu < 2:
         return Refusal("emulator policy isolate needs one PCPU more than guest CPUs; the allocation has 1")
+    if _was_allocated_shared(request):
+        return Refusal(
+            f"{request.dedicated} of its CPUs are to be dedicated, and it was allocated VCPU and no PCPU, as"
+            " by nova-scheduler's fall-back query: resize or migrate it, and set [workarounds]"
+            " disable_fallback_pcpu_query = true in nova.conf"
+        )
     chosen: tuple[int, ...] = ()
     for demand in request.demands:
         if demand.pcpu == 0:
@@ -164,6 +174,8 @@ def refit(supply: Supply, request: Request, current: Assignment) -> Assignment |
     without the siblings that thread policy isolate keeps empty. CPUs that left ``cpu_dedicated_set`` or went
     offline do not count against it: a running guest is not moved for that.
     """
+    if _was_allocated_shared(request):
+        return None
     taken = supply.taken(request)
     for dedicated in _what_may_be_its_own(supply, request, current):
         own = frozenset(dedicated)
@@ -173,6 +185,11 @@ def refit(supply: Supply, request: Request, current: Assignment) -> Assignment |
             again = assemble(supply, request, dedicated, withheld=current.withheld)
             return in_place(again, current) if isinstance(again, Assignment) else None
     return None
+
+
+def _was_allocated_shared(request: Request) -> bool:
+    """Whether a guest that was ordered with dedicated CPUs was allocated shared ones only."""
+    return bool(request.dedicated and request.demands and not request.pcpu)
 
 
 def _what_may_be_its_own(supply: Supply, request: Request, current: Assignment) -> Iterator[tuple[int, ...]]:

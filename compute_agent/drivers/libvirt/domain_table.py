@@ -15,6 +15,7 @@ from compute_agent.drivers.base import Change, ChangeKind
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.connection import Connection
 from compute_agent.drivers.libvirt.definition import Definition, parse_binding, parse_definition
+from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.qemu import Process
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.model.errors import DriverError, GuestGoneError
@@ -185,6 +186,7 @@ class DomainTable:
             if not metadata.is_active(xml):
                 return None
             description, binding = metadata.describe(xml), parse_binding(xml)
+            dedicated = read_flavor(xml).dedicated or 0
             source = self._source(domain)
             definition = _definition(domain, source)
             owner = description.owner or self._connection.usual_owner()
@@ -205,7 +207,14 @@ class DomainTable:
                 f" command line is that of user {owner or os.geteuid()}, as libvirt has it: start it anew,"
                 " as the user in qemu.conf may have been another one when it started"
             )
-        guest = Guest(guest_uuid, self._driver, description.name, process.identity.pid, description.settings)
+        guest = Guest(
+            guest_uuid,
+            self._driver,
+            description.name,
+            process.identity.pid,
+            description.settings,
+            dedicated=dedicated,
+        )
         if known is None or known.guest != guest:
             for problem in description.problems:
                 LOG.warning("Metadata of guest %s: %s", guest, problem)

@@ -375,3 +375,30 @@ def test_a_domain_stays_where_others_pin_it_and_the_agent_knows_where(following,
     done = agent.cli("release", "--pins", "-f", "json")
     assert done.returncode == 0, done.stderr
     assert places(pid)[0] == {"0"}
+
+
+NOVAS_DEDICATED = (
+    '<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1"><nova:flavor name="f">'
+    "<nova:memory>64</nova:memory><nova:disk>0</nova:disk><nova:swap>0</nova:swap>"
+    "<nova:ephemeral>0</nova:ephemeral><nova:vcpus>1</nova:vcpus>"
+    '<nova:extraSpecs><nova:extraSpec name="hw:cpu_policy">dedicated</nova:extraSpec></nova:extraSpecs>'
+    "</nova:flavor></nova:instance>"
+)
+
+
+def test_a_dedicated_flavor_that_was_allocated_vcpu_has_no_place_until_it_holds_pcpu(
+    agent, claim, libvirtd, uid
+):
+    claim(uid, VCPU=1, MEMORY_MB=64)
+    domain = libvirtd.run(uid, vcpus=1, metadata=NOVAS_DEDICATED)
+    agent.wait_for(lambda: [guest["kind"] for guest in agent.ask("guest", "list")] == ["unplaced"])
+    assert places(libvirtd.process(domain)) == (SHARED, SHARED)
+    (reason,) = agent.status()["reasons"].values()
+    assert "it was allocated VCPU and no PCPU, as by nova-scheduler's fall-back query" in reason
+    findings = {row["finding"]: row["detail"] for row in agent.audit()[1]}
+    assert findings["other amounts than the guest uses"] == "holds 0 PCPU, uses 1, holds 1 VCPU, uses 0"
+    assert findings["guest without a place"] == reason
+    claim(uid, PCPU=1, MEMORY_MB=64)
+    agent.reload()
+    agent.wait_for(lambda: places(libvirtd.process(domain)) == (DEDICATED, SHARED))
+    assert agent.audit() == (0, [])

@@ -380,3 +380,48 @@ def test_policy_none_confines_nobody():
     starts(rig, "free")
     assert rig.observed("free") == ALL
     assert shown(rig, "free").refusal == ""
+
+
+class TestOrderedDedicatedAndAllocatedShared:
+    """What nova-scheduler's fall-back query gives a dedicated flavor on a host that reports no PCPU to it."""
+
+    def start(self, rig, allocation, dedicated=2):
+        guest = replace(rig.driver.create("g", "g", GuestSettings(2), ()), dedicated=dedicated)
+        rig.driver.running["g"] = guest
+        rig.handle(GuestStarted(guest, {"node0": allocation}, 1.0, started=True))
+        return guest
+
+    def test_it_has_no_place_and_stays_without_one_over_a_restart(self):
+        rig = Rig()
+        self.start(rig, {"VCPU": 2})
+        assert "2 of its CPUs are to be dedicated, and it was allocated VCPU" in shown(rig, "g").refusal
+        assert rig.observed("g") == {3, 7}
+        rig.handle(Reconcile())
+        assert shown(rig, "g").refusal
+        rig.restart()
+        rig.handle(Reconcile())
+        assert shown(rig, "g").refusal
+
+    def test_it_is_stopped_as_it_starts_if_so_configured(self):
+        rig = Rig(replace(WORLD, refuse_unplaced=True))
+        self.start(rig, {"VCPU": 2})
+        assert rig.driver.running == {}
+
+    def test_it_gets_its_cpus_when_it_is_given_pcpu(self):
+        rig = Rig()
+        self.start(rig, {"VCPU": 2})
+        rig.handle(AllocationsRead({"g": {"node0": {"PCPU": 2}}}, 2.0))
+        assert (shown(rig, "g").refusal, rig.observed("g")) == ("", {1, 2})
+
+    def test_where_vcpu_pin_set_backs_both_its_vcpu_are_dedicated(self):
+        both = frozenset({1, 2, 3})
+        rig = Rig(replace(WORLD, cpu_sets=CpuSets(both, both, both)))
+        self.start(rig, {"VCPU": 2})
+        assert shown(rig, "g").refusal == ""
+        assert len(shown(rig, "g").assignment.dedicated) == 2
+        assert rig.observed("g") == set(shown(rig, "g").assignment.dedicated)
+
+    def test_a_shared_order_is_as_before(self):
+        rig = Rig()
+        self.start(rig, {"VCPU": 2}, dedicated=0)
+        assert (shown(rig, "g").refusal, rig.observed("g")) == ("", {3})

@@ -48,6 +48,20 @@ def test_none_leaves_guests_alone():
 
 
 @pytest.mark.parametrize("policy", [static, aware])
+def test_a_dedicated_order_that_was_allocated_vcpu_is_refused(policy):
+    """As nova-scheduler's second query has it; and it is no reason to stay that it floats already."""
+    ordered = dataclasses.replace(request((0, 0, 2), vcpus=2), dedicated=2)
+    refused = policy(supply(), ordered)
+    assert "2 of its CPUs are to be dedicated, and it was allocated VCPU and no PCPU" in refused.reason
+    assert "disable_fallback_pcpu_query" in refused.reason
+    shared = policy(supply(), request((0, 0, 2), vcpus=2))
+    assert refit(supply(), ordered, shared) is None
+    assert policy(supply(), dataclasses.replace(ordered, demands=())).vcpu_cpus == ({3, 7}, {3, 7})
+    paid = dataclasses.replace(request((0, 2, 0), vcpus=2), dedicated=2)
+    assert set(policy(supply(), paid).dedicated) == {1, 2}
+
+
+@pytest.mark.parametrize("policy", [static, aware])
 class TestPlacing:
     """Shared, mixed and unallocated guests."""
 
