@@ -109,7 +109,8 @@ def sample(count: int, seed: int) -> list[Mutant]:
     drawn = []
     for file, source, changes in chance.sample(places, min(count, len(places))):
         name, occurrence, line = chance.choice(changes)
-        drawn.append(Mutant(file, line, source, mutate_code(source, _OPERATORS[name], occurrence)))
+        with suppress(AttributeError):  # Cosmic Ray cannot replace one of several errors by module and name
+            drawn.append(Mutant(file, line, source, mutate_code(source, _OPERATORS[name], occurrence)))
     return drawn
 
 

@@ -38,6 +38,21 @@ def test_static_takes_the_lowest_free_cpus_of_each_zone():
     assert found.mems == {0, 1}
 
 
+@pytest.mark.parametrize("policy", [static, aware])
+@pytest.mark.parametrize(
+    ("amounts", "dedicated"),
+    [
+        ([(0, 0, 1), (1, 2, 0)], (5, 6)),
+        ([(0, 1, 0), (1, 0, 1), (1, 1, 0)], (1, 5)),
+        ([(0, 1, 0), (0, 1, 0)], (1, 2)),
+    ],
+    ids=["shared ones first", "shared ones between", "twice of one zone"],
+)
+def test_each_zone_gives_the_dedicated_cpus_that_are_asked_of_it(policy, amounts, dedicated):
+    found = policy(supply(), request(*amounts, vcpus=len(dedicated)))
+    assert found.dedicated == dedicated
+
+
 def test_static_refuses_thread_policies_it_does_not_know():
     refused = static(supply(), request((0, 1, 0), policy=ThreadPolicy.ISOLATE))
     assert "isolate" in refused.reason

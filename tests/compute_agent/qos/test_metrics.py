@@ -58,11 +58,19 @@ def test_built_in_metrics_are_those_of_the_specification():
         ({"throttle_quantified": True}, "own: what a throttle frees is known"),
         ({"evict_quantified": True}, "own: what an eviction does is known"),
         ({"evict": print}, "own: what an eviction does is known"),
+        ({"evict_quantified": True, "evict": print}, "own: what an eviction does is known"),
     ],
 )
 def test_metric_that_contradicts_itself_is_refused(change, told):
     with pytest.raises(ValueError, match=told):
         replace(OWN, **change)
+
+
+def test_priorities_go_from_0_to_10():
+    assert [replace(OWN, action_priority=each).action_priority for each in (0, 10)] == [0, 10]
+    for each in (-1, 11):
+        with pytest.raises(ValueError, match=f"own: action_priority {each} is not within 0..10"):
+            replace(OWN, action_priority=each)
 
 
 def test_names_are_given_once():

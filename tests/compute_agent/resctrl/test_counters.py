@@ -1,0 +1,100 @@
+"""Which files of counters stay open, and that they are closed."""
+
+import errno
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from compute_agent.resctrl.counters import CounterFiles
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.monitor import OCCUPANCY
+from tests.compute_agent.resctrl import fake
+
+EACH = 6  # two caches, three events
+
+
+@pytest.fixture
+def files(tmp_path) -> fake.FakeResctrl:
+    files = fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree")
+    for group in ("a", "b", "c"):
+        files.make(group)
+    return files
+
+
+@pytest.fixture
+def counters(files: fake.FakeResctrl) -> Iterator[CounterFiles]:
+    """May keep as many files open as two groups have, and one more."""
+    found = CounterFiles(files, 2 * EACH + 1)
+    yield found
+    found.close()
+
+
+def still_open(files: fake.FakeResctrl) -> dict[str, int]:
+    """How many files of each group are open."""
+    names = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            names.append(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            continue  # that of the folder itself
+    counts = {each: sum(f"{files.root}/{each}/mon_data" in name for name in names) for each in "abc"}
+    return {group: count for group, count in counts.items() if count}
+
+
+def test_files_stay_open_as_far_as_they_may(files: fake.FakeResctrl, counters: CounterFiles) -> None:
+    for group in "abcabc":
+        assert len(counters.read(group, 1.0).values) == EACH
+    assert still_open(files) == {"a": EACH, "b": EACH, "c": 1}
+
+
+def test_what_is_forgotten_is_closed_and_others_may_stay_open_instead(
+    files: fake.FakeResctrl, counters: CounterFiles
+) -> None:
+    for group in "ab":
+        counters.read(group, 1.0)
+    counters.forget("a")
+    assert still_open(files) == {"b": EACH}
+    counters.forget("a")
+    counters.read("c", 1.0)
+    assert still_open(files) == {"b": EACH, "c": EACH}
+    counters.keep(["c"])
+    assert still_open(files) == {"c": EACH}
+    for group in "ab":
+        counters.read(group, 1.0)
+    assert still_open(files) == {"c": EACH, "a": EACH, "b": 1}
+    counters.close()
+    assert still_open(files) == {}
+
+
+def test_none_stays_open_where_none_may(files: fake.FakeResctrl) -> None:
+    counters = CounterFiles(files, 0)
+    assert len(counters.read("a", 1.0).values) == EACH
+    assert still_open(files) == {}
+    counters.close()
+
+
+def test_what_changes_is_read_from_files_that_stay_open(
+    files: fake.FakeResctrl, counters: CounterFiles
+) -> None:
+    file = files.root / "a" / "mon_data" / "mon_L3_01" / OCCUPANCY
+    for value in (5, 123456789, 7):
+        file.write_text(f"{value}\n")
+        assert counters.read("a", float(value)).values[1, OCCUPANCY] == value
+
+
+def test_a_group_that_went_away_is_an_error_and_leaves_nothing_open(
+    files: fake.FakeResctrl, counters: CounterFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters.read("a", 1.0)
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.ENODEV, "gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fail)
+        with pytest.raises(ResctrlError) as caught:
+            counters.read("a", 2.0)
+    assert (caught.value.errno, still_open(files)) == (errno.ENODEV, {})
+    assert len(counters.read("a", 3.0).values) == EACH  # looked for anew
+    assert still_open(files) == {"a": EACH}
