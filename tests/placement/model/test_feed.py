@@ -146,6 +146,22 @@ def test_one_change_does_not_read_everything_anew(
     assert names(model) == {HOST: "host", CHILD: "child"}
 
 
+def test_the_last_provider_of_its_bucket_goes_without_reading_everything_anew(
+    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(writer)
+    create(writer, CHILD, "child")
+    assert bucket_of(HOST) != bucket_of(CHILD)
+    names(model)
+    monkeypatch.setattr(feed.rows, "read_all", lambda *args: pytest.fail("everything was read"))
+    writer.write(lambda tx: providers.delete(tx, HOST))
+    assert names(model) == {CHILD: "child"}
+    writer.write(lambda tx: inventories.add(tx, CHILD, "LLC", FOUR))
+    create(writer)
+    assert names(model) == {HOST: "host", CHILD: "child"}
+    assert model.reread == 0
+
+
 def test_changes_of_many_buckets_are_followed_at_once(
     writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
