@@ -8,6 +8,7 @@
 # make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
 # make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
+# make test-openstack  Nova's life of guests on this service and on OpenStack Placement, with a table: 20 minutes
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
 # make man         writes the pages for man(1) to doc/_build/man
@@ -34,24 +35,26 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # Tests wait more than they compute: one process more than there are processors. A module stays in one process,
 # so that it starts its servers once; tests/conftest.py says what else does.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
+# What needs a virtual machine or a cloud has a target of its own.
+HERE := not vm and not openstack
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
     tests/placement tests/compute_agent --ignore=tests/placement/api_ref
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover test-shadow lint format \
-    samples doc man doc-links dist constraints clean packages
+.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover test-shadow test-openstack lint \
+    format samples doc man doc-links dist constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
 
 test: packages $(LIBVIRT)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc  # mypy and sphinx use one processor each
-	$(BIN)/python -m pytest -q -m 'not vm' $(PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m '$(HERE)' $(PARALLEL) $(PYTEST_ARGS)
 
 coverage: packages lint $(LIBVIRT)
-	$(BIN)/python -m pytest -q -m 'not vm' $(PARALLEL) --cov --cov-report=term $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m '$(HERE)' $(PARALLEL) --cov --cov-report=term $(PYTEST_ARGS)
 
 # A third of the random worlds that all tests ask in.
 check mutants: export PLACEMENT_RANDOM_EXAMPLES ?= 50
@@ -77,6 +80,9 @@ test-failover: packages $(INSTALLED)
 test-shadow: packages $(INSTALLED)
 	$(BIN)/python -m tests.placement.shadow.load --clients 1 --requests 18000
 	$(BIN)/python -m tests.placement.shadow.load --clients 3 --requests 18000
+
+test-openstack: packages $(INSTALLED) $(LIBVIRT)
+	$(BIN)/python -m pytest -q -m openstack tests/openstack $(PYTEST_ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that tests use where they find them: database servers and clusters, hwloc's tools, libvirtd and
-# QEMU, memcached, what libvirt-python is built with, Prometheus' promtool, systemd's own check of units and
+# QEMU, RabbitMQ, memcached, what libvirt-python is built with, Prometheus' promtool, systemd's own check of units and
 # what confines a program as a unit does, logrotate, and formatters of man pages.
 # Only what is missing is installed, and only by root; nothing that Debian installs here is started.
 # Ends with 0 in any case: tests that miss a package say so and are skipped.
@@ -15,6 +15,8 @@ lacking() {
     command -v lstopo-no-graphics >/dev/null || echo hwloc
     [ -x /usr/sbin/libvirtd ] || echo libvirt-daemon-system
     command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86
+    command -v qemu-img >/dev/null || echo qemu-utils
+    [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || echo rabbitmq-server
     command -v memcached >/dev/null || echo memcached
     command -v promtool >/dev/null || echo prometheus
     command -v systemd-analyze >/dev/null || echo systemd

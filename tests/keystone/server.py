@@ -32,7 +32,7 @@ import os
 
 wsgi_app = "keystone.wsgi.api:application"
 bind = "127.0.0.1:{port}"
-threads = 8
+threads = {threads}
 timeout = 0  # a worker that was frozen is as good as before
 control_socket_disable = True
 keepalive = 75
@@ -79,12 +79,14 @@ class KeystoneFailed(Exception):
 class Keystone:
     """An Identity service with fernet tokens, and with everybody in :data:`tests.keystone.identity.CALLERS`.
 
+    :param threads: one, where several get tokens at once: SQLite refuses some of them otherwise.
     :raises benchmarks.reference.ReferenceMissing: it cannot be installed (when made).
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, threads: int = 8) -> None:
         self._programs = environment("keystone-30.0.0", _REQUIREMENTS)
         self._folder = folder
+        self._threads = threads
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"http://127.0.0.1:{self._port}/v3"
@@ -209,7 +211,9 @@ class Keystone:
     def _configure(self) -> None:
         """What Keystone and its web server want to find, with keys that nobody else has."""
         (self._folder / _CONFIG).write_text(_KEYSTONE.format(folder=self._folder, database=self._database))
-        settings = _GUNICORN.format(port=self._port, folder=self._folder, lifetime=LIFETIME.upper())
+        settings = _GUNICORN.format(
+            port=self._port, threads=self._threads, folder=self._folder, lifetime=LIFETIME.upper()
+        )
         (self._folder / "gunicorn.conf.py").write_text(settings)
         keys = self._folder / "keys"
         keys.mkdir(mode=0o700)

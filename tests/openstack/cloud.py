@@ -1,0 +1,213 @@
+"""Nova with a Placement of one kind."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from benchmarks.servers import Service
+from tests.databases.process import free_port
+from tests.openstack import config, placement
+from tests.openstack.client import Client
+from tests.openstack.config import Host
+from tests.openstack.ground import Ground
+from tests.openstack.process import CloudFailed, Program, run
+from tests.openstack.rabbitmq import RabbitMQ
+from tests.openstack.web import serving
+
+REAL: Final = "real"
+"""The host with guests of QEMU."""
+FAKE: Final = ("fake-1", "fake-2")
+"""Hosts that pretend to run guests."""
+
+_SECONDS: Final = 180.0
+_PROVIDED: Final = """\
+meta: {schema_version: '1.0'}
+providers:
+- identification: {uuid: $COMPUTE_NODE}
+  inventories:
+    additional:
+    - CUSTOM_LLC: {total: 16, reserved: 2, min_unit: 1, max_unit: 16, step_size: 1, allocation_ratio: 1.0}
+  traits:
+    additional: [CUSTOM_FAST]
+"""
+
+
+@dataclass
+class Cloud:
+    """A running cloud, and what its administrator asks it."""
+
+    kind: str
+    placement: Client
+    compute: Client
+    image: Client
+    hosts: dict[str, Program]
+    """The `nova-compute` of each."""
+    services: Sequence[Program]
+    """The others of Nova."""
+    _manage: Callable[[Sequence[str], Sequence[int]], str] = field(repr=False)
+
+    def manage(self, *arguments: str, good: Sequence[int] = (0,)) -> str:
+        """What `nova-manage` says.
+
+        :param good: the statuses that it may end with.
+        """
+        return self._manage(arguments, good)
+
+    def check(self) -> None:
+        """Return if all run that were not stopped.
+
+        :raises CloudFailed: one has ended.
+        """
+        for program in [*self.services, *self.hosts.values()]:
+            program.check()
+
+    def heard(self, host: str) -> str | None:
+        """When Nova heard of the host's `nova-compute` last; None if it never did."""
+        services = self.compute.get(f"/os-services?binary=nova-compute&host={host}")["services"]
+        return services[0]["updated_at"] if services else None
+
+    def start(self, host: str) -> None:
+        """Start a `nova-compute` that was stopped, and wait until it has reported."""
+        before = self.heard(host)
+        self.hosts[host].start()
+
+        def has_reported() -> bool:
+            self.hosts[host].check()
+            return self.heard(host) != before
+
+        wait_for(f"nova-compute of {host} has reported", has_reported)
+
+
+@contextmanager
+def cloud(ground: Ground, kind: str) -> Iterator[Cloud]:
+    """A cloud with :data:`REAL` and :data:`FAKE` hosts, from nothing.
+
+    :param kind: of its Placement, one of :data:`tests.openstack.placement.KINDS`.
+    """
+    folder = ground.folder / kind
+    folder.mkdir()
+    with ExitStack() as stack:
+        service = stack.enter_context(_placement(ground, kind, folder))
+        (folder / "rabbitmq").mkdir()
+        nova = _Nova(ground, folder, stack.enter_context(RabbitMQ(folder / "rabbitmq")).url)
+        stack.callback(nova.stop)
+        nova.start()
+        keystone = ground.keystone
+        made = Cloud(
+            kind,
+            Client(keystone, f"http://127.0.0.1:{service.port}", "placement 1.39"),
+            Client(keystone, f"{nova.url}/v2.1", "compute 2.96"),
+            Client(keystone, ground.images),
+            nova.hosts,
+            nova.services,
+            nova.manage,
+        )
+        wait_for("every nova-compute has started", lambda: all(map(made.heard, nova.hosts)))
+        made.manage("cell_v2", "discover_hosts")
+        yield made
+
+
+def wait_for(what: str, happens: Callable[[], bool], seconds: float = _SECONDS) -> None:
+    """Return when it does."""
+    deadline = time.monotonic() + seconds
+    while not happens():
+        if time.monotonic() > deadline:
+            raise CloudFailed(f"not within {seconds:.0f} s: {what}")
+        time.sleep(0.3)
+
+
+@contextmanager
+def _placement(ground: Ground, kind: str, folder: Path) -> Iterator[Service]:
+    service = placement.service(kind, ground.databases.fresh_database(), folder, ground.keystone)
+    with service:
+        ground.keystone.identity.service("placement", "placement", f"http://127.0.0.1:{service.port}")
+        yield service
+
+
+class _Nova:
+    """Its services."""
+
+    def __init__(self, ground: Ground, folder: Path, bus: str) -> None:
+        self._ground = ground
+        self._folder = folder
+        self._bus = bus
+        self._programs = ground.programs
+        # nova-compute may know nothing of databases
+        self._shared = folder / "nova.conf"
+        self._databases = folder / "nova-databases.conf"
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.services = [self._api(port), self._service("conductor"), self._service("scheduler")]
+        hosts = [Host(REAL, *_cpus()), *map(Host, FAKE)]
+        self.hosts = {host.name: self._host(host) for host in hosts}
+
+    def start(self) -> None:
+        """All of them; they may not be ready yet."""
+        self._configure()
+        programs = [*self.services, *self.hosts.values()]
+        for program in programs:
+            program.launch()
+        for program in programs:
+            program.wait()
+
+    def stop(self) -> None:
+        programs = [*self.hosts.values(), *self.services]
+        for program in programs:
+            program.terminate()
+        for program in programs:
+            program.stop()
+
+    def manage(self, arguments: Sequence[str], good: Sequence[int]) -> str:
+        """`nova-manage`, on this cloud."""
+        return run([*self._command("nova-manage"), *arguments], self._folder, good=good)
+
+    def _configure(self) -> None:
+        """Databases with all tables, and two cells: that of guests without a host, and the other one."""
+        ground = self._ground
+        urls = {}
+        for name, kind in (("api", "api"), ("cell0", "main"), ("cell1", "main")):
+            urls[name] = ground.databases.fresh_database()
+            ground.databases.restore(urls[name], ground.schemas[kind])
+        text = config.services(self._folder, ground.keystone, self._bus)
+        self._shared.write_text(text)
+        self._databases.write_text(config.databases(urls["api"], urls["cell1"]))
+        self.manage(["cell_v2", "map_cell0", "--database_connection", urls["cell0"]], (0,))
+        self.manage(["cell_v2", "create_cell", "--name", "cell1"], (0,))
+
+    def _command(self, name: str) -> list[str | Path]:
+        files = (self._shared, self._databases)
+        return [self._programs / name, *(word for path in files for word in ("--config-file", path))]
+
+    def _service(self, name: str) -> Program:
+        return Program(f"nova-{name}", self._command(f"nova-{name}"), self._folder, lambda: True)
+
+    def _api(self, port: int) -> Program:
+        paste = self._programs.parent / "etc" / "nova" / "api-paste.ini"
+        files = {
+            "OS_NOVA_CONFIG_DIR": str(self._folder),
+            "OS_NOVA_CONFIG_FILES": ";".join(map(str, (paste, self._shared, self._databases))),
+        }
+        folder = self._folder / "nova-api"
+        return serving("nova-api", "nova.wsgi.osapi_compute:application", port, folder, self._programs, files)
+
+    def _host(self, host: Host) -> Program:
+        folder = self._folder / host.name
+        for name in ("instances", "provided"):
+            (folder / name).mkdir(parents=True)
+        (folder / "provided" / "provider.yaml").write_text(_PROVIDED)
+        own = folder / "nova-compute.conf"
+        uri = self._ground.libvirtd.uri
+        own.write_text(config.compute(host, folder, self._programs, self._shared, uri))
+        command = [self._programs / "nova-compute"]
+        files = ("--config-file", self._shared, "--config-file", own)
+        return Program(f"nova-compute-{host.name}", [*command, *files], self._folder, lambda: True)
+
+
+def _cpus() -> tuple[str, str]:
+    """Those of this machine that guests share, and the one that a guest may have to itself."""
+    *shared, dedicated = sorted(os.sched_getaffinity(0))
+    return ",".join(map(str, shared)), str(dedicated)

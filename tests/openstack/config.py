@@ -1,0 +1,125 @@
+"""Configuration files of Nova."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.keystone import Keystone
+from tests.openstack.identity import NOVA, authtoken, credentials
+
+_SERVICES: Final = """\
+[DEFAULT]
+transport_url = {bus}
+state_path = {folder}
+my_ip = 127.0.0.1
+rpc_response_timeout = 180
+report_interval = 5
+service_down_time = 600
+# guests that do not listen, and requests that nobody waits for
+shutdown_timeout = 1
+manager_shutdown_timeout = 1
+graceful_shutdown_timeout = 5
+shelved_offload_time = -1
+[oslo_concurrency]
+lock_path = {folder}/locks
+[oslo_messaging_rabbit]
+heartbeat_in_pthread = false
+[api]
+auth_strategy = keystone
+[conductor]
+workers = 1
+[scheduler]
+workers = 1
+[filter_scheduler]
+enabled_filters = ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,NUMATopologyFilter
+[vnc]
+enabled = false
+{authtoken}
+[placement]
+valid_interfaces = internal
+{credentials}
+[neutron]
+valid_interfaces = internal
+{credentials}
+[glance]
+valid_interfaces = internal
+[service_user]
+send_service_user_token = true
+{credentials}
+"""
+
+_FAKE: Final = """\
+[DEFAULT]
+compute_driver = fake.FakeDriverWithoutFakeNodes
+[compute]
+provider_config_location = {folder}/provided
+"""
+
+_LIBVIRT: Final = """\
+[DEFAULT]
+compute_driver = libvirt.LibvirtDriver
+force_raw_images = false
+reserved_host_memory_mb = 1024
+[libvirt]
+virt_type = qemu
+connection_uri = {uri}
+cpu_mode = none
+hw_machine_type = x86_64=pc
+images_type = raw
+inject_partition = -2
+[nova_sys_admin]
+helper_command = {programs}/privsep-helper --config-file {services}
+[compute]
+provider_config_location = {folder}/provided
+cpu_shared_set = {shared}
+cpu_dedicated_set = {dedicated}
+"""
+
+_HOST: Final = """\
+[DEFAULT]
+host = {name}
+state_path = {folder}
+instances_path = {folder}/instances
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A compute host of a cloud; one with CPUs is libvirt's, others are pretended.
+
+    :param shared: the CPUs of guests that share them.
+    """
+
+    name: str
+    shared: str = ""
+    dedicated: str = ""
+
+
+def databases(api: str, main: str) -> str:
+    """The sections about databases."""
+    return f"[api_database]\nconnection = {_quoted(api)}\n[database]\nconnection = {_quoted(main)}\n"
+
+
+def services(folder: Path, keystone: Keystone, bus: str) -> str:
+    """What all services of a cloud have in common, but for databases."""
+    return _SERVICES.format(
+        folder=folder,
+        bus=bus,
+        authtoken=authtoken(keystone, NOVA, "compute"),
+        credentials=credentials(keystone, NOVA),
+    )
+
+
+def compute(host: Host, folder: Path, programs: Path, services: Path, uri: str) -> str:
+    """What is said to one `nova-compute`, beside that.
+
+    :param services: the file of what all have in common.
+    :param uri: of the libvirtd, where there is one.
+    """
+    template = _LIBVIRT if host.shared else _FAKE
+    own = {"folder": folder, "programs": programs, "services": services, "uri": uri}
+    return (_HOST + template).format(name=host.name, shared=host.shared, dedicated=host.dedicated, **own)
+
+
+def _quoted(url: str) -> str:
+    return url.replace("$", "$$")

@@ -1,0 +1,95 @@
+"""What all clouds of a test run stand on: packages, Keystone, a database server, images, a libvirtd."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.reference import environment
+from tests import databases
+from tests.compute_agent.libvirtd import Libvirtd
+from tests.databases import DatabaseServer
+from tests.keystone import Keystone
+from tests.openstack import config
+from tests.openstack.glance import glance
+from tests.openstack.identity import GLANCE, NOVA
+from tests.openstack.neutron import neutron
+from tests.openstack.process import run
+
+_REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What there is, running."""
+
+    folder: Path
+    programs: Path
+    keystone: Keystone
+    databases: DatabaseServer
+    images: str
+    """The URL of Glance."""
+    libvirtd: Any
+    schemas: dict[str, Path]
+    """By kind of Nova's databases, a file with its empty tables."""
+
+
+@contextmanager
+def ground() -> Iterator[Ground]:
+    """All of it, below a folder that goes with it.
+
+    :raises benchmarks.reference.ReferenceMissing: something cannot be installed by pip.
+    :raises tests.databases.ServerMissing: something is not installed.
+    :raises tests.compute_agent.libvirtd.LibvirtMissing: no libvirtd can be run here.
+    """
+    programs = environment("nova-34.0.0", _REQUIREMENTS)
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="cloud-", dir="/tmp"))  # UNIX sockets have short names
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)
+        for name in ("keystone", "glance"):
+            (folder / name).mkdir()
+        server = stack.enter_context(databases.create("mariadb"))
+        keystone = stack.enter_context(Keystone(folder / "keystone", threads=1))
+        for caller in (NOVA, GLANCE):
+            keystone.identity.user(caller)
+        images = stack.enter_context(glance(folder / "glance", programs, keystone))
+        keystone.identity.service("glance", "image", images)
+        keystone.identity.service("neutron", "network", stack.enter_context(neutron()))
+        libvirtd = Libvirtd()
+        stack.callback(libvirtd.stop)
+        libvirtd.start()
+        schemas = _schemas(folder, programs, server)
+        yield Ground(folder, programs, keystone, server, images, libvirtd, schemas)
+
+
+def _schemas(folder: Path, programs: Path, server: DatabaseServer) -> dict[str, Path]:
+    """Nova's empty tables, which take a minute to make, from when they were made last."""
+    pins = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()[:12]
+    kept = {kind: programs.parent / f"{kind}-{pins}.sql" for kind in ("api", "main")}
+    for kind, path in kept.items():
+        if not path.exists():
+            copy = path.with_name(f"{path.name}.{os.getpid()}")
+            shutil.copyfile(_schema(kind, folder, programs, server), copy)
+            copy.rename(path)
+    own = {}
+    for kind, path in kept.items():
+        own[kind] = server.folder / path.name  # where the server's user may read it
+        shutil.copyfile(path, own[kind])
+    return own
+
+
+def _schema(kind: str, folder: Path, programs: Path, server: DatabaseServer) -> Path:
+    url = server.fresh_database()
+    settings = folder / f"{kind}-schema.conf"
+    settings.write_text(config.databases(url, url))
+    manage = [programs / "nova-manage", "--config-file", settings]
+    run([*manage, *(["api_db", "sync"] if kind == "api" else ["db", "sync", "--local_cell"])], folder)
+    made = server.backup(url)
+    server.drop_database(url)
+    return made

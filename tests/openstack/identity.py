@@ -1,0 +1,25 @@
+"""What services of the cloud say of Keystone in their configurations, and as whom they do."""
+
+from typing import Final
+
+from tests.keystone import REGION, Caller, Keystone
+
+NOVA: Final = Caller("nova", "service", "service")
+GLANCE: Final = Caller("glance", "service", "service")
+
+
+def credentials(keystone: Keystone, caller: Caller) -> str:
+    """The options by which the caller gets tokens."""
+    return (
+        f"auth_type = password\nauth_url = {keystone.url}\n"
+        f"username = {caller.name}\npassword = {caller.password}\nproject_name = {caller.project}\n"
+        f"user_domain_name = Default\nproject_domain_name = Default\nregion_name = {REGION}\n"
+    )
+
+
+def authtoken(keystone: Keystone, caller: Caller, kind: str) -> str:
+    """The section by which a service checks the tokens that it is sent."""
+    return (
+        f"[keystone_authtoken]\nwww_authenticate_uri = {keystone.url}\nservice_type = {kind}\n"
+        f"service_token_roles_required = true\nhttp_connect_timeout = 60\n{credentials(keystone, caller)}"
+    )

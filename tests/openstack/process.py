@@ -1,0 +1,165 @@
+"""The programs of a cloud: children that write into a log, are waited for, and end with the tests."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+_SECONDS_TO_START: Final = 180.0
+_SECONDS_TO_STOP: Final = 60.0
+
+
+class CloudFailed(Exception):
+    """A program of the cloud did not do what it was told; the message ends with what it said."""
+
+
+class Program:
+    """A program that serves as long as the context lasts; :meth:`stop` and :meth:`start` may come between.
+
+    :param is_ready: whether it does what it is there for; asked again and again while it starts.
+    :param options: of :class:`subprocess.Popen`, who it runs as, say.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        folder: Path,
+        is_ready: Callable[[], bool],
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._command = [*_ending_with_us(), *command]
+        self._folder = folder
+        self._is_ready = is_ready
+        self._environment = {**inherited(), **(environment or {})}
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it is ready.
+
+        :raises CloudFailed: it ends, or does not become ready.
+        """
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start it; :meth:`wait` waits until it is ready, so that several may start at once."""
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop it; so are its children
+                **self._options,
+            )
+
+    def wait(self) -> None:
+        """Return when it is ready.
+
+        :raises CloudFailed: it ends, or does not become ready.
+        """
+        deadline = time.monotonic() + _SECONDS_TO_START
+        while not self._is_ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise CloudFailed(f"{self.name} is not ready:\n{self.last_words()}")
+            time.sleep(0.2)
+
+    def check(self) -> None:
+        """Return if it runs.
+
+        :raises CloudFailed: it has ended.
+        """
+        if self._process is not None and self._process.poll() is not None:
+            raise CloudFailed(f"{self.name} ended:\n{self.last_words()}")
+
+    def terminate(self) -> None:
+        """Ask it to end; :meth:`stop` waits, so that several may end at once."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """Ask it to end, and wait; one that does not is killed, with what it started."""
+        self.terminate()
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        try:
+            process.wait(_SECONDS_TO_STOP)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-6000:]
+
+
+def run(
+    command: Sequence[str | Path],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    good: Sequence[int] = (0,),
+) -> str:
+    """What a program says that runs to its end.
+
+    :param good: the statuses that it may end with.
+    :raises CloudFailed: it ends with another one, or not at all.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**inherited(), **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS_TO_START,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CloudFailed(f"{' '.join(map(str, command))} does not end") from error
+    if done.returncode not in good:
+        words = f"{done.stdout}{done.stderr}"[-6000:]
+        raise CloudFailed(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{words}")
+    return done.stdout
+
+
+def inherited() -> dict[str, str]:
+    """Our environment without what would have programs import the checkout, or read another configuration."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "OS_", "GUNICORN", "RABBITMQ_"))
+    }
+
+
+def _ending_with_us() -> list[str]:
+    """What to put before a command that shall end when the tests end without stopping it."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM"] if setpriv else []

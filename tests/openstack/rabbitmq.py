@@ -1,0 +1,106 @@
+"""A RabbitMQ of the tests' own: one node on loopback, with an ``epmd`` of its own to find it by."""
+
+import os
+import pwd
+import shutil
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tests.databases import ServerMissing
+from tests.databases.process import free_port, program
+from tests.openstack.process import Program
+
+# What is on the PATH is a script for the node of the system, with its folders.
+_SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class RabbitMQ:
+    """A node that knows the user `guest`.
+
+    :raises tests.databases.ServerMissing: when it is not installed (when made).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not _SERVER.exists():
+            raise ServerMissing(f"{_SERVER} is not there: it is part of Debian's package rabbitmq-server")
+        self._epmd = program("epmd", "rabbitmq-server")
+        self._folder = folder
+        self._port = free_port()
+        self.url = f"rabbit://guest:guest@{_LOOPBACK}:{self._port}/"
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        options = _unprivileged(self._folder)
+        names = free_port()
+        daemon = Program(
+            "epmd",
+            [self._epmd, "-address", _LOOPBACK, "-port", str(names)],
+            self._folder,
+            lambda: _listens(names),
+            **options,
+        )
+        node = Program(
+            "rabbitmq",
+            [_SERVER],
+            self._folder,
+            lambda: _listens(self._port),
+            self._environment(names),
+            **options,
+        )
+        with ExitStack() as running:
+            running.enter_context(daemon)
+            running.enter_context(node)
+            self._running = running.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._running.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _environment(self, names: int) -> dict[str, str]:
+        folder = self._folder
+        return {
+            "HOME": str(folder),  # where the cookie is
+            "ERL_EPMD_ADDRESS": _LOOPBACK,
+            "ERL_EPMD_PORT": str(names),
+            "RABBITMQ_NODENAME": "cloud@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": _LOOPBACK,
+            "RABBITMQ_NODE_PORT": str(self._port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "environment"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            # the program itself, not a script that has to be asked to end it
+            "RABBITMQ_ALLOW_INPUT": "yes",
+            # one scheduler, which does not wait busily: there is little to do
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}"
+            " -noinput -start_epmd false +S 1:1 +sbwt none",
+        }
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((_LOOPBACK, port), timeout=5):
+        return True
+    return False
+
+
+def _unprivileged(folder: Path) -> dict[str, Any]:
+    """Whom it runs as when the tests are root's: its own user, to whom the folder is given."""
+    if os.geteuid() != 0:
+        return {}
+    try:
+        user = pwd.getpwnam("rabbitmq")
+    except KeyError as error:
+        raise ServerMissing("RabbitMQ does not run as root, and there is no user rabbitmq") from error
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}

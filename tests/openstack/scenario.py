@@ -1,0 +1,345 @@
+"""What happens in a cloud, step by step: everything that makes Nova write to Placement."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.openstack.client import ADMIN
+from tests.openstack.cloud import FAKE, REAL, Cloud, wait_for
+from tests.openstack.record import Record, record
+from tests.openstack.servers import Servers
+
+_FIRST, _SECOND = FAKE
+_ORPHAN: Final = str(uuid.UUID(int=16))
+_MOVE: Final = "move of"
+_FOUND, _DELETED = 3, 4
+"""How `nova-manage placement audit` ends."""
+
+Act = Callable[["Scene"], None]
+STEPS: Final[list[tuple[str, Act]]] = []
+"""By what they are called, in their order."""
+
+
+def step(name: str) -> Callable[[Act], Act]:
+    """The function is the next of the :data:`STEPS`."""
+
+    def register(act: Act) -> Act:
+        STEPS.append((name, act))
+        return act
+
+    return register
+
+
+@dataclass
+class Scene:
+    """A cloud, and its servers."""
+
+    cloud: Cloud
+    servers: Servers
+
+    def record(self) -> Record:
+        """What its Placement knows."""
+        return record(self.cloud.placement, self.servers.names | self._moves())
+
+    def claim(self, name: str) -> Any:
+        """What is written of a server."""
+        return self.cloud.placement.get(f"/allocations/{self.servers.uuid(name)}")
+
+    def is_kept_elsewhere(self) -> bool:
+        """Whether a server that moves has something at its other host."""
+        return any(name.startswith(_MOVE) for name in self.record().allocations)
+
+    def _moves(self) -> dict[str, str]:
+        """The consumers that keep what servers have at their other host, by uuid."""
+        listed = self.cloud.compute.get("/os-migrations")["migrations"]
+        names = self.servers.names
+        return {each["uuid"]: f"{_MOVE} {names[each['instance_uuid']]}" for each in listed}
+
+
+def play(cloud: Cloud) -> Iterator[tuple[str, Record]]:
+    """What is known after each step, as soon as nothing changes any more."""
+    scene = Scene(cloud, Servers(cloud))
+    for name, act in STEPS:
+        act(scene)
+        cloud.check()
+        yield name, _settled(scene)
+
+
+def _settled(scene: Scene) -> Record:
+    """Nova answers before it has written everything."""
+    last: list[Record] = []
+
+    def is_settled() -> bool:
+        last.append(scene.record())
+        return scene.servers.is_settled() and last[-2:-1] == last[-1:]
+
+    wait_for("Placement does not change any more", is_settled)
+    return last[-1]
+
+
+# The hosts, and what runs on them
+
+
+@step("hosts report")
+def _(scene: Scene) -> None:
+    reported = {REAL: {"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_LLC"}}
+    reported |= {name: reported[REAL] - {"PCPU"} for name in FAKE}
+
+    def have_reported() -> bool:
+        providers = scene.record().providers
+        return {name: set(each["inventories"]) for name, each in providers.items()} == reported
+
+    wait_for("every host is known with all it has", have_reported)
+    flavors = scene.servers.flavor
+    flavors("shared")
+    flavors("larger", vcpus=2, memory=128)
+    flavors("dedicated", hw_cpu_policy="dedicated")
+    flavors("isolate", hw_cpu_policy="dedicated", hw_cpu_thread_policy="isolate")
+    flavors("mixed", vcpus=2, hw_cpu_policy="mixed", hw_cpu_dedicated_mask="^0")
+    flavors("numa", hw_numa_nodes="1")
+    flavors("huge-pages", hw_mem_page_size="2MB")
+    flavors("cache", disk=0, resources_CUSTOM_LLC="4")
+    flavors("much-cache", resources_CUSTOM_LLC="11")
+    flavors("trait", trait_CUSTOM_FAST="required")
+    flavors("not-there", trait_HW_CPU_X86_AMD_SEV="required")
+
+
+@step("boot a guest of shared CPUs")
+def _(scene: Scene) -> None:
+    scene.servers.boot("shared", "shared", REAL)
+
+
+@step("stop it")
+def _(scene: Scene) -> None:
+    scene.servers.act("shared", "os-stop", until="SHUTOFF")
+
+
+@step("start it")
+def _(scene: Scene) -> None:
+    scene.servers.act("shared", "os-start", until="ACTIVE")
+
+
+@step("reboot it")
+def _(scene: Scene) -> None:
+    scene.servers.act("shared", "reboot", {"type": "HARD"}, until="ACTIVE")
+
+
+@step("rebuild it")
+def _(scene: Scene) -> None:
+    scene.servers.rebuild("shared")
+
+
+@step("boot one with a dedicated CPU")
+def _(scene: Scene) -> None:
+    scene.servers.boot("dedicated", "dedicated", REAL)
+
+
+@step("boot another one, which is one too many")
+def _(scene: Scene) -> None:
+    scene.servers.boot("one-too-many", "dedicated", REAL, until="ERROR")
+
+
+@step("delete it")
+def _(scene: Scene) -> None:
+    scene.servers.delete("dedicated")
+
+
+@step("boot one whose dedicated CPU has no sibling in use")
+def _(scene: Scene) -> None:
+    scene.servers.boot("isolate", "isolate", REAL)
+
+
+@step("delete that")
+def _(scene: Scene) -> None:
+    scene.servers.delete("isolate")
+
+
+@step("boot one with a shared and a dedicated CPU")
+def _(scene: Scene) -> None:
+    scene.servers.boot("mixed", "mixed", REAL)
+
+
+@step("delete that, too")
+def _(scene: Scene) -> None:
+    scene.servers.delete("mixed")
+
+
+@step("boot one of a NUMA node")
+def _(scene: Scene) -> None:
+    scene.servers.boot("numa", "numa", REAL)
+
+
+@step("ask for huge pages, which there are none of")
+def _(scene: Scene) -> None:
+    scene.servers.boot("huge-pages", "huge-pages", REAL, until="ERROR")
+
+
+@step("boot one with cache")
+def _(scene: Scene) -> None:
+    scene.servers.boot("cache", "cache", REAL)
+
+
+@step("ask for more cache than is left")
+def _(scene: Scene) -> None:
+    scene.servers.boot("much-cache", "much-cache", REAL, until="ERROR")
+
+
+@step("shelve the guest")
+def _(scene: Scene) -> None:
+    scene.servers.act("cache", "shelve", until="SHELVED")
+
+
+@step("unshelve it")
+def _(scene: Scene) -> None:
+    scene.servers.act("cache", "unshelve", until="ACTIVE")
+
+
+@step("start nova-compute again")
+def _(scene: Scene) -> None:
+    scene.cloud.hosts[REAL].stop()
+    scene.cloud.start(REAL)
+
+
+# Between hosts
+
+
+@step("boot where a trait is")
+def _(scene: Scene) -> None:
+    scene.servers.boot("trait", "trait", _FIRST)
+
+
+@step("boot where a trait is not")
+def _(scene: Scene) -> None:
+    scene.servers.boot("not-there", "not-there", _FIRST, until="ERROR")
+
+
+@step("boot one with cache that will move")
+def _(scene: Scene) -> None:
+    scene.servers.boot("mover", "cache", _FIRST)
+
+
+@step("migrate it")
+def _(scene: Scene) -> None:
+    scene.servers.act("mover", "migrate", {"host": _SECOND}, until="VERIFY_RESIZE")
+
+
+@step("confirm")
+def _(scene: Scene) -> None:
+    scene.servers.act("mover", "confirmResize", until="ACTIVE")
+    wait_for("nothing is kept at the source", lambda: not scene.is_kept_elsewhere())
+
+
+@step("migrate it again")
+def _(scene: Scene) -> None:
+    scene.servers.act("mover", "migrate", {"host": _FIRST}, until="VERIFY_RESIZE")
+
+
+@step("revert")
+def _(scene: Scene) -> None:
+    scene.servers.act("mover", "revertResize", until="ACTIVE")
+    wait_for("nothing is kept at the destination", lambda: not scene.is_kept_elsewhere())
+
+
+@step("live-migrate it")
+def _(scene: Scene) -> None:
+    body = {"host": _FIRST, "block_migration": "auto"}
+    scene.servers.start_to("mover", "os-migrateLive", body)
+    wait_for("it is there", lambda: scene.servers.host("mover") == _FIRST)
+    scene.servers.wait("mover", "ACTIVE")
+    wait_for("nothing is kept at the source", lambda: not scene.is_kept_elsewhere())
+
+
+@step("migrate to a host that is full")
+def _(scene: Scene) -> None:
+    scene.servers.flavor("all-cache", resources_CUSTOM_LLC="14")
+    scene.servers.boot("all-cache", "all-cache", _SECOND)
+    scene.servers.start_to("mover", "migrate", {"host": _SECOND})
+    scene.servers.wait("mover", "ACTIVE")
+
+
+@step("empty it")
+def _(scene: Scene) -> None:
+    scene.servers.delete("all-cache")
+
+
+@step("evacuate a host that died")
+def _(scene: Scene) -> None:
+    scene.cloud.hosts[_FIRST].stop()
+    scene.servers.force_down(_FIRST, True)
+    scene.servers.start_to("trait", "evacuate", {"host": _SECOND})
+    wait_for("it is there", lambda: scene.servers.host("trait") == _SECOND)
+    scene.servers.wait("trait", "SHUTOFF")
+
+
+@step("the host comes back")
+def _(scene: Scene) -> None:
+    scene.cloud.start(_FIRST)
+    scene.servers.force_down(_FIRST, False)
+    wait_for("nothing is kept there", lambda: len(scene.claim("trait")["allocations"]) == 1)
+
+
+# nova-manage
+
+
+@step("lose an allocation")
+def _(scene: Scene) -> None:
+    scene.cloud.placement.send("DELETE", f"/allocations/{scene.servers.uuid('mover')}")
+
+
+@step("nova-manage placement heal_allocations")
+def _(scene: Scene) -> None:
+    scene.cloud.manage("placement", "heal_allocations", "--verbose")
+
+
+@step("write an allocation of nobody")
+def _(scene: Scene) -> None:
+    placement = scene.cloud.placement
+    (provider,) = placement.get(f"/resource_providers?name={_FIRST}")["resource_providers"]
+    body = {
+        "allocations": {provider["uuid"]: {"resources": {"VCPU": 1}}},
+        "project_id": ADMIN.name,
+        "user_id": ADMIN.name,
+        "consumer_type": "INSTANCE",
+        "consumer_generation": None,
+    }
+    placement.send("PUT", f"/allocations/{_ORPHAN}", body)
+    scene.servers.names[_ORPHAN] = "nobody"
+
+
+@step("nova-manage placement audit")
+def _(scene: Scene) -> None:
+    said = scene.cloud.manage("placement", "audit", "--verbose", good=(_FOUND,))
+    assert _ORPHAN in said, said
+
+
+@step("nova-manage placement audit --delete")
+def _(scene: Scene) -> None:
+    scene.cloud.manage("placement", "audit", "--verbose", "--delete", good=(_DELETED,))
+    scene.cloud.manage("placement", "audit", good=(0,))
+
+
+@step("put a host into an aggregate")
+def _(scene: Scene) -> None:
+    scene.servers.aggregate("fast", _SECOND)
+
+
+@step("forget that")
+def _(scene: Scene) -> None:
+    placement = scene.cloud.placement
+    (provider,) = placement.get(f"/resource_providers?name={_SECOND}")["resource_providers"]
+    path = f"/resource_providers/{provider['uuid']}/aggregates"
+    generation = placement.get(path)["resource_provider_generation"]
+    placement.send("PUT", path, {"aggregates": [], "resource_provider_generation": generation})
+
+
+@step("nova-manage placement sync_aggregates")
+def _(scene: Scene) -> None:
+    scene.cloud.manage("placement", "sync_aggregates", "--verbose")
+
+
+@step("delete all guests")
+def _(scene: Scene) -> None:
+    for server in list(scene.cloud.compute.get("/servers?all_tenants=1")["servers"]):
+        scene.servers.delete(server["name"])
+    scene.cloud.manage("placement", "audit", good=(0,))

@@ -1,0 +1,144 @@
+"""What users and operators ask Nova to do with servers; each returns when it is done."""
+
+import uuid
+from typing import Any, Final
+
+from tests.openstack.client import Refused
+from tests.openstack.cloud import Cloud, wait_for
+from tests.openstack.process import CloudFailed
+
+# A guest that finds nothing to boot runs, and needs no processor.
+_EMPTY: Final = bytes(1 << 20)
+_MIB: Final = 64
+
+
+class Servers:
+    """The servers of a cloud, by name."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._compute = cloud.compute
+        self._flavors: dict[str, str] = {}
+        self._uuids: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        """By uuid, also of those that are gone; and of aggregates and hosts."""
+        # a provider is named as the hypervisor calls the machine
+        for each in cloud.compute.get("/os-hypervisors/detail")["hypervisors"]:
+            self.names[each["id"]] = each["service"]["host"]
+        self._image = self._upload()
+
+    # What there is
+
+    def flavor(
+        self, name: str, vcpus: int = 1, memory: int = _MIB, disk: int = 1, **extra_specs: str
+    ) -> None:
+        """A new one; `hw_cpu_policy` and the like: the first underline of a name is a colon.
+
+        :param disk: in GiB, which are written and read when such a guest is shelved.
+        """
+        body = {"name": name, "vcpus": vcpus, "ram": memory, "disk": disk}
+        made = self._compute.send("POST", "/flavors", {"flavor": body})["flavor"]["id"]
+        if extra_specs:
+            specs = {key.replace("_", ":", 1): value for key, value in extra_specs.items()}
+            self._compute.send("POST", f"/flavors/{made}/os-extra_specs", {"extra_specs": specs})
+        self._flavors[name] = made
+
+    def uuid(self, name: str) -> str:
+        return self._uuids[name]
+
+    def host(self, name: str) -> str:
+        """Where the server is."""
+        return str(self._show(name)["OS-EXT-SRV-ATTR:host"])
+
+    def is_settled(self) -> bool:
+        """Whether nothing happens to any server now."""
+        servers = self._compute.get("/servers/detail?all_tenants=1")["servers"]
+        return all(each["OS-EXT-STS:task_state"] is None for each in servers)
+
+    # What is done to them
+
+    def boot(self, name: str, flavor: str, host: str, *, until: str = "ACTIVE") -> None:
+        """A new server on this host; :param until: ERROR where it cannot be."""
+        body = {
+            "name": name,
+            "imageRef": self._image,
+            "flavorRef": self._flavors[flavor],
+            "networks": "none",
+            "host": host,
+        }
+        self._uuids[name] = self._compute.send("POST", "/servers", {"server": body})["server"]["id"]
+        self.names[self._uuids[name]] = name
+        self.wait(name, until)
+
+    def act(self, name: str, action: str, body: Any = None, *, until: str) -> None:
+        """An action of the compute API."""
+        self.start_to(name, action, body)
+        self.wait(name, until)
+
+    def start_to(self, name: str, action: str, body: Any = None) -> None:
+        """The same, that is not waited for."""
+        self._compute.send("POST", f"/servers/{self._uuids[name]}/action", {action: body})
+
+    def rebuild(self, name: str) -> None:
+        """From the same image."""
+        self.act(name, "rebuild", {"imageRef": self._image}, until="ACTIVE")
+
+    def resize(self, name: str, flavor: str) -> None:
+        """To another flavor; it is to be confirmed or reverted then."""
+        self.act(name, "resize", {"flavorRef": self._flavors[flavor]}, until="VERIFY_RESIZE")
+
+    def delete(self, name: str) -> None:
+        """End it."""
+        self._compute.send("DELETE", f"/servers/{self._uuids[name]}")
+        wait_for(f"{name} is gone", lambda: not self._exists(name))
+
+    def aggregate(self, name: str, host: str) -> None:
+        """A new aggregate with this host."""
+        body = {"aggregate": {"name": name, "availability_zone": None}}
+        made = self._compute.send("POST", "/os-aggregates", body)["aggregate"]
+        self.names[made["uuid"]] = name
+        self._compute.send("POST", f"/os-aggregates/{made['id']}/action", {"add_host": {"host": host}})
+
+    def force_down(self, host: str, is_down: bool) -> None:
+        """Say of a `nova-compute` that it is dead, or that it is not."""
+        services = self._compute.get(f"/os-services?binary=nova-compute&host={host}")["services"]
+        self._compute.send("PUT", f"/os-services/{services[0]['id']}", {"forced_down": is_down})
+
+    def wait(self, name: str, status: str) -> None:
+        """Return when the server is so, and nothing happens to it.
+
+        :raises CloudFailed: it comes to be in another state of error, with what Nova says of it.
+        """
+
+        def is_so() -> bool:
+            server = self._show(name)
+            if server["status"] == "ERROR" != status:
+                raise CloudFailed(f"{name}: {server.get('fault', {}).get('message')}")
+            return server["status"] == status and server["OS-EXT-STS:task_state"] is None
+
+        wait_for(f"{name} is {status}", is_so)
+
+    def _show(self, name: str) -> Any:
+        return self._compute.get(f"/servers/{self._uuids[name]}")["server"]
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self._show(name)
+        except Refused as error:
+            if "itemNotFound" not in str(error):
+                raise
+            return False
+        return True
+
+    def _upload(self) -> str:
+        """A disk with nothing on it."""
+        image = self._cloud.image
+        body = {"name": f"empty-{uuid.uuid4()}", "disk_format": "raw", "container_format": "bare"}
+        made = str(image.send("POST", "/v2/images", body)["id"])
+        image.send(
+            "PUT",
+            f"/v2/images/{made}/file",
+            data=_EMPTY,
+            headers={"Content-Type": "application/octet-stream"},
+        )
+        return made

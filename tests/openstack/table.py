@@ -1,0 +1,43 @@
+"""The scenario's steps side by side: what is known after each on this service, and on OpenStack Placement."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import zip_longest
+from typing import Any
+
+from tests.openstack.record import Record
+
+Story = Sequence[tuple[str, Record]]
+"""What is known after each step."""
+
+
+def differences(ours: Story, stock: Story) -> list[str]:
+    """Where they are not equal: by step, what it is about, and both values."""
+    found = []
+    for (name, our_record), (their_name, their_record) in zip_longest(ours, stock, fillvalue=("", Record())):
+        if name != their_name:
+            found.append(f"step {name!r} is {their_name!r}")
+        mine, theirs = dict(_flat(asdict(our_record))), dict(_flat(asdict(their_record)))
+        found += [
+            f"{name}: {path}: {mine.get(path)!r} instead of {theirs.get(path)!r}"
+            for path in sorted({*mine, *theirs})
+            if mine.get(path) != theirs.get(path)
+        ]
+    return found
+
+
+def table(ours: Story, stock: Story) -> str:
+    """Rows of markdown."""
+    rows = ["| step | allocations afterwards | all as on OpenStack Placement |", "| --- | --- | --- |"]
+    for (name, record), (_, other) in zip(ours, stock, strict=True):
+        rows.append(f"| {name} | {record.summary() or 'none'} | {'yes' if record == other else '**no**'} |")
+    return "\n".join(rows)
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What is in mappings, by where it is there."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _flat(each, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
