@@ -23,6 +23,7 @@ from placement.api import (
     usages,
     versioning,
 )
+from placement.api.ext import explanations
 from placement.api.ext import root as ext
 from placement.api.service import Service
 
@@ -40,6 +41,7 @@ BLUEPRINTS: Final = (
     usages.blueprint,
     reshaper.blueprint,
     ext.blueprint,
+    explanations.blueprint,
 )
 
 

@@ -7,7 +7,7 @@ a while waits until the others had their turn.
 
 import random
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from operator import attrgetter, itemgetter
@@ -81,6 +81,18 @@ def search(
     if budget.ended and not found:
         raise _too_much(request, budget)
     return found
+
+
+def served(
+    snapshot: Snapshot, request: CandidatesRequest, budget: Budget
+) -> Callable[[Tree, Sequence[Provider]], bool]:
+    """A function that tells of a tree, and what shares with it, whether any candidate is anchored there.
+
+    It remembers what it found at trees alike, for as long as the snapshot does not change.
+
+    :raises Exhausted: (the function) the budget is spent.
+    """
+    return _Search(snapshot, request, None, budget).serves
 
 
 def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
@@ -221,9 +233,8 @@ class _Search:
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
-        trees, plans = self._snapshot.whole_trees(), self._plans
+        trees = self._snapshot.whole_trees()
         shared: Sequence[Provider] = ()
-        read = self._read
         uncounted = 0
         for root in roots:
             uncounted += 1
@@ -233,14 +244,18 @@ class _Search:
             tree = trees[root]
             if self.may_repeat:
                 shared = self._sharing.with_tree(root)
-            key = (read(tree), *[each.id for each in shared]) if shared else read(tree)
-            try:
-                plan = plans[key]
-            except KeyError:
-                plan = plans[key] = self._plan(tree, shared, batch)
+            plan = self._plan_of(tree, shared, batch)
             if plan is not None and not (plan.only_shared and self._is_repeated(shared)):
                 provider_set = ProviderSet((*tree.members, *shared), tree.own) if shared else tree
                 yield provider_set, plan.batches(provider_set, tree.free, self._rng)
+
+    def serves(self, tree: Tree, shared: Sequence[Provider]) -> bool:
+        """Whether any candidate is anchored at a tree, with what shares with it."""
+        plan = self._plan_of(tree, shared, 1)
+        if plan is None:
+            return False
+        provider_set = ProviderSet((*tree.members, *shared), tree.own) if shared else tree
+        return any(plan.batches(provider_set, tree.free))
 
     def is_shared(self, offer: Offer) -> bool:
         """Whether its candidates consist of sharing providers alone, so that other roots have them too."""
@@ -258,6 +273,16 @@ class _Search:
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
         return repeated
+
+    def _plan_of(self, tree: Tree, shared: Sequence[Provider], batch: int) -> Plan | None:
+        """As :meth:`_plan`, which is asked once for trees that are the same to the request."""
+        read = self._read(tree)
+        key = (read, *[each.id for each in shared]) if shared else read
+        try:
+            return self._plans[key]
+        except KeyError:
+            plan = self._plans[key] = self._plan(tree, shared, batch)
+            return plan
 
     def _plan(self, tree: Tree, shared: Sequence[Provider], batch: int) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""

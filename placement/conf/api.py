@@ -39,6 +39,22 @@ second. One more is answered 503, to be tried again, so that the other threads
 are there for short requests.
 """,
     ),
+    cfg.FloatOpt(
+        "explanations_deadline",
+        default=1.0,
+        min=0.01,
+        help="""
+How long, in seconds of work, an explanation of why allocation candidates are
+few or none may take (POST /ext/v1/explanations). One that takes longer has
+what was found so far, and says in its field incomplete what it lacks; what it
+finds first are the conditions on single providers, then reasons, then changes
+that would help. If not even the first is found out in time, the answer is 400
+with the code placement.ext.search_too_long.
+
+It waits for other requests, and is limited, as [api] candidates_deadline says
+of searches for allocation candidates.
+""",
+    ),
     cfg.IntOpt(
         "candidates_size",
         default=128,

@@ -10,6 +10,7 @@ from placement.policies import (
     allocation,
     allocation_candidate,
     base,
+    ext,
     inventory,
     reshaper,
     resource_class,
@@ -32,5 +33,6 @@ def list_rules() -> list[policy.RuleDefault]:
         allocation,
         allocation_candidate,
         reshaper,
+        ext,
     )
     return [rule for module in modules for rule in module.RULES]

@@ -44,6 +44,7 @@ STORY: Final[list[Step]] = [
     ("listAggregates", 200),
     ("listResourceProviders", 200),
     ("listAllocationCandidates", 200),
+    ("explainAllocationCandidates", 200),
     ("updateAllocations", 204),
     ("listAllocations", 200),
     ("listProviderAllocations", 200),

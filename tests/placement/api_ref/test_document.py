@@ -18,6 +18,7 @@ from tests.placement.api_ref.document import Operation, at, operations, resolve
 from tests.placement.running import Admin, application
 
 EVERY_VERSION = [microversion.text((1, minor)) for minor in range(microversion.MAX[1] + 1)]
+ONLY_TELLING = {"explainAllocationCandidates"}  # they read a body, and change nothing
 UUID = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
 
 
@@ -185,7 +186,9 @@ def test_its_answers_are_those_that_every_operation_of_its_kind_has(operation):
     if operation.description["x-since"] != "1.0" or "{uuid}" in operation.path:
         expected.add("404")
     if "requestBody" in operation.description:
-        expected |= {"409", "413", "415"}
+        expected |= {"413", "415"}
+        if operation.id not in ONLY_TELLING:
+            expected.add("409")
     assert expected <= statuses
     assert "500" not in statuses
     for status, answer in operation.answers().items():

@@ -8,7 +8,7 @@ from jsonschema_rs import Draft202012Validator
 from werkzeug.test import TestResponse
 
 from placement import microversion
-from placement.schemas import allocation, inventory, membership, resource_provider
+from placement.schemas import allocation, explanation, inventory, membership, resource_provider
 from placement.schemas import query as queries
 from placement.schemas.base import load as load_by_schema
 from tests.placement.api_ref import document
@@ -33,6 +33,7 @@ SCHEMAS = {
     "updateAllocations": allocation.put(microversion.MAX),
     "updateSeveralAllocations": allocation.post(microversion.MAX),
     "reshape": allocation.reshaper(microversion.MAX),
+    "explainAllocationCandidates": explanation.Explanation(),
 }
 PARSERS = {
     "listResourceProviders": queries.parse_provider_filter,

@@ -1,0 +1,43 @@
+"""``/ext/v1/explanations``."""
+
+from typing import Final
+
+from flask import Blueprint, Response
+
+from placement import microversion
+from placement.api.call import Call, operation
+from placement.api.paths import EXT
+from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.request import check_names
+from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
+from placement.explanations.document import document
+from placement.explanations.explain import explain
+from placement.policies import ext as rules
+from placement.schemas import explanation as schemas
+
+blueprint = Blueprint("ext_explanations", __name__)
+
+_BODY: Final = schemas.Explanation()
+
+
+@operation(blueprint, "POST", f"{EXT}/explanations", rules.EXPLAIN, reads_json=True, writes_json=True)
+def create(call: Call) -> Response:
+    """Why a request has the candidates that it has, or none. Nothing is kept."""
+    wanted, version = schemas.parse(call.body(_BODY))
+    deadline = call.service.conf.api.explanations_deadline
+    with call.service.model.fresh() as view:
+
+        def give_way() -> None:
+            call.check_awaited()
+            view.give_way()
+
+        check_names(wanted, view.names.classes, view.names.traits)
+        try:
+            explanation = explain(view.snapshot, wanted, Budget(deadline, give_way=give_way))
+        except Exhausted:
+            raise InvalidRequest(
+                f"The request could not be explained in {deadline:g} seconds of work, which is the limit "
+                "([api] explanations_deadline): ask for fewer groups.",
+                SEARCH_TOO_LONG,
+            ) from None
+    return call.answer({"microversion": microversion.text(version), **document(explanation)})

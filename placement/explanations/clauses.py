@@ -1,0 +1,263 @@
+"""What a request says, clause by clause, and the request without some of its clauses."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from placement.candidates.conditions import Condition, HasTraits, InAggregates, InTree
+from placement.candidates.needs import Need, needs_of
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.model.provider import Inventory, Provider
+from placement.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One thing that a request says.
+
+    ``condition`` is one of those that the package's documentation lists. ``group`` is the suffix, ``names``
+    are the resource class, the traits, the aggregates, the uuid of the tree or the suffixes, ``amount`` is
+    what is asked for.
+    """
+
+    condition: str
+    group: str = ""
+    names: tuple[str, ...] = ()
+    amount: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one provider has to be because of a clause; by leaving out ``drop`` a request asks it no more."""
+
+    clause: Clause
+    drop: Clause
+    met_by: Callable[[Provider], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What exactly one provider serves, as a list of checks in the documented order.
+
+    ``capacities`` has the indexes, by class, of those checks that depend on what is used; ``conditions`` are
+    what decides on the others beside the inventories. The part is gone where one of ``gone_without`` is
+    left out as a whole.
+    """
+
+    need: Need
+    checks: tuple[Check, ...]
+    capacities: Mapping[str, int]
+    gone_without: frozenset[Clause]
+
+
+def resources(group: str, name: str) -> Clause:
+    """The clause that a group asks for a class at all."""
+    return Clause("resources", group, (name,))
+
+
+def parts_of(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Part, ...]:
+    """The parts of a request: a group with a suffix is one, the group without one for each class."""
+    groups = {group.suffix: group for group in request.groups}
+    return tuple(
+        _part(snapshot, request, groups[need.suffix], need)
+        for need in needs_of(request)
+        if need.resources or not need.unsuffixed
+    )
+
+
+def _part(snapshot: Snapshot, request: CandidatesRequest, group: RequestGroup, need: Need) -> Part:
+    checks = (*_on_inventories(need), *_on_providers(snapshot, group, need))
+    capacities = {
+        check.clause.names[0]: index
+        for index, check in enumerate(checks)
+        if check.clause.condition == "capacity"
+    }
+    gone = {resources(need.suffix, name) for name, _ in need.resources}
+    gone |= {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
+    return Part(need, checks, capacities, frozenset(gone))
+
+
+def _on_inventories(need: Need) -> Iterator[Check]:
+    def check(condition: str, name: str, amount: int, met: Callable[[Provider, Inventory], bool]) -> Check:
+        def met_by(provider: Provider) -> bool:
+            inventory = provider.inventories.get(name)
+            return inventory is None or met(provider, inventory)
+
+        return Check(Clause(condition, need.suffix, (name,), amount), resources(need.suffix, name), met_by)
+
+    for name, amount in need.resources:
+        yield Check(
+            Clause("resource_class", need.suffix, (name,), amount),
+            resources(need.suffix, name),
+            lambda provider, name=name: name in provider.inventories,  # type: ignore[misc]  # binds early
+        )
+    for name, amount in need.resources:
+        yield check(
+            "capacity",
+            name,
+            amount,
+            lambda provider, inventory, name=name, amount=amount: (  # type: ignore[misc]
+                provider.used.get(name, 0) + amount <= inventory.capacity
+            ),
+        )
+    for name, amount in need.resources:
+        for condition, met in _PORTIONS.items():
+            yield check(
+                condition,
+                name,
+                amount,
+                lambda _, inventory, met=met, amount=amount: met(inventory, amount),  # type: ignore[misc]
+            )
+
+
+_PORTIONS: Final[Mapping[str, Callable[[Inventory, int], bool]]] = {
+    "min_unit": lambda inventory, amount: amount >= inventory.min_unit,
+    "max_unit": lambda inventory, amount: amount <= inventory.max_unit,
+    "step_size": lambda inventory, amount: amount % inventory.step_size == 0,
+}
+
+
+def _on_providers(snapshot: Snapshot, group: RequestGroup, need: Need) -> Iterator[Check]:
+    """Each condition of :mod:`placement.candidates.conditions` in pieces that can be left out."""
+
+    def check(clause: Clause, condition: Condition) -> Check:
+        return Check(clause, clause, lambda provider: condition.met_by(provider, snapshot))
+
+    suffix, or_root = need.suffix, need.unsuffixed
+    if not need.unsuffixed:
+        for traits in group.required:
+            yield check(_any_of("required", suffix, traits), HasTraits((traits,)))
+    for trait in sorted(group.forbidden):
+        yield check(Clause("forbidden", suffix, (trait,)), HasTraits((), frozenset({trait})))
+    if group.in_tree is not None:
+        yield check(Clause("in_tree", suffix, (group.in_tree,)), InTree(group.in_tree))
+    for number, aggregates in enumerate(group.member_of, start=1):
+        # with those before: a provider and its root are not asked to be in one each
+        together = InAggregates(group.member_of[:number], frozenset(), or_root=or_root)
+        yield check(_any_of("member_of", suffix, aggregates), together)
+    for aggregate in sorted(group.forbidden_aggregates):
+        forbidden = InAggregates((), frozenset({aggregate}), or_root=or_root)
+        yield check(Clause("forbidden_aggregates", suffix, (aggregate,)), forbidden)
+
+
+def on_roots(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Check, ...]:
+    """What the root of a tree has to be."""
+
+    def check(clause: Clause, condition: Condition) -> Check:
+        return Check(clause, clause, lambda provider: condition.met_by(provider, snapshot))
+
+    return (
+        *(
+            check(Clause("root_required", names=(trait,)), HasTraits((frozenset({trait}),)))
+            for trait in sorted(request.root_required)
+        ),
+        *(
+            check(Clause("root_forbidden", names=(trait,)), HasTraits((), frozenset({trait})))
+            for trait in sorted(request.root_forbidden)
+        ),
+    )
+
+
+def traits_together(request: CandidatesRequest) -> tuple[tuple[Clause, frozenset[str]], ...]:
+    """What the providers of the group without a suffix must have together."""
+    return tuple(
+        (_any_of("required", "", traits), traits)
+        for group in request.groups
+        if group.suffix == ""
+        for traits in group.required
+    )
+
+
+TOGETHER: Final = Clause("together")
+"""All parts have to be served at once: no amount is given twice."""
+
+
+def combinations(request: CandidatesRequest) -> Iterator[tuple[Clause, CandidatesRequest]]:
+    """What ties the parts to one another, in order: each clause with the request up to it."""
+    yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
+    for number, suffixes in enumerate(request.same_subtrees, start=1):
+        upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
+        yield _same_subtree(suffixes), upto
+    if _isolates(request):
+        yield Clause("group_policy", names=("isolate",)), request
+
+
+def droppable(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Clause, ...]:
+    """All clauses that may be left out, each once, in order."""
+    found = [check.drop for part in parts_of(snapshot, request) for check in part.checks]
+    found += [check.drop for check in on_roots(snapshot, request)]
+    found += [clause for clause, _ in traits_together(request)]
+    found += [_same_subtree(suffixes) for suffixes in request.same_subtrees]
+    if _isolates(request):
+        found.append(Clause("group_policy", names=("isolate",)))
+    return tuple(dict.fromkeys(found))
+
+
+def without(
+    request: CandidatesRequest,
+    left_out: Collection[Clause],
+    amounts: Mapping[Clause, int] | None = None,
+) -> CandidatesRequest | None:
+    """The request without some of its clauses; None if it asks for no resources then.
+
+    A group with a suffix that asks for nothing, and is in no ``same_subtree``, is none any more.
+
+    :param amounts: for clauses of resources another amount, where they are not left out.
+    """
+    subtrees = tuple(
+        suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out
+    )
+    named = frozenset[str]().union(*subtrees)
+    groups = [_group_without(group, left_out, amounts or {}) for group in request.groups]
+    groups = [group for group in groups if group.resources or group.suffix in named]
+    if not any(group.resources for group in groups):
+        return None
+    policy = Clause("group_policy", names=("isolate",)) in left_out
+    return replace(
+        request,
+        groups=tuple(groups),
+        same_subtrees=subtrees,
+        group_policy=None if policy else request.group_policy,
+        root_required=_kept("root_required", request.root_required, left_out),
+        root_forbidden=_kept("root_forbidden", request.root_forbidden, left_out),
+    )
+
+
+def _group_without(
+    group: RequestGroup, left_out: Collection[Clause], amounts: Mapping[Clause, int]
+) -> RequestGroup:
+    suffix = group.suffix
+    in_tree = group.in_tree
+    if in_tree is not None and Clause("in_tree", suffix, (in_tree,)) in left_out:
+        in_tree = None
+    return RequestGroup(
+        suffix,
+        {
+            name: amounts.get(resources(suffix, name), amount)
+            for name, amount in group.resources.items()
+            if resources(suffix, name) not in left_out
+        },
+        tuple(each for each in group.required if _any_of("required", suffix, each) not in left_out),
+        _kept("forbidden", group.forbidden, left_out, suffix),
+        tuple(each for each in group.member_of if _any_of("member_of", suffix, each) not in left_out),
+        _kept("forbidden_aggregates", group.forbidden_aggregates, left_out, suffix),
+        in_tree,
+    )
+
+
+def _kept(
+    condition: str, names: frozenset[str], left_out: Collection[Clause], group: str = ""
+) -> frozenset[str]:
+    return frozenset(name for name in names if Clause(condition, group, (name,)) not in left_out)
+
+
+def _any_of(condition: str, group: str, names: frozenset[str]) -> Clause:
+    return Clause(condition, group, tuple(sorted(names)))
+
+
+def _same_subtree(suffixes: frozenset[str]) -> Clause:
+    return Clause("same_subtree", names=tuple(sorted(suffixes)))
+
+
+def _isolates(request: CandidatesRequest) -> bool:
+    return request.group_policy == "isolate" and sum(group.suffix != "" for group in request.groups) > 1

@@ -1,0 +1,288 @@
+"""The explanation of a request: how many hosts are left after each condition, why, and what would help."""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.request import CandidatesRequest
+from placement.candidates.search import served
+from placement.explanations.clauses import Clause, combinations, resources
+from placement.explanations.relaxing import Relaxation, Relaxer
+from placement.explanations.survey import Host, Survey, survey
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from placement.model.trees import Tree
+
+MAX_EXAMPLES: Final = 5
+"""Hosts that are named for each reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is left after a condition: hosts, and of a condition on single providers these, too."""
+
+    clause: Clause
+    hosts: int
+    providers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How many pass the conditions of a part of the request, one after the other."""
+
+    suffix: str
+    resources: Mapping[str, int]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A host that came so far, by its root: the provider of it that came closest, and what is there of it.
+
+    ``found`` is what is free, or what the inventory says of its portions; None where it is about no amount.
+    """
+
+    root: Provider
+    provider: Provider | None = None
+    found: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The first condition that so many hosts do not meet; the examples begin with the nearest misses."""
+
+    clause: Clause
+    hosts: int
+    examples: tuple[Example, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest amount of a resource class that fits while all else stays; None if no amount does."""
+
+    clause: Clause
+    fits: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a request fits, or does not.
+
+    ``incomplete`` names the fields that lack something because the budget was spent; ``fitting`` is None
+    where that is one of them.
+    """
+
+    hosts: int
+    fitting: int | None
+    groups: tuple[Group, ...]
+    steps: tuple[Step, ...]
+    reasons: tuple[Reason, ...]
+    relaxations: tuple[Relaxation, ...]
+    largest: tuple[Largest, ...]
+    incomplete: tuple[str, ...]
+
+
+def explain(snapshot: Snapshot, request: CandidatesRequest, budget: Budget) -> Explanation:
+    """The explanation of a request; its limit does not matter.
+
+    :raises Exhausted: not even the conditions on single providers could be looked at.
+    """
+    whole = _Whole(survey(snapshot, request, budget), budget)
+    incomplete: list[str] = []
+    try:
+        whole.combine()
+    except Exhausted:
+        incomplete += ["fitting_hosts", "request", "reasons", "relaxations", "largest"]
+    reasons: list[Reason] = []
+    if not incomplete and not _gather(whole.reasons(), reasons):
+        incomplete += ["reasons", "relaxations", "largest"]
+    relaxations: list[Relaxation] = []
+    largest: list[Largest] = []
+    if not incomplete:
+        relaxer = Relaxer(whole.found, budget)
+        if not whole.left and not _gather(relaxer.relaxations(), relaxations):
+            incomplete.append("relaxations")
+        if not _gather(_largest(relaxer, request), largest):
+            incomplete.append("largest")
+    return Explanation(
+        hosts=sum(host.count for host in whole.found.hosts),
+        fitting=None if "fitting_hosts" in incomplete else _count(whole.left),
+        groups=tuple(_groups(whole.found)),
+        steps=tuple(whole.steps),
+        reasons=tuple(reasons),
+        relaxations=tuple(relaxations),
+        largest=tuple(largest),
+        incomplete=tuple(incomplete),
+    )
+
+
+T = TypeVar("T")
+
+
+def _gather(found: Iterator[T], into: list[T]) -> bool:
+    """Add what is found, one by one; False if the budget is spent before that is all."""
+    try:
+        for each in found:
+            into.append(each)
+    except Exhausted:
+        return False
+    return True
+
+
+def _largest(relaxer: Relaxer, request: CandidatesRequest) -> Iterator[Largest]:
+    for group in request.groups:
+        for name, amount in group.resources.items():
+            clause = Clause("resources", group.suffix, (name,), amount)
+            yield Largest(clause, relaxer.largest(resources(group.suffix, name)))
+
+
+def _count(hosts: list[Host]) -> int:
+    return sum(host.count for host in hosts)
+
+
+def _groups(found: Survey) -> Iterator[Group]:
+    for number, part in enumerate(found.parts):
+        by_first = [0] * (len(part.checks) + 1)
+        for host in found.hosts:
+            by_first[host.firsts[number]] += host.count
+        left, steps = sum(by_first), []
+        for index, check in enumerate(part.checks):
+            left -= by_first[index]
+            steps.append(Step(check.clause, left, found.left[number][index]))
+        yield Group(part.need.suffix, dict(part.need.resources), tuple(steps))
+
+
+class _Whole:
+    """The hosts that are left, condition by condition, and those that are not by the first they fail."""
+
+    def __init__(self, found: Survey, budget: Budget) -> None:
+        self.found = found
+        self.left = found.hosts
+        self.steps: list[Step] = []
+        self._budget = budget
+        #: by clause: the hosts, and the part that it belongs to, if it is about one
+        self._failed: dict[Clause, tuple[list[Host], int | None]] = {}
+        self._alone()
+
+    def _alone(self) -> None:
+        """The conditions on each part by itself, on roots, and on traits of the group without a suffix."""
+        parts, droppable = self.found.parts, self.found.droppable
+        for number, part in enumerate(parts):
+            kept = []
+            for host in self.left:
+                first = host.firsts[number]
+                if first == len(part.checks):
+                    kept.append(host)
+                else:
+                    self._fail(part.checks[first].clause, host, number)
+            self.left = kept
+            self._step(Clause("group", part.need.suffix, tuple(name for name, _ in part.need.resources)))
+        for check in self.found.on_roots:
+            bit = 1 << droppable.index(check.clause)
+            self._keep(check.clause, [not host.root & bit for host in self.left])
+        for number, (clause, _) in enumerate(self.found.traits, start=len(parts)):
+            self._keep(clause, [0 in host.options[number] for host in self.left])
+
+    def combine(self) -> None:
+        """The conditions that tie the parts to one another.
+
+        :raises Exhausted: it takes too long; what is known then stays.
+        """
+        for clause, request in combinations(self.found.request):
+            tell = served(self.found.snapshot, request, self._budget)
+            self._keep(clause, [tell(host.alike.tree, host.alike.shared) for host in self.left])
+
+    def _keep(self, clause: Clause, passes: list[bool]) -> None:
+        kept = []
+        for host, passed in zip(self.left, passes, strict=True):
+            if passed:
+                kept.append(host)
+            else:
+                self._fail(clause, host, None)
+        self.left = kept
+        self._step(clause)
+
+    def _step(self, clause: Clause) -> None:
+        self.steps.append(Step(clause, _count(self.left)))
+
+    def _fail(self, clause: Clause, host: Host, part: int | None) -> None:
+        self._failed.setdefault(clause, ([], part))[0].append(host)
+
+    def reasons(self) -> Iterator[Reason]:
+        """Why hosts are not left, most of them first."""
+        by_count = sorted(self._failed.items(), key=lambda item: -_count(item[1][0]))
+        for clause, (hosts, part) in by_count:
+            nearest = heapq.merge(*(self._nearest(clause, part, host) for host in hosts))
+            examples = tuple([_example(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
+            yield Reason(clause, _count(hosts), examples)
+
+    def _nearest(self, clause: Clause, part: int | None, host: Host) -> "list[_Miss]":
+        """The nearest misses of hosts that are alike, nearest first."""
+        failed = sum(
+            first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
+        )
+        about_amount = part is not None and clause.condition in _AMOUNTS
+        positions = host.closest[part] if part is not None and about_amount else ()
+        missing = _missing(clause, positions, host)
+        self._budget.spend(len(host.alike.trees) // 8)
+        return heapq.nsmallest(
+            MAX_EXAMPLES,
+            [
+                (missing(tree), failed, tree.root.name, tree.root.id, tree, _At(positions, host.alike.shared))
+                for tree in host.alike.trees
+            ],
+        )
+
+
+class _At(NamedTuple):
+    """The providers of a host that came closest, by position in the tree and what shares with it."""
+
+    positions: tuple[int, ...]
+    shared: tuple[Provider, ...]
+
+
+_Miss = tuple[int, int, str, int, Tree, _At]
+"""How far from what is asked for, how many parts are not served, name and id of the host; its tree, where."""
+
+_AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
+
+
+def _missing(clause: Clause, positions: tuple[int, ...], host: Host) -> Callable[[Tree], int]:
+    """A function that tells how far one of these hosts is from what a clause asks for."""
+    if not positions or clause.amount is None:
+        return lambda _: 0
+    amount, alike = clause.amount, host.alike
+    if clause.condition != "capacity":
+        # portions are the same in all of them
+        providers = (*alike.tree.members, *alike.shared)
+        least = min(abs(_found(clause, providers[at]) - amount) for at in positions)
+        return lambda _: least
+    name, own = clause.names[0], alike.tree.own
+    slots = [alike.tree.kind.shape.slots[at, name] for at in positions if at < own]
+    most = max((_found(clause, alike.shared[at - own]) for at in positions if at >= own), default=0)
+    return lambda tree: amount - max([most, *[tree.free[slot] for slot in slots]])
+
+
+def _example(clause: Clause, tree: Tree, at: _At) -> Example:
+    if not at.positions:
+        return Example(tree.root)
+    providers = (*tree.members, *at.shared)
+    found = [(providers[position], _found(clause, providers[position])) for position in at.positions]
+    provider, amount = min(found, key=lambda each: abs(each[1] - (clause.amount or 0)))
+    return Example(tree.root, provider, amount)
+
+
+def _found(clause: Clause, provider: Provider) -> int:
+    """What is there of what the clause asks for."""
+    name = clause.names[0]
+    inventory = provider.inventories[name]
+    if clause.condition == "capacity":
+        return max(0, inventory.capacity - provider.used.get(name, 0))
+    return {
+        "min_unit": inventory.min_unit,
+        "max_unit": inventory.max_unit,
+        "step_size": inventory.step_size,
+    }[clause.condition]

@@ -1,0 +1,117 @@
+"""Hosts among which nothing that a request asks for tells a difference: they are looked at once."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter, le
+from typing import Any, Final
+
+from placement.candidates.budget import Budget
+from placement.candidates.conditions import InAggregates, InTree
+from placement.candidates.needs import needs_of
+from placement.candidates.request import CandidatesRequest
+from placement.candidates.roots import Sharing
+from placement.candidates.rules import Rules
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from placement.model.trees import Tree
+
+_TREES: Final = 64
+"""How many trees are looked at between two looks at the budget."""
+
+
+class Kin:
+    """Trees that differ in what is free, at most: all else that a request may look at is the same.
+
+    Of what is free it matters whether it is enough for each amount; of classes that several parts of the
+    request ask for also how much there is, up to all that they ask for.
+
+    :param tree: any of them.
+    :param shared: what shares with each.
+    """
+
+    __slots__ = ("_amounts", "_contested", "_pick", "alike", "shared")
+
+    def __init__(
+        self, tree: Tree, shared: tuple[Provider, ...], rules: Rules, amounts: Sequence[tuple[str, int]]
+    ) -> None:
+        having = tree.kind.shape.having
+        asked = [(slot, amount) for name, amount in amounts for _, slot in having.get(name, ())]
+        self.shared = shared
+        #: by what matters of what is free
+        self.alike: dict[Hashable, Alike] = {}
+        self._pick = _picker([slot for slot, _ in asked])
+        self._amounts = tuple([amount for _, amount in asked])
+        self._contested = [
+            (slot, sum_) for name, sum_ in rules.contested.items() for _, slot in having.get(name, ())
+        ]
+
+    def of(self, tree: Tree) -> "Alike":
+        """Those of the trees that are like this one."""
+        free = tree.free
+        key: Hashable = tuple(map(le, self._amounts, self._pick(free)))
+        if self._contested:
+            key = (key, *[min(max(free[slot], 0), asked) for slot, asked in self._contested])
+        alike = self.alike.get(key)
+        if alike is None:
+            alike = self.alike[key] = Alike(self, tree)
+        return alike
+
+
+@dataclass(eq=False, slots=True)
+class Alike:
+    """Trees of one kin that serve a request in the same ways, or fail it in the same way."""
+
+    kin: Kin
+    tree: Tree
+    """Any of them."""
+    trees: list[Tree] = field(default_factory=list)
+
+    @property
+    def shared(self) -> tuple[Provider, ...]:
+        """What shares with each of them."""
+        return self.kin.shared
+
+
+def sort_out(
+    snapshot: Snapshot, request: CandidatesRequest, trees: Iterable[Tree], budget: Budget
+) -> list[Alike]:
+    """These trees of the snapshot, those alike together.
+
+    :raises placement.candidates.budget.Exhausted: it takes too long.
+    """
+    needs = needs_of(request)
+    rules = Rules(snapshot, request, needs, budget)
+    amounts = list(dict.fromkeys(asked for need in needs for asked in need.resources))
+    sharing = Sharing(snapshot, budget)
+    named = {
+        member.root_id
+        for condition in rules.conditions
+        if isinstance(condition, InTree) and (member := snapshot.get(condition.uuid))
+    }
+    by_aggregates = sharing.providers or any(isinstance(each, InAggregates) for each in rules.conditions)
+    kins: dict[Hashable, Kin] = {}
+    shared: tuple[Provider, ...] = ()
+    for number, tree in enumerate(trees):
+        if number % _TREES == 0:
+            budget.spend(_TREES)
+        key: Hashable = tree.kind
+        if by_aggregates or tree.root.id in named:
+            if sharing.providers:
+                shared = tuple(sharing.with_tree(tree.root.id))
+            in_named = tree.root.id if tree.root.id in named else None
+            key = (tree.kind, tree.aggregates, in_named, *[each.id for each in shared])
+        kin = kins.get(key)
+        if kin is None:
+            kin = kins[key] = Kin(tree, shared, rules, amounts)
+        kin.of(tree).trees.append(tree)
+    return [alike for kin in kins.values() for alike in kin.alike.values()]
+
+
+def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
+    """What is free at these slots, as a tuple."""
+    if not slots:
+        return lambda _: ()
+    if len(slots) == 1:
+        (slot,) = slots
+        return lambda free: (free[slot],)
+    return itemgetter(*slots)

@@ -1,0 +1,272 @@
+"""With which changes a request fits: the fewest clauses to leave out, and amounts as large as there are."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop
+from itertools import chain, product
+from typing import Final
+
+from placement.candidates.budget import Budget
+from placement.candidates.feasibility import available
+from placement.candidates.search import served
+from placement.explanations.clauses import Clause, resources, without
+from placement.explanations.likeness import Alike, sort_out
+from placement.explanations.survey import Bits, Host, Missing, Survey, least
+from placement.model.provider import Inventory, Provider
+from placement.model.trees import Tree
+
+MAX_CHANGES: Final = 3
+"""No more clauses than these are changed at once."""
+MAX_RELAXATIONS: Final = 10
+"""No more relaxations are looked for: the smallest are the first."""
+
+_MAX_SMALLEST: Final = 3
+"""So many smallest amounts of a class are tried: providers mostly agree."""
+
+_Tell = Callable[[Tree, Sequence[Provider]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """Changes that make a request fit on so many hosts, while no part of them does.
+
+    ``left_out`` are clauses to leave out, ``amounts`` clauses of resources with the largest amount below
+    the one asked for that will do, the other changes being as they are.
+    """
+
+    left_out: tuple[Clause, ...]
+    amounts: tuple[Clause, ...]
+    hosts: int
+
+
+class Relaxer:
+    """Tries the request of a survey without some of its clauses."""
+
+    def __init__(self, found: Survey, budget: Budget) -> None:
+        self._found = found
+        self._budget = budget
+        self._by_missing: dict[Missing, list[Host]] = {}
+        for host in found.hosts:
+            self._by_missing.setdefault(host.missing, []).append(host)
+        self._smallest_of: dict[str, list[int]] = {}
+        self._asked = {
+            resources(group.suffix, name): amount
+            for group in found.request.groups
+            for name, amount in group.resources.items()
+        }
+
+    def relaxations(self) -> Iterator[Relaxation]:
+        """The smallest changes that make the request fit, which it does not as it is.
+
+        :raises placement.candidates.budget.Exhausted: it takes too long to find the next.
+        """
+        found: list[Bits] = []
+        levels: list[set[Bits]] = [set() for _ in range(MAX_CHANGES + 1)]
+        for bits in self._needed():
+            levels[bits.bit_count()].add(bits)
+        for size, level in enumerate(levels):
+            for bits in sorted(level):
+                self._budget.spend()
+                if any(other & ~bits == 0 for other in found):
+                    continue
+                start = next(self._ways(bits), None)
+                if start is not None:
+                    found.append(bits)
+                    yield self._weakened(bits, start)
+                    if len(found) == MAX_RELAXATIONS:
+                        return
+                elif size < MAX_CHANGES:
+                    every = (1 << at for at in range(len(self._found.droppable)))
+                    levels[size + 1].update(bits | one for one in every if not bits & one)
+
+    def largest(self, clause: Clause) -> int | None:
+        """The largest amount of a resource class that fits where all else is as it is asked for.
+
+        :param clause: that of the resource class.
+        :raises placement.candidates.budget.Exhausted: it takes too long.
+        """
+        return self._largest(clause, frozenset(), {})
+
+    def _needed(self) -> frozenset[Bits]:
+        """Sets of clauses: without all of one of them no host can serve the request."""
+        found: set[Bits] = set()
+        for missing in self._by_missing:
+            sets = {missing.root}
+            for options in missing.options:
+                self._budget.spend(len(sets) * len(options))
+                either = {one | other for one in sets for other in options}
+                sets = set(least(each for each in either if each.bit_count() <= MAX_CHANGES))
+            found |= sets
+        return least(found)
+
+    def _ways(self, bits: Bits) -> Iterator[Mapping[Clause, int]]:
+        """The ways to have the request fit by changing all of some clauses, and no other.
+
+        Each has the amounts, as small as can be, of those resources that are not left out altogether: what
+        fits with other ones fits with one of these.
+        """
+        changed = self._found.clauses(bits)
+        asked = [clause for clause in changed if clause in self._asked]
+        for choice in product(*((None, *self._smallest(clause)) for clause in asked)):
+            amounts = {
+                clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
+            }
+            self._budget.spend()
+            if any(self._fitting(bits, [each for each in changed if each not in amounts], amounts)):
+                yield amounts
+
+    def _smallest(self, clause: Clause) -> list[int]:
+        """The smallest amounts below the one asked for that providers give of a class in one go."""
+        name = clause.names[0]
+        if name not in self._smallest_of:
+            providers = chain.from_iterable(
+                (*each.alike.tree.members, *each.alike.shared) for each in self._found.hosts
+            )
+            inventories = (each.inventories[name] for each in providers if name in each.inventories)
+            self._smallest_of[name] = sorted(set(map(_smallest, inventories)))
+        return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
+
+    def _fitting(
+        self, bits: Bits, left_out: Iterable[Clause], amounts: Mapping[Clause, int]
+    ) -> Iterator[int]:
+        """Of hosts that are alike, and serve the request with these changes, how many there are.
+
+        :param bits: all clauses that are changed.
+        """
+        request = without(self._found.request, frozenset(left_out), amounts)
+        if request is None:
+            return
+        tell = served(self._found.snapshot, request, self._budget)
+        groups = [host.alike for host in self._able(bits)]
+        if amounts:  # with others than before hosts need not be alike that were
+            trees = chain.from_iterable(alike.trees for alike in groups)
+            groups = sort_out(self._found.snapshot, request, trees, self._budget)
+        for alike in groups:
+            if tell(alike.tree, alike.shared):
+                yield len(alike.trees)
+
+    def _able(self, left_out: Bits) -> Iterator[Host]:
+        for missing, hosts in self._by_missing.items():
+            self._budget.spend()
+            if missing.is_met(left_out):
+                yield from hosts
+
+    def tell(self, left_out: Bits, amounts: Mapping[Clause, int]) -> _Tell | None:
+        """A function that tells whether a tree serves the request without these clauses; None without any."""
+        request = without(self._found.request, frozenset(self._found.clauses(left_out)), amounts)
+        return None if request is None else served(self._found.snapshot, request, self._budget)
+
+    def _weakened(self, bits: Bits, start: Mapping[Clause, int]) -> Relaxation:
+        """The relaxation that changes these clauses, with amounts as large as will do, where any does."""
+        amounts = dict(start)
+        left_out = dict.fromkeys(each for each in self._found.clauses(bits) if each not in amounts)
+        for clause in self._found.clauses(bits):
+            if clause in self._asked:
+                others = {each: amount for each, amount in amounts.items() if each != clause}
+                rest = left_out.keys() - {clause}
+                amount = self._largest(clause, rest, others, self._asked[clause] - 1)
+                if amount is not None:
+                    amounts[clause] = amount
+                    left_out.pop(clause, None)
+        changed = (Clause(each.condition, each.group, each.names, amount) for each, amount in amounts.items())
+        return Relaxation(tuple(left_out), tuple(changed), sum(self._fitting(bits, left_out, amounts)))
+
+    def _largest(
+        self,
+        clause: Clause,
+        left_out: Iterable[Clause],
+        amounts: Mapping[Clause, int],
+        most: int | None = None,
+    ) -> int | None:
+        """The largest amount, up to ``most``, with which the request fits without some clauses.
+
+        Hosts are looked at from the one that could give most.
+        """
+        spared = self._found.bits(left_out)
+        bits = self._found.bits([clause, *amounts]) | spared
+        fitting = _Fitting(self, clause, spared, amounts)
+        name = clause.names[0]
+        candidates: list[tuple[int, int, Tree, Alike]] = []
+        for host in self._able(bits):
+            alike = host.alike
+            shared = max(
+                (available(each, name) for each in alike.shared if name in each.inventories), default=0
+            )
+            self._budget.spend(1 + len(alike.trees) // 8)
+            candidates += [
+                (-max(tree.max_free.get(name, 0), shared), tree.root.id, tree, alike) for tree in alike.trees
+            ]
+        heapify(candidates)
+        best = 0
+        while candidates and (-candidates[0][0] if most is None else min(-candidates[0][0], most)) > best:
+            _, _, tree, alike = heappop(candidates)
+            self._budget.spend()
+            best = fitting.largest_at(tree, alike, best, most, bits)
+        return best or None
+
+    def portions(
+        self, clause: Clause, tree: Tree, alike: Alike, most: int | None, bits: Bits
+    ) -> Iterator[tuple[int, int, int]]:
+        """In which amounts the providers of a tree could give a class: from, to, and step."""
+        name = clause.names[0]
+        number = next(
+            number
+            for number, part in enumerate(self._found.parts)
+            if part.need.suffix == clause.group and name in part.capacities
+        )
+        standings = self._found.standings[alike.kin][number]
+        for each, provider in zip(standings, (*tree.members, *alike.shared), strict=True):
+            inventory = provider.inventories.get(name)
+            if inventory is None or each.spared & ~bits:
+                continue
+            at_once = available(provider, name)
+            highest = at_once if most is None else min(at_once, most)
+            highest -= highest % inventory.step_size
+            lowest = _smallest(inventory)
+            if highest >= lowest:
+                yield lowest, highest, inventory.step_size
+
+
+class _Fitting:
+    """Whether a request fits at a tree, by the amount of one class."""
+
+    def __init__(
+        self, relaxer: Relaxer, clause: Clause, left_out: Bits, amounts: Mapping[Clause, int]
+    ) -> None:
+        self._relaxer = relaxer
+        self._clause = clause
+        self._left_out = left_out
+        self._amounts = amounts
+        self._tells: dict[int, _Tell | None] = {}
+
+    def largest_at(self, tree: Tree, alike: Alike, best: int, most: int | None, bits: Bits) -> int:
+        """The largest amount that fits at the tree, if it is above ``best``, which else it is."""
+        portions = self._relaxer.portions(self._clause, tree, alike, most, bits)
+        for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
+            if highest <= best:
+                break
+            if self._fits(highest, tree, alike):
+                best = highest
+                continue
+            # Less fits wherever more does at the same provider, so that none is missed; what fits elsewhere
+            # in between may be met by chance, and does no harm.
+            below, above = max(lowest, best) // step - 1, highest // step
+            while above - below > 1:
+                middle = (below + above) // 2
+                if self._fits(middle * step, tree, alike):
+                    below, best = middle, max(best, middle * step)
+                else:
+                    above = middle
+        return best
+
+    def _fits(self, amount: int, tree: Tree, alike: Alike) -> bool:
+        if amount not in self._tells:
+            amounts = {**self._amounts, self._clause: amount}
+            self._tells[amount] = self._relaxer.tell(self._left_out, amounts)
+        tell = self._tells[amount]
+        return tell is not None and tell(tree, alike.shared)
+
+
+def _smallest(inventory: Inventory) -> int:
+    """The smallest amount that is given in one go."""
+    return max(1, -(-inventory.min_unit // inventory.step_size)) * inventory.step_size

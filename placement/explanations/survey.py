@@ -1,0 +1,229 @@
+"""Which check is the first that the hosts do not pass, and which clauses each would have to be spared."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from placement.candidates.budget import Budget
+from placement.candidates.request import CandidatesRequest
+from placement.explanations import clauses
+from placement.explanations.clauses import Check, Clause, Part
+from placement.explanations.likeness import Alike, Kin, sort_out
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from placement.model.trees import Tree
+
+Bits = int
+"""A set of clauses, each a bit at its place in :attr:`Survey.droppable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far one provider comes with a part, leaving aside what is free.
+
+    ``first`` is the index of the first check that it does not pass, or the number of checks; ``spared`` are
+    the clauses of all checks that it does not pass. ``demands`` are slot, amount, index and clause of those
+    checks that depend on what is free.
+    """
+
+    first: int
+    spared: Bits
+    demands: tuple[tuple[int, int, int, Bits], ...]
+
+
+@dataclass(eq=False, slots=True)
+class Host:
+    """What there is to say of trees that are alike.
+
+    ``firsts`` has for each part the furthest that one provider comes, and ``closest`` the positions of those
+    that come so far; ``options`` for each part, and for the traits of the group without a suffix, the sets of
+    clauses of which one has to be left out, none of them within another. ``root`` are the clauses about
+    roots that have to be.
+    """
+
+    alike: Alike
+    firsts: tuple[int, ...]
+    closest: tuple[tuple[int, ...], ...]
+    options: tuple[frozenset[Bits], ...]
+    root: Bits
+
+    @property
+    def count(self) -> int:
+        """How many hosts it stands for."""
+        return len(self.alike.trees)
+
+    @property
+    def missing(self) -> "Missing":
+        """What would have to be left out, of which many hosts have the same."""
+        return Missing(self.root, self.options)
+
+
+class Missing(NamedTuple):
+    """What would have to be left out of a request for hosts to serve it, as far as each part alone tells."""
+
+    root: Bits
+    options: tuple[frozenset[Bits], ...]
+
+    def is_met(self, left_out: Bits) -> bool:
+        """False if there surely is no candidate without these clauses."""
+        return not self.root & ~left_out and all(
+            any(not option & ~left_out for option in options) for options in self.options
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Survey:
+    """All hosts, and what a request comes down to.
+
+    ``left`` has, for each part, how many providers pass the checks up to each.
+    """
+
+    snapshot: Snapshot
+    request: CandidatesRequest
+    parts: tuple[Part, ...]
+    on_roots: tuple[Check, ...]
+    traits: tuple[tuple[Clause, frozenset[str]], ...]
+    droppable: tuple[Clause, ...]
+    hosts: list[Host] = field(default_factory=list)
+    left: list[list[int]] = field(default_factory=list)
+    standings: dict[Kin, list[list[Standing]]] = field(default_factory=dict)
+    """Of the providers of the trees of a kin, by part."""
+
+    def bits(self, left_out: Iterable[Clause]) -> Bits:
+        """A set of clauses as bits."""
+        return sum({1 << self.droppable.index(clause) for clause in left_out})
+
+    def clauses(self, bits: Bits) -> tuple[Clause, ...]:
+        """The clauses of such a set, in order."""
+        return tuple([clause for at, clause in enumerate(self.droppable) if bits >> at & 1])
+
+
+def survey(snapshot: Snapshot, request: CandidatesRequest, budget: Budget) -> Survey:
+    """Look at every host.
+
+    :raises placement.candidates.budget.Exhausted: it takes too long.
+    """
+    parts = clauses.parts_of(snapshot, request)
+    found = Survey(
+        snapshot,
+        request,
+        parts,
+        clauses.on_roots(snapshot, request),
+        clauses.traits_together(request),
+        clauses.droppable(snapshot, request),
+    )
+    _Surveyor(found, budget).look()
+    return found
+
+
+class _Surveyor:
+    """What is found out once for many hosts."""
+
+    def __init__(self, found: Survey, budget: Budget) -> None:
+        self._found = found
+        self._budget = budget
+        self._bit = {clause: 1 << at for at, clause in enumerate(found.droppable)}
+        self._unsuffixed = [part for part in found.parts if part.need.unsuffixed]
+        #: by part and provider, of those that share
+        self._sharing: dict[tuple[int, int], Standing] = {}
+        self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
+
+    def look(self) -> None:
+        """Fill in the hosts, and how many providers are left after each check."""
+        found = self._found
+        trees = found.snapshot.whole_trees().values()
+        for alike in sort_out(found.snapshot, found.request, trees, self._budget):
+            found.hosts.append(self._host(alike))
+        for counts in self._passing:
+            # from how many come exactly so far to how many come further
+            left, total = [], sum(counts)
+            for count in counts[:-1]:
+                total -= count
+                left.append(total)
+            found.left.append(left)
+
+    def _host(self, alike: Alike) -> Host:
+        parts = self._found.parts
+        standings = self._found.standings.get(alike.kin)
+        if standings is None:
+            standings = self._found.standings[alike.kin] = [
+                [self._standing(part, at, each, alike.tree) for at, each in enumerate(alike.tree.members)]
+                + [self._shared(number, provider) for provider in alike.shared]
+                for number, part in enumerate(parts)
+            ]
+        free, count, own = alike.tree.free, len(alike.trees), alike.tree.own
+        firsts, options, closest = [], [], []
+        for number, part in enumerate(parts):
+            self._budget.spend(1 + len(standings[number]) // 8)
+            counts = self._passing[number]
+            furthest, sets = -1, {self._all(part)}
+            nearest: list[int] = []
+            for at, each in enumerate(standings[number]):
+                first, spared = each.first, each.spared
+                for slot, amount, index, bit in each.demands:
+                    if free[slot] < amount:
+                        spared |= bit
+                        first = min(first, index)
+                if at < own:  # the others are counted with their own trees
+                    counts[first] += count
+                if first > furthest:
+                    furthest, nearest = first, []
+                if first == furthest:
+                    nearest.append(at)
+                sets.add(spared)
+            firsts.append(furthest)
+            closest.append(tuple(nearest))
+            options.append(least(sets))
+        root = alike.tree.root
+        bare = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
+        return Host(alike, tuple(firsts), tuple(closest), (*options, *self._traits(alike)), bare)
+
+    def _all(self, part: Part) -> Bits:
+        """The clauses without which the part is none."""
+        return sum(self._bit[clause] for clause in part.gone_without if clause in self._bit)
+
+    def _shared(self, number: int, provider: Provider) -> Standing:
+        key = (number, provider.id)
+        if key not in self._sharing:
+            self._sharing[key] = self._standing(self._found.parts[number], -1, provider, None)
+        return self._sharing[key]
+
+    def _standing(self, part: Part, position: int, provider: Provider, tree: Tree | None) -> Standing:
+        """How far a provider comes; with what is free only where it belongs to no tree."""
+        first, spared = len(part.checks), 0
+        amounts = dict(part.need.resources)
+        demands = []
+        self._budget.spend(1 + len(part.checks) // 4)
+        for index, check in enumerate(part.checks):
+            if tree is not None and check.clause.condition == "capacity":
+                name = check.clause.names[0]
+                slot = tree.kind.shape.slots.get((position, name))
+                if slot is not None:
+                    demands.append((slot, amounts[name], index, self._bit[check.drop]))
+            elif not check.met_by(provider):
+                first = min(first, index)
+                spared |= self._bit[check.drop]
+        return Standing(first, spared, tuple(demands))
+
+    def _traits(self, alike: Alike) -> Iterable[frozenset[Bits]]:
+        """For each set of traits of the group without a suffix what has to be left out to meet it."""
+        if not self._found.traits:
+            return
+        classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
+        gone = sum(map(self._all, self._unsuffixed))
+        serving = [
+            each for each in (*alike.tree.members, *alike.shared) if not classes.isdisjoint(each.inventories)
+        ]
+        self._budget.spend(1 + len(serving) // 4)
+        for clause, traits in self._found.traits:
+            met = any(not each.traits.isdisjoint(traits) for each in serving)
+            yield frozenset({0}) if met else least({self._bit[clause], gone})
+
+
+def least(sets: Iterable[Bits]) -> frozenset[Bits]:
+    """Those sets of which no other one is a part."""
+    kept: list[Bits] = []
+    for each in sorted(sets, key=int.bit_count):
+        if not any(other & ~each == 0 for other in kept):
+            kept.append(each)
+    return frozenset(kept)

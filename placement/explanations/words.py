@@ -1,0 +1,152 @@
+"""An explanation as one sentence."""
+
+from collections.abc import Callable
+from typing import Final
+
+from placement.explanations.clauses import Clause
+from placement.explanations.explain import Explanation, Reason
+from placement.explanations.relaxing import Relaxation
+
+_NODE: Final = "HW_NUMA_ROOT"
+_MAX_REASONS: Final = 6
+_MAX_NAME: Final = 60
+
+
+def sentence(explanation: Explanation) -> str:
+    """What fits, what the others lack, and the change that would help most.
+
+    For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
+    CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. What users call their providers is shown as what
+    can be printed.
+    """
+    if not explanation.hosts:
+        return "there are no resource providers"
+    fitting = "an unknown number" if explanation.fitting is None else _number(explanation.fitting)
+    text = f"{fitting} of {_plural(explanation.hosts, 'host')}"
+    reasons = [_counted(each.hosts, _reason(each)) for each in explanation.reasons[:_MAX_REASONS]]
+    if others := explanation.reasons[_MAX_REASONS:]:
+        reasons.append(_counted(sum(each.hosts for each in others), "have other reasons"))
+    if reasons:
+        text += ": " + ", ".join(reasons)
+    elif explanation.fitting == explanation.hosts:
+        text += " fit"
+    if explanation.relaxations:
+        # of those that change least the one that helps most
+        fewest = min(map(_changes, explanation.relaxations))
+        best = max(
+            (each for each in explanation.relaxations if _changes(each) == fewest),
+            key=lambda each: each.hosts,
+        )
+        text += "; " + _relaxation(best)
+    if explanation.incomplete:
+        text += " (not all was looked at: [api] explanations_deadline)"
+    return text
+
+
+_OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
+
+
+def _counted(count: int, predicate: str) -> str:
+    """The sentence that so many hosts are this."""
+    verb, rest = predicate.split(" ", 1)
+    return f"{_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
+
+
+def _changes(relaxation: Relaxation) -> int:
+    return len(relaxation.left_out) + len(relaxation.amounts)
+
+
+def _reason(reason: Reason) -> str:
+    clause, example = reason.clause, reason.examples[0]
+    if clause.condition == "capacity":
+        provider = example.provider or example.root
+        amount = f"{clause.amount} {clause.names[0]} free"
+        where = "NUMA node" if _NODE in provider.traits else "provider"
+        has = f"less than {amount}" if provider is example.root else f"no {where} with {amount}"
+        most = f"{_number(example.found or 0)} on {printable(example.root.name)}"
+        return f"have {has}{_of_group(clause)} (most: {most})"
+    if example.found is not None:
+        return f"{_PORTIONS[clause.condition](clause, example.found)}{_of_group(clause)}"
+    return f"{_LACKING[clause.condition](clause)}{_of_group(clause)}"
+
+
+_PORTIONS: Final[dict[str, Callable[[Clause, int], str]]] = {
+    "min_unit": lambda clause, found: f"give no less than {found} {clause.names[0]} at once",
+    "max_unit": lambda clause, found: f"give no more than {found} {clause.names[0]} at once",
+    "step_size": lambda clause, found: f"give {clause.names[0]} in steps of {found}",
+}
+
+
+def _one_of(clause: Clause) -> str:
+    return clause.names[0] if len(clause.names) == 1 else f"any of {', '.join(clause.names)}"
+
+
+_LACKING: Final[dict[str, Callable[[Clause], str]]] = {
+    "resource_class": lambda clause: f"have no {clause.names[0]}",
+    "required": lambda clause: f"lack {_one_of(clause)}",
+    "forbidden": lambda clause: f"have {clause.names[0]}, which is forbidden",
+    "in_tree": lambda clause: f"are not the tree of {clause.names[0]}",
+    "member_of": lambda clause: f"are not in {_aggregates(clause)}",
+    "forbidden_aggregates": lambda clause: f"are in the forbidden {_aggregates(clause)}",
+    "root_required": lambda clause: f"lack {clause.names[0]} at their root",
+    "root_forbidden": lambda clause: f"have {clause.names[0]} at their root, which is forbidden",
+    "together": lambda _: "can serve each part, but not all at once",
+    "same_subtree": lambda clause: f"cannot serve {' and '.join(clause.names)} below one provider",
+    "group_policy": lambda _: "have too few providers for isolated groups",
+}
+
+
+def _aggregates(clause: Clause) -> str:
+    return "aggregate " + _one_of(clause).removeprefix("any of ").replace(", ", " or ")
+
+
+def _of_group(clause: Clause) -> str:
+    return f" for {clause.group}" if clause.group else ""
+
+
+def _relaxation(relaxation: Relaxation) -> str:
+    parts = []
+    if relaxation.amounts:
+        amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
+        parts.append(f"asking for {' and '.join(amounts)}")
+    if relaxation.left_out:
+        parts.append(f"leaving out {' and '.join(map(_left_out, relaxation.left_out))}")
+    return f"{' and '.join(parts)} would leave {_plural(relaxation.hosts, 'host')}"
+
+
+def _left_out(clause: Clause) -> str:
+    if clause.condition == "resources":
+        return f"{clause.names[0]}{_of_group(clause)}"
+    if clause.condition == "group_policy":
+        return "group_policy=isolate"
+    names = ",".join(clause.names)
+    if clause.condition == "same_subtree":
+        return f"same_subtree={names}"
+    parameter, mark = _PARAMETERS[clause.condition]
+    mark = "in:" if len(clause.names) > 1 else mark
+    return f"{parameter}{clause.group}={mark}{names}"
+
+
+_PARAMETERS: Final = {
+    "required": ("required", ""),
+    "forbidden": ("required", "!"),
+    "in_tree": ("in_tree", ""),
+    "member_of": ("member_of", ""),
+    "forbidden_aggregates": ("member_of", "!"),
+    "root_required": ("root_required", ""),
+    "root_forbidden": ("root_required", "!"),
+}
+
+
+def printable(name: str) -> str:
+    """A name that somebody chose, as it may stand in a line of a log."""
+    shown = name if name.isprintable() else ascii(name)[1:-1]
+    return shown if len(shown) <= _MAX_NAME else shown[: _MAX_NAME - 3] + "..."
+
+
+def _number(count: int) -> str:
+    return f"{count:,}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{_number(count)} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,163 @@
+"""An explanation says what trying everything says, in random small clouds."""
+
+import os
+from dataclasses import replace
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.request import CandidatesRequest
+from placement.explanations.clauses import combinations, resources, without
+from placement.explanations.explain import explain
+from placement.explanations.relaxing import MAX_CHANGES, MAX_RELAXATIONS
+from placement.model.snapshot import Snapshot
+from tests.placement.candidates.strategies import crowded_hosts, fleets, situations
+from tests.placement.explanations import brute
+
+EXAMPLES = int(os.environ.get("PLACEMENT_RANDOM_EXAMPLES", "60"))
+exhaustive = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+anything = situations(requests_each=3) | fleets().map(lambda each: (each[0], [each[1]]))
+one_each = situations(requests_each=1) | fleets().map(lambda each: (each[0], [each[1]]))
+few = settings(exhaustive, max_examples=max(1, EXAMPLES // 5))  # trying all sets of clauses takes long
+
+
+def is_query(request: CandidatesRequest) -> bool:
+    """Whether a client can ask this: a group without resources is part of a ``same_subtree``."""
+    named = frozenset[str]().union(*request.same_subtrees)
+    return all(group.resources or group.suffix in named for group in request.groups)
+
+
+def requests_of(situation: tuple[Snapshot, list[CandidatesRequest]]) -> list[CandidatesRequest]:
+    requests = [request for request in situation[1] if is_query(request)]
+    assume(requests)
+    return requests
+
+
+@exhaustive
+@given(anything)
+def test_so_many_hosts_and_providers_are_left_after_each_condition(
+    situation: tuple[Snapshot, list[CandidatesRequest]],
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        explanation = explain(snapshot, request, Budget())
+        groups = {group.suffix: group for group in request.groups}
+        for group in explanation.groups:
+            clauses = [step.clause for step in group.steps]
+            for number, step in enumerate(group.steps, start=1):
+                ids = brute.passing(snapshot, groups[group.suffix], group.resources, clauses[:number])
+                assert step.providers == len(ids)
+                assert step.hosts == sum(
+                    any(provider.id in ids for provider in brute.reachable(snapshot, root))
+                    for root in brute.hosts(snapshot)
+                )
+
+
+@exhaustive
+@given(anything)
+def test_as_many_hosts_fit_as_have_candidates_and_the_others_have_a_reason_each(
+    situation: tuple[Snapshot, list[CandidatesRequest]],
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        explanation = explain(snapshot, request, Budget())
+        assert explanation.hosts == len(brute.hosts(snapshot))
+        assert explanation.fitting == brute.fitting(snapshot, request)
+        assert explanation.hosts - explanation.fitting == sum(each.hosts for each in explanation.reasons)
+        named = [example.root.id for each in explanation.reasons for example in each.examples]
+        assert len(named) == len(set(named))
+        fitting = {root.id for root in brute.hosts(snapshot) if brute.serves(snapshot, root, request)}
+        assert fitting.isdisjoint(named)
+        ties = dict(combinations(request))
+        for step in explanation.steps:
+            if step.clause in ties and request.root_required == request.root_forbidden == frozenset():
+                assert step.hosts == brute.fitting(snapshot, ties[step.clause])
+
+
+@few
+@given(one_each)
+def test_relaxations_are_all_the_smallest_ones(
+    situation: tuple[Snapshot, list[CandidatesRequest]],
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        explanation = explain(snapshot, request, Budget())
+        if explanation.fitting:
+            assert explanation.relaxations == ()
+            continue
+        expected = brute.relaxations(snapshot, request, MAX_CHANGES)
+        found = [
+            frozenset(each.left_out) | {resources(change.group, change.names[0]) for change in each.amounts}
+            for each in explanation.relaxations
+        ]
+        assert len(set(found)) == len(found)
+        assert [*map(len, found)] == sorted(map(len, found))
+        assert set(found) <= expected
+        if len(expected) <= MAX_RELAXATIONS:
+            assert set(found) == expected
+
+
+@few
+@given(one_each)
+def test_amounts_of_relaxations_are_the_largest_that_do_and_so_many_hosts_fit_then(
+    situation: tuple[Snapshot, list[CandidatesRequest]],
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        asked = {
+            resources(group.suffix, name): amount
+            for group in request.groups
+            for name, amount in group.resources.items()
+        }
+        for each in explain(snapshot, request, Budget()).relaxations:
+            amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
+            changed = without(request, each.left_out, amounts)
+            assert each.hosts == brute.fitting(snapshot, changed) > 0
+            for clause, amount in amounts.items():
+                assert amount == brute.largest(
+                    snapshot, request, clause, asked[clause] - 1, each.left_out, amounts
+                )
+            for clause in asked.keys() & set(each.left_out):
+                left_out = set(each.left_out) - {clause}
+                assert brute.largest(snapshot, request, clause, asked[clause] - 1, left_out, amounts) is None
+
+
+@few
+@given(one_each | crowded_hosts().map(lambda each: (each[0], [each[1]])))
+def test_the_largest_amount_is_the_largest_that_fits(
+    situation: tuple[Snapshot, list[CandidatesRequest]],
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        for each in explain(snapshot, request, Budget()).largest:
+            clause = resources(each.clause.group, each.clause.names[0])
+            assert each.fits == brute.largest(snapshot, request, clause)
+
+
+@exhaustive
+@given(anything, st.integers(1, 400))
+def test_a_spent_budget_leaves_what_is_known_and_says_what_is_missing(
+    situation: tuple[Snapshot, list[CandidatesRequest]], steps: int
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        whole = explain(snapshot, request, Budget())
+        budget = Budget(seconds=0)
+        budget._steps_left = steps
+        try:
+            part = explain(snapshot, request, budget)
+        except Exhausted:
+            continue
+        named = {"groups": "groups", "largest": "largest", "relaxations": "relaxations", "reasons": "reasons"}
+        for field, name in named.items():
+            if name not in part.incomplete:
+                assert getattr(part, field) == getattr(whole, field)
+        assert set(part.relaxations) <= set(whole.relaxations)
+        assert set(part.largest) <= set(whole.largest)
+        assert (part.fitting is None) == ("fitting_hosts" in part.incomplete)
+        assert replace(part, incomplete=()) == whole or part.incomplete
