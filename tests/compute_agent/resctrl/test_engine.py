@@ -65,5 +65,14 @@ def test_only_kernels_that_round_may_show_other_values():
     assert not engine(Vendor.AMD, **AMD).agrees(30, 31)
 
 
+def test_only_what_is_unlimited_may_be_shown_rounded_to_a_step():
+    found = engine(Vendor.INTEL, 10, granularity=10, **MBPS)
+    limited = found.bandwidth(0, 50)
+    assert [found.agrees(UNLIMITED_MBPS, UNLIMITED_MBPS - less) for less in (0, 9, 10)] == [True, True, False]
+    assert [found.agrees(UNLIMITED_MBPS, UNLIMITED_MBPS + more) for more in (9, 10)] == [True, False]
+    assert [found.agrees(limited, limited - less) for less in (0, 1)] == [True, False]
+    assert [found.percent(0, value) for value in (UNLIMITED_MBPS, limited)] == [100, 50]
+
+
 def test_without_bandwidth_control_there_is_no_engine():
     assert choose(Platform(Vendor.INTEL)) is None

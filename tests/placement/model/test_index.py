@@ -1,0 +1,100 @@
+"""Which providers have something in common, and copies that change while the original stays."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.model.index import Index
+from placement.model.provider import Inventory, capacity, in_order
+
+
+def inventory(**changed: float) -> Inventory:
+    fields = {
+        "total": 20,
+        "reserved": 4,
+        "min_unit": 2,
+        "max_unit": 12,
+        "step_size": 2,
+        "allocation_ratio": 1.5,
+    }
+    return Inventory(**{**fields, **changed}, updated_at=0.0)  # type: ignore[arg-type]
+
+
+def test_a_key_without_providers_is_none() -> None:
+    index: Index[str] = Index()
+    index.add("a", 1)
+    index.add("a", 2)
+    index.discard("a", 1)
+    assert index == {"a": {2}}
+    index.discard("a", 2)
+    assert index == {}
+
+
+def test_the_roots_of_what_changes_are_not_known_any_more() -> None:
+    index: Index[str] = Index()
+    for key in "ab":
+        index.add(key, 1)
+        index.roots[key] = (1,)
+    index.add("a", 2)
+    assert index.roots == {"b": (1,)}
+    index.roots["a"] = (1, 2)
+    index.discard("a", 2)
+    assert index.roots == {"b": (1,)}
+
+
+CHANGES = st.lists(st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(1, 4)), max_size=12)
+
+
+@given(CHANGES, CHANGES)
+def test_a_copy_becomes_what_its_changes_make_it_and_the_original_stays(
+    before: list[tuple[bool, str, int]], after: list[tuple[bool, str, int]]
+) -> None:
+    original: Index[str] = Index()
+    expected: dict[str, set[int]] = {}
+
+    def apply(index: Index[str], changes: list[tuple[bool, str, int]]) -> None:
+        for adds, key, number in changes:
+            if adds:
+                index.add(key, number)
+                expected.setdefault(key, set()).add(number)
+            elif number in expected.get(key, ()):
+                index.discard(key, number)
+                expected[key].discard(number)
+
+    apply(original, before)
+    kept = {key: set(members) for key, members in original.items()}
+    copy = original.copy()
+    assert copy == original
+    apply(copy, after)
+    assert copy == {key: members for key, members in expected.items() if members}
+    assert original == kept
+
+
+@pytest.mark.parametrize(
+    ("amount", "given_in_one_go"), [(0, False), (1, False), (2, True), (3, False), (12, True), (14, False)]
+)
+def test_amounts_are_within_the_units_and_steps(amount: int, given_in_one_go: bool) -> None:
+    assert inventory().portions(amount) is given_in_one_go
+
+
+def test_what_is_reserved_is_gone_before_the_ratio_counts() -> None:
+    assert inventory().capacity == 24
+    assert [inventory().accepts(12, used) for used in (0, 12, 13)] == [True, True, False]
+    assert [inventory().accepts(each, 0) for each in (1, 2, 3, 14)] == [False, True, False, False]
+    assert inventory(reserved=20).capacity == 0
+    assert inventory(reserved=22).capacity == -3
+    assert inventory(total=5, reserved=0, allocation_ratio=0.5).capacity == 2
+
+
+def test_a_capacity_has_an_end() -> None:
+    assert capacity(2**31 - 1, 0, 3e38) == 2**53
+    assert capacity(0, 2**31 - 1, 3e38) == -(2**53)
+
+
+def test_traits_are_listed_standard_ones_first() -> None:
+    assert in_order({"CUSTOM_A", "HW_B", "CUSTOM_Z", "COMPUTE_A"}) == [
+        "COMPUTE_A",
+        "HW_B",
+        "CUSTOM_A",
+        "CUSTOM_Z",
+    ]
