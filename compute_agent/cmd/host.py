@@ -19,7 +19,7 @@ from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.root_owner import look_up_owner
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
-from compute_agent.daemon.world import build_world, check_policy
+from compute_agent.daemon.world import build_world, check_policy, policy_of
 from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import overlaps
@@ -180,7 +180,7 @@ class ConfigCheck(ShowOne):
                 "host_cpus": cpuset.format(topology.online - sets.dedicated - sets.shared),
                 "provider_tree": _shape(conf, owner),
                 "root_provider": whose,
-                "policy": conf.policy.name,
+                "policy": policy_of(conf, owner.beside),
                 "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
                 "warnings": [*sets.warnings, *overlaps(topology.numa_nodes), *warnings],

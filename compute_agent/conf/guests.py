@@ -7,6 +7,7 @@ from oslo_config import cfg
 from compute_agent.conf.duration import Duration
 
 FOLLOW: Final = "follow"
+DEFAULT_POLICY: Final = "topology-aware"
 """The policy of a host whose guests somebody else pins."""
 
 GUESTS_OPTS: Final = [
@@ -69,7 +70,6 @@ GUESTS_OPTS: Final = [
 POLICY_OPTS: Final = [
     cfg.StrOpt(
         "name",
-        default="topology-aware",
         choices=[
             ("none", "touch nothing"),
             ("static", "dedicated CPUs in order"),
@@ -81,7 +81,8 @@ POLICY_OPTS: Final = [
                 " unplaced = refuse are refused with it, and [guests] unallocated has no effect",
             ),
         ],
-        help="How dedicated CPUs are chosen.",
+        help=f"How dedicated CPUs are chosen. Unless set: {FOLLOW} where the root provider is nova-compute's,"
+        f" as positions are Nova's there, else {DEFAULT_POLICY}.",
     ),
     cfg.BoolOpt(
         "rebalance",

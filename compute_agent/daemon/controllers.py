@@ -11,19 +11,23 @@ from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.controllers.memory import MemoryController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.world import policy_of
 from compute_agent.drivers.base import Driver
 from compute_agent.qos.classes import parse_classes
 
 
-def build_controllers(conf: cfg.ConfigOpts, driver: Driver, resctrl: Resctrl) -> tuple[Controller, ...]:
+def build_controllers(
+    conf: cfg.ConfigOpts, driver: Driver, resctrl: Resctrl, beside: bool = False
+) -> tuple[Controller, ...]:
     """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
-    Where the agent follows somebody else, none of them pins guests or binds memory.
+    Where the agent follows somebody else, as it does ``beside`` nova-compute unless told otherwise, none of
+    them pins guests or binds memory.
 
     :raises ConfigError:
     """
     controllers: list[Controller] = [CpuController(driver)]
-    if conf.policy.name != FOLLOW:
+    if policy_of(conf, beside) != FOLLOW:
         controllers = [CpusetController(driver), *controllers, MemoryController(driver)]
     if resctrl.control is not None and not resctrl.off:
         classes = {name: one.wish for name, one in parse_classes(conf).classes.items()}

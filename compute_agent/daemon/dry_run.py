@@ -77,7 +77,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     try:
         if driver.outage:
             raise DriverError(driver.outage)
-        recorders = [RecordingController(each, driver) for each in build_controllers(conf, driver, resctrl)]
+        controllers = build_controllers(conf, driver, resctrl, owner.beside)
+        recorders = [RecordingController(each, driver) for each in controllers]
         pipeline = Pipeline(
             world, cast(Driver, _ReadOnlyDriver(driver)), recorders, lambda *saved: None, Metrics()
         )

@@ -17,6 +17,7 @@ from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.host_driver import open_host_driver
 from compute_agent.daemon.release import Options, Release
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
+from compute_agent.daemon.world import policy_of
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import identity
 from compute_agent.locks import LockedError
@@ -57,7 +58,7 @@ def open_release(conf: cfg.ConfigOpts, options: Options, lock_timeout: float) ->
                 state,
                 own if owner.novas is None else owner.novas.uuid,
                 read_topology(Path(conf.host.root)).online,
-                replace(options, given=conf.policy.name == FOLLOW),
+                replace(options, given=policy_of(conf, owner.beside) == FOLLOW),
                 owner.beside,
             )
         finally:

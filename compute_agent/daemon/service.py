@@ -33,7 +33,7 @@ from compute_agent.daemon.resctrl_groups import group_documents
 from compute_agent.daemon.signature import host_signature
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
 from compute_agent.daemon.watermark_list import watermark_rows
-from compute_agent.daemon.world import build_world
+from compute_agent.daemon.world import build_world, policy_of
 from compute_agent.drivers import guest_logs
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import identity
@@ -99,6 +99,7 @@ class Agent:
         self._load_conf = load_conf
         options = load_conf()
         self._config_error = ""
+        self._taking_up = threading.Lock()
         self._folder = folder = make_state_folder(options)
         self._lock = lock_state_folder(folder)  # first: whoever is refused must not have changed anything
         try:
@@ -130,7 +131,8 @@ class Agent:
         self._config_warnings = self._find_warnings(options, settings, self._resctrl)
         for warning in self._config_warnings:
             LOG.warning("%s", warning)
-        controllers = build_controllers(options, self.driver, self._resctrl)
+        beside = world.tree.beside
+        controllers = build_controllers(options, self.driver, self._resctrl, beside)
         self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
         client = PlacementClient.from_conf(options)
         self._conf = Configuration(options, client, settings, controllers, self._resctrl.control)
@@ -286,21 +288,22 @@ class Agent:
             self._root.reload(options)
             world = build_world(options, topology, control=resctrl.control, root=self._root.owner)
             settings = read_settings(options, self._registry)
-            controllers = build_controllers(options, self.driver, resctrl)
+            controllers = build_controllers(options, self.driver, resctrl, world.tree.beside)
             warnings = self._find_warnings(options, settings, resctrl)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
             return str(error)
-        self._conf = Configuration(options, client, settings, controllers, resctrl.control)
-        self._config_warnings = warnings
-        logs.set_level(options)
-        for warning in self._warnings():
-            LOG.warning("%s", warning)
-        self._use_resctrl(resctrl)
-        self.pipeline.submit(WorldChanged(world, controllers)).result()
-        for loop in self._loops:
-            loop.reload(self._conf)
+        with self._taking_up:
+            self._conf = Configuration(options, client, settings, controllers, resctrl.control)
+            self._config_warnings = warnings
+            logs.set_level(options)
+            for warning in self._warnings():
+                LOG.warning("%s", warning)
+            self._use_resctrl(resctrl)
+            self.pipeline.submit(WorldChanged(world, controllers)).result()
+            for loop in self._loops:
+                loop.reload(self._conf)
         return ""
 
     def status(self) -> dict[str, Any]:
@@ -315,7 +318,7 @@ class Agent:
             **self.maintenance.document(),
             "config_error": self._config_error,
             "warnings": self._warnings(),
-            "policy": self._conf.options.policy.name,
+            "policy": policy_of(self._conf.options, world.tree.beside),
             "driver": self.driver.name,
             "driver_status": self._host_driver.status,
             "cache_control": f"off: {self._resctrl.off}" if self._resctrl.off else "on",
@@ -395,12 +398,23 @@ class Agent:
         return found.survey()
 
     def _use_root(self, owner: RootOwner) -> None:
-        """Work with another root provider; for the thread of reports.
+        """Work with another root provider, and with the controllers that go with its owner.
+
+        For the thread of reports.
 
         :raises TimeoutError: the worker has no time.
         """
-        world = build_world(self._conf.options, control=self._resctrl.control, root=owner)
-        self.pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
+        with self._taking_up:
+            options = self._conf.options
+            world = build_world(options, control=self._resctrl.control, root=owner)
+            if owner.beside == self.pipeline.world.tree.beside:
+                self.pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
+                return
+            controllers = build_controllers(options, self.driver, self._resctrl, owner.beside)
+            self._conf = replace(self._conf, controllers=controllers)
+            self.pipeline.submit(WorldChanged(world, controllers)).result(WORKER_SECONDS)
+            for loop in self._loops:
+                loop.reload(self._conf)
 
     def retire(self) -> None:
         """End, as at SIGTERM."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.conf.guests import FOLLOW
+from compute_agent.conf.guests import DEFAULT_POLICY, FOLLOW
 from compute_agent.daemon.cache_control import offered
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
@@ -29,6 +29,14 @@ LOG = logging.getLogger(__name__)
 
 NOBODY: Final = "00000000-0000-0000-0000-000000000000"
 """Stands for the uuid of a root that is not there so far."""
+
+
+def policy_of(conf: cfg.ConfigOpts, beside: bool) -> str:
+    """The name of the policy: the option's, else what suits the owner of the root.
+
+    ``beside``: that is nova-compute.
+    """
+    return str(conf.policy.name or (FOLLOW if beside else DEFAULT_POLICY))
 
 
 def check_policy(conf: cfg.ConfigOpts) -> None:
@@ -98,14 +106,21 @@ def build_world(
         for node in tree_of(shape).nodes
         if tree.get(node.uuid) is None
     }
+    policy = policy_of(conf, whose.beside)
+    may_move = policy != FOLLOW
+    if not may_move and (conf.policy.rebalance or conf.guests.unplaced == "refuse"):
+        LOG.warning(
+            "[policy] rebalance = true and [guests] unplaced = refuse have no effect beside nova-compute: the"
+            " positions of guests are its own. Remove them, or set [policy] name"
+        )
     return World(
         topology=topology,
         cpu_sets=cpu_sets,
         tree=tree,
-        policy=POLICIES[conf.policy.name],
+        policy=POLICIES[policy],
         place_unallocated=conf.guests.unallocated == "shared",
         former=tuple(former.values()),
-        refuse_unplaced=conf.guests.unplaced == "refuse",
+        refuse_unplaced=may_move and conf.guests.unplaced == "refuse",
         root_known=whose.known,
-        rebalance_gain=conf.policy.rebalance_gain if conf.policy.rebalance else None,
+        rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )

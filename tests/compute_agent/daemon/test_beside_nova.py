@@ -2,11 +2,13 @@
 
 import functools
 import json
+import os
 
 import pytest
 
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.daemon.service import Agent
+from compute_agent.pipeline.events import Reconcile
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.daemon.test_cache_control import CacheRig, uid
 from tests.compute_agent.daemon.test_cache_control import files as files
@@ -21,14 +23,16 @@ NOVAS = "99999999-0000-4000-8000-000000000001"
 class BesideRig(CacheRig):
     """An agent and a nova-compute of one host."""
 
-    def __init__(self, write_ini, client, files, compute):
+    def __init__(self, write_ini, client, files, compute, policy=""):
         self.nova = NovaCompute(client, NOVAS, "testhost", vcpus=1, pcpus=1, memory_mb=16384)
         self.compute = compute
+        self.policy = policy
         super().__init__(functools.partial(self._written, write_ini), client, files)
 
     def _written(self, write_ini, name="agent.ini"):
         sets = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
-        return write_ini(name, compute=f"{sets}\nupdate_resources_interval = 600\n{self.compute}")
+        compute = f"{sets}\nupdate_resources_interval = 600\n{self.compute}"
+        return write_ini(name, compute=compute, policy=self.policy)
 
     def status(self):
         return self.ask("status")
@@ -55,10 +59,10 @@ def start(write_host, client, files):
     """Starts an agent; lines of [compute] and whether nova-compute came first."""
     rigs = []
 
-    def start(compute="", nova_first=True):
+    def start(compute="", nova_first=True, policy=""):
         if nova_first:
             NovaCompute(client, NOVAS, "testhost", 1, 1, 16384).update()
-        rigs.append(BesideRig(write_host, client, files, compute))
+        rigs.append(BesideRig(write_host, client, files, compute, policy))
         return rigs[-1]
 
     yield start
@@ -130,7 +134,7 @@ def test_the_root_is_waited_for_and_followed(start):
 
 
 def test_a_guest_of_nova_has_the_cpus_of_the_root_and_the_ways_of_a_child(start):
-    rig = start("provider_tree = beside")
+    rig = start("provider_tree = beside", policy="name = topology-aware")
     rig.wait_for(rig.report)
     children = {name: uuid for name, uuid in rig.shown().items() if name in CHILDREN}
     held = {
@@ -149,6 +153,20 @@ def test_a_guest_of_nova_has_the_cpus_of_the_root_and_the_ways_of_a_child(start)
     rig.wait_for(lambda: rig.status()["guests"] == 1)
     assert rig.ask("guest.list")[0]["allocation"] == held
     assert rig.groups()[f"compute-agent.guest.{uid(1)}"]["ways"]["0"] == 4
+
+
+def test_positions_are_novas_unless_the_ini_file_says_otherwise(start):
+    rig = start()
+    rig.wait_for(lambda: rig.status()["provider_is"] == "nova-compute's")
+    rig.wait_for(rig.report)
+    assert rig.status()["policy"] == "follow"
+    rig.claim_on(uid(1), {NOVAS: {"PCPU": 1}})
+    guest = rig.run(uid(1), name="db")
+    os.sched_setaffinity(guest["pid"], {1})  # Nova's pin, elsewhere than the agent's own policy would have it
+    rig.agent.pipeline.submit(Reconcile()).result()
+    assert os.sched_getaffinity(guest["pid"]) == {1}
+    assert rig.ask("guest.show", guest="db")["cpus"] == "1"
+    assert json.loads(run_here(rig.ini, "config", "check", "-f", "json").stdout)["policy"] == "follow"
 
 
 def test_what_is_novas_to_decide_is_left_to_nova(start, live_placement):
