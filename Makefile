@@ -9,11 +9,14 @@
 # make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
 # make test-openstack  Nova's life of guests on this service and on OpenStack Placement, with a table: 20 minutes
+# make test-packages  builds, installs and removes Debian packages and an image; kolla's templates: ten minutes
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
 # make man         writes the pages for man(1) to doc/_build/man
 # make doc-links    asks for every link that leaves the site (needs the internet)
 # make dist         a wheel and an sdist in dist/, to install elsewhere
+# make deb          Debian packages in dist/
+# make image        a container image of the service, by buildah (BUILDER='docker build' for another builder)
 # make format       lets ruff put the sources in order
 # make samples      writes the sample configurations in etc/ anew, after options changed
 # make constraints  resolves the newest versions and writes etc/constraints.txt anew
@@ -35,16 +38,18 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # Tests wait more than they compute: one process more than there are processors. A module stays in one process,
 # so that it starts its servers once; tests/conftest.py says what else does.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
-# What needs a virtual machine or a cloud has a target of its own.
-HERE := not vm and not openstack
+# What needs a virtual machine or a cloud, or builds packages, has a target of its own.
+HERE := not vm and not openstack and not packages
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
     tests/placement tests/compute_agent --ignore=tests/placement/api_ref
+SDIST := build/sdist
+BUILDER := buildah build --format docker
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover test-shadow test-openstack lint \
-    format samples doc man doc-links dist constraints clean packages
+.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-packages \
+    lint format samples doc man doc-links dist deb image constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
@@ -84,6 +89,9 @@ test-shadow: packages $(INSTALLED)
 test-openstack: packages $(INSTALLED) $(LIBVIRT)
 	$(BIN)/python -m pytest -q -m openstack tests/openstack $(PYTEST_ARGS)
 
+test-packages: packages $(INSTALLED)
+	$(BIN)/python -m pytest tests/packages -m packages $(PYTEST_ARGS)
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -114,6 +122,17 @@ dist: $(INSTALLED)
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
 	@echo "Built:"; ls dist
+
+deb: $(INSTALLED)
+	rm -rf $(SDIST)
+	$(BIN)/python -m build --no-isolation --sdist --outdir $(SDIST) . >/dev/null
+	etc/packages/build-deb $(SDIST)/*.tar.gz dist >build/deb.log 2>&1 || { tail -n 30 build/deb.log; exit 1; }
+	@echo "Built:"; ls dist/*.deb
+
+image: $(INSTALLED)
+	rm -rf $(SDIST)
+	$(BIN)/python -m build --no-isolation --sdist --outdir $(SDIST) . >/dev/null
+	$(BUILDER) --tag placement-compute --file etc/packages/Containerfile $(SDIST)
 
 # Database servers and the like, which tests use where they find them; only root can install them.
 packages:

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs the Debian packages that tests use where they find them: database servers and clusters, hwloc's tools, libvirtd and
 # QEMU, RabbitMQ, memcached, what libvirt-python is built with, Prometheus' promtool, systemd's own check of units and
-# what confines a program as a unit does, logrotate, and formatters of man pages.
+# what confines a program as a unit does, logrotate, formatters of man pages, and what builds
+# packages and images.
 # Only what is missing is installed, and only by root; nothing that Debian installs here is started.
 # Ends with 0 in any case: tests that miss a package say so and are skipped.
 
@@ -22,6 +23,8 @@ lacking() {
     command -v systemd-analyze >/dev/null || echo systemd
     /usr/bin/python3 -c 'import seccomp' 2>/dev/null || echo python3-seccomp
     [ -x /usr/sbin/logrotate ] || echo logrotate
+    command -v dh >/dev/null || echo debhelper dpkg-dev
+    command -v buildah >/dev/null || echo buildah
     command -v mandoc >/dev/null || echo mandoc
     command -v groff >/dev/null || echo groff
     pkg-config --exists libvirt 2>/dev/null || echo libvirt-dev pkg-config gcc python3-dev

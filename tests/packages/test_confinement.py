@@ -1,7 +1,6 @@
 """The programs with what their units leave them: files to read, no capabilities, few system calls."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,12 +14,12 @@ import requests
 from placement.db import migration
 from tests.databases.process import free_port
 from tests.packages import confinement
+from tests.packages.running import SECONDS, program, until_it_answers
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 
 ETC = Path(__file__).parents[2] / "etc/placement"
 ADMIN = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
-SECONDS = 60
 
 
 @contextmanager
@@ -30,32 +29,8 @@ def confined(unit: str, folder: Path, *words: object) -> "Iterator[subprocess.Po
         command = confinement.command(ETC / unit, [sys.executable, *words], [folder])
     except confinement.Missing as missing:
         pytest.skip(str(missing))
-    with (folder / f"{unit}.log").open("wb") as log:
-        private = {**os.environ, "TMPDIR": str(folder)}  # PrivateTmp=
-        process = subprocess.Popen(command, env=private, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
+    with program(command, folder / f"{unit}.log", {"TMPDIR": str(folder)}) as process:  # PrivateTmp=
         yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-
-
-def wait_for(url: str, log: Path, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + SECONDS
-    while True:
-        try:
-            if requests.get(url, timeout=10).ok:
-                return
-        except requests.RequestException:
-            pass
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +47,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     bind = f"127.0.0.1:{free_port()}"
     words = ("-m", "placement.cmd.api", "--config-file", conf, "--bind", bind)
     with confined("placement-api.service", folder, *words) as process:
-        wait_for(f"http://{bind}/", folder / "placement-api.service.log", process)
+        until_it_answers(f"http://{bind}/", process, folder / "placement-api.service.log")
         status = Path(f"/proc/{process.pid}/status").read_text()
         assert "CapEff:\t0000000000000000" in status
         assert "Seccomp:\t2" in status
@@ -126,7 +101,7 @@ def test_the_proxy_passes_on_and_compares(service: str, tmp_path: Path) -> None:
     words = ("-m", "placement.cmd.shadow", "--config-file", tmp_path / "shadow.conf")
     log = tmp_path / "placement-shadow.service.log"
     with confined("placement-shadow.service", tmp_path, *words) as process:
-        wait_for(f"http://{options['bind']}/", log, process)
+        until_it_answers(f"http://{options['bind']}/", process, log)
         answer = requests.get(f"http://{options['bind']}/resource_providers", headers=ADMIN, timeout=SECONDS)
         assert answer.status_code == 200, answer.text
         deadline = time.monotonic() + SECONDS

@@ -1,0 +1,49 @@
+"""The service with a configuration that a deployment tool wrote."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import requests
+
+from placement.db import migration
+from tests.databases.process import free_port
+from tests.packages.running import program, until_it_answers
+
+_SECONDS: Final = 300
+
+
+def run(*words: object, folder: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
+    """A program that has to do what it is told, without what would have it use the Python of the tests."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ANSIBLE"))}
+    done = subprocess.run(
+        [*map(str, words)],
+        cwd=folder,
+        env={**clean, "HOME": str(folder), "LC_ALL": "C.UTF-8", **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, (words, done.stdout[-4000:], done.stderr[-4000:])
+    return done
+
+
+def assert_the_service_runs(configuration: str, database: str, folder: Path) -> None:
+    """What deployment tools run works with this configuration, on an empty database; so does the service."""
+    (folder / "placement.conf").write_text(configuration)
+    programs = Path(sys.executable).parent
+    environ = {"OS_PLACEMENT_CONFIG_DIR": str(folder), "PATH": f"{programs}:/usr/bin:/bin"}
+    run("placement-manage", "db", "sync", folder=folder, **environ)
+    run("placement-manage", "db", "online_data_migrations", folder=folder, **environ)
+    run("placement-status", "upgrade", "check", folder=folder, **environ)
+    assert migration.version(database) == migration.newest()
+    bind = f"127.0.0.1:{free_port()}"
+    words = [programs / "placement-api", "--config-file", folder / "placement.conf", "--bind", bind]
+    with program(words, folder / "log", environ) as process:
+        until_it_answers(f"http://{bind}/", process, folder / "log")
+        assert requests.get(f"http://{bind}/healthcheck", timeout=60).status_code == 200
+        assert requests.get(f"http://{bind}/resource_providers", timeout=60).status_code == 401
