@@ -50,6 +50,7 @@ class RootWatch:
         self._decided = decided
         self._keep = keep
         self._use = use
+        self._contested = False
 
     @property
     def owner(self) -> RootOwner:
@@ -69,6 +70,7 @@ class RootWatch:
         """
         shape = self._options.compute.provider_tree
         if shape not in (None, BESIDE):
+            self._warn_if_contested(shape, reporter)
             self._remember(None)
         elif shape == BESIDE or self._last or not self._decided or self._is_taken(reporter):
             self._remember(self._find(client, reporter, shape))
@@ -83,6 +85,17 @@ class RootWatch:
     def _is_taken(self, reporter: Reporter) -> bool:
         """Whether the agent's own root is one that nova-compute writes, too."""
         return is_novas(reporter.root_traits(self._own) or frozenset())
+
+    def _warn_if_contested(self, shape: str, reporter: Reporter) -> None:
+        contested = self._is_taken(reporter)
+        if contested and not self._contested:
+            LOG.warning(
+                "nova-compute writes the root provider of this host, too: set [compute] provider_tree = %s"
+                " instead of %s, or both undo what the other writes",
+                BESIDE,
+                shape,
+            )
+        self._contested = contested
 
     def _find(self, client: PlacementClient, reporter: Reporter, shape: str | None) -> NovaRoot | None:
         name = hypervisor_name(self._options)

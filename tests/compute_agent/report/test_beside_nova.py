@@ -143,6 +143,7 @@ def test_a_hundred_updates_of_both_undo_nothing(host):
     first = host.nova.writes, host.writes
     assert all(status in (200, 409) for writes in first for _, _, status in writes)
     expected = {"nova": [], "agent": []}
+    conflicts = {"nova": 0, "agent": 0}
     for number in range(UPDATES):
         if number == 30:  # an operator overcommits, and disables the service
             inventories, generation = host.client.inventories(host.nova.uuid)
@@ -164,6 +165,8 @@ def test_a_hundred_updates_of_both_undo_nothing(host):
         for who, writes in written.items():
             assert [write for write in writes if write[2] == 200] == expected[who], (number, who)
             expected[who].clear()
+            conflicts[who] += sum(status == 409 for _, _, status in writes)
+    assert conflicts == {"nova": 0, "agent": 0}
     shown = host.shown()
     assert shown[""].inventories["VCPU"]["allocation_ratio"] == 8.0
     assert "COMPUTE_STATUS_DISABLED" in shown[""].traits
