@@ -121,17 +121,19 @@ def in_words(name: str, adjustment: Adjustment) -> str:
     """What was set of an inventory of class ``name``, and what becomes of it."""
     one = adjustment
     option = next((it for it, which in CONFIGURABLE.items() if which == (name, one.field)), "")
-    was_set = f"{one.field} of {name} was set to {one.value:g} through the API"
-    own = f"the agent's is {one.own:g}"
+    was_set = f"{one.field} of {name} was set to {one.value:.10g} through the API"
+    own = f"the agent's is {one.own:.10g}"
     match one.verdict:
         case Verdict.KEPT if option:
             return f"{was_set} and stays; {own}, which [DEFAULT] {option} in the ini file would enforce"
         case Verdict.KEPT:
             return f"{was_set} and stays; {own}: set that to have the agent decide again"
         case Verdict.OVERRULED:
-            return f"{was_set}, but [DEFAULT] {option} says {one.own:g}: unset that to keep what is set here"
+            return (
+                f"{was_set}, but [DEFAULT] {option} says {one.own:.10g}: unset that to keep what is set here"
+            )
         case Verdict.LIMITED:
-            return f"{was_set}, which is more than there is: it becomes {one.becomes:g}; {own}"
+            return f"{was_set}, which is more than there is: it becomes {one.becomes:.10g}; {own}"
 
 
 def writing(settled: Mapping[str, Settled]) -> Written:

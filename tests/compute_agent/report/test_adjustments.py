@@ -1,5 +1,7 @@
 """Which reserved and allocation_ratio an inventory has: the options', or what was set through the API."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,12 +88,12 @@ def test_what_others_set_is_never_remembered_as_the_agents():
 
 
 def test_the_sentence_names_provider_value_and_option():
-    derived = ProviderTree((ProviderNode("h", "u", None, {"MEMORY_MB": DERIVED}),))
-    has = {"u": ReportedProvider("u", "h", None, 1, {"MEMORY_MB": of(9)})}
+    derived = ProviderTree((ProviderNode("h", "u", None, {"MEMORY_MB": replace(DERIVED, total=2097152)}),))
+    has = {"u": ReportedProvider("u", "h", None, 1, {"MEMORY_MB": of(1048576)})}
     owned = {"u": Owned(frozenset({"MEMORY_MB"}), written=by_agent("MEMORY_MB"))}
     (sentence,) = adjustment_sentences(derived, has, owned)
     assert sentence == (
-        "h (u): reserved of MEMORY_MB was set to 9 through the API and stays; the agent's is 2, which"
+        "h (u): reserved of MEMORY_MB was set to 1048576 through the API and stays; the agent's is 2, which"
         " [DEFAULT] reserved_host_memory_mb in the ini file would enforce"
     )
 
