@@ -54,6 +54,8 @@ def list_all(call: Call) -> Response:
                 LOG.warning("A search for candidates was ended by [api] candidates_%s.", budget.ended)
         body = render(view.snapshot, found, call.version, call.service.summaries)
         answer = call.answer(body, time.time())
+    if not found:
+        call.explain_empty(wanted)
     if budget.ended:
         answer.headers[INCOMPLETE] = budget.ended
     return answer

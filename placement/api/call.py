@@ -20,6 +20,7 @@ from werkzeug.http import http_date
 from placement import microversion
 from placement.api import context
 from placement.api.service import Service
+from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest, Unavailable
 from placement.microversion import MIN, Microversion
 from placement.schemas import base
@@ -68,6 +69,12 @@ class Call:
         abandoned = request.environ.get(ABANDONED)
         if abandoned is not None and (why := abandoned()):
             raise Unavailable(why)
+
+    def explain_empty(self, wanted: CandidatesRequest) -> None:
+        """Have the log say why there are no candidates, if the operator wants that; nobody waits for it."""
+        if self.service.explainer is not None:
+            question = (request.query_string, self.version)
+            self.service.explainer.tell(question, wanted, context.of(request.environ))
 
     def require_json(self) -> None:
         """Refuse a body that says it is something else.

@@ -7,6 +7,7 @@ from typing import Final
 
 from oslo_config import cfg
 
+from placement.api.explaining import Explainer
 from placement.candidates.render import Summaries
 from placement.db import migration
 from placement.db.database import Database
@@ -31,6 +32,8 @@ class Service:
     database: Database
     model: Model
     enforcer: Enforcer
+    explainer: Explainer | None = None
+    """Who says why candidates are empty, where that is wanted."""
     summaries: Summaries = field(default_factory=Summaries)
     """Parts of answers about allocation candidates."""
     _prepared: int | None = None
@@ -58,7 +61,9 @@ class Service:
         database = Database(group.connection, options)
         # only placement-api knows the number of its threads, an option of its command line
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
-        return cls(conf, database, Model(database, long_requests), Enforcer(conf))
+        model = Model(database, long_requests)
+        explainer = Explainer(model, conf.api.explanations_deadline) if conf.api.explain_empty else None
+        return cls(conf, database, model, Enforcer(conf), explainer)
 
     def prepare(self) -> None:
         """Migrate the database if so configured, and make the standard names.

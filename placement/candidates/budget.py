@@ -31,6 +31,7 @@ class Budget:
     :param seconds: of work.
     :param size: of what is found, in bytes of the answer.
     :param give_way: called again and again during long searches. What it raises ends the search.
+    :param first_slice: seconds of work before it is called for the first time.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Budget:
         seconds: float = math.inf,
         size: float = math.inf,
         give_way: Callable[[], None] = lambda: None,
+        first_slice: float = _FIRST_SLICE,
     ) -> None:
         self.seconds = seconds
         self.size = size
@@ -49,7 +51,7 @@ class Budget:
         self._give_way = give_way
         now = thread_time()
         self._end = now + seconds
-        self._end_of_slice = now + _FIRST_SLICE
+        self._end_of_slice = now + first_slice
 
     def spend(self, steps: int = 1) -> None:
         """Count so many steps. They may be counted generously: a look at the clock costs little.

@@ -55,6 +55,19 @@ It waits for other requests, and is limited, as [api] candidates_deadline says
 of searches for allocation candidates.
 """,
     ),
+    cfg.BoolOpt(
+        "explain_empty",
+        default=True,
+        help="""
+Whether the log says why, whenever GET /allocation_candidates is answered with
+an empty list: one line at INFO, with the ids of the request, says how many
+hosts fail which condition first, and what would help. It is found out after
+the answer, one at a time, from the memory of the worker, and takes no more
+than a twentieth of a processor; the same question is not looked at again
+before something changed. Empty answers in between are counted in the next
+line.
+""",
+    ),
     cfg.IntOpt(
         "candidates_size",
         default=128,

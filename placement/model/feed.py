@@ -28,6 +28,7 @@ from placement.db.batch import Batch, Prepared
 from placement.db.database import Database
 from placement.db.position import Position
 from placement.db.tables import change_buckets, resource_providers
+from placement.exceptions import Unavailable
 from placement.model import rows
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
@@ -120,7 +121,8 @@ class Model:
         #: where the database stood when the model was brought up to date; None while it may not be
         self._position: Position | None = None
         self._history: str | None = None
-        self._refreshed = 0
+        #: how often it was brought up to date
+        self.refreshed = 0
         #: how often all that had been read was read anew, as after a restore
         self.reread = 0
         self._shared = rows.Shared()
@@ -132,15 +134,36 @@ class Model:
         :raises placement.exceptions.Unavailable: when the database does not answer.
         """
         # Asked before our turn, so that who waits for the database keeps nobody.
-        refreshed, position = self._refreshed, self._database.position()
+        refreshed, position = self.refreshed, self._database.position()
         with Turn(self._turns) as turn:
             # Somebody may have brought it up to date while we asked, or waited for our turn.
-            if position != self._position and refreshed != self._refreshed:
+            if position != self._position and refreshed != self.refreshed:
                 position = self._database.position()
             if position != self._position:
                 self._refresh(position.history)
             assert self._state is not None
             yield View(self._state.snapshot, self._state.names, turn)
+
+    @contextmanager
+    def aside(self) -> Iterator[tuple[Snapshot, int]]:
+        """The snapshot of the last request, and how often the model had been brought up to date then.
+
+        Nobody changes it until the context ends, and nobody waits for that: it takes no turn and is none of
+        the long requests.
+
+        :raises placement.exceptions.Unavailable: there is none at present.
+        """
+        with Turn(self._turns):
+            if self._state is None or self._position is None:
+                raise Unavailable("The read model is not up to date.")
+            snapshot, refreshed = self._state.snapshot, self.refreshed
+            with self._turns.counting:
+                snapshot.keepers += 1
+        try:
+            yield snapshot, refreshed
+        finally:
+            with self._turns.counting:
+                snapshot.keepers -= 1
 
     def _refresh(self, history: str) -> None:
         self._position = None  # should this fail, the next request goes on with it
@@ -152,7 +175,7 @@ class Model:
                 self._state = self._read_all(conn)
         self._history = history
         self._position = Position(self._state.counters_sum(), history)
-        self._refreshed += 1
+        self.refreshed += 1
 
     def _goes_on(self, history: str) -> bool:
         """Whether the database is still the one that was read, as far as its server can tell."""

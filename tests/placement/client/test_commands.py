@@ -68,6 +68,7 @@ def test_every_command_shows_what_is_true(url, version):
         walk_allocations(shell)
         if shell.version >= (1, 10):
             walk_candidates(shell)
+        walk_explanations(shell)
         walk_back(shell)
     assert shell.walked == {command for command in COMMANDS if shell.version >= SINCE.get(command, (1, 0))}
 
@@ -303,6 +304,23 @@ def walk_candidates(shell: Shell) -> None:
         assert len(shell(f"allocation candidate list --resource VCPU=1 {any_trait}")) == 1
     with pytest.raises(CommandFailed, match="No such resource class CUSTOM_X"):
         shell("allocation candidate list --resource CUSTOM_X=1")
+
+
+def walk_explanations(shell: Shell) -> None:
+    """Our own command, beside those of osc-placement in one client."""
+    explain = "allocation candidate explain"
+    (largest,) = shell(f"{explain} resources=LLC:30 --part largest")
+    assert largest == {"group": "", "resource_class": "LLC", "asked": 30, "fits": 17}
+    reasons = shell(f"{explain} resources=LLC:30 --part reasons")
+    (reason,) = [row for row in reasons if row["condition"] == "capacity"]
+    assert (reason["names"], reason["amount"], reason["hosts"]) == ("LLC", 30, 1)
+    assert reason["nearest"].endswith(" (17)")
+    (change,) = shell(f"{explain} ?resources=LLC:30 --part relaxations")
+    assert (change["#"], change["names"], change["amount"], change["hosts"]) == (1, "LLC", 17, 1)
+    steps = shell(f"{explain} resources=LLC:30 --query-version 1.10")
+    assert [step["condition"] for step in steps][:2] == ["resource_class", "capacity"]
+    with pytest.raises(CommandFailed, match="No such resource class CUSTOM_X"):
+        shell(f"{explain} resources=CUSTOM_X:1")
 
 
 def walk_back(shell: Shell) -> None:

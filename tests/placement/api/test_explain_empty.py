@@ -1,0 +1,158 @@
+"""``[api] explain_empty``: the log says why a list of candidates is empty, and nobody waits for it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from oslo_context import context
+
+from placement.api import explaining
+from placement.api.middleware import build_application
+from placement.conf import new_config
+from placement.db import migration
+from tests.placement.running import Admin
+
+HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
+EMPTY = "/allocation_candidates?resources=VCPU:9"
+
+
+class Told(logging.Handler):
+    """The lines about empty answers, each with the id of the request that it is about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        current = context.get_current()
+        self.lines.append((record.getMessage(), "" if current is None else str(current.global_request_id)))
+
+    def wait(self, count: int) -> list[tuple[str, str]]:
+        deadline = time.monotonic() + 30
+        while len(self.lines) < count:
+            assert time.monotonic() < deadline, self.lines
+            time.sleep(0.01)
+        for thread in threading.enumerate():
+            if thread.name == "explain":
+                thread.join(30)  # it is done with all but the last word
+        return self.lines
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    handler = Told()
+    level = explaining.LOG.level
+    explaining.LOG.setLevel(logging.INFO)
+    explaining.LOG.addHandler(handler)
+    yield handler
+    explaining.LOG.removeHandler(handler)
+    explaining.LOG.setLevel(level)
+
+
+@pytest.fixture
+def service(tmp_path) -> Callable[..., Admin]:
+    def start(**options: object) -> Admin:
+        url = f"sqlite:///{tmp_path}/placement.sqlite"
+        migration.upgrade(url)
+        conf = new_config(config_files=())
+        conf.set_override("connection", url, "placement_database")
+        conf.set_override("auth_strategy", "noauth2", "api")
+        for name, value in options.items():
+            conf.set_override(name, value, "api")
+        admin = Admin(build_application(conf))
+        assert admin("POST", "/resource_providers", json={"name": "cn", "uuid": HOST}).status_code == 200
+        inventory = {"resource_class": "VCPU", "total": 8, "resource_provider_generation": 0}
+        assert admin("POST", f"/resource_providers/{HOST}/inventories", json=inventory).status_code == 201
+        return admin
+
+    return start
+
+
+SAID = (
+    "There are no allocation candidates: 0 of 1 host: 1 has less than 9 VCPU free (most: 8 on cn); "
+    "asking for 8 VCPU would leave 1 host."
+)
+
+
+def global_id(number: int) -> str:
+    return f"req-00000000-0000-4000-8000-{number:012}"
+
+
+def ask(admin: Admin, path: str, number: int) -> None:
+    answer = admin("GET", path, headers={"X-Openstack-Request-Id": global_id(number)})
+    assert (answer.status_code, answer.json["allocation_requests"]) == (200, [])
+
+
+def test_an_empty_answer_is_explained_with_the_id_of_its_request(service, told):
+    ask(service(), EMPTY, 1)
+    assert told.wait(1) == [(SAID, global_id(1))]
+
+
+def test_the_same_question_is_answered_from_memory_until_something_changes(service, told, monkeypatch):
+    explained: list[object] = []
+    original = explaining.explain
+    monkeypatch.setattr(explaining, "explain", lambda *args: explained.append(1) or original(*args))
+    monkeypatch.setattr(explaining, "_SHARE", 0)
+    admin = service()
+    for number in (1, 2, 3):
+        ask(admin, EMPTY, number)
+        told.wait(number)
+    assert told.lines == [(SAID, global_id(number)) for number in (1, 2, 3)]
+    assert len(explained) == 1
+    assert admin("PUT", "/traits/CUSTOM_A").status_code == 201
+    ask(admin, EMPTY, 4)
+    told.wait(4)
+    assert len(explained) == 2
+
+
+def test_what_comes_too_often_is_counted(service, told, monkeypatch):
+    admin = service()
+    going_on = threading.Event()
+    original = explaining.explain
+
+    def slow(*args: object) -> object:
+        assert going_on.wait(30)
+        return original(*args)
+
+    monkeypatch.setattr(explaining, "explain", slow)
+    ask(admin, EMPTY, 1)
+    for number in (2, 3):  # answered while the first is explained
+        ask(admin, f"/allocation_candidates?resources=VCPU:{8 + number}", number)
+    assert told.lines == []
+    going_on.set()
+    ((line, _),) = told.wait(1)
+    assert line == SAID + " (2 other empty answers before were not explained)"
+
+
+def test_it_can_be_switched_off(service, told):
+    admin = service(explain_empty=False)
+    ask(admin, EMPTY, 1)
+    assert not any(thread.name == "explain" for thread in threading.enumerate())
+    assert told.lines == []
+
+
+def test_a_writer_does_not_wait_for_an_explanation(service, told, monkeypatch):
+    admin = service()
+    going_on = threading.Event()
+    original = explaining.explain
+
+    def slow(snapshot: object, *args: object) -> object:
+        assert going_on.wait(30)
+        return original(snapshot, *args)
+
+    monkeypatch.setattr(explaining, "explain", slow)
+    ask(admin, EMPTY, 1)
+    assert admin("POST", "/resource_providers", json={"name": "new"}).status_code == 200
+    assert len(admin("GET", "/resource_providers").json["resource_providers"]) == 2
+    going_on.set()
+    assert told.wait(1) == [(SAID, global_id(1))]  # of the cloud as it was
+
+
+def test_an_answer_that_is_not_empty_is_not_explained(service, told):
+    admin = service()
+    answer = admin("GET", "/allocation_candidates?resources=VCPU:1")
+    assert len(answer.json["allocation_requests"]) == 1
+    ask(admin, EMPTY, 2)
+    assert told.wait(1) == [(SAID, global_id(2))]
