@@ -10,6 +10,7 @@
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
 # make test-openstack  Nova's life of guests on this service and on OpenStack Placement, with a table: 20 minutes
 # make test-packages  builds, installs and removes Debian packages and an image; kolla's templates: ten minutes
+# make test-nova    Nova's own functional tests that are about Placement, on both services
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
 # make man         writes the pages for man(1) to doc/_build/man
@@ -39,7 +40,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # so that it starts its servers once; tests/conftest.py says what else does.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
 # What needs a virtual machine or a cloud, or builds packages, has a target of its own.
-HERE := not vm and not openstack and not packages
+HERE := not vm and not openstack and not packages and not nova
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
     tests/placement tests/compute_agent --ignore=tests/placement/api_ref
 SDIST := build/sdist
@@ -48,8 +49,8 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-packages \
-    lint format samples doc man doc-links dist deb image constraints clean packages
+.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-nova \
+    test-packages lint format samples doc man doc-links dist deb image constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
@@ -91,6 +92,9 @@ test-openstack: packages $(INSTALLED) $(LIBVIRT)
 
 test-packages: packages $(INSTALLED)
 	$(BIN)/python -m pytest tests/packages -m packages $(PYTEST_ARGS)
+
+test-nova: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m nova tests/nova $(PYTEST_ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -142,7 +142,7 @@ class _Nova:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.services = [self._api(port), self._service("conductor"), self._service("scheduler")]
-        hosts = [Host(REAL, *_cpus()), *map(Host, FAKE)]
+        hosts = [real_host(), *map(Host, FAKE)]
         self.hosts = {host.name: self._host(host) for host in hosts}
 
     def start(self) -> None:
@@ -207,7 +207,7 @@ class _Nova:
         return Program(f"nova-compute-{host.name}", [*command, *files], self._folder, lambda: True)
 
 
-def _cpus() -> tuple[str, str]:
-    """Those of this machine that guests share, and the one that a guest may have to itself."""
+def real_host() -> Host:
+    """The host with guests: of the CPUs of this machine one is for a guest alone, the others are shared."""
     *shared, dedicated = sorted(os.sched_getaffinity(0))
-    return ",".join(map(str, shared)), str(dedicated)
+    return Host(REAL, ",".join(map(str, shared)), str(dedicated))

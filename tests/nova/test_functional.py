@@ -1,0 +1,99 @@
+"""Nova's own functional tests: whatever passes with OpenStack Placement passes with this service."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from benchmarks.reference import ReferenceMissing, environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.nova]
+
+_FOLDER: Final = Path(__file__).parent
+_CHECKOUT: Final = _FOLDER.parents[1]
+_SECONDS: Final = 7200
+_ATTEMPTS: Final = 3
+_FUNCTIONAL: Final = "nova.tests.functional"
+
+MODULES: Final = {
+    "report client": ("test_report_client",),
+    "provider trees": ("test_servers_provider_tree",),
+    "reshape": ("libvirt.test_reshape",),
+    "PCI in Placement": ("libvirt.test_pci_in_placement",),
+    "NUMA": ("libvirt.test_numa_servers", "libvirt.test_numa_live_migration"),
+    "shared and nested providers": (
+        *("libvirt.test_shared_resource_provider", "libvirt.test_vgpu", "libvirt.test_vpmem"),
+        "libvirt.test_report_cpu_traits",
+    ),
+    "nova-manage placement": ("test_nova_manage",),
+    "migration": ("test_cold_migrate", "libvirt.test_live_migration", "compute.test_live_migration"),
+    "resource requests": ("test_servers_resource_request",),
+    "aggregates": ("test_aggregates",),
+    "resource tracker": ("compute.test_resource_tracker",),
+}
+"""What of Nova's tests is about Placement."""
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    """Nova and its tests, with what either service needs."""
+    try:
+        found = environment("nova-functional-34.0.0", _FOLDER / "requirements.txt")
+    except ReferenceMissing as error:
+        pytest.skip(str(error))
+    # Nova's tests look for its configuration where a checkout has it
+    (packages,) = found.parent.glob("lib/python3*/site-packages")
+    if not (packages / "etc").exists():
+        (packages / "etc").symlink_to(found.parent / "etc")
+    return found
+
+
+@pytest.mark.parametrize("about", MODULES)
+def test_what_passes_with_openstack_placement_passes_with_ours(
+    programs: Path, tmp_path: Path, about: str
+) -> None:
+    names = [f"{_FUNCTIONAL}.{module}" for module in MODULES[about]]
+    with ThreadPoolExecutor() as both:
+        stock, ours = both.map(lambda kind: _passed(programs, tmp_path, kind, names), ("stock", "ours"))
+    assert stock, "none passes with OpenStack Placement"
+    assert sorted(stock - ours) == [], _end(tmp_path / "ours.log")
+
+
+def _passed(programs: Path, folder: Path, kind: str, names: Sequence[str]) -> set[str]:
+    """What passes; what fails is tried again, as Nova waits ten seconds for much and machines may be busy."""
+    good: set[str] = set()
+    left = list(names)
+    for _ in range(_ATTEMPTS):
+        if left:
+            outcomes = _outcomes(programs, folder, kind, left)
+            good |= {name for name, outcome in outcomes.items() if outcome == "passed"}
+            left = sorted(name for name, outcome in outcomes.items() if outcome == "failed")
+    return good
+
+
+def _outcomes(programs: Path, folder: Path, kind: str, names: Sequence[str]) -> dict[str, str]:
+    """What comes of Nova's tests of these names, on a service of this kind."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OS_"))}
+    if kind == "ours":
+        environ["PYTHONPATH"] = str(_CHECKOUT)  # before what is installed, which is OpenStack's
+    with (folder / f"{kind}.log").open("ab") as log:
+        done = subprocess.run(
+            [programs / "python", "-P", _FOLDER / "inside.py", kind, *names],
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            timeout=_SECONDS,
+        )
+    assert not done.returncode, _end(folder / f"{kind}.log")
+    return dict(line.split("\t") for line in done.stdout.splitlines())
+
+
+def _end(log: Path) -> str:
+    return log.read_text(errors="replace")[-8000:]
