@@ -1,5 +1,7 @@
 """Giving back what was taken."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from compute_agent.model.knob import Knob
 from compute_agent.qos.actions import Restore
 from compute_agent.qos.plan import make_plan
+from compute_agent.qos.restore import forgiven
 from compute_agent.qos.snapshot import Entitlement, Series, Snapshot
 from compute_agent.qos.state import QosState, Throttled
 from compute_agent.qos.streaks import observe
@@ -124,6 +127,32 @@ def test_everything_is_given_back_when_there_is_no_line_any_more():
 def test_throttle_of_a_lever_that_nobody_knows_any_more_is_taken_away():
     state = QosState((Throttled("a", Knob("gone"), 0.4),), scheduling_off=False)
     assert restores(rules(line(**DOWN_AND_UP)), snapshot(guest("a", 1.0)), state) == [("a", None)]
+
+
+@pytest.mark.parametrize("lever", [QUOTA, Knob("gone")], ids=["a lever", "no lever any more"])
+def test_what_a_guest_is_not_entitled_to_any_more_is_not_limited_even_in_a_breach(lever):
+    by = rules(line(**DOWN_AND_UP))
+    breach = snapshot(guest("a", 1.0, entitlements={}), own=99.0)
+    state = QosState((Throttled("a", lever, 0.4),), scheduling_off=False)
+    assert restores(by, breach, state) == [("a", None)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "forgets"), [("cpu_usage", 20.0), ("cpu_pressure", 40.0)], ids=["quantified", "not quantified"]
+)
+def test_relapses_are_forgotten_after_twice_the_time_that_was_waited(metric, forgets):
+    by = rules(line("line", metric, **DOWN_AND_UP, cool_down=10))
+    state = QosState((), scheduling_off=False, relapses={"cpu_quota": 1, "cache_ways": 2})
+    breach = snapshot(guest("a", 1.0), own=99.0, time=100.0, host={PRESSURE: 50.0})
+
+    def left(after, state=state):
+        now = snapshot(guest("a", 1.0), time=100.0 + after, host={PRESSURE: 1.0})
+        return forgiven(by, now, seen(by, breach, now), state).relapses
+
+    assert left(forgets - 0.1) == {"cpu_quota": 1}  # nobody watches what the other lever moves
+    assert left(forgets) == {}
+    in_use = replace(state, throttles=(Throttled("a", QUOTA, 1.0),))
+    assert left(forgets, in_use) == {"cpu_quota": 1}
 
 
 def test_guest_that_became_protected_gets_everything_back_at_once():

@@ -1,5 +1,6 @@
 """From files to snapshots."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -137,6 +138,19 @@ def test_missing_file_costs_its_metric_only(tree, missing, series, caplog):
     (metric,) = {one.metric for one in series}
     told = [record.message for record in caplog.records]
     assert told == [f"The host does not tell {metric}: its watermarks wait until it does"]
+
+
+def test_what_the_host_tells_again_is_told_once(tree, caplog):
+    sampler = Sampler(str(tree.root))
+    caplog.set_level(logging.INFO, "compute_agent.qos.sampler")
+    for second in range(6):
+        tree.at(second)
+        tree.write("proc/meminfo", "" if second in (1, 2) else MEMINFO)
+        sampler.sample(ALL, tree.subjects, float(second))
+    assert [record.message for record in caplog.records] == [
+        "The host does not tell memory_usage: its watermarks wait until it does",
+        "The host tells memory_usage again",
+    ]
 
 
 @pytest.mark.parametrize("content", ["", "garbage", "cpu\n", "some total\n", "MemTotal: x kB\n", "\0\xff"])
