@@ -25,6 +25,11 @@ class CpuSets:
         """Whether the same CPUs back PCPU and VCPU, as with the legacy ``vcpu_pin_set`` alone."""
         return bool(self.dedicated) and self.dedicated == self.shared
 
+    @property
+    def legacy(self) -> bool:
+        """Whether they come from the legacy ``vcpu_pin_set``, with or without ``cpu_shared_set``."""
+        return self.both or self.emulator != self.shared
+
     def stray(self, held: frozenset[int], online: frozenset[int]) -> str:
         """What is wrong with the dedicated CPUs that a guest holds, in words; empty if nothing is.
 

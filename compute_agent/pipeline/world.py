@@ -80,8 +80,9 @@ class World:
 def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
     """What a guest needs, from its settings and from what it holds on this host's providers.
 
-    Where the legacy ``vcpu_pin_set`` backs both classes, VCPU is what guests with dedicated CPUs were
-    allocated before there was PCPU, and still are by the fall-back query of nova-scheduler.
+    With the legacy ``vcpu_pin_set`` VCPU is what guests with dedicated CPUs were allocated before there was
+    PCPU, and still are by the fall-back query of nova-scheduler: where it backs both classes they get CPUs of
+    their own for it.
     """
     settings = guest.settings
     asked = demands(world.zones, allocation)
@@ -94,7 +95,7 @@ def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
         demands=asked,
         thread_policy=settings.thread_policy,
         emulator_policy=settings.emulator_policy,
-        dedicated=guest.dedicated,
+        dedicated=0 if world.cpu_sets.legacy else guest.dedicated,
     )
 
 

@@ -421,6 +421,14 @@ class TestOrderedDedicatedAndAllocatedShared:
         assert len(shown(rig, "g").assignment.dedicated) == 2
         assert rig.observed("g") == set(shown(rig, "g").assignment.dedicated)
 
+    def test_where_vcpu_pin_set_backs_vcpu_alone_it_floats_there(self):
+        """Beside cpu_shared_set, which is for emulator threads: there is no PCPU on such a host."""
+        rig = Rig(replace(WORLD, cpu_sets=CpuSets(NOTHING, frozenset({1, 2, 3}), frozenset({7}))))
+        self.start(rig, {"VCPU": 2})
+        view = shown(rig, "g")
+        assert (view.refusal, view.assignment.vcpu_cpus) == ("", (frozenset({1, 2, 3}),) * 2)
+        assert view.assignment.emulator_cpus == {7}
+
     def test_a_shared_order_is_as_before(self):
         rig = Rig()
         self.start(rig, {"VCPU": 2}, dedicated=0)
