@@ -24,6 +24,11 @@ def test_what_is_mounted_is_used_wherever_it_is(tmp_path):
     assert not found.read_only
 
 
+def test_lines_with_too_few_fields_are_passed_over_and_those_with_enough_are_not(tmp_path):
+    root = machine(tmp_path, mounts="resctrl /one resctrl\n\nresctrl /two resctrl rw\n")
+    assert open_mount(root).path == root / "two"
+
+
 @pytest.mark.parametrize(
     ("filesystems", "mounts", "reason"),
     [

@@ -512,6 +512,17 @@ def test_when_groups_run_out_classes_allocations_and_priorities_go_first(tmp_pat
     assert len(found.groups) == 7
 
 
+def test_a_class_for_which_there_is_no_group_is_told_of_and_its_guests_are_in_the_default_group(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    classes = {"BE": Wish(mb=50), "LS": Wish(mb=100)}
+    found = resolve(host, classes, [Demand("a", "BE"), Demand("b", "LS")], present, max_groups=2)
+    assert found.groups.keys() == {DEFAULT_GROUP, "ours.class.BE"}
+    assert found.membership == {"a": "ours.class.BE", "b": DEFAULT_GROUP}
+    assert found.refused["ours.class.LS"] == ("all 2 resctrl groups are taken",)
+    assert "ours.class.BE" not in found.refused
+    assert resolve(host, classes, [], present, max_groups=3).refused == {}
+
+
 def test_rmids_limit_the_number_of_groups_as_well():
     platform = Platform(
         Vendor.INTEL, CacheControl(3, ("L3",), (0,), MaskRules(Mask(0xFF)), Mask(), 16), monitoring=None
