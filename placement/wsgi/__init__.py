@@ -1,13 +1,14 @@
 """The service for web servers of others: uWSGI, mod_wsgi, gunicorn and their like."""
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oslo_log import log
 
 from placement.api.middleware import build_application
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
+from placement.wsgi.chunked import ChunkedInput
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -26,16 +27,18 @@ def init_application() -> "WSGIApplication":
     """
     conf = new_config()
     log.setup(conf, PROJECT)
-    if _is_first():
+    uwsgi = _uwsgi()
+    if uwsgi is None or uwsgi.worker_id() <= 1:  # of its workers the first tells what is the same for all
         for warning in unknown_options(conf):
             LOG.warning("%s", warning)
-    return build_application(conf)
+    application = build_application(conf)
+    return application if uwsgi is None else ChunkedInput(application, uwsgi.chunked_read)
 
 
-def _is_first() -> bool:
-    """Whether this worker tells what is the same for all: uWSGI numbers them from 1, others do not tell."""
+def _uwsgi() -> Any:
+    """What uWSGI offers to the applications in its processes; None elsewhere."""
     try:
-        import uwsgi  # only there in its own processes
+        import uwsgi
     except ImportError:
-        return True
-    return bool(uwsgi.worker_id() <= 1)
+        return None
+    return uwsgi

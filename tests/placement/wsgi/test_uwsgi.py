@@ -1,7 +1,9 @@
 """The service under uWSGI, with the settings of deployment tools."""
 
+import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.placement.wsgi.uwsgi import UWSGI, uwsgi
 pytestmark = pytest.mark.slow
 
 ADMIN = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
+JSON = {"Content-Type": "application/json"}
 SCRIPT = Path(__file__).parents[3] / "bin" / "placement-api"
 READY = "WSGI app 0 (mountpoint='') ready"
 LOADED_AS = {"module": "module = placement.wsgi.api:application", "file": f"wsgi-file = {SCRIPT}"}
@@ -91,6 +94,23 @@ def test_options_that_only_openstack_placement_has_are_in_the_log(server: UWSGI)
     ):
         assert log.count(what) == 1, log
     assert "max_overflow" not in log
+
+
+def test_a_body_in_chunks_is_read(server: UWSGI) -> None:
+    url = f"{server.base}/resource_providers"
+    for chunks in ([b'{"name": "in-one-chunk"}'], [b'{"name":', b' "in-', b'two-chunks"}']):
+        created = requests.post(url, data=iter(chunks), headers={**ADMIN, **JSON}, timeout=60)
+        assert created.status_code == 200, created.text
+        assert created.json()["name"] == json.loads(b"".join(chunks))["name"]
+    with socket.create_connection(server.address, timeout=60) as connection:
+        head = "".join(f"{name}: {value}\r\n" for name, value in {**ADMIN, **JSON, "Host": "x"}.items())
+        chunked = "Transfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(f"POST /resource_providers HTTP/1.1\r\n{head}{chunked}".encode())
+        connection.sendall(b"no chunk\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400")
+    listed = requests.get(url, headers=ADMIN, timeout=60)
+    names = [each["name"] for each in listed.json()["resource_providers"]]
+    assert sorted(name for name in names if name.startswith("in-")) == ["in-one-chunk", "in-two-chunks"]
 
 
 def test_a_killed_worker_is_replaced_and_knows_all(server: UWSGI) -> None:

@@ -55,6 +55,12 @@ class UWSGI:
     log: Path
     process: "subprocess.Popen[bytes]"
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens for HTTP."""
+        host, _, port = self.base.removeprefix("http://").partition(":")
+        return host, int(port)
+
     def ask_socket(
         self, method: str, path: str, headers: Mapping[str, str], *, mounted_at: str = ""
     ) -> bytes:
