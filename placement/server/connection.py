@@ -170,6 +170,10 @@ class Connection:
         """Keep for sending."""
         self._unsent += data
 
+    def take_back(self) -> None:
+        """Forget an answer of which nothing was sent yet, for another in its place."""
+        self._unsent.clear()
+
     def flush(self) -> bool:
         """Send as much as the client takes now; whether that was all.
 

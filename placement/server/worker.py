@@ -234,6 +234,9 @@ class GatheringWorker(Worker):  # type: ignore[misc]
             for item in body:
                 response.write(item)
             response.close()
+        except Exception:
+            connection.take_back()
+            raise
         finally:
             if hasattr(body, "close"):
                 body.close()

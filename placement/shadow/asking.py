@@ -114,7 +114,7 @@ def _body(copy: Copy) -> bytes:
     made = _made_uuid(copy)
     try:
         body = json.loads(request.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return request.body
     if made is None or not isinstance(body, dict) or "uuid" in body:
         return request.body

@@ -134,7 +134,8 @@ def _bodies(exchange: Exchange) -> Compared:
 
 def comparable(path: str, document: Any) -> Any:
     """The document with all lists in one order; of candidates with a limit only how many they are."""
-    if path.startswith("/allocation_candidates?") and "limit=" in path:
+    limited = path.startswith("/allocation_candidates?") and "limit=" in path
+    if limited and isinstance(document, dict) and "allocation_requests" in document:
         return len(document["allocation_requests"])
     return _ordered(document)
 

@@ -49,6 +49,7 @@ def _unknown_names(exchange: Exchange, difference: Difference) -> bool:
         difference.what == "status"
         and (exchange.theirs.status, exchange.ours.status) == (200, 400)
         and "No such " in _said(exchange.ours)
+        and isinstance(exchange.theirs.body, dict)
         and not any(exchange.theirs.body.values())
     )
 
@@ -75,6 +76,8 @@ def _sums(exchange: Exchange, difference: Difference) -> bool:
     """Candidates that only they have are of wrong amounts, those that only we have of right ones."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
+        return False
+    if not all(isinstance(each.body, dict) for each in (exchange.theirs, exchange.ours)):
         return False
     wanted: Counter[str] = Counter()
     groups = 0

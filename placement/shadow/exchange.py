@@ -137,7 +137,13 @@ class Copy:
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return len(self.request.body) + (len(self.received.content) if self.received else 0) + _OVERHEAD
+        there = _size(self.request.headers) + len(self.request.path) + len(self.request.body)
+        back = _size(self.received.headers) + len(self.received.content) if self.received else 0
+        return there + back + _OVERHEAD
 
 
 _OVERHEAD: Final = 2000
+
+
+def _size(headers: Headers) -> int:
+    return sum(len(name) + len(value) for name, value in headers)

@@ -13,7 +13,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.util import SKIP_HEADER
 
-from placement.shadow.exchange import MAX_KEPT, Received, Request, is_write
+from placement.shadow.exchange import MAX_KEPT, Headers, Received, Request, is_write
 from placement.shadow.in_flight import InFlight, Ticket
 
 if TYPE_CHECKING:
@@ -70,9 +70,8 @@ class Forward:
             raise
         headers = tuple((name, value) for name, value in response.headers.items())
         passing = _Passing(response, headers, self._in_flight, ticket, began, keep=rest is None)
-        passed_on = [(name, value) for name, value in headers if name.lower() not in _OF_CONNECTIONS]
         try:
-            start_response(f"{response.status} {response.reason or 'Unknown'}", passed_on)
+            start_response(f"{response.status} {response.reason or 'Unknown'}", list(_passed_on(headers)))
         except BaseException:
             passing.close()
             raise
@@ -199,13 +198,26 @@ def _target(environ: "WSGIEnvironment") -> str:
     return raw
 
 
-def _headers(environ: "WSGIEnvironment") -> tuple[tuple[str, str], ...]:
+def _headers(environ: "WSGIEnvironment") -> Headers:
     named = {name[5:]: value for name, value in environ.items() if name.startswith("HTTP_")}
     for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if environ.get(name):
             named[name] = environ[name]
-    pairs = ((name.replace("_", "-").title(), str(value)) for name, value in named.items())
-    return tuple((name, value) for name, value in pairs if name.lower() not in _OF_CONNECTIONS)
+    if "TRANSFER_ENCODING" in named:  # by which the body was read: it has the length that it has
+        named.pop("CONTENT_LENGTH", None)
+    return _passed_on((name.replace("_", "-").title(), str(value)) for name, value in named.items())
+
+
+def _passed_on(headers: Iterable[tuple[str, str]]) -> Headers:
+    """Those that are not about one connection, by their names or by what the sender says."""
+    listed = tuple(headers)
+    own = {
+        each.strip().lower()
+        for name, value in listed
+        if name.lower() == "connection"
+        for each in value.split(",")
+    }
+    return tuple((name, value) for name, value in listed if name.lower() not in _OF_CONNECTIONS | own)
 
 
 def _unanswered(stock: str, start_response: "StartResponse") -> Iterable[bytes]:

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
 from placement.server.base import BundledServer
+from placement.server.worker import GatheringWorker
 from placement.shadow.forward import Forward
 from placement.shadow.in_flight import InFlight
 from placement.shadow.outbox import Outbox
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 SECONDS_TO_STOP: Final = 30
 _SECONDS_TO_SEND: Final = 5.0
-_SECONDS_KEPT: Final = 75
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,9 @@ class _Server(BundledServer):
             "bind": self._settings.bind,
             "workers": 1,
             "threads": self._settings.threads,
-            "worker_class": "gthread",
+            "worker_class": GatheringWorker,
             "timeout": 0,  # no request takes longer than the stock service may be silent
             "graceful_timeout": SECONDS_TO_STOP,
-            "keepalive": _SECONDS_KEPT,
             "proc_name": "placement-shadow",
             "worker_exit": self._worker_exit,
         }

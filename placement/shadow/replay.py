@@ -1,5 +1,6 @@
 """Which copies are asked of our service, in which order, and what is concluded from its answers."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -10,10 +11,14 @@ from placement.shadow.deviations import explain, refused_there_only
 from placement.shadow.exchange import JSON, Answer, Copy, Exchange, parsed
 from placement.shadow.left_behind import LeftBehind
 
+LOG = logging.getLogger(__name__)
+
 _MAX_POSTPONED: Final = 1000
+_MAX_POSTPONED_BYTES: Final = 128 << 20
 _REMEMBERED: Final = 100_000
 # Of requests that are wrong in several ways each service names one.
 ORDER: Final = "order"
+DEFECT: Final = "a defect of placement-shadow, of which its log says more"
 
 
 class Verdict(StrEnum):
@@ -69,6 +74,7 @@ class Replay:
     report: Callable[[Outcome], None]
     _taken: dict[int, None] = field(default_factory=dict)
     _postponed: dict[int, Copy] = field(default_factory=dict)
+    _postponed_bytes: int = 0
     _left_behind: LeftBehind = field(default_factory=LeftBehind)
 
     def take(self, copy: Copy) -> None:
@@ -79,13 +85,16 @@ class Replay:
             self.report(outcome)
         else:
             self._postponed[copy.number] = copy
+            self._postponed_bytes += copy.size
+        while len(self._postponed) > _MAX_POSTPONED or self._postponed_bytes > _MAX_POSTPONED_BYTES:
+            self._conclude(next(iter(self._postponed.values())))
         if not copy.is_write:
             return
         self._remember(copy.number)
         if outcome:
             self._try_again()
         for each in list(self._postponed.values()):
-            if len(self._postponed) > _MAX_POSTPONED or not each.beside - self._taken.keys():
+            if not each.beside - self._taken.keys():
                 self._conclude(each)
 
     def take_around_copy(self, copy: Copy) -> None:
@@ -121,18 +130,29 @@ class Replay:
             again = False
             for copy in list(self._postponed.values()):
                 if outcome := self._outcome(copy):
-                    del self._postponed[copy.number]
+                    self._forget(copy)
                     self.report(outcome)
                     again = again or copy.is_write
 
-    def _conclude(self, copy: Copy) -> None:
+    def _forget(self, copy: Copy) -> None:
         del self._postponed[copy.number]
+        self._postponed_bytes -= copy.size
+
+    def _conclude(self, copy: Copy) -> None:
+        self._forget(copy)
         outcome = self._outcome(copy, last=True)
         assert outcome is not None
         self.report(outcome)
 
     def _outcome(self, copy: Copy, *, last: bool = False) -> Outcome | None:
-        """None if it has to be asked again later."""
+        """None if it has to be asked again later. Whatever is in it, it says nothing of the next copy."""
+        try:
+            return self._compared(copy, last=last)
+        except Exception:
+            LOG.exception("A copy cannot be compared: %s %s", copy.request.method, copy.request.path)
+            return Outcome(copy, Verdict.MISSED, DEFECT, parts=copy.is_write)
+
+    def _compared(self, copy: Copy, *, last: bool) -> Outcome | None:
         if copy.received is None:
             return Outcome(copy, Verdict.MISSED, copy.missed, parts=copy.is_write)
         theirs = copy.received.answer()

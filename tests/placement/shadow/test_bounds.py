@@ -42,6 +42,15 @@ def test_a_backlog_that_is_full_of_lost_writes_only_counts() -> None:
     assert backlog.bytes <= 3 * KILOBYTES
 
 
+def test_headers_and_queries_take_memory_too() -> None:
+    backlog = Backlog(Bounds(10 * KILOBYTES, 10 * KILOBYTES, 10 * KILOBYTES))
+    for number in range(100):
+        request = Request("GET", "/?" + "x" * KILOBYTES, (("X-Long", "x" * KILOBYTES),), b"")
+        received = Received(200, (("X-Long", "x" * KILOBYTES),), b"")
+        backlog.put(Copy(number, request, received, 0.0, 0.0, frozenset()))
+    assert (len(backlog), backlog.left_out) == (3, 97)
+
+
 def test_a_closed_backlog_ends_who_waits() -> None:
     backlog = Backlog(Bounds(KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
     backlog.put(copy(0, "PUT"))

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -58,6 +58,53 @@ def test_an_equal_answer_is_the_same() -> None:
     player = Player(lambda copy: received(200, {"a": [2, 1]}))
     player.replay.take(copy(0, "GET", "/traits", received(200, {"a": [1, 2]})))
     assert player.verdicts() == {0: Verdict.SAME}
+
+
+PAGE = Received(200, (("content-type", "text/html"),), b"<html>welcome</html>")
+
+
+@pytest.mark.parametrize(
+    ("path", "theirs", "ours", "verdict"),
+    [
+        ("/allocation_candidates?resources=VCPU:1&limit=1", PAGE, received(200, {}), Verdict.DIFFERENT),
+        ("/allocation_candidates?resources=VCPU:1&resources1=VCPU:1", PAGE, PAGE, Verdict.SAME),
+        (
+            "/resource_providers?resources=NONE:1",
+            PAGE,
+            received(400, {"errors": [{"detail": "No such resource class NONE."}]}),
+            Verdict.DIFFERENT,
+        ),
+    ],
+)
+def test_whatever_is_answered_the_next_request_is_compared(
+    path: str, theirs: Received, ours: Received, verdict: Verdict
+) -> None:
+    player = Player(lambda copy: ours if copy.number == 0 else received(200, {}))
+    player.replay.take(copy(0, "GET", path, theirs))
+    player.replay.take(copy(1, "GET", "/traits", received(200, {})))
+    assert player.verdicts() == {0: verdict, 1: Verdict.SAME}
+
+
+def test_a_defect_in_one_comparison_is_counted_and_ends_none_of_the_others() -> None:
+    def answers(copy: Copy) -> Received:
+        if copy.number == 0:
+            raise RecursionError
+        return received(204)
+
+    player = Player(answers)
+    for number in range(2):
+        player.replay.take(copy(number, "PUT", "/traits/CUSTOM_A", received(204)))
+    assert player.verdicts() == {0: Verdict.MISSED, 1: Verdict.SAME}
+    assert player.outcomes[0].parts
+
+
+def test_what_waits_to_be_asked_again_is_bounded_in_bytes() -> None:
+    player = Player(lambda copy: received(200, {"a": 1}))
+    large = replace(received(200, {}), content=b"{}" + b" " * (16 << 20))
+    for number in range(1, 20):
+        player.replay.take(copy(number, "GET", "/traits", large, 0))
+    assert set(player.verdicts().values()) == {Verdict.RACED}
+    assert len(player.outcomes) == 19 - 7
 
 
 def test_another_answer_to_what_was_alone_is_a_difference() -> None:
