@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy import exc
 
 from placement.db import adoption, migration, tables
 from placement.db.adoption import KEPT, Record, Stage
@@ -49,6 +50,7 @@ def adopt(
         record = state.record
         if record is None:
             record = Record(Stage.ADOPTING, _stock_revision(state))
+            _require_room(conn)
             with _snapshot(url, conn, "", owner) as source:
                 importer.examine(source, skip_orphans=skip_orphans)
         elif record.stage in (Stage.ADOPTED, Stage.DROPPING):
@@ -62,7 +64,7 @@ def adopt(
         relations.commit_step(conn)
         try:
             return _move(conn, url, record, owner, additional_classes, skip_orphans=skip_orphans)
-        except PlacementError:
+        except (PlacementError, exc.SQLAlchemyError):
             if not relations.is_transactional(conn):
                 conn.exec_driver_sql("ROLLBACK")
                 put_back(conn)
@@ -87,6 +89,23 @@ def _stock_revision(state: migration.Found) -> str:
             " 'placement-manage db sync' is what it needs, if anything."
         )
     raise Conflict(migration.obstacle(state) or "")
+
+
+def _require_room(conn: sa.Connection) -> None:
+    """Check that nobody else's tables have the names that a move needs; they would be taken for ours.
+
+    :raises Conflict: some have.
+    """
+    needed = {
+        *(KEPT + name for name in STOCK),
+        *(ASIDE + name for name in OURS),
+        *(set(OURS) - set(STOCK)),
+    }
+    if taken := sorted(needed & set(sa.inspect(conn).get_table_names())):
+        raise Conflict(
+            f"The database holds tables of somebody else under names that are needed: {', '.join(taken)}."
+            " Nothing is changed. Rename them, or move them to another database."
+        )
 
 
 def _move(

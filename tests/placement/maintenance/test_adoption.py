@@ -219,6 +219,19 @@ def test_what_belongs_to_nothing_is_refused_and_nothing_is_changed(stock):
     assert contents(stock.url) == before
 
 
+@pytest.mark.parametrize("name", ["stock_traits", "adopted_inventories", "change_buckets"])
+def test_tables_of_somebody_else_are_left_alone(stock, name):
+    stock.execute(f"CREATE TABLE {name} (id INTEGER)", f"INSERT INTO {name} VALUES (1)")
+    before, named = contents(stock.url), names(stock.url)
+    with pytest.raises(Conflict, match=f"under names that are needed: {name}. Nothing is changed"):
+        adopted(stock)
+    assert contents(stock.url) == before
+    assert names(stock.url) == named
+    with pytest.raises(Conflict, match="nothing to go back to"):
+        abandon(stock.url, OWNER)
+    assert contents(stock.url) == before
+
+
 def test_a_database_of_ours_is_not_adopted_nor_abandoned(database_url):
     with pytest.raises(Conflict, match="nothing to adopt"):
         adopt(database_url, OWNER, [])
