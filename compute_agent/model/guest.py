@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from compute_agent.model.constraints import UNCONSTRAINED, Constraints
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.naming import called
 
@@ -15,7 +16,7 @@ class Guest:
 
     ``cgroup`` is the folder of its cgroup v2 group, empty if it has none to itself. ``details`` are for
     people alone: what else the driver can tell, by name. ``dedicated`` is how many of its CPUs it was ordered
-    to have for itself; 0: none, or nobody said.
+    to have for itself; 0: none, or nobody said. ``constraints`` are what its definition demands.
     """
 
     uuid: str
@@ -26,6 +27,7 @@ class Guest:
     cgroup: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
     dedicated: int = 0
+    constraints: Constraints = UNCONSTRAINED
 
     def __str__(self) -> str:
         return called(self.name, self.uuid)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from compute_agent.model import cpuset
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
+from compute_agent.model.constraints import UNCONSTRAINED
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.naming import called
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.world import World, request_for
-from compute_agent.policy.base import Refusal, Request, Supply, refit
+from compute_agent.policy.base import Refusal, Request, Supply
+from compute_agent.policy.constrained import refit_within
 from compute_agent.policy.follow import Found, as_found
 from compute_agent.policy.readback import read_back
 from compute_agent.policy.rebalance import best_move
@@ -51,7 +53,7 @@ class Placer:
             LOG.debug("Guest %s is left alone", guest)
             return None
         supply = world.supply(self._cache.holdings())
-        if current is not None and (kept := refit(supply, request, current)) is not None:
+        if current is not None and (kept := refit_within(supply, request, current)) is not None:
             LOG.debug("Guest %s stays where it is: that serves %s", guest, world.in_words(allocation))
             return kept
         decision = world.policy(supply, request)
@@ -80,7 +82,10 @@ class Placer:
 
     def _place_as(self, entry: CachedGuest, decision: Assignment | Refusal | None) -> None:
         if isinstance(decision, Refusal):
-            self._confine(entry, decision.reason)
+            if decision.leave:
+                self._leave(entry, decision.reason)
+            else:
+                self._confine(entry, decision.reason)
             return
         if entry.refusal:
             LOG.info("Guest %s has a place now", entry.guest)
@@ -176,6 +181,8 @@ class Placer:
                 self.take_up(entry)
             elif assignment is None or entry.refusal or idle:
                 continue
+            elif entry.guest.constraints != UNCONSTRAINED:
+                self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
             elif assignment.held:
                 self._cache.assign(entry, keep(*self._case(entry), assignment) or assignment)
             else:
@@ -185,6 +192,8 @@ class Placer:
         """Keep a guest off the CPUs of others until it is known what it may use."""
         supply, request = self._case(entry)
         current = entry.assignment
+        if request.constraints != UNCONSTRAINED:
+            return  # what keeps it off the CPUs of others might be what its definition forbids
         if current is not None and may_stay(current, supply.taken(request), self.world.topology.online):
             return
         place = keep(supply, request, current) if current is not None else None
@@ -214,6 +223,13 @@ class Placer:
         before, entry.refusal = entry.refusal, reason
         if before != reason:
             LOG.warning("Guest %s has no place: %s; it runs%s", entry.guest, reason, where(entry))
+
+    def _leave(self, entry: CachedGuest, reason: str) -> None:
+        """Let a guest be whose definition cannot be met: whoever wrote that knows why it says so."""
+        reason += "; it is left where it is"
+        before, entry.refusal = entry.refusal, reason
+        if before != reason:
+            LOG.warning("Guest %s has no place: %s", entry.guest, reason)
 
     def _case(self, entry: CachedGuest) -> tuple[Supply, Request]:
         request = request_for(self.world, entry.guest, entry.allocation or {})

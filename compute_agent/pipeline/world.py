@@ -96,6 +96,7 @@ def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
         thread_policy=settings.thread_policy,
         emulator_policy=settings.emulator_policy,
         dedicated=0 if world.cpu_sets.legacy else guest.dedicated,
+        constraints=guest.constraints,
     )
 
 

@@ -29,6 +29,8 @@ What always holds
     - A dedicated CPU is in at most one assignment, whether it is used or kept empty.
     - A guest gets as many dedicated CPUs as its allocation has PCPU, each in the zone that it was granted in,
       or a refusal: never fewer.
+    - What the definition of a guest demands (strict memory, pins) is met, or the guest is left as it is
+      (:mod:`constraints`).
     - The same supply and request give the same answer: nothing is random, and nobody is asked.
     - A guest that runs is not moved as long as what it has serves it (:func:`base.refit`).
 """
@@ -39,6 +41,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from compute_agent.policy.base import Policy
+from compute_agent.policy.constrained import constrained
 from compute_agent.policy.follow import leave_in_place
 from compute_agent.policy.none import place_nowhere
 from compute_agent.policy.static import place_in_order
@@ -47,8 +50,8 @@ from compute_agent.policy.topology_aware import place_by_topology
 POLICIES: Final[Mapping[str, Policy]] = {
     "none": place_nowhere,
     "follow": leave_in_place,
-    "static": place_in_order,
-    "topology-aware": place_by_topology,
+    "static": constrained(place_in_order),
+    "topology-aware": constrained(place_by_topology),
 }
 """By the name that ``[policy] name`` knows them under."""
 

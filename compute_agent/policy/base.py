@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from compute_agent.host.topology import Topology
 from compute_agent.model import cpuset
 from compute_agent.model.assignment import Assignment
+from compute_agent.model.constraints import UNCONSTRAINED, Constraints
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
@@ -43,6 +44,12 @@ class Request:
     thread_policy: ThreadPolicy = ThreadPolicy.PREFER
     emulator_policy: EmulatorPolicy = EmulatorPolicy.SHARE
     dedicated: int = 0
+    constraints: Constraints = UNCONSTRAINED
+
+    def narrowed(self, cpus: CpuSet) -> Request:
+        """The same when only these CPUs may be used."""
+        demands = (replace(demand, cpus=demand.cpus & cpus) for demand in self.demands)
+        return replace(self, demands=tuple(demands))
 
     @property
     def pcpu(self) -> int:
@@ -68,9 +75,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a guest cannot be placed."""
+    """Why a guest cannot be placed. With ``leave`` it stays where it is, in whoever's way that may be."""
 
     reason: str
+    leave: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +158,7 @@ def assemble(
     """
     held = supply.taken(request).union(dedicated)
     if floating is None:
-        floating = _floating_cpus(supply, request)
+        floating = floating_cpus(supply, request)
     floating -= held
     if not dedicated and not floating:
         return Refusal(_why_not_shared(supply, request))
@@ -158,7 +166,7 @@ def assemble(
     if request.emulator_policy is EmulatorPolicy.ISOLATE and len(used) > 1:
         pinned, emulator = used[:-1], frozenset(used[-1:])
     else:
-        emulator = _emulator_cpus(supply, request, held) or frozenset(used) or floating
+        emulator = shared_emulator_cpus(supply, request, held) or frozenset(used) or floating
     per_vcpu = _spread_over_vcpus(pinned, floating, request)
     empty = frozenset(dedicated).difference(used) if len(used) < len(dedicated) else frozenset()
     mems = memory_nodes(supply.topology, frozenset().union(*per_vcpu)) if dedicated else frozenset()
@@ -250,7 +258,7 @@ def _amounts_match(supply: Supply, request: Request, dedicated: CpuSet) -> bool:
     return len(remaining) == missing and not remaining & supply.topology.online
 
 
-def _floating_cpus(supply: Supply, request: Request) -> CpuSet:
+def floating_cpus(supply: Supply, request: Request) -> CpuSet:
     """The shared CPUs for the VCPU part: those of its zones; all of them without an allocation."""
     if not request.demands:
         return supply.cpu_sets.shared & supply.topology.online
@@ -268,7 +276,7 @@ def _why_not_shared(supply: Supply, request: Request) -> str:
     return f"{zones} has no shared CPUs that no other guest holds, and the guest holds no PCPU"
 
 
-def _emulator_cpus(supply: Supply, request: Request, held: CpuSet) -> CpuSet:
+def shared_emulator_cpus(supply: Supply, request: Request, held: CpuSet) -> CpuSet:
     """The shared CPUs for emulator threads: near the guest where there are any, else wherever."""
     everywhere = supply.cpu_sets.emulator & supply.topology.online - held
     if not everywhere:

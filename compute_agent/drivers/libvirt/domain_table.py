@@ -14,6 +14,7 @@ from typing import Any
 from compute_agent.drivers.base import Change, ChangeKind
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.connection import Connection
+from compute_agent.drivers.libvirt.constraints import parse_constraints
 from compute_agent.drivers.libvirt.definition import Definition, parse_binding, parse_definition
 from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.qemu import Process
@@ -187,6 +188,7 @@ class DomainTable:
                 return None
             description, binding = metadata.describe(xml), parse_binding(xml)
             dedicated = read_flavor(xml).dedicated or 0
+            constraints = parse_constraints(xml)
             source = self._source(domain)
             definition = _definition(domain, source)
             owner = description.owner or self._connection.usual_owner()
@@ -214,6 +216,7 @@ class DomainTable:
             process.identity.pid,
             description.settings,
             dedicated=dedicated,
+            constraints=constraints,
         )
         if known is None or known.guest != guest:
             for problem in description.problems:

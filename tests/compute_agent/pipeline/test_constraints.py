@@ -1,0 +1,79 @@
+"""Guests whose definitions demand something: met, or said and left; and everybody else as ever."""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.model.constraints import Constraints
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.pipeline.events import AllocationsRead, GuestStarted, Reconcile
+from tests.compute_agent.pipeline.rig import ALL, Rig
+
+NODE1 = Constraints(frozenset({1}))
+
+
+@pytest.fixture
+def rig():
+    rig = Rig()
+    rig.pipeline.start({})
+    rig.pipeline.stop()
+    return rig
+
+
+def boot(rig, uuid, constraints, vcpus=1, held=None):
+    guest = rig.driver.create(uuid, uuid, GuestSettings(vcpus), ())
+    guest = rig.driver.running[uuid] = replace(guest, constraints=constraints)
+    rig.handle(GuestStarted(guest, held, 1.0, started=True))
+    return guest
+
+
+def view(rig, uuid):
+    return next(view for view in rig.pipeline.views() if view.guest.uuid == uuid)
+
+
+def test_a_guest_is_placed_near_memory_that_its_definition_binds(rig):
+    boot(rig, "a", NODE1, held={"root": {"PCPU": 1}})
+    assert rig.observed("a") == {5}
+    boot(rig, "b", NODE1, held={"root": {"VCPU": 1}})
+    assert rig.observed("b") == {7}
+    boot(rig, "c", NODE1, held={})
+    assert rig.observed("c") == {7}
+
+
+def test_what_cannot_be_met_is_said_and_the_guest_left(rig):
+    boot(rig, "a", NODE1, held={"node0": {"PCPU": 1}})
+    assert rig.observed("a") == ALL
+    assert view(rig, "a").refusal == (
+        "its definition cannot be met: no 1 dedicated CPUs that are free in its zones are among the CPUs 4-7"
+        " that its guest CPUs may use; it is left where it is"
+    )
+
+
+def test_it_has_its_place_when_that_can_be_met(rig):
+    boot(rig, "a", NODE1, held={"node0": {"PCPU": 1}})
+    rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 1}}}, 2.0))
+    assert (rig.observed("a"), view(rig, "a").refusal) == ({5}, "")
+
+
+def test_one_that_has_a_place_keeps_it_when_its_definition_says_something_impossible(rig):
+    guest = boot(rig, "a", NODE1, held={"node1": {"PCPU": 1}})
+    other = rig.driver.running["a"] = replace(guest, constraints=Constraints(pins=((0, frozenset({0})),)))
+    rig.handle(GuestStarted(other, None))
+    assert rig.observed("a") == {5}
+    rig.run("b", (1, 1, 0))
+    assert rig.observed("b") == {6}
+
+
+def test_one_of_which_nothing_is_known_is_left(rig):
+    rig.run("b", (0, 1, 0))
+    boot(rig, "a", NODE1)
+    rig.handle(Reconcile())
+    assert rig.observed("a") == ALL
+
+
+def test_a_restart_leaves_it_where_it_is(rig):
+    boot(rig, "a", Constraints(pins=((0, frozenset({6})),)), held={"root": {"PCPU": 1}})
+    assert rig.observed("a") == {6}
+    rig.driver.writes = 0
+    rig.restart()
+    assert (rig.observed("a"), rig.driver.writes) == ({6}, 0)

@@ -1,0 +1,218 @@
+"""What a definition demands is met by a policy, or nothing is decided; judged by trying all ways."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.constraints import Cell, Constraints
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
+from compute_agent.policy import POLICIES
+from compute_agent.policy.base import Demand, Refusal, Request, Supply
+from compute_agent.policy.constrained import refit_within
+from compute_agent.policy.constraints import give_out, limits_of
+from tests.compute_agent.inventory.machines import machine
+
+TOPOLOGY = machine(nodes=2, cores=4)
+SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
+SUPPLY = Supply(TOPOLOGY, SETS)
+ALL = TOPOLOGY.online
+PLACING = ["static", "topology-aware"]
+
+
+def cpus(*numbers):
+    return frozenset(numbers)
+
+
+def pins(**by_number):
+    return Constraints(pins=tuple((int(name[1:]), frozenset(allowed)) for name, allowed in by_number.items()))
+
+
+def cells(*nodes):
+    """Two guest CPUs for each of these nodes."""
+    return Constraints(cells=tuple(Cell(cpus(2 * n, 2 * n + 1), cpus(node)) for n, node in enumerate(nodes)))
+
+
+def flat(vcpus, pcpu=0, vcpu=0, constraints=None, **fields):
+    return Request(
+        "g", vcpus, (Demand("h", ALL, pcpu, vcpu),), constraints=constraints or Constraints(), **fields
+    )
+
+
+def place(request, policy="topology-aware", supply=SUPPLY):
+    return POLICIES[policy](supply, request)
+
+
+class TestLimits:
+    """The CPUs that each guest CPU may use."""
+
+    def test_nothing_is_demanded_and_nothing_limited(self):
+        assert limits_of(TOPOLOGY, Constraints(emulator=cpus(1)), 2) == ()
+
+    def test_strict_memory_keeps_guest_cpus_near(self):
+        assert limits_of(TOPOLOGY, Constraints(cpus(1)), 2) == (cpus(4, 5, 6, 7),) * 2
+
+    def test_each_cell_is_near_its_own_memory(self):
+        low, high = cpus(0, 1, 2, 3), cpus(4, 5, 6, 7)
+        assert limits_of(TOPOLOGY, cells(1, 0), 4) == (high, high, low, low)
+        assert limits_of(TOPOLOGY, cells(1, 0), 1) == (high,)
+
+    def test_nodes_without_cpus_limit_nothing(self):
+        assert limits_of(TOPOLOGY, Constraints(cpus(9)), 1) == (ALL,)
+
+    def test_pins_count_within_that(self):
+        demanded = Constraints(cpus(0), pins=((0, cpus(2, 5)), (7, cpus(1))))
+        assert limits_of(TOPOLOGY, demanded, 2) == (cpus(2), cpus(0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("policy", PLACING)
+class TestPlaces:
+    """Where guests with demands go."""
+
+    def test_memory_of_a_node_brings_its_cpus(self, policy):
+        found = place(flat(2, pcpu=2, constraints=Constraints(cpus(1))), policy)
+        assert (found.held, found.mems) == ({5, 6}, {1})
+
+    def test_cells_get_cpus_of_their_nodes_in_their_order(self, policy):
+        found = place(flat(4, pcpu=4, constraints=cells(1, 0)), policy)
+        assert [min(one) for one in found.vcpu_cpus[:2]] in ([5, 6], [6, 5])
+        assert found.held == {1, 2, 5, 6}
+        assert found.mems == {0, 1}
+
+    def test_two_of_four_zones_with_room_are_taken_as_the_cells_want_it(self, policy):
+        supply = Supply(TOPOLOGY, CpuSets(cpus(0, 1, 2, 4, 5, 6), cpus(3, 7), cpus(3, 7)))
+        found = place(flat(4, pcpu=4, constraints=cells(0, 1)), policy, supply)
+        assert [one <= cpus(0, 1, 2) for one in found.vcpu_cpus] == [True, True, False, False]
+
+    def test_pins_are_where_they_are_said_to_be(self, policy):
+        found = place(flat(2, pcpu=2, constraints=pins(v0=[6], v1=[1])), policy)
+        assert (found.vcpu_cpus, found.dedicated) == ((cpus(6), cpus(1)), (6, 1))
+
+    def test_a_mixed_guest_is_dedicated_where_its_pins_say(self, policy):
+        found = place(flat(2, pcpu=1, vcpu=1, constraints=pins(v1=[2])), policy)
+        assert (found.vcpu_cpus, found.dedicated) == ((cpus(3, 7), cpus(2)), (2,))
+
+    def test_one_that_floats_does_so_within_its_limits(self, policy):
+        found = place(flat(2, vcpu=2, constraints=Constraints(cpus(1))), policy)
+        assert (found.vcpu_cpus, found.dedicated, found.mems) == ((cpus(7),) * 2, (), {1})
+
+    def test_one_that_holds_nothing_floats_within_its_limits(self, policy):
+        found = place(Request("g", 1, constraints=Constraints(cpus(0))), policy)
+        assert found.vcpu_cpus == (cpus(3),)
+
+    def test_an_emulator_with_a_cpu_of_its_own_is_where_it_is_pinned(self, policy):
+        demanded = Constraints(pins=((0, cpus(5)),), emulator=cpus(2))
+        request = flat(1, pcpu=2, constraints=demanded, emulator_policy=EmulatorPolicy.ISOLATE)
+        found = place(request, policy)
+        assert (found.vcpu_cpus, found.emulator_cpus, found.held) == ((cpus(5),), {2}, {2, 5})
+
+    @pytest.mark.parametrize(
+        ("request_", "why"),
+        [
+            (flat(1, pcpu=1, constraints=pins(v0=[9])), "guest CPU 0 may use no CPU that is online"),
+            (flat(1, pcpu=1, constraints=pins(v0=[0])), "no 1 dedicated CPUs that are free in its zones"),
+            (flat(2, pcpu=2, constraints=pins(v0=[1], v1=[1])), "no 2 dedicated CPUs"),
+            (flat(3, pcpu=3, constraints=Constraints(cpus(0))), "among the CPUs 0-3 that its guest CPUs"),
+            (flat(1, vcpu=1, constraints=pins(v0=[1])), "guest CPU 0 may use CPUs 1, and it floats on 3,7"),
+        ],
+    )
+    def test_what_cannot_be_is_said_and_the_guest_left(self, policy, request_, why):
+        found = place(request_, policy)
+        assert isinstance(found, Refusal)
+        assert found.leave
+        assert why in found.reason
+
+    def test_cpus_of_others_are_not_taken(self, policy):
+        supply = Supply(TOPOLOGY, SETS, {"other": cpus(5)})
+        assert isinstance(place(flat(1, pcpu=1, constraints=pins(v0=[5])), policy, supply), Refusal)
+        assert place(flat(1, pcpu=1, constraints=pins(v0=[5, 6])), policy, supply).held == {6}
+
+
+def test_isolated_cores_are_chosen_within_the_limits():
+    topology = machine(nodes=2, cores=2, threads=2)
+    supply = Supply(topology, CpuSets(topology.online, frozenset(), frozenset()))
+    near = next(node.cpus for node in topology.numa_nodes if node.id == 1)
+    request = Request(
+        "g", 1, (Demand("h", topology.online, 2),), ThreadPolicy.ISOLATE, constraints=Constraints(cpus(1))
+    )
+    found = place(request, supply=supply)
+    assert found.held <= near
+    assert (len(found.held), len(found.withheld), len(found.vcpu_cpus[0])) == (2, 1, 1)
+
+
+class TestRefit:
+    """A guest that runs stays, as long as that is what its definition demands."""
+
+    def test_it_stays_where_that_is_within_its_limits(self):
+        request = flat(2, pcpu=2, constraints=pins(v0=[6, 5]))
+        current = Assignment((cpus(6), cpus(1)), cpus(3, 7), (6, 1), mems=cpus(0, 1))
+        assert refit_within(SUPPLY, request, current) == current
+
+    def test_it_goes_where_its_definition_says_by_now(self):
+        request = flat(1, pcpu=1, constraints=pins(v0=[5]))
+        assert refit_within(SUPPLY, request, Assignment((cpus(1),), cpus(3, 7), (1,))) is None
+
+
+SOME = st.frozensets(st.sampled_from(sorted(ALL)), min_size=1)
+
+
+@st.composite
+def cases(draw):
+    limits = tuple(draw(st.lists(SOME, min_size=1, max_size=4)))
+    zones = [
+        (draw(st.frozensets(st.sampled_from([0, 1, 2, 4, 5, 6]))) & near, draw(st.integers(0, 2)))
+        for near in (cpus(0, 1, 2, 3), cpus(4, 5, 6, 7))
+    ]
+    return zones, draw(st.frozensets(st.sampled_from([3, 7]))), limits
+
+
+@given(cases())
+def test_cpus_are_given_out_if_there_is_a_way(case):
+    zones, floating, limits = case
+    found = give_out(zones, floating, limits)
+    free = sorted(frozenset().union(*(inside for inside, _ in zones)))
+    ways = (
+        way
+        for way in itertools.product([None, *free], repeat=len(limits))
+        if all(
+            cpu in limit if cpu is not None else limit & floating
+            for cpu, limit in zip(way, limits, strict=True)
+        )
+        and all(sum(cpu in inside for cpu in way if cpu is not None) == amount for inside, amount in zones)
+        and len({cpu for cpu in way if cpu is not None}) == sum(cpu is not None for cpu in way)
+    )
+    assert (found is None) == (next(ways, None) is None)
+    if found is not None:
+        assert len(set(found.values())) == len(found)
+        assert all(cpu in limits[number] for number, cpu in found.items())
+        assert all(sum(cpu in inside for cpu in found.values()) == amount for inside, amount in zones)
+        assert all(limits[number] & floating for number in range(len(limits)) if number not in found)
+
+
+@given(
+    st.integers(0, 4),
+    st.integers(0, 2),
+    st.frozensets(st.integers(0, 1)),
+    st.dictionaries(st.integers(0, 5), SOME),
+    st.sampled_from(PLACING),
+    st.frozensets(st.sampled_from([1, 2, 5, 6])),
+)
+def test_no_guest_cpu_is_outside_its_limit_and_none_of_others_taken(pcpu, vcpu, nodes, pinned, policy, taken):
+    vcpus = max(1, pcpu + vcpu)
+    constraints = Constraints(nodes, pins=tuple(sorted(pinned.items())))
+    supply = Supply(TOPOLOGY, SETS, {"other": taken})
+    request = flat(vcpus, pcpu, vcpu, constraints)
+    found = place(request, policy, supply)
+    limits = limits_of(TOPOLOGY, constraints, vcpus)
+    if isinstance(found, Refusal):
+        assert found.leave or not limits
+        return
+    assert len(found.vcpu_cpus) == vcpus
+    assert len(found.held) == pcpu
+    assert found.held <= SETS.dedicated - taken
+    assert all(one for one in found.vcpu_cpus)
+    assert all(one <= limit for one, limit in zip(found.vcpu_cpus, limits, strict=False))
+    assert refit_within(supply, request, found) == found
