@@ -232,7 +232,9 @@ class Release:
         self._driver.apply_cpu_limits(guest, CpuLimits(_DEFAULT_WEIGHT))
 
     def _anywhere(self, guest: Guest) -> CpuSettings:
-        return CpuSettings((self._online,) * guest.settings.vcpus, self._online)
+        demanded = dict(guest.constraints.pins)
+        vcpus = (demanded.get(number, self._online) for number in range(guest.settings.vcpus))
+        return CpuSettings(tuple(vcpus), guest.constraints.emulator or self._online)
 
     def _of_resctrl(self, control: Control) -> Iterator[Item]:
         present = read_groups(control.files)

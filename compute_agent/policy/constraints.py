@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from compute_agent.host.topology import Topology
-from compute_agent.model.constraints import Constraints
+from compute_agent.model.constraints import UNCONSTRAINED, Constraints
 from compute_agent.model.cpuset import CpuSet
 
 Limits = tuple[CpuSet, ...]
@@ -31,7 +31,7 @@ Limits = tuple[CpuSet, ...]
 
 def limits_of(topology: Topology, constraints: Constraints, vcpus: int) -> Limits:
     """The online CPUs that each of so many guest CPUs may use."""
-    if not (constraints.nodes or constraints.cells or constraints.pins):
+    if constraints == UNCONSTRAINED:
         return ()
     limits = [topology.online & _near(topology, constraints.nodes)] * vcpus
     for cell in constraints.cells:

@@ -2,15 +2,19 @@
 
 Memory that comes strictly from some NUMA nodes of the host, of the whole domain or of single cells of the
 guest, is a demand: ``<numatune>`` with mode ``strict``, which is the default. Other modes are wishes, and the
-agent's own is ``restrictive``.
+agent's own is ``restrictive``. Pins in a definition that somebody else than the agent wrote are demands, too
+(see :mod:`definition`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 from xml.etree import ElementTree
 
 from compute_agent.drivers.libvirt.document import parse
+from compute_agent.drivers.libvirt.qemu import EMULATOR, Role
 from compute_agent.model import cpuset
 from compute_agent.model.constraints import Cell, Constraints
 
@@ -35,6 +39,12 @@ def parse_constraints(domain_xml: str) -> Constraints:
         for node in root.iterfind("numatune/memnode")
     )
     return Constraints(nodes, tuple(cell for cell in cells if cell.vcpus and cell.nodes))
+
+
+def with_pins(constraints: Constraints, pins: Mapping[Role, frozenset[int]]) -> Constraints:
+    """The same with these pins demanded, and no others. Those of I/O threads go with the emulator's."""
+    vcpus = {role.vcpu: cpus for role, cpus in pins.items() if role.vcpu is not None}
+    return replace(constraints, pins=tuple(sorted(vcpus.items())), emulator=pins.get(EMULATOR, frozenset()))
 
 
 def _strict_nodes(element: ElementTree.Element) -> frozenset[int]:

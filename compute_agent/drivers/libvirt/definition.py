@@ -2,21 +2,24 @@
 
 The format is that of https://libvirt.org/formatdomain.html.
 
-Shares that the agent writes into a definition are noted in its metadata, in a namespace of their own:
+Shares and pins that the agent writes into a definition are noted in its metadata, in a namespace of their
+own, pins by what they are of: a guest CPU, an I/O thread (i1) or the emulator (e):
 
-<agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048"/>
+<agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048" pins="0=3 1=4 e=0-1"/>
 
-Other shares are somebody else's wish, which is respected. So is a quota of the whole domain: the agent's own
-are for the time being, and never in a definition. Memory that the agent binds has mode ``restrictive``, as
-memory of any other mode cannot be bound anew while the guest runs; other modes are somebody else's wish. Pins
-are the agent's, whoever wrote them: they follow from what the guest holds.
+Other pins are demands, unless they are to all CPUs, and never overwritten. (A note without pins is of an
+earlier release, which noted none: all pins beside it are the agent's.) Other shares are somebody else's wish,
+which is respected. So is a quota of the whole domain: the agent's own are for the time being, and never in a
+definition. Memory that the agent binds has mode ``restrictive``, as memory of any other mode cannot be bound
+anew while the guest runs; other modes are somebody else's wish.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 from xml.etree import ElementTree
@@ -35,6 +38,10 @@ RESTRICTIVE: Final = "restrictive"
 # What is noted anybody may have written: int() would take digits of all scripts, and fails on thousands.
 _SHARES: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
 _MAX_NOTED: Final = 64
+_PIN: Final = re.compile(r"(e|i?[0-9]{1,5})=([0-9,-]{1,4096})", re.ASCII)
+_MAX_PINS: Final = 16384
+
+Pin = tuple[Role, frozenset[int]]
 
 Pins = Mapping[Role, frozenset[int] | None]
 """The CPUs of what a domain's threads do; None: those of the whole host."""
@@ -58,7 +65,8 @@ class Definition:
     """What a domain starts with.
 
     ``shares`` None: nothing is said; ``noted`` are those of the agent. ``pins`` has each guest CPU, each I/O
-    thread and the emulator.
+    thread and the emulator; ``pinned`` are those of them that have a pin
+    of their own, ``own`` are the agent's (None: all are).
 
     ``quota`` is that of the whole domain, in cores; None: no limit. A domain that is not ``persistent`` has
     no definition, and this is how it is tuned now.
@@ -70,6 +78,29 @@ class Definition:
     quota: float | None = None
     binding: Binding = Binding()
     pins: Pins = field(default_factory=dict)
+    pinned: frozenset[Role] = frozenset()
+    own: frozenset[Pin] | None = frozenset()
+
+    @property
+    def own_pins(self) -> frozenset[Pin]:
+        """The pins that are there and are the agent's."""
+        return frozenset(
+            (role, cpus)
+            for role, cpus in self.pins.items()
+            if cpus is not None and (self.own is None or (role, cpus) in self.own)
+        )
+
+    def demanded_pins(self, host: frozenset[int]) -> dict[Role, frozenset[int]]:
+        """The pins that somebody else wrote, but those to all CPUs of the ``host``.
+
+        ``<vcpu cpuset>`` is none: it says where what is not pinned begins.
+        """
+        own = self.own_pins
+        return {
+            role: cpus
+            for role, cpus in self.pins.items()
+            if role in self.pinned and cpus and not cpus >= host and (role, cpus) not in own
+        }
 
     @property
     def has_foreign_shares(self) -> bool:
@@ -82,11 +113,16 @@ class Definition:
         return CpuLimits(None if self.has_foreign_shares else wanted.weight, min(quotas, default=None))
 
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[Role, frozenset[int]]:
-        """Where the pins that ``settings`` want elsewhere should be, of the CPUs that the ``host`` has."""
+        """Where the pins that ``settings`` want elsewhere should be, of the CPUs that the ``host`` has.
+
+        Demands stay as they are: where the guest runs is within them.
+        """
+        demanded = self.demanded_pins(host)
         return {
             role: wanted
             for role, cpus in self.pins.items()
-            if (wanted := wanted_cpus(role, settings) & host) != (host if cpus is None else cpus)
+            if role not in demanded
+            and (wanted := wanted_cpus(role, settings) & host) != (host if cpus is None else cpus)
         }
 
     def changes(self, other: Definition) -> tuple[str, ...]:
@@ -106,6 +142,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
     # Shares of 0 are none: so does libvirt show definitions of which they were taken.
     shares = int(root.findtext("cputune/shares") or 0) or None
     quota, period = (int(root.findtext(f"cputune/global_{name}") or 0) for name in ("quota", "period"))
+    pins, pinned = _pins(root) if persistent else ({}, frozenset())
     # One that is not in a definition may be the agent's.
     limited = persistent and quota > 0
     return Definition(
@@ -116,7 +153,9 @@ def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
         ),
         quota / (period or PERIOD) if limited else None,
         _binding(root),
-        _pins(root) if persistent else {},
+        pins,
+        pinned,
+        frozenset() if note is None else _noted_pins(note),
     )
 
 
@@ -128,9 +167,35 @@ def parse_binding(domain_xml: str) -> Binding:
     return _binding(parse(domain_xml))
 
 
-def note(shares: frozenset[int]) -> str:
-    """The element that notes which shares are the agent's, as virDomainSetMetadata wants it."""
-    return f"<tuned shares='{','.join(map(str, sorted(shares)))}'/>"
+def note(shares: frozenset[int], pins: Iterable[Pin] = ()) -> str:
+    """The element that notes which shares and pins are the agent's, as virDomainSetMetadata wants it."""
+    written = sorted(f"{_key(role)}={cpuset.format(cpus)}" for role, cpus in pins)
+    return f"<tuned shares='{','.join(map(str, sorted(shares)))}' pins='{' '.join(written)}'/>"
+
+
+def _key(role: Role) -> str:
+    if role.vcpu is not None:
+        return str(role.vcpu)
+    return "e" if role.iothread is None else f"i{role.iothread}"
+
+
+def _noted_pins(note: ElementTree.Element) -> frozenset[Pin] | None:
+    """What a note says of pins; what of it cannot be read is nobody's. None if it says nothing of them."""
+    if (text := note.get("pins")) is None:
+        return None
+    found = set()
+    for piece in text.split(" ", _MAX_PINS)[:_MAX_PINS]:
+        if (match := _PIN.fullmatch(piece)) is None:
+            continue
+        with contextlib.suppress(cpuset.BadCpuSet):
+            found.add((_role(match[1]), cpuset.parse(match[2])))
+    return frozenset(found)
+
+
+def _role(key: str) -> Role:
+    if key == "e":
+        return EMULATOR
+    return Role(iothread=int(key[1:])) if key.startswith("i") else Role(vcpu=int(key))
 
 
 def _binding(root: ElementTree.Element) -> Binding:
@@ -140,15 +205,16 @@ def _binding(root: ElementTree.Element) -> Binding:
     return Binding(memory.get("mode", "strict"), cpuset.parse(memory.get("nodeset", "")))
 
 
-def _pins(root: ElementTree.Element) -> Pins:
-    """What has no pin of its own runs where ``<vcpu cpuset>`` says."""
+def _pins(root: ElementTree.Element) -> tuple[Pins, frozenset[Role]]:
+    """The pins, and what has one of its own. All else runs where ``<vcpu cpuset>`` says."""
     vcpu, tune = root.find("vcpu"), root.find("cputune")
     if vcpu is None:
-        return {}
+        return {}, frozenset()
     default = _cpus(vcpu)
     roles = [Role(vcpu=number) for number in range(int(vcpu.text or 1))]
     roles += [Role(iothread=number) for number in _iothreads(root)]
     pins: dict[Role, frozenset[int] | None] = dict.fromkeys([*roles, EMULATOR], default)
+    pinned: set[Role] = set()
     for pin in () if tune is None else tune:
         match pin.tag:
             case "vcpupin":
@@ -161,7 +227,8 @@ def _pins(root: ElementTree.Element) -> Pins:
                 continue
         if role in pins:
             pins[role] = _cpus(pin)
-    return pins
+            pinned.add(role)
+    return pins, frozenset(pinned)
 
 
 def _iothreads(root: ElementTree.Element) -> list[int]:

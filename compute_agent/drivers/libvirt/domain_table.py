@@ -9,16 +9,18 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from compute_agent.drivers.base import Change, ChangeKind
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.connection import Connection
-from compute_agent.drivers.libvirt.constraints import parse_constraints
+from compute_agent.drivers.libvirt.constraints import parse_constraints, with_pins
 from compute_agent.drivers.libvirt.definition import Definition, parse_binding, parse_definition
 from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.qemu import Process
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
+from compute_agent.model.constraints import Constraints
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 
@@ -149,6 +151,11 @@ class DomainTable:
             if changes := definition.changes(known.definition):
                 LOG.info("The definition of guest %s was changed: %s", known.guest, ", ".join(changes))
             known.source, known.definition = source, definition
+            constraints = self._constrained(known.guest.constraints, definition)
+            if constraints == known.guest.constraints:
+                return
+            known.guest = replace(known.guest, constraints=constraints)
+        self._say(ChangeKind.CHANGED, known.guest)
 
     def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
         """A domain as it runs now, and why it cannot be looked after; the log says that once.
@@ -188,9 +195,9 @@ class DomainTable:
                 return None
             description, binding = metadata.describe(xml), parse_binding(xml)
             dedicated = read_flavor(xml).dedicated or 0
-            constraints = parse_constraints(xml)
             source = self._source(domain)
             definition = _definition(domain, source)
+            constraints = self._constrained(parse_constraints(xml), definition)
             owner = description.owner or self._connection.usual_owner()
             known = self._running.get(guest_uuid)
             if known is not None and known.is_alive:
@@ -222,6 +229,9 @@ class DomainTable:
             for problem in description.problems:
                 LOG.warning("Metadata of guest %s: %s", guest, problem)
         return RunningDomain(guest, process, source, definition, binding)
+
+    def _constrained(self, constraints: Constraints, definition: Definition) -> Constraints:
+        return with_pins(constraints, definition.demanded_pins(self._connection.host_cpus))
 
     def _is_starting(self, domain: Any) -> bool:
         """Whether its process may be none of its user's yet."""

@@ -20,6 +20,7 @@ from compute_agent.drivers.libvirt.definition import (
     RESTRICTIVE,
     Binding,
     Definition,
+    Pin,
     note,
 )
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
@@ -61,12 +62,17 @@ class Tuning:
     def persist_pins(self, has: Definition, settings: CpuSettings) -> Definition:
         """Write the pins that differ into the persistent definition; the definition as it is then.
 
-        Every write makes libvirtd write a file.
+        Every write makes libvirtd write a file. The note comes first, and has the old pins as well: after a
+        crash in between they are not taken for somebody else's.
         """
         domain, config = self._domain, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        wanted = has.other_pins(settings, self._host_cpus)
+        if not wanted:
+            return has
         pins = dict(has.pins)
         try:
-            for role, cpus in has.other_pins(settings, self._host_cpus).items():
+            has = self._note(has, has.noted, has.own_pins.union(wanted.items()))
+            for role, cpus in wanted.items():
                 if role.vcpu is not None:
                     domain.pinVcpuFlags(role.vcpu, self._map(cpus), config)
                 elif role.iothread is not None:
@@ -76,7 +82,7 @@ class Tuning:
                 pins[role] = cpus
         except self._libvirt.libvirtError as error:
             self._not_persisted("pins", error)
-        return replace(has, pins=pins)
+        return replace(has, pins=pins, pinned=has.pinned | pins.keys() & wanted.keys())
 
     def persist_binding(self, has: Definition, nodes: frozenset[int]) -> Definition:
         """Write NUMA nodes into the persistent definition; the definition as it is then.
@@ -112,16 +118,22 @@ class Tuning:
         """
         libvirt, config = self._libvirt, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         noted = frozenset({shares}) | ({has.shares} if has.shares else frozenset())
-        where = config if has.persistent else libvirt.VIR_DOMAIN_AFFECT_LIVE
-        kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
         try:
-            self._domain.setMetadata(kind, note(noted), PREFIX, NAMESPACE, where)
+            has = self._note(has, noted, has.own_pins)
             if has.persistent:
                 self._domain.setSchedulerParametersFlags({"cpu_shares": shares}, config)
         except libvirt.libvirtError as error:
             self._not_persisted("CPU shares", error)
             return has
-        return replace(has, shares=shares, noted=noted)
+        return replace(has, shares=shares)
+
+    def _note(self, has: Definition, shares: frozenset[int], pins: frozenset[Pin]) -> Definition:
+        """Note which shares and pins are the agent's; the definition as it is then."""
+        libvirt = self._libvirt
+        where = libvirt.VIR_DOMAIN_AFFECT_CONFIG if has.persistent else libvirt.VIR_DOMAIN_AFFECT_LIVE
+        kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
+        self._domain.setMetadata(kind, note(shares, pins), PREFIX, NAMESPACE, where)
+        return replace(has, noted=shares, own=pins)
 
     def _not_persisted(self, what: str, error: Exception) -> None:
         guest = called(self._domain.name(), self._domain.UUIDString())

@@ -402,3 +402,37 @@ def test_a_dedicated_flavor_that_was_allocated_vcpu_has_no_place_until_it_holds_
     agent.reload()
     agent.wait_for(lambda: places(libvirtd.process(domain)) == (DEDICATED, SHARED))
     assert agent.audit() == (0, [])
+
+
+def test_pins_of_a_definition_are_met_or_the_guest_is_left(agent, claim, libvirtd, uid):
+    claim(uid, PCPU=1)
+    pins = "<cputune><vcpupin vcpu='0' cpuset='1'/></cputune>"
+    xml = libvirtd.xml(uid, vcpus=1).replace("</vcpu>", f"</vcpu>{pins}")
+    domain, config = libvirtd.connection.defineXML(xml), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    domain.create()
+    pid = libvirtd.process(domain)
+    agent.wait_for(lambda: uid in agent.status()["refused_guests"])
+    assert agent.ask("guest", "show", uid)["refusal"] == (
+        "its definition cannot be met: no 1 dedicated CPUs that are free in its zones are among the CPUs 1"
+        " that its guest CPUs may use; it is left where it is"
+    )
+    assert places(pid)[0] == SHARED
+
+    domain.pinVcpuFlags(0, (True, False), config)
+    agent.wait_for(lambda: places(pid) == (DEDICATED, SHARED))
+    assert agent.status()["refused_guests"] == []
+    assert domain.vcpuPinInfo(config) == [(True, False)]
+    assert 'pins="e=1' in domain.XMLDesc(libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE)
+
+
+def test_pins_that_the_agent_wrote_are_no_demands(agent, domain, claim, libvirtd, uid):
+    config, inactive = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG, libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE
+    agent.wait_for(lambda: domain.vcpuPinInfo(config) == [(True, False)])
+    assert 'pins="0=0 e=1 i1=1"' in domain.XMLDesc(inactive)
+    agent.kill()
+    agent.start()
+    claim(uid, VCPU=1)
+    agent.reload()
+    agent.wait_for(lambda: places(libvirtd.process(domain)) == (SHARED, SHARED))
+    agent.wait_for(lambda: domain.vcpuPinInfo(config) == [(False, True)])
+    assert agent.status()["refused_guests"] == []

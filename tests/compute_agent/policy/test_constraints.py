@@ -50,7 +50,8 @@ class TestLimits:
     """The CPUs that each guest CPU may use."""
 
     def test_nothing_is_demanded_and_nothing_limited(self):
-        assert limits_of(TOPOLOGY, Constraints(emulator=cpus(1)), 2) == ()
+        assert limits_of(TOPOLOGY, Constraints(), 2) == ()
+        assert limits_of(TOPOLOGY, Constraints(emulator=cpus(1)), 2) == (ALL, ALL)
 
     def test_strict_memory_keeps_guest_cpus_near(self):
         assert limits_of(TOPOLOGY, Constraints(cpus(1)), 2) == (cpus(4, 5, 6, 7),) * 2

@@ -1,8 +1,11 @@
 """What the definition of a domain says of CPU limits and memory, and which of it is the agent's."""
 
+from dataclasses import replace
+
 import pytest
 
 from compute_agent.drivers.base import CpuLimits, CpuSettings
+from compute_agent.drivers.libvirt.constraints import with_pins
 from compute_agent.drivers.libvirt.definition import (
     NAMESPACE,
     Binding,
@@ -12,6 +15,7 @@ from compute_agent.drivers.libvirt.definition import (
     parse_definition,
 )
 from compute_agent.drivers.libvirt.qemu import EMULATOR, Role
+from compute_agent.model.constraints import Constraints
 
 EMPTY = "<domain/>"
 
@@ -145,7 +149,8 @@ def test_pins_differ_where_the_cpus_that_the_host_has_do():
     everywhere = CpuSettings((HOST, HOST), HOST | {63})
     assert none.other_pins(everywhere, HOST) == {}
     cputune = "<vcpupin vcpu='0' cpuset='0'/><vcpupin vcpu='1' cpuset='0'/><emulatorpin cpuset='2-3'/>"
-    assert parse_definition(pinned(cputune), persistent=True).other_pins(APART, HOST) == {
+    noted = replace(parse_definition(pinned(cputune), persistent=True), own=None)
+    assert noted.other_pins(APART, HOST) == {
         SECOND: ONE,
         IO: {2, 3},
     }
@@ -155,3 +160,56 @@ def test_what_changed_is_named():
     before = Definition(persistent=True, shares=300)
     assert before.changes(before) == ()
     assert before.changes(Definition(persistent=True, quota=0.5)) == ("shares", "quota")
+
+
+class TestDemands:
+    """Which pins are somebody else's, and stay."""
+
+    HOST = frozenset(range(4))
+    PINS = "<vcpupin vcpu='0' cpuset='1'/><vcpupin vcpu='1' cpuset='2-3'/><emulatorpin cpuset='0-3'/>"
+
+    def definition(self, note=""):
+        xml = f"<domain><vcpu>2</vcpu><cputune>{self.PINS}</cputune><metadata>{note}</metadata></domain>"
+        return parse_definition(xml, persistent=True)
+
+    def noted(self, *pins):
+        return note(frozenset(), pins).replace("<tuned", f"<agent:tuned xmlns:agent='{NAMESPACE}'")
+
+    def test_pins_that_nobody_noted_are_demands_but_those_to_all_cpus(self):
+        found = self.definition().demanded_pins(self.HOST)
+        assert found == {FIRST: frozenset({1}), SECOND: frozenset({2, 3})}
+
+    def test_where_all_begins_is_none(self):
+        xml = f"<domain><vcpu cpuset='1'>2</vcpu><cputune>{self.PINS.partition('>')[0]}></cputune></domain>"
+        assert parse_definition(xml, persistent=True).demanded_pins(self.HOST) == {FIRST: frozenset({1})}
+
+    def test_those_that_are_noted_are_the_agents(self):
+        definition = self.definition(self.noted((FIRST, frozenset({1})), (SECOND, frozenset({0}))))
+        assert definition.demanded_pins(self.HOST) == {SECOND: frozenset({2, 3})}
+        assert definition.own_pins == {(FIRST, frozenset({1}))}
+
+    def test_a_note_of_an_earlier_release_makes_all_pins_the_agents(self):
+        definition = self.definition(f"<agent:tuned xmlns:agent='{NAMESPACE}' shares='1024'/>")
+        assert definition.demanded_pins(self.HOST) == {}
+        assert definition.own_pins >= {(FIRST, frozenset({1})), (SECOND, frozenset({2, 3}))}
+
+    @pytest.mark.parametrize(
+        "text", ["x=1", "0=3-1", "0=1;1=2-3", "-1=1", "9" * 9999 + "=1", "0=" + "9," * 9999, ""]
+    )
+    def test_what_makes_no_sense_in_a_note_is_nobodys(self, text):
+        noted = f"<agent:tuned xmlns:agent='{NAMESPACE}' pins='{text}'/>"
+        assert self.definition(noted).demanded_pins(self.HOST).keys() == {FIRST, SECOND}
+
+    def test_demands_are_not_overwritten(self):
+        settings = CpuSettings((frozenset({1}), frozenset({2})), frozenset({0}))
+        assert self.definition().other_pins(settings, self.HOST) == {EMULATOR: frozenset({0})}
+
+    def test_what_is_noted_is_read_back(self):
+        pins = {(FIRST, frozenset({1})), (IO, frozenset({0, 2})), (EMULATOR, frozenset({3}))}
+        assert self.definition(self.noted(*pins)).own == pins
+        assert note(frozenset({7}), pins) == "<tuned shares='7' pins='0=1 e=3 i3=0,2'/>"
+
+    def test_they_limit_guest_cpus_and_emulator(self):
+        demanded = {SECOND: frozenset({2, 3}), EMULATOR: frozenset({0}), IO: frozenset({1})}
+        found = with_pins(Constraints(frozenset({1})), demanded)
+        assert found == Constraints(frozenset({1}), (), ((1, frozenset({2, 3})),), frozenset({0}))
