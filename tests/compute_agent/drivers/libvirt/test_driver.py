@@ -18,6 +18,7 @@ from compute_agent.drivers.flavor import Flavor
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.definition import NAMESPACE, Binding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
+from compute_agent.model.constraints import UNCONSTRAINED, Constraints
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
@@ -699,8 +700,8 @@ class TestChangesOfTheDefinition:
         ("change", "words"),
         [
             (lambda domain, flag: domain.pinVcpuFlags(1, (True, True), flag), "guest CPU 1"),
-            (lambda domain, flag: domain.pinEmulator((True, False), flag), "the emulator"),
-            (lambda domain, flag: domain.pinIOThread(1, (True, False), flag), "I/O thread 1"),
+            (lambda domain, flag: domain.pinEmulator((True, True), flag), "the emulator"),
+            (lambda domain, flag: domain.pinIOThread(1, (True, True), flag), "I/O thread 1"),
         ],
     )
     def test_pins_that_drift_are_seen_and_repaired(self, driver, domain, guest, libvirtd, change, words):
@@ -715,6 +716,20 @@ class TestChangesOfTheDefinition:
         assert driver.apply_cpu_settings(guest, APART) == 0
         assert self.pins(domain, config) == before == [(True, False), *[(False, True)] * 3]
         assert driver.definition_drift(guest, APART) == ""
+
+    def test_pins_to_some_cpus_that_somebody_else_writes_are_demands_and_stay(
+        self, driver, domain, guest, libvirtd
+    ):
+        config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        assert guest.constraints == UNCONSTRAINED
+        domain.pinEmulator((True, False), config)
+        wait_for(lambda: driver.guests()[0].constraints == Constraints(emulator=frozenset({0})))
+        driver.apply_cpu_settings(guest, SWAPPED)
+        assert domain.emulatorPinInfo(config) == (True, False)
+        assert domain.vcpuPinInfo(config) == [(False, True), (True, False)]
+        assert driver.definition_drift(guest, SWAPPED) == ""
+        domain.pinEmulator((True, True), config)
+        wait_for(lambda: driver.guests()[0].constraints == UNCONSTRAINED)
 
     def test_a_definition_that_becomes_what_it_was_before_the_agent_wrote_is_seen(
         self, driver, domain, guest, libvirtd
@@ -748,7 +763,7 @@ class TestChangesOfTheDefinition:
     ):
         for _ in range(5):
             libvirtd.run()
-        domain.pinEmulator((True, False), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+        domain.pinEmulator((True, True), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         events = [it.guest.uuid for it in driver._table.all()]
         deadline = time.monotonic() + SECONDS
         while not driver.definition_drift(guest, APART):
