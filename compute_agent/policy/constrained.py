@@ -54,6 +54,9 @@ def _place_within(
 ) -> Assignment | Refusal | None:
     if (lost := _first_empty(limits)) is not None:
         return _left(f"guest CPU {lost} may use no CPU that is online")
+    first = policy(supply, request)
+    if isinstance(first, Refusal):
+        return Refusal(first.reason, leave=True)
     floating = floating_cpus(supply, request) - supply.taken(request)
     if not request.pcpu:
         vcpu_cpus = tuple(floating & limit for limit in limits)
@@ -63,9 +66,6 @@ def _place_within(
                 f" {cpuset.format(floating) or 'none'}"
             )
         return _assignment(supply, request, vcpu_cpus)
-    first = policy(supply, request)
-    if isinstance(first, Refusal):
-        return Refusal(first.reason, leave=True)
     slots = limits
     if request.has_emulator_cpu:
         slots = (*limits, (request.constraints.emulator or supply.topology.online) - floating)
