@@ -13,7 +13,7 @@ from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.daemon.test_cache_control import CacheRig, uid
 from tests.compute_agent.daemon.test_cache_control import files as files
 from tests.compute_agent.daemon.test_cache_control import write_host as write_host
-from tests.compute_agent.nova_compute import NovaCompute
+from tests.compute_agent.nova_compute import REFRESH, NovaCompute
 
 pytestmark = pytest.mark.slow
 
@@ -198,6 +198,33 @@ def test_an_own_root_of_before_makes_room(start, client):
     rig.nova.update()
     rig.wait_for(rig.report)
     assert rig.shown().keys() == {"testhost", *CHILDREN}
+
+
+def test_an_agent_that_shared_novas_root_gives_it_up(start, tmp_path, client, live_placement, caplog):
+    """Somebody had written the uuid of Nova's provider into compute_id; each undid what the other wrote."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "compute_id").write_text(f"{NOVAS}\n")
+    rig = start("provider_tree = numa")
+    rig.wait_for(rig.report)
+    assert "testhost_NUMA_0" in rig.shown()
+    rig.nova.update()
+    rig.report()
+    assert "set [compute] provider_tree = beside instead of numa" in caplog.text
+
+    rig.compute = ""
+    rig.ini = rig.write_ini()
+    rig.agent.reload()
+    rig.wait_for(lambda: rig.status()["provider_is"] == "nova-compute's")
+    rig.wait_for(rig.report)
+    for _ in range(REFRESH + 1):  # until Nova reads again what there is
+        rig.nova.update()
+    assert rig.shown().keys() == {"testhost", *CHILDREN}
+    assert client.inventories(NOVAS)[0].keys() == {"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"}
+    live_placement.writes()
+    for _ in range(3):
+        assert rig.report()
+        rig.nova.update()
+    assert live_placement.writes() == []
 
 
 def test_leaving_takes_the_agents_own_providers_and_no_other(start, client):
