@@ -253,7 +253,7 @@ def test_removed_and_purged_they_leave_data_alone(empty: Machine, built: dict[st
 
 
 def test_an_installation_by_pip_is_not_overwritten(empty: Machine, built: dict[str, Path]) -> None:
-    (empty.root / "opt/placement-compute").mkdir()
+    (empty.root / "opt/placement-compute").mkdir(parents=True)
     (empty.root / "opt/placement-compute/pyvenv.cfg").touch()
     said = install(empty, {NAMES[0]: built[NAMES[0]]}, check=False)
     assert "mv /opt/placement-compute /opt/placement-compute.old" in said
