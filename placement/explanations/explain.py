@@ -10,6 +10,7 @@ from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import served
 from placement.explanations.clauses import Clause, combinations, resources
+from placement.explanations.likeness import picker
 from placement.explanations.relaxing import Relaxation, Relaxer
 from placement.explanations.survey import Host, Survey, survey
 from placement.model.provider import Provider
@@ -228,11 +229,15 @@ class _Whole:
         positions = host.closest[part] if part is not None and about_amount else ()
         missing = _missing(clause, positions, host)
         self._budget.spend(len(host.alike.trees) // 8)
+        at = _At(positions, host.alike.shared)
+        distances = list(map(missing, host.alike.trees))
+        furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
         return heapq.nsmallest(
             MAX_EXAMPLES,
             [
-                (missing(tree), failed, tree.root.name, tree.root.id, tree, _At(positions, host.alike.shared))
-                for tree in host.alike.trees
+                (distance, failed, tree.root.name, tree.root.id, tree, at)
+                for distance, tree in zip(distances, host.alike.trees, strict=True)
+                if distance <= furthest
             ],
         )
 
@@ -263,7 +268,8 @@ def _missing(clause: Clause, positions: tuple[int, ...], host: Host) -> Callable
     name, own = clause.names[0], alike.tree.own
     slots = [alike.tree.kind.shape.slots[at, name] for at in positions if at < own]
     most = max((_found(clause, alike.shared[at - own]) for at in positions if at >= own), default=0)
-    return lambda tree: amount - max([most, *[tree.free[slot] for slot in slots]])
+    pick = picker(slots)
+    return lambda tree: amount - max(most, max(pick(tree.free), default=0))
 
 
 def _example(clause: Clause, tree: Tree, at: _At) -> Example:

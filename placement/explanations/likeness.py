@@ -39,7 +39,7 @@ class Kin:
         self.shared = shared
         #: by what matters of what is free
         self.alike: dict[Hashable, Alike] = {}
-        self._pick = _picker([slot for slot, _ in asked])
+        self._pick = picker([slot for slot, _ in asked])
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
             (slot, sum_) for name, sum_ in rules.contested.items() for _, slot in having.get(name, ())
@@ -95,7 +95,7 @@ def sort_out(
         if number % _TREES == 0:
             budget.spend(_TREES)
         key: Hashable = tree.kind
-        if by_aggregates or tree.root.id in named:
+        if by_aggregates or (named and tree.root.id in named):
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id))
             in_named = tree.root.id if tree.root.id in named else None
@@ -107,7 +107,7 @@ def sort_out(
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 
 
-def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
+def picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     """What is free at these slots, as a tuple."""
     if not slots:
         return lambda _: ()

@@ -186,39 +186,59 @@ class Relaxer:
         bits = self._found.bits([clause, *amounts]) | spared
         fitting = _Fitting(self, clause, spared, amounts)
         name = clause.names[0]
-        candidates: list[tuple[int, int, Tree, Alike]] = []
+        groups: list[tuple[Alike, list[int]]] = []
         for host in self._able(bits):
             alike = host.alike
-            shared = max(
-                (available(each, name) for each in alike.shared if name in each.inventories), default=0
-            )
-            self._budget.spend(1 + len(alike.trees) // 8)
-            candidates += [
-                (-max(tree.max_free.get(name, 0), shared), tree.root.id, tree, alike) for tree in alike.trees
+            if self._could_give(clause, alike, bits):
+                self._budget.spend(1 + len(alike.trees) // 8)
+                shared = max(
+                    (available(each, name) for each in alike.shared if name in each.inventories), default=0
+                )
+                groups.append((alike, [max(tree.max_free.get(name, 0), shared) for tree in alike.trees]))
+        if not groups:
+            return None
+        # mostly the tree that has most is as good as any
+        alike, bounds = max(groups, key=lambda group: max(group[1]))
+        first = bounds.index(max(bounds))
+        best = fitting.largest_at(alike.trees[first], alike, 0, most, bits)
+        if best < (bounds[first] if most is None else min(bounds[first], most)):
+            others = [
+                (-bound, tree.root.id, tree, alike)
+                for alike, bounds in groups
+                for tree, bound in zip(alike.trees, bounds, strict=True)
+                if bound > best
             ]
-        heapify(candidates)
-        best = 0
-        while candidates and (-candidates[0][0] if most is None else min(-candidates[0][0], most)) > best:
-            _, _, tree, alike = heappop(candidates)
-            self._budget.spend()
-            best = fitting.largest_at(tree, alike, best, most, bits)
+            heapify(others)
+            while others and (-others[0][0] if most is None else min(-others[0][0], most)) > best:
+                _, _, tree, alike = heappop(others)
+                self._budget.spend()
+                best = fitting.largest_at(tree, alike, best, most, bits)
         return best or None
 
-    def portions(
-        self, clause: Clause, tree: Tree, alike: Alike, most: int | None, bits: Bits
-    ) -> Iterator[tuple[int, int, int]]:
-        """In which amounts the providers of a tree could give a class: from, to, and step."""
+    def _could_give(self, clause: Clause, alike: Alike, bits: Bits) -> list[int]:
+        """The positions of providers that have a class, and lack nothing but what these clauses ask for."""
         name = clause.names[0]
         number = next(
             number
             for number, part in enumerate(self._found.parts)
             if part.need.suffix == clause.group and name in part.capacities
         )
-        standings = self._found.standings[alike.kin][number]
-        for each, provider in zip(standings, (*tree.members, *alike.shared), strict=True):
-            inventory = provider.inventories.get(name)
-            if inventory is None or each.spared & ~bits:
-                continue
+        providers = (*alike.tree.members, *alike.shared)
+        return [
+            at
+            for at, each in enumerate(self._found.standings[alike.kin][number])
+            if not each.spared & ~bits and name in providers[at].inventories
+        ]
+
+    def portions(
+        self, clause: Clause, tree: Tree, alike: Alike, most: int | None, bits: Bits
+    ) -> Iterator[tuple[int, int, int]]:
+        """In which amounts the providers of a tree could give a class: from, to, and step."""
+        name = clause.names[0]
+        providers = (*tree.members, *alike.shared)
+        for at in self._could_give(clause, alike, bits):
+            provider = providers[at]
+            inventory = provider.inventories[name]
             at_once = available(provider, name)
             highest = at_once if most is None else min(at_once, most)
             highest -= highest % inventory.step_size

@@ -1,0 +1,137 @@
+"""What an explanation costs at 10,000 hosts: ``python -m benchmarks.explaining``.
+
+The read model alone, in this process: trees of the worlds of the benchmark, used at random. Clock and CPU
+time of the thread, as others may use the machine; p95 is to be at most 100 ms of work.
+"""
+
+import argparse
+import gc
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Final
+from urllib.parse import parse_qsl
+
+from benchmarks.queries import QUERIES
+from benchmarks.worlds import LLC, MBA, WORLDS, World, aggregate, uuid_of
+from placement.candidates.budget import Budget
+from placement.explanations.explain import explain
+from placement.explanations.words import sentence
+from placement.microversion import MAX
+from placement.model.provider import Inventory, Provider
+from placement.model.snapshot import Snapshot
+from placement.schemas.query_candidates import parse_candidates
+
+_TWO_NODES: Final = next(query for query in QUERIES["numa"] if "isolate" in query.template)
+
+ASKED: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
+    "nested": (
+        ("fits", "resources=DISK_GB:10&resources_NUMA=VCPU:2,MEMORY_MB:2048&group_policy=none"),
+        ("too many CPUs", "resources=DISK_GB:10&resources_NUMA=VCPU:129,MEMORY_MB:2048&group_policy=none"),
+        (
+            "rare and crowded",
+            "resources=DISK_GB:1990&resources_NUMA=VCPU:120,MEMORY_MB:126000&resources_FPGA=FPGA:4"
+            "&same_subtree=_NUMA,_FPGA&group_policy=none&required_FPGA=CUSTOM_FPGA_INTEL"
+            f"&member_of={aggregate(1)}&root_required=STORAGE_DISK_SSD",
+        ),
+        (
+            "another tree",
+            f"resources=DISK_GB:10&resources_NUMA=VCPU:100&in_tree={uuid_of('nested-5')}&required=CUSTOM_GOLD",
+        ),
+    ),
+    "numa": (
+        ("too many dedicated CPUs", "resources=MEMORY_MB:2048&resources_CPU=PCPU:25&group_policy=none"),
+        (
+            "together, crowded",
+            f"resources=MEMORY_MB:2048&resources_CPU=PCPU:24&resources_L3={LLC}:14,{MBA}:100"
+            "&same_subtree=_CPU,_L3&required_L3=!CUSTOM_L3&group_policy=none",
+        ),
+        ("two nodes, fits", _TWO_NODES.path().partition("?")[2]),
+    ),
+    "flat": (
+        ("too much memory", "resources=VCPU:2,MEMORY_MB:400000,DISK_GB:20"),
+        (
+            "traits and aggregate",
+            "resources=VCPU:1000,MEMORY_MB:380000,DISK_GB:20&required=CUSTOM_GOLD,!STORAGE_DISK_SSD"
+            f"&member_of={aggregate(1)}",
+        ),
+    ),
+}
+
+
+def snapshot_of(world: World, trees: int, rng: random.Random) -> Snapshot:
+    """The read model of so many trees, of each of which something is used."""
+    ids: dict[str, int] = {}
+    roots: dict[str, int] = {}
+    numbers = count(1)
+
+    def providers() -> Iterator[Provider]:
+        for each in (each for number in range(trees) for each in world.tree(number)):
+            provider_id = ids[each.uuid] = next(numbers)
+            roots[each.uuid] = provider_id if each.parent is None else roots[each.parent]
+            inventories = {
+                name: Inventory(
+                    values["total"],
+                    values.get("reserved", 0),
+                    values.get("min_unit", 1),
+                    values["max_unit"],
+                    values.get("step_size", 1),
+                    values.get("allocation_ratio", 1.0),
+                    0.0,
+                )
+                for name, values in each.inventories.items()
+            }
+            used = {
+                name: rng.randrange(each.capacity + 1) // each.step_size * each.step_size
+                for name, each in inventories.items()
+            }
+            parent = None if each.parent is None else ids[each.parent]
+            yield Provider(
+                provider_id, each.uuid, each.name, 0, parent, roots[each.uuid], 0.0, inventories, used,
+                frozenset(each.traits), frozenset(each.aggregates),
+            )  # fmt: skip
+
+    snapshot = Snapshot(providers())
+    snapshot.whole_trees()
+    gc.collect()
+    gc.freeze()  # as the service does
+    return snapshot
+
+
+def main() -> None:
+    """Measure and print."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.explaining", description=__doc__)
+    top.add_argument("--world", choices=tuple(ASKED), help="default: all")
+    top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument("--count", type=int, default=20, help="how many of each; default: %(default)s")
+    top.add_argument("--sentences", action="store_true", help="print them, too")
+    options = top.parse_args()
+    for name in [options.world] if options.world else ASKED:
+        snapshot = snapshot_of(WORLDS[name], options.trees, random.Random(1))
+        for title, query in ASKED[name]:
+            request = parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
+            clock, work = [], []
+            for _ in range(options.count):
+                began, cpu = time.perf_counter(), time.thread_time()
+                explanation = explain(snapshot, replace(request), Budget(seconds=1.0))
+                work.append((time.thread_time() - cpu) * 1000)
+                clock.append((time.perf_counter() - began) * 1000)
+            print(
+                f"{name:8} {title:24} {_shown(work)} ms of work, {_shown(clock)} ms by the clock, "
+                f"{explanation.fitting} of {explanation.hosts} hosts"
+                + (f", incomplete: {', '.join(explanation.incomplete)}" if explanation.incomplete else "")
+            )
+            if options.sentences:
+                print(f"         {sentence(explanation)}")
+
+
+def _shown(times: Sequence[float]) -> str:
+    """The median, and what 95 of 100 stay within."""
+    ordered = sorted(times)
+    return f"{ordered[len(times) // 2]:6.1f} (p95 {ordered[int(len(times) * 0.95)]:6.1f})"
+
+
+if __name__ == "__main__":
+    main()
