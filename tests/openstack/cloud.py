@@ -23,7 +23,7 @@ REAL: Final = "real"
 FAKE: Final = ("fake-1", "fake-2")
 """Hosts that pretend to run guests."""
 
-_SECONDS: Final = 180.0
+_SECONDS: Final = 300.0
 _PROVIDED: Final = """\
 meta: {schema_version: '1.0'}
 providers:

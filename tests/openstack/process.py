@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-_SECONDS_TO_START: Final = 180.0
+_SECONDS_TO_START: Final = 300.0
+_SECONDS_TO_END: Final = 600.0
 _SECONDS_TO_STOP: Final = 60.0
 
 
@@ -140,7 +141,7 @@ def run(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_SECONDS_TO_START,
+            timeout=_SECONDS_TO_END,
         )
     except subprocess.TimeoutExpired as error:
         raise CloudFailed(f"{' '.join(map(str, command))} does not end") from error

@@ -39,8 +39,11 @@ class Scene:
     servers: Servers
 
     def record(self) -> Record:
-        """What its Placement knows."""
-        return record(self.cloud.placement, self.servers.names | self._moves())
+        """What its Placement knows; how much memory this machine has may change while it runs."""
+        known = record(self.cloud.placement, self.servers.names | self._moves())
+        memory = known.providers.get(REAL, {"inventories": {}})["inventories"].get("MEMORY_MB", {})
+        memory |= {name: "the machine's" for name in ("total", "max_unit") if name in memory}
+        return known
 
     def claim(self, name: str) -> Any:
         """What is written of a server."""
