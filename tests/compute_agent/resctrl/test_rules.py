@@ -1,6 +1,7 @@
 """Configuration and guests resolved to exact schemata, on trees captured from real machines."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -523,11 +524,18 @@ def test_a_class_for_which_there_is_no_group_is_told_of_and_its_guests_are_in_th
     assert resolve(host, classes, [], present, max_groups=3).refused == {}
 
 
-def test_rmids_limit_the_number_of_groups_as_well():
-    platform = Platform(
-        Vendor.INTEL, CacheControl(3, ("L3",), (0,), MaskRules(Mask(0xFF)), Mask(), 16), monitoring=None
-    )
-    assert platform.groups == 16
+@pytest.mark.parametrize(
+    ("rmids", "admitted"), [(4, 0), (5, 1), (6, 2), (128, 2)], ids=["none left", "one", "two", "many"]
+)
+def test_rmids_limit_the_number_of_groups_as_well(rmids, admitted, tmp_path):
+    """The default group has one, and so have another group and each of its two monitoring groups."""
+    host, present = world(replace(fake.INTEL, rmids=rmids), tmp_path)
+    others = Group("somebody", present.default.schemata, monitoring_groups=("x", "y"))
+    present = Present({**present.groups, "somebody": others})
+    found = resolve(host, {"BE": Wish(mb=50), "LS": Wish(mb=100)}, [], present)
+    classes = ["ours.class.BE", "ours.class.LS"]
+    assert sorted(found.groups.keys() - {DEFAULT_GROUP}) == classes[:admitted]
+    assert sorted(found.refused) == classes[admitted:]
 
 
 def test_a_guest_in_a_class_that_does_not_exist_is_in_the_default_group(tmp_path):

@@ -76,3 +76,25 @@ def test_what_nobody_has_is_searched_for_nowhere(group: RequestGroup, pool: bool
 
 def test_who_names_nothing_rare_is_searched_for_everywhere() -> None:
     assert len(looked_at(cloud(pool=False), RequestGroup("", {"VCPU": 8}))) == HOSTS
+
+
+@pytest.mark.parametrize("pool", [False, True], ids=["nothing is shared", "a pool shares"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"required": (frozenset({"CUSTOM_A", "CUSTOM_B"}),)},
+        {"member_of": (frozenset({name_to_uuid("one"), name_to_uuid("other")}),)},
+    ],
+    ids=["traits", "aggregates"],
+)
+def test_who_takes_one_of_several_is_searched_for_where_any_of_them_is(
+    named: dict[str, object], pool: bool
+) -> None:
+    hosts = (
+        Spec("a", None, {"VCPU": 1}, ("CUSTOM_A",), ("one",)),
+        Spec("b", None, {"VCPU": 1}, ("CUSTOM_B",), ("other",)),
+        *(Spec(f"c{number}", None, {"VCPU": 1}) for number in range(9)),
+    )
+    shared = [Spec("pool", None, {"DISK_GB": 9}, (SHARES,), ("far",))] if pool else []
+    group = RequestGroup("", {"VCPU": 1}, **named)  # type: ignore[arg-type]
+    assert looked_at(build(*hosts, *shared), group) == ["a", "b"]

@@ -4,7 +4,11 @@ There are three of everything, and what is asked is about the second: the first 
 names, the third has larger ones.
 """
 
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,10 +54,12 @@ def inventories(number: int, generation: int, *names: str) -> dict[str, Any]:
     return {"resource_provider_generation": generation, "inventories": units}
 
 
-@pytest.fixture
-def url(sqlite_url: str) -> str:
+@pytest.fixture(scope="module")
+def filled(migrated_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database in which the first and the third host have a child, and all have a consumer."""
-    admin = Admin(application(sqlite_url))
+    file = tmp_path_factory.mktemp("neighbours") / "placement.sqlite"
+    shutil.copy(migrated_file, file)
+    admin = Admin(application(f"sqlite:///{file}"))
 
     def ask(method: str, path: str, body: Any = None) -> None:
         answer = admin(method, path, **({} if body is None else {"json": body}))
@@ -79,7 +85,22 @@ def url(sqlite_url: str) -> str:
         body = {"name": f"child{number}", "uuid": child(number), "parent_provider_uuid": host(number)}
         ask("POST", "/resource_providers", body)
         ask("PUT", f"/resource_providers/{child(number)}/inventories", inventories(number, 0, "PCPU"))
-    return sqlite_url
+    return file
+
+
+@pytest.fixture(scope="module")
+def before(filled: Path) -> dict[int, dict[str, Any]]:
+    """All that is shown of it."""
+    return shown(f"sqlite:///{filled}")
+
+
+@pytest.fixture
+def url(filled: Path, tmp_path: Path) -> str:
+    """A copy of it."""
+    file = tmp_path / "placement.sqlite"
+    with closing(sqlite3.connect(filled)) as source, closing(sqlite3.connect(file)) as target:
+        source.backup(target)
+    return f"sqlite:///{file}"
 
 
 def shown(url: str) -> dict[int, dict[str, Any]]:
@@ -125,8 +146,8 @@ def _in_order(document: Any) -> Any:
     return sorted(map(repr, map(_in_order, document))) if isinstance(document, list) else document
 
 
-def test_each_of_three_is_shown_with_what_it_has(url: str) -> None:
-    for number, found in shown(url).items():
+def test_each_of_three_is_shown_with_what_it_has(before: dict[int, dict[str, Any]]) -> None:
+    for number, found in before.items():
         assert found["/resource_providers/host/traits"]["traits"] == sorted(
             [repr(SHARED_TRAIT), repr(f"CUSTOM_{NAMES[number]}")]
         )
@@ -238,9 +259,10 @@ WRITES: dict[str, tuple[str, str, Any, Changed, Any]] = {
 
 
 @pytest.mark.parametrize("what", WRITES)
-def test_a_write_changes_what_it_is_about_and_nothing_of_its_neighbours(url: str, what: str) -> None:
+def test_a_write_changes_what_it_is_about_and_nothing_of_its_neighbours(
+    url: str, before: dict[int, dict[str, Any]], what: str
+) -> None:
     method, path, body, changed, expected = WRITES[what]
-    before = neighbours(shown(url))
     version = "1.6" if path.startswith("/resource_classes") and method == "PUT" else "1.39"
     headers = {"OpenStack-API-Version": f"placement {version}"}
     answer = Admin(application(url))(
@@ -249,12 +271,11 @@ def test_a_write_changes_what_it_is_about_and_nothing_of_its_neighbours(url: str
     assert answer.status_code < 300, answer.text
     after = shown(url)
     assert changed(after[2]) == expected
-    assert neighbours(after) == before
+    assert neighbours(after) == neighbours(before)
 
 
-def test_who_has_nothing_can_go_beside_those_who_have(url: str) -> None:
+def test_who_has_nothing_can_go_beside_those_who_have(url: str, before: dict[int, dict[str, Any]]) -> None:
     """Children, allocations and uses of others are not taken for its own."""
-    before = neighbours(shown(url))
     admin = Admin(application(url))
     assert admin("DELETE", SECOND).status_code == 409
     assert admin("DELETE", "/resource_classes/CUSTOM_B").status_code == 409
@@ -266,15 +287,14 @@ def test_who_has_nothing_can_go_beside_those_who_have(url: str) -> None:
     assert admin("GET", SECOND).status_code == 404
     for number in (1, 3):
         assert admin("DELETE", f"/resource_providers/{host(number)}").status_code == 409
-    assert neighbours(shown(url)) == before
+    assert neighbours(shown(url)) == neighbours(before)
 
 
-def test_a_host_that_moves_below_another_joins_its_tree(url: str) -> None:
+def test_a_host_that_moves_below_another_joins_its_tree(url: str, before: dict[int, dict[str, Any]]) -> None:
     admin = Admin(application(url))
-    first = shown(url)[1]
     body = {"name": "host2", "parent_provider_uuid": host(3)}
     assert admin("PUT", SECOND, json=body).status_code == 200
-    assert shown(url)[1] == first
+    assert shown(url)[1] == before[1]
     for app in (admin, Admin(application(url))):
         tree = app("GET", f"/resource_providers?in_tree={host(2)}").json["resource_providers"]
         assert {each["uuid"]: each["parent_provider_uuid"] for each in tree} == {
