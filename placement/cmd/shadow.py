@@ -120,6 +120,8 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         parts = urlsplit(conf[name] or "")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"--{name} has to be an http or https URL, and is {conf[name]!r}")
+        if parts.username or parts.password:  # nobody would be sent it, and clients read the URL in errors
+            raise ValueError(f"--{name} takes no user and no password in its URL: clients send their tokens")
     host, _, port = conf.report_bind.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"--report-bind has to be ADDRESS:PORT, and is {conf.report_bind!r}")

@@ -199,6 +199,7 @@ def test_ours_that_hangs_delays_nobody(small: Shadow) -> None:
     ("options", "said"),
     [
         ([], "--stock has to be an http or https URL"),
+        (["--stock", "http://me:secret@127.0.0.1:1"], "--stock takes no user and no password"),
         (["--stock", "http://127.0.0.1:1"], "--ours has to be an http or https URL"),
         (
             ["--stock", "http://127.0.0.1:1", "--ours", "http://127.0.0.1:2", "--report-bind", "x"],
@@ -226,3 +227,4 @@ def test_a_wrong_command_line_is_named(tmp_path: Path, options: list[str], said:
     )
     assert done.returncode == 1
     assert said in done.stderr
+    assert "secret" not in done.stderr
