@@ -57,12 +57,12 @@ class Run(Lister):
                 return super().run(parsed_args)
             logs.set_up(self.load_conf())
             agent = Agent(self.load_conf)
-            agent.catch_signals()
+            agent.main_loop.catch_signals()
             agent.start()
         except REASONS_NOT_TO_START as error:
             LOG.error("The agent does not start: %s", error)
             return 1
-        agent.serve()
+        agent.main_loop.serve()
         return 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

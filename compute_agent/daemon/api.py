@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from marshmallow import Schema
 
 from compute_agent.daemon import release
+from compute_agent.daemon.agent_parts import AgentParts
 from compute_agent.daemon.documents import (
     guest_document,
     move_document,
@@ -21,7 +22,6 @@ from compute_agent.daemon.documents import (
     provider_document,
     reshape_document,
 )
-from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.daemon.parameters import (
     AdoptSchema,
     AuditSchema,
@@ -36,21 +36,19 @@ from compute_agent.daemon.parameters import (
     load,
 )
 from compute_agent.daemon.protocol import Method, RequestError
-from compute_agent.drivers.base import Driver
-from compute_agent.loops.audit import Outcome, audit_document
+from compute_agent.loops.audit import audit_document
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource_class import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
+from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.report.audit import Options
-from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError, UnavailableError
-from compute_agent.report.plan import Ownership, assume_ownership, settled_inventories
+from compute_agent.report.plan import assume_ownership, settled_inventories
 from compute_agent.report.reporter import Reporter
-from compute_agent.report.reshape import Infeasible, ReshapePlan
+from compute_agent.report.reshape import Infeasible
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
 
@@ -63,84 +61,6 @@ OPEN_METHODS: Final = frozenset(
     {"status", "guest.list", "guest.show", "inventory", "resctrl.groups", "watermark.list"}
 )
 """Those that change nothing, for everybody who may open the socket."""
-
-
-class AgentParts(Protocol):
-    """What the methods need of the agent."""
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The guests and the worker."""
-        ...
-
-    @property
-    def driver(self) -> Driver:
-        """What runs the guests."""
-        ...
-
-    @property
-    def client(self) -> PlacementClient:
-        """The way to Placement."""
-        ...
-
-    @property
-    def owned(self) -> Ownership:
-        """What the agent put into Placement, as far as it remembers."""
-        ...
-
-    @property
-    def maintenance(self) -> MaintenanceMode:
-        """The operator's switch for new guests."""
-        ...
-
-    def status(self) -> dict[str, Any]:
-        """The agent's state in a few words."""
-        ...
-
-    def resctrl_groups(self) -> list[dict[str, Any]]:
-        """All resctrl groups.
-
-        :raises RequestError:
-        :raises ResctrlError:
-        :raises BadSchemataError:
-        """
-        ...
-
-    def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
-        """Reshape, or just plan it.
-
-        :raises PlacementError:
-        :raises DriverError:
-        """
-        ...
-
-    def watermarks(self) -> list[dict[str, Any]]:
-        """The watermarks, and how usage stands to them."""
-        ...
-
-    def audit(self, options: Options) -> list[Outcome]:
-        """Compare guests and allocations, and mend them as asked for.
-
-        :raises PlacementError:
-        :raises DriverError:
-        """
-        ...
-
-    def survey_release(self, options: release.Options) -> list[release.Row]:
-        """What there is to give back when this host is left."""
-        ...
-
-    def retire(self) -> None:
-        """End the agent."""
-        ...
-
-    def stop_timeout(self) -> float:
-        """Seconds that a guest has to end."""
-        ...
-
-    def qos_classes(self) -> Collection[str]:
-        """The names of the classes that guests may have."""
-        ...
 
 
 class Methods:

@@ -47,6 +47,20 @@ def guest_document(view: GuestView) -> dict[str, Any]:
     }
 
 
+def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
+    """Which guests are not as they should be, by what is the matter with them."""
+    views = tuple(views)
+    return {
+        "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
+        "unknown_guests": [view.guest.uuid for view in views if view.allocation is None],
+        "refused_guests": [view.guest.uuid for view in views if view.refusal],
+        "migrating_guests": [view.guest.uuid for view in views if view.migration],
+        "stray_guests": [view.guest.uuid for view in views if view.stray],
+        "reasons": {view.guest.uuid: reason for view in views if (reason := guest_reason(view))},
+        "pending_guests": [view.guest.uuid for view in views if view.pending],
+    }
+
+
 def guest_reason(view: GuestView) -> str:
     """Why a guest is not where its own allocation has it, in words; empty if it is."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
-from compute_agent.report.scheduling import Cause, Maintenance, in_words
+from compute_agent.pipeline.state import State
+from compute_agent.report.scheduling import Cause, Causes, Maintenance, in_words
 
 LOG = logging.getLogger(__name__)
 
@@ -76,3 +77,12 @@ class MaintenanceMode:
 
 def _verb(off: bool) -> str:
     return "disabled" if off else "enabled"
+
+
+def causes_kept(state: State, has_watermarks: bool) -> Causes:
+    """Why new guests were kept away when the agent ended, and still are until somebody says otherwise."""
+    # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
+    by_watermarks = state.qos.scheduling_off if has_watermarks else False
+    by_operator = None if state.maintenance is None else state.maintenance.off
+    causes = {Cause.WATERMARK: by_watermarks, Cause.MAINTENANCE: by_operator}
+    return {cause: off for cause, off in causes.items() if off is not None}

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
-import signal
 import threading
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -23,10 +20,11 @@ from compute_agent.daemon.api import OPEN_METHODS, Methods
 from compute_agent.daemon.cache_control import Resctrl, open_resctrl
 from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.controllers import build_controllers
-from compute_agent.daemon.documents import guest_reason
+from compute_agent.daemon.documents import guests_document
 from compute_agent.daemon.host_driver import open_host_driver
 from compute_agent.daemon.http import HttpServer
-from compute_agent.daemon.maintenance import MaintenanceMode
+from compute_agent.daemon.main_loop import MainLoop
+from compute_agent.daemon.maintenance import MaintenanceMode, causes_kept
 from compute_agent.daemon.protocol import RequestError, SocketServer, socket_path
 from compute_agent.daemon.release import refuse_if_released
 from compute_agent.daemon.resctrl_groups import group_documents
@@ -53,10 +51,10 @@ from compute_agent.model.errors import ConfigError
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.state import State, StateFile, lock_state_folder
+from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.settings import Settings, read_settings
+from compute_agent.qos.settings import read_settings
 from compute_agent.qos.telemetry import Telemetry
 from compute_agent.report.audit import Options
 from compute_agent.report.client import PlacementClient
@@ -65,20 +63,14 @@ from compute_agent.report.nova_root import RootOwner
 from compute_agent.report.plan import Ownership
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
-from compute_agent.report.scheduling import Cause, Causes
+from compute_agent.report.scheduling import Cause
 
 LOG = logging.getLogger(__name__)
 
 ConfLoader = Callable[[], cfg.ConfigOpts]
 
-LOOK_SECONDS: Final = 1.0
-"""How often configuration files and hardware are looked at for changes."""
-
 WORKER_SECONDS: Final = 60.0
 """How long the worker is waited for."""
-
-PRUNE_SECONDS: Final = 600.0
-"""How often it is looked for logs of ended guests that have been kept long enough."""
 
 
 class Agent:
@@ -128,7 +120,7 @@ class Agent:
             options, self._state, folder / GUESTS_FOLDER, holder, self.metrics
         )
         self.driver = self._host_driver.driver
-        self._config_warnings = self._find_warnings(options, settings, self._resctrl)
+        self._config_warnings = config_warnings(options, settings.rules, self._resctrl, self.driver.name)
         for warning in self._config_warnings:
             LOG.warning("%s", warning)
         beside = world.tree.beside
@@ -144,7 +136,7 @@ class Agent:
             options.compute.update_resources_interval,
             options.placement.report_retry_maximum,
             lambda: by_consumer(locate(self.driver, self.pipeline.world), self.pipeline.views()),
-            _causes(self._state.state, bool(settings.rules.watermarks)),
+            causes_kept(self._state.state, bool(settings.rules.watermarks)),
             self._root,
         )
         self.maintenance = MaintenanceMode(
@@ -167,7 +159,7 @@ class Agent:
         )
         self._arrivals = Arrivals(self.pipeline, client, self._reports.wake)
         self._loops: tuple[Loop, ...] = (self._monitoring, self._arrivals, self._reports, self._watermarks)
-        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.main_loop = MainLoop(self)
         self._signature = host_signature(options)
         self._server: SocketServer | None = None
         self._http: HttpServer | None = None
@@ -218,47 +210,6 @@ class Agent:
         os.close(self._lock)
         LOG.info("The agent stopped; its guests go on")
 
-    def catch_signals(self) -> None:
-        """Have signals wait for serve(). For the main thread, before start()."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: self._signals.put(number))
-
-    def serve(self) -> None:
-        """Live until SIGTERM or SIGINT, then stop(). SIGHUP reloads. After start()."""
-        due = time.monotonic() + self._conf.options.guests.reconcile_interval
-        prune_due = time.monotonic()
-        try:
-            while True:
-                now = time.monotonic()
-                received = self._next_signal(min(due - now, LOOK_SECONDS))
-                if received == signal.SIGHUP:
-                    self.reload()
-                elif received is not None:
-                    return
-                else:
-                    self.look()
-                    if time.monotonic() >= due:
-                        self.pipeline.submit(Reconcile())
-                        due = time.monotonic() + self._conf.options.guests.reconcile_interval
-                if time.monotonic() >= prune_due:
-                    self._prune_guest_logs()
-                    prune_due = time.monotonic() + PRUNE_SECONDS
-        finally:
-            self.stop()
-
-    def _prune_guest_logs(self) -> None:
-        guests = self._conf.options.guests
-        try:
-            guest_logs.prune(self._folder / GUESTS_FOLDER, guests.log_retention, guests.log_max_mb * 10**6)
-        except OSError as error:
-            LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
-
-    def _next_signal(self, timeout: float) -> int | None:
-        try:
-            return self._signals.get(timeout=max(0.0, timeout))
-        except queue.Empty:
-            return None
-
     def look(self) -> None:
         """Look whether configuration or hardware changed since the last time, and take that up."""
         signature = host_signature(self._conf.options)
@@ -289,7 +240,7 @@ class Agent:
             world = build_world(options, topology, control=resctrl.control, root=self._root.owner)
             settings = read_settings(options, self._registry)
             controllers = build_controllers(options, self.driver, resctrl, world.tree.beside)
-            warnings = self._find_warnings(options, settings, resctrl)
+            warnings = config_warnings(options, settings.rules, resctrl, self.driver.name)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
@@ -324,13 +275,7 @@ class Agent:
             "cache_control": f"off: {self._resctrl.off}" if self._resctrl.off else "on",
             "cache_monitoring": f"off: {self._monitoring.off}" if self._monitoring.off else "on",
             "guests": len(views) if self.pipeline.has_taken_over else None,
-            "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
-            "unknown_guests": [view.guest.uuid for view in views if view.allocation is None],
-            "refused_guests": [view.guest.uuid for view in views if view.refusal],
-            "migrating_guests": [view.guest.uuid for view in views if view.migration],
-            "stray_guests": [view.guest.uuid for view in views if view.stray],
-            "reasons": {view.guest.uuid: reason for view in views if (reason := guest_reason(view))},
-            "pending_guests": [view.guest.uuid for view in views if view.pending],
+            **guests_document(views),
             "lost_guests": list(self.driver.lost().values()),
         }
 
@@ -418,7 +363,24 @@ class Agent:
 
     def retire(self) -> None:
         """End, as at SIGTERM."""
-        self._signals.put(signal.SIGTERM)
+        self.main_loop.end()
+
+    def reconcile(self) -> None:
+        """Have the worker look whether all guests are as they should be."""
+        self.pipeline.submit(Reconcile())
+
+    @property
+    def reconcile_interval(self) -> float:
+        """Seconds from one such look to the next."""
+        return float(self._conf.options.guests.reconcile_interval)
+
+    def prune_guest_logs(self) -> None:
+        """Remove the logs of ended guests that have been kept long enough."""
+        guests = self._conf.options.guests
+        try:
+            guest_logs.prune(self._folder / GUESTS_FOLDER, guests.log_retention, guests.log_max_mb * 10**6)
+        except OSError as error:
+            LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
 
     def stop_timeout(self) -> float:
         """Seconds that a guest has to end."""
@@ -431,9 +393,6 @@ class Agent:
         """
         return [*self._host_driver.warnings(self._conf.options), *self._config_warnings]
 
-    def _find_warnings(self, conf: cfg.ConfigOpts, settings: Settings, resctrl: Resctrl) -> list[str]:
-        return config_warnings(conf, settings.rules, resctrl, self.driver.name)
-
     def qos_classes(self) -> Collection[str]:
         """The names of the classes that guests may have."""
         return self._conf.settings.classes.classes.keys()
@@ -442,12 +401,3 @@ class Agent:
         if resctrl.off != self._resctrl.off:
             LOG.info("Cache and bandwidth control is %s", f"off: {resctrl.off}" if resctrl.off else "on")
         self._resctrl = resctrl
-
-
-def _causes(state: State, has_watermarks: bool) -> Causes:
-    """Why new guests were kept away when the agent ended, and still are until somebody says otherwise."""
-    # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
-    by_watermarks = state.qos.scheduling_off if has_watermarks else False
-    by_operator = None if state.maintenance is None else state.maintenance.off
-    causes = {Cause.WATERMARK: by_watermarks, Cause.MAINTENANCE: by_operator}
-    return {cause: off for cause, off in causes.items() if off is not None}

@@ -229,10 +229,10 @@ def test_signals_end_and_reload(rig, monkeypatch):
     monkeypatch.setattr(rig.agent, "reload", lambda: calls.append("reload"))
     monkeypatch.setattr(rig.agent, "stop", lambda: calls.append("stop"))
     try:
-        rig.agent.catch_signals()
+        rig.agent.main_loop.catch_signals()
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        rig.agent.serve()
+        rig.agent.main_loop.serve()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -1,0 +1,94 @@
+"""What the methods on the socket need of the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from compute_agent.daemon import release
+from compute_agent.daemon.maintenance import MaintenanceMode
+from compute_agent.drivers.base import Driver
+from compute_agent.loops.audit import Outcome
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.report.audit import Options
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.plan import Ownership
+from compute_agent.report.reshape import Infeasible, ReshapePlan
+
+
+class AgentParts(Protocol):
+    """What the methods need of the agent."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The guests and the worker."""
+        ...
+
+    @property
+    def driver(self) -> Driver:
+        """What runs the guests."""
+        ...
+
+    @property
+    def client(self) -> PlacementClient:
+        """The way to Placement."""
+        ...
+
+    @property
+    def owned(self) -> Ownership:
+        """What the agent put into Placement, as far as it remembers."""
+        ...
+
+    @property
+    def maintenance(self) -> MaintenanceMode:
+        """The operator's switch for new guests."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """The agent's state in a few words."""
+        ...
+
+    def resctrl_groups(self) -> list[dict[str, Any]]:
+        """All resctrl groups.
+
+        :raises RequestError:
+        :raises ResctrlError:
+        :raises BadSchemataError:
+        """
+        ...
+
+    def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
+        """Reshape, or just plan it.
+
+        :raises PlacementError:
+        :raises DriverError:
+        """
+        ...
+
+    def watermarks(self) -> list[dict[str, Any]]:
+        """The watermarks, and how usage stands to them."""
+        ...
+
+    def audit(self, options: Options) -> list[Outcome]:
+        """Compare guests and allocations, and mend them as asked for.
+
+        :raises PlacementError:
+        :raises DriverError:
+        """
+        ...
+
+    def survey_release(self, options: release.Options) -> list[release.Row]:
+        """What there is to give back when this host is left."""
+        ...
+
+    def retire(self) -> None:
+        """End the agent."""
+        ...
+
+    def stop_timeout(self) -> float:
+        """Seconds that a guest has to end."""
+        ...
+
+    def qos_classes(self) -> Collection[str]:
+        """The names of the classes that guests may have."""
+        ...
