@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -58,10 +58,15 @@ def _run_loop(libvirt: Any) -> None:
 
 @dataclass(eq=False, slots=True)
 class _Session:
-    """One time that libvirtd was there: the connection, and the events that it was asked for."""
+    """One time that libvirtd was there: the connection, and the events that it was asked for.
+
+    ``calls`` are under way on it; who is the last of them closes it, if it is to be closed by then.
+    """
 
     handle: Any
     events: list[int] = field(default_factory=list)
+    calls: int = 0
+    unwanted: bool = False
 
 
 class Connection:
@@ -79,6 +84,7 @@ class Connection:
         self._happened = happened
         self._session: _Session | None = None
         self._broken: list[_Session] = []
+        self._calls_lock = threading.Lock()
         self._host_cpus = frozenset[int]()
         self._usual_owner: str | None = None
 
@@ -142,7 +148,8 @@ class Connection:
 
     def _domains(self, which: int) -> list[Any]:
         try:
-            domains: list[Any] = self._open_handle().listAllDomains(which)
+            with self._call() as handle:
+                domains: list[Any] = handle.listAllDomains(which)
         except self.libvirt.libvirtError as error:
             raise DriverError(f"libvirtd at {self.uri} does not list domains: {error}") from error
         return domains
@@ -153,7 +160,8 @@ class Connection:
         :raises DriverError:
         """
         try:
-            return self._open_handle().lookupByUUIDString(guest_uuid)
+            with self._call() as handle:
+                return handle.lookupByUUIDString(guest_uuid)
         except self.libvirt.libvirtError as error:
             if error.get_error_code() == self.libvirt.VIR_ERR_NO_DOMAIN:
                 return None
@@ -168,16 +176,28 @@ class Connection:
         """
         if self._usual_owner is None:
             try:
-                self._usual_owner = metadata.usual_owner(self._open_handle().getCapabilities())
+                with self._call() as handle:
+                    self._usual_owner = metadata.usual_owner(handle.getCapabilities())
             except (self.libvirt.libvirtError, ValueError) as error:
                 raise DriverError(f"libvirtd does not say which user QEMU runs as: {error}") from error
         return self._usual_owner
 
-    def _open_handle(self) -> Any:
-        session = self._session
-        if session is None:
-            raise DriverError(f"libvirtd at {self.uri} is away")
-        return session.handle
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[Any]:
+        """The connection, for a call: libvirt frees at once what is closed, under the feet of a call."""
+        with self._calls_lock:
+            session = self._session
+            if session is None:
+                raise DriverError(f"libvirtd at {self.uri} is away")
+            session.calls += 1
+        try:
+            yield session.handle
+        finally:
+            with self._calls_lock:
+                session.calls -= 1
+                last = session.unwanted and not session.calls
+            if last:
+                self._disconnect(session)
 
     def _domain_event(self, handle: Any, domain: Any, *details: Any) -> None:
         self._happened(domain.UUIDString())
@@ -190,6 +210,14 @@ class Connection:
             self._happened(None)
 
     def _let_go(self, session: _Session) -> None:
+        """Close a connection as soon as no call is under way on it."""
+        with self._calls_lock:
+            session.unwanted = True
+            busy = session.calls > 0
+        if not busy:
+            self._disconnect(session)
+
+    def _disconnect(self, session: _Session) -> None:
         """Close a connection with all that keeps it alive; a broken one cannot say goodbye."""
         handle = session.handle
         ends = [partial(handle.domainEventDeregisterAny, event) for event in session.events]

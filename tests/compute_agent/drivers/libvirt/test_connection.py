@@ -1,0 +1,102 @@
+"""Connections to libvirtd that end while somebody still asks something of them, which must not crash."""
+
+import threading
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from compute_agent.drivers.libvirt import connection
+from compute_agent.drivers.libvirt.connection import Connection
+from compute_agent.model.errors import DriverError
+
+EOF = 1
+
+
+class Asked:
+    """A connection of libvirt-python whose listing waits until it is told to go on."""
+
+    def __init__(self):
+        self.asked, self.go_on = threading.Event(), threading.Event()
+        self.closed_while_asked = None
+        self.handle = Mock()
+        self.handle.getCPUMap.return_value = (4, [], 4)
+        self.handle.listAllDomains.side_effect = self._wait
+
+    @property
+    def closed(self):
+        return self.handle.close.called
+
+    def _wait(self, which):
+        self.asked.set()
+        assert self.go_on.wait(60)
+        self.closed_while_asked = self.closed
+        return []
+
+    def ask(self, opened):
+        """Begin to list the domains, in a thread."""
+        thread = threading.Thread(target=opened.running)
+        thread.start()
+        assert self.asked.wait(60)
+        return thread
+
+    def break_down(self):
+        """As libvirt's event loop says it."""
+        callback, session = self.handle.registerCloseCallback.call_args.args
+        callback(self.handle, EOF, session)
+
+
+@pytest.fixture
+def connections(monkeypatch):
+    """The connections that were opened."""
+    made = []
+
+    def connect(uri):
+        made.append(Asked())
+        return made[-1].handle
+
+    library = SimpleNamespace(
+        open=connect,
+        libvirtError=type("libvirtError", (Exception,), {}),
+        VIR_DOMAIN_EVENT_ID_LIFECYCLE=0,
+        VIR_DOMAIN_EVENT_ID_METADATA_CHANGE=1,
+        VIR_CONNECT_LIST_DOMAINS_ACTIVE=1,
+        VIR_CONNECT_CLOSE_REASON_EOF=EOF,
+    )
+    monkeypatch.setattr(connection, "load", lambda: library)
+    return made
+
+
+@pytest.fixture
+def opened(connections):
+    opened = Connection("fake:///", lambda uuid: None)
+    opened.open()
+    return opened
+
+
+def test_it_is_closed_when_the_last_call_has_ended(connections, opened):
+    (only,) = connections
+    thread = only.ask(opened)
+    opened.close()
+    only.go_on.set()
+    thread.join(60)
+    assert (only.closed_while_asked, only.closed) == (False, True)
+    with pytest.raises(DriverError, match="away"):
+        opened.running()
+
+
+def test_one_that_broke_is_kept_for_its_last_call_when_another_is_opened(connections, opened):
+    (old,) = connections
+    thread = old.ask(opened)
+    old.break_down()
+    opened.open()
+    assert opened.is_open
+    old.go_on.set()
+    thread.join(60)
+    assert (old.closed_while_asked, old.closed) == (False, True)
+    assert not connections[1].closed
+
+
+def test_without_calls_it_is_closed_at_once(connections, opened):
+    opened.close()
+    assert connections[0].closed
