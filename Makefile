@@ -152,6 +152,7 @@ $(RUNTIME): setup.cfg pyproject.toml $(CONSTRAINTS)
 	    && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y python3-venv >/dev/null; } \
 	    || { echo "$(PYTHON) cannot make virtual environments: install the package python3-venv" >&2; exit 1; }
 	@echo "Installing into $(VENV) ..."
+	@rm -rf *.egg-info  # left by a distribution that was made: it would hide the entry points of what is installed
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --constraint $(CONSTRAINTS) setuptools setuptools-scm
 	@$(PIP) install --no-compile --constraint $(CONSTRAINTS) --no-build-isolation --editable .

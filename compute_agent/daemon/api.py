@@ -55,6 +55,9 @@ from compute_agent.resctrl.schemata import BadSchemataError
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 50.0
+ROOT_SECONDS: Final = 10.0
+"""How long who starts a guest waits until the root provider of this host is known."""
+_LOOK_AGAIN: Final = 0.05
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
@@ -296,7 +299,9 @@ class Methods:
             as_of, resources = 0.0, known.allocation  # whatever Placement says next is newer
         except PlacementError as error:
             raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
-        world = self._agent.pipeline.world
+        deadline = time.monotonic() + ROOT_SECONDS
+        while not (world := self._agent.pipeline.world).root_known and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN)  # an agent that has just started asks Placement for it
         if not world.root_known:
             raise RequestError(
                 f"what guest {guest_uuid} may use cannot be told before the root provider of this host is"

@@ -203,8 +203,9 @@ class DomainTable:
             if known is not None and known.is_alive:
                 process: Process | None = known.process
             else:
+                starting = self._is_starting(domain)  # before it is looked for: it may come meanwhile
                 process = qemu.find_process(guest_uuid, owner)
-                if process is None and (not domain.isActive() or self._is_starting(domain)):
+                if process is None and (starting or not domain.isActive()):
                     return None  # it has ended just now, or an event will tell when it has started
         except (self._connection.libvirt.libvirtError, ValueError) as error:
             raise DriverError(

@@ -24,12 +24,17 @@ def run_here(ini, *arguments):
     out, err = io.StringIO(), io.StringIO()
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    services = [logging.getLogger(name) for name in ("placement", "werkzeug")]  # run here, too
+    for each in services:
+        each.propagate = False
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = main(["--config-file", str(ini), *map(str, arguments)])
     except SystemExit as ended:
         status = ended.code
     finally:
+        for each in services:
+            each.propagate = True
         root.handlers[:] = handlers
         root.setLevel(level)
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())

@@ -146,7 +146,7 @@ class Snapshot:
         self._number = 0
         shutil.copytree(folder / "state", folder / "state.before")
         with (
-            contextlib.closing(sqlite3.connect(folder / "placement.db")) as live,
+            contextlib.closing(sqlite3.connect(folder / "placement.sqlite")) as live,
             contextlib.closing(sqlite3.connect(folder / "before.db")) as copy,
         ):
             live.backup(copy)
