@@ -155,8 +155,12 @@ def test_an_adoption_that_was_killed_is_finished_or_undone(stock, kept, clone, l
     record = migration.look(url).record
     present = contents(url)
     if record is None:
+        # MariaDB keeps a table that has just been made; without a row it says nothing
+        assert not present.pop("stock_adoption", [])
         assert present == before
         assert f"(revision {adoption.REVISIONS[-1]})" in state(url)
+        _adopt(url)
+        assert compare(held, ours(url)) == {}
         return
     for name, rows in before.items():
         assert rows in (present.get(name), present.get(f"stock_{name}")), name
