@@ -42,7 +42,7 @@ from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
-from compute_agent.report.nova_root import RootOwner, owner_of
+from compute_agent.report.nova_root import RootOwner, owner_of, whose
 from compute_agent.report.plan import to_api
 
 
@@ -161,7 +161,7 @@ class ConfigCheck(ShowOne):
         except ConfigError as error:
             self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
-        owner, whose = _root_owner(conf, client)
+        owner, root_is = _root_owner(conf, client)
         driver = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
@@ -179,7 +179,7 @@ class ConfigCheck(ShowOne):
                 "emulator_cpus": cpuset.format(sets.emulator),
                 "host_cpus": cpuset.format(topology.online - sets.dedicated - sets.shared),
                 "provider_tree": _shape(conf, owner),
-                "root_provider": whose,
+                "root_provider": root_is,
                 "policy": policy_of(conf, owner.beside),
                 "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
@@ -198,7 +198,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
         saved, own = State(), PLACEHOLDER
     if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
         owner = owner_of(conf.compute.provider_tree, saved.nova_root)
-        return owner, "nova-compute's" if owner.beside else "the agent's"
+        return owner, whose(owner.beside)
     return look_up_owner(conf, client, saved, own)
 
 

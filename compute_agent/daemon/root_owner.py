@@ -10,7 +10,7 @@ from compute_agent.model.naming import called
 from compute_agent.pipeline.state import State
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
-from compute_agent.report.nova_root import RootMissingError, RootOwner, Search, find_root, owner_of
+from compute_agent.report.nova_root import RootMissingError, RootOwner, Search, find_root, owner_of, whose
 
 
 def look_up_owner(
@@ -27,11 +27,10 @@ def look_up_owner(
     except RootMissingError as error:
         return presumed, str(error)
     except PlacementError as error:
-        whose = "nova-compute's" if presumed.beside else "the agent's"
-        return presumed, f"{whose}, as far as is known: Placement cannot be asked: {error}"
+        return presumed, f"{whose(presumed.beside)}, as far as is known: Placement cannot be asked: {error}"
     if found is None:
-        return RootOwner(), "the agent's"
-    root = f"nova-compute's, {called(found.name, found.uuid)}"
+        return RootOwner(), whose(False)
+    root = f"{whose(True)}, {called(found.name, found.uuid)}"
     if explicit_own:
         return RootOwner(), f"{root}: set [compute] provider_tree = {BESIDE}, or both write it for ever"
     return RootOwner(True, found), root

@@ -59,7 +59,7 @@ from compute_agent.qos.telemetry import Telemetry
 from compute_agent.report.audit import Options
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
-from compute_agent.report.nova_root import RootOwner
+from compute_agent.report.nova_root import RootOwner, whose
 from compute_agent.report.plan import Ownership
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
@@ -264,7 +264,7 @@ class Agent:
             "pid": os.getpid(),
             "provider": world.tree.root.name,
             "provider_uuid": world.tree.root.uuid,
-            "provider_is": "nova-compute's" if world.tree.beside else "the agent's",
+            "provider_is": whose(world.tree.beside),
             **status_document(self._reports.status),
             **self.maintenance.document(),
             "config_error": self._config_error,

@@ -153,10 +153,10 @@ def remembered(settled: Mapping[str, Settled], claimed: Written, shown: Mapping[
 
     Where it shows what the agent wrote, that alone; else all that it may have written.
     """
-    certain = {
-        (name, field)
+    sure = {
+        (name, field, value)
         for name, field, value in _own(settled)
         if name in shown and getattr(shown[name], field) == value
     }
-    sure = {(name, field, value) for name, field, value in _own(settled) if (name, field) in certain}
+    certain = {(name, field) for name, field, _ in sure}
     return frozenset(sure | {one for one in claimed if (one[0], one[1]) not in certain and one[0] in shown})

@@ -57,6 +57,11 @@ class RootOwner:
     known: bool = True
 
 
+def whose(beside: bool) -> str:
+    """Whose a root provider is, in words: one that the agent is ``beside``, or its own."""
+    return "nova-compute's" if beside else "the agent's"
+
+
 def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = True) -> RootOwner:
     """As the ini file says in [compute] provider_tree, where nova-compute's last root was ``last``.
 

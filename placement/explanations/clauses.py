@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from placement.candidates.conditions import Condition, HasTraits, InAggregates, InTree
@@ -117,12 +118,14 @@ _PORTIONS: Final[Mapping[str, Callable[[Inventory, int], bool]]] = {
 }
 
 
+def _check(snapshot: Snapshot, clause: Clause, condition: Condition) -> Check:
+    """That a provider meets a condition, as a clause says that can be left out by itself."""
+    return Check(clause, clause, lambda provider: condition.met_by(provider, snapshot))
+
+
 def _on_providers(snapshot: Snapshot, group: RequestGroup, need: Need) -> Iterator[Check]:
     """Each condition of :mod:`placement.candidates.conditions` in pieces that can be left out."""
-
-    def check(clause: Clause, condition: Condition) -> Check:
-        return Check(clause, clause, lambda provider: condition.met_by(provider, snapshot))
-
+    check = partial(_check, snapshot)
     suffix, or_root = need.suffix, need.unsuffixed
     if not need.unsuffixed:
         for traits in group.required:
@@ -142,10 +145,7 @@ def _on_providers(snapshot: Snapshot, group: RequestGroup, need: Need) -> Iterat
 
 def on_roots(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Check, ...]:
     """What the root of a tree has to be."""
-
-    def check(clause: Clause, condition: Condition) -> Check:
-        return Check(clause, clause, lambda provider: condition.met_by(provider, snapshot))
-
+    check = partial(_check, snapshot)
     return (
         *(
             check(Clause("root_required", names=(trait,)), HasTraits((frozenset({trait}),)))
