@@ -9,6 +9,8 @@ import urllib.request
 from pathlib import Path
 
 from benchmarks.reference import install
+from compute_agent import conf as agent_conf
+from compute_agent.report.client import PlacementClient
 from tests.databases.process import free_port
 
 CHECKOUT = Path(__file__).parents[2]
@@ -58,6 +60,13 @@ def running(kind, folder):
     finally:
         process.terminate()
         process.wait(SECONDS)
+
+
+def client_of(url, folder):
+    """An agent's client of the server at `url`, configured by a file in `folder`."""
+    path = folder / "agent.ini"
+    path.write_text(f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\n")
+    return PlacementClient.from_conf(agent_conf.load([], [str(path)]))
 
 
 def _wait(process, url, log):

@@ -12,10 +12,15 @@ NODE = "sys/devices/system/node"
 
 
 @pytest.fixture
-def agent(write_ini):
-    """An agent of the real placement service; CPU 0 is dedicated, CPU 1 shared."""
+def two_cpus():
+    """This machine has CPUs 0 and 1, for what is pinned to them."""
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")
+
+
+@pytest.fixture
+def agent(two_cpus, write_ini):
+    """An agent of the real placement service; CPU 0 is dedicated, CPU 1 shared."""
     agent = Agent(write_ini())
     yield agent
     agent.close()
@@ -48,10 +53,8 @@ def claim(client, numa_node):
 
 
 @pytest.fixture
-def two_nodes(tmp_path):
+def two_nodes(two_cpus, tmp_path):
     """A host of which CPUs 0 and 1 are a NUMA node each."""
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
     root = tmp_path / "host"
     files = {f"{CPU}/online": "0-1", f"{CPU}/present": "0-1", "proc/meminfo": "MemTotal: 16777216 kB"}
     for number in (0, 1):

@@ -20,10 +20,8 @@ def port():
 
 
 @pytest.fixture
-def agent(write_ini, libvirtd, port):
+def agent(two_cpus, write_ini, libvirtd, port):
     """An agent whose guests are domains; CPU 0 is dedicated, CPU 1 shared."""
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
     agent = Agent(
         write_ini(
             "libvirt.ini",
@@ -319,10 +317,8 @@ def test_a_domain_keeps_its_cpu_while_nova_moves_it(agent, domain, client, libvi
 
 
 @pytest.fixture
-def following(write_ini, libvirtd):
+def following(two_cpus, write_ini, libvirtd):
     """An agent that follows whoever pins domains."""
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
     agent = Agent(
         write_ini(
             "follow.ini",

@@ -25,9 +25,7 @@ class ConfinedAgent(Agent):
 
 
 @pytest.fixture
-def agent(write_ini):
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
+def agent(two_cpus, write_ini):
     agent = ConfinedAgent(write_ini())
     try:
         agent.start()

@@ -8,11 +8,9 @@ import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.drivers.flavor import Flavor
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.audit import Auditor
 from compute_agent.loops.reporting import ReportLoop
-from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import Reconcile, StartGuest
@@ -25,25 +23,10 @@ from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.errors import ConcurrentUpdateError
 from compute_agent.report.reporter import Reporter
 from tests.compute_agent.fakes import FakeDriver
-from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, SETS, TOPOLOGY, TREE
 
-TOPOLOGY = machine(nodes=2, cores=4)
-ROOT = "11111111-0000-4000-8000-000000000000"
-NODES = ["11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"]
-ELSEWHERE = "11111111-0000-4000-8000-00000000000f"
 GUEST, OTHER = "22222222-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
 PROJECT, USER = "33333333-0000-4000-8000-000000000001", "33333333-0000-4000-8000-000000000002"
-INVENTORIES = {"PCPU": Inventory(2, max_unit=2), "VCPU": Inventory(1, max_unit=4, allocation_ratio=4.0)}
-TREE = ProviderTree(
-    (
-        ProviderNode("h", ROOT, None, cpus=TOPOLOGY.online),
-        *(
-            ProviderNode(f"h_{n.id}", NODES[n.id], ROOT, INVENTORIES, cpus=n.cpus)
-            for n in TOPOLOGY.numa_nodes
-        ),
-    )
-)
-SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
 HEAL, DELETE = Options(heal=True), Options(delete=True, min_age=0.0)
 
 

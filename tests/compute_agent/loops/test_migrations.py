@@ -14,13 +14,12 @@ from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon.documents import guest_document
 from compute_agent.drivers.base import Change, ChangeKind
 from compute_agent.drivers.flavor import Flavor
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import Inventory, ProviderTree
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.arrivals import Arrivals
 from compute_agent.loops.audit import Auditor
 from compute_agent.loops.cpu_locations import by_consumer
 from compute_agent.loops.reporting import ReportLoop
-from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.migration import Migration
 from compute_agent.pipeline.events import Reconcile, StartGuest
@@ -33,25 +32,10 @@ from compute_agent.report.audit import Kind, Options
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.reporter import Reporter
 from tests.compute_agent.fakes import FakeDriver
-from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, ROOT, SETS, TOPOLOGY, TREE
 
-TOPOLOGY = machine(nodes=2, cores=4)
-ROOT = "11111111-0000-4000-8000-000000000000"
-NODES = ["11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"]
-ELSEWHERE = "11111111-0000-4000-8000-00000000000f"
 GUEST, OTHER, NEXT = (f"22222222-0000-4000-8000-00000000000{n}" for n in (1, 2, 3))
 MIGRATION, ANOTHER = "44444444-0000-4000-8000-000000000001", "44444444-0000-4000-8000-000000000002"
-INVENTORIES = {"PCPU": Inventory(2, max_unit=2), "VCPU": Inventory(1, max_unit=4, allocation_ratio=4.0)}
-TREE = ProviderTree(
-    (
-        ProviderNode("h", ROOT, None, cpus=TOPOLOGY.online),
-        *(
-            ProviderNode(f"h_{n.id}", NODES[n.id], ROOT, INVENTORIES, cpus=n.cpus)
-            for n in TOPOLOGY.numa_nodes
-        ),
-    )
-)
-SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
 WORLD = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
 NOVA = "1.36"
 SECONDS = 20

@@ -8,16 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.reference import ReferenceMissing
-from compute_agent import conf as agent_conf
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import Settings, derive
-from compute_agent.report.client import PlacementClient
 from compute_agent.report.nova_root import NovaRoot, RootMissingError, Search, find_root
 from compute_agent.report.reporter import Reporter
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.nova_compute import NovaCompute, RecordingClient
-from tests.compute_agent.servers import running
+from tests.compute_agent.servers import client_of, running
 
 pytestmark = pytest.mark.slow
 
@@ -41,9 +39,7 @@ def client(request, tmp_path_factory):
             url = stack.enter_context(running(request.param, tmp_path_factory.mktemp(request.param)))
         except ReferenceMissing as error:
             pytest.skip(f"OpenStack Placement cannot be installed: {error}")
-        path = tmp_path_factory.mktemp("agent") / "agent.ini"
-        path.write_text(f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\n")
-        yield PlacementClient.from_conf(agent_conf.load([], [str(path)]))
+        yield client_of(url, tmp_path_factory.mktemp("agent"))
 
 
 class Host:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.reference import ReferenceMissing
-from compute_agent import conf as agent_conf
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, Settings, derive
@@ -18,7 +17,7 @@ from compute_agent.report.errors import ConflictError
 from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
 from compute_agent.report.reshape import Infeasible
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.servers import running
+from tests.compute_agent.servers import client_of, running
 
 pytestmark = pytest.mark.slow
 
@@ -45,9 +44,7 @@ def kind(server):
 
 @pytest.fixture(scope="module")
 def client(server, tmp_path_factory):
-    path = tmp_path_factory.mktemp("agent") / "agent.ini"
-    path.write_text(f"[placement]\nauth_type = admin_token\nendpoint = {server[1]}\ntoken = admin\n")
-    return PlacementClient.from_conf(agent_conf.load([], [str(path)]))
+    return client_of(server[1], tmp_path_factory.mktemp("agent"))
 
 
 class Host:
