@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sysconfig
 import tempfile
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import requests
+
+from tests.databases.process import free_port
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 MICROVERSION = "placement 1.39"
@@ -69,13 +70,6 @@ def cpu_list(cpus: Iterable[int]) -> str:
         text.append(str(ordered[0]) if run == 1 else f"{ordered[0]}-{ordered[run - 1]}")
         del ordered[:run]
     return ",".join(text)
-
-
-def free_port() -> int:
-    """A loopback TCP port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def allowed_cpus(pid: int) -> str:

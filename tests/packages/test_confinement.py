@@ -101,11 +101,12 @@ def test_the_proxy_passes_on_and_compares(service: str, tmp_path: Path) -> None:
     words = ("-m", "placement.cmd.shadow", "--config-file", tmp_path / "shadow.conf")
     log = tmp_path / "placement-shadow.service.log"
     with confined("placement-shadow.service", tmp_path, *words) as process:
+        report = f"http://{options['report_bind']}/report.json"
         until_it_answers(f"http://{options['bind']}/", process, log)
+        until_it_answers(report, process, log)  # another process, which may be the later one
         answer = requests.get(f"http://{options['bind']}/resource_providers", headers=ADMIN, timeout=SECONDS)
         assert answer.status_code == 200, answer.text
         deadline = time.monotonic() + SECONDS
-        report = f"http://{options['report_bind']}/report.json"
         while requests.get(report, timeout=SECONDS).json()["requests"].get("same", 0) < 2:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

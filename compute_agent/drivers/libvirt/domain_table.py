@@ -191,7 +191,7 @@ class DomainTable:
             if domain is None:
                 return None
             xml = domain.XMLDesc(0)
-            if not metadata.is_active(xml):
+            if metadata.number(xml) is None:
                 return None
             description, binding = metadata.describe(xml), parse_binding(xml)
             dedicated = read_flavor(xml).dedicated or 0
@@ -205,7 +205,7 @@ class DomainTable:
             else:
                 starting = self._is_starting(domain)  # before it is looked for: it may come meanwhile
                 process = qemu.find_process(guest_uuid, owner)
-                if process is None and (starting or not domain.isActive()):
+                if process is None and (starting or not self._still_runs(guest_uuid, xml)):
                     return None  # it has ended just now, or an event will tell when it has started
         except (self._connection.libvirt.libvirtError, ValueError) as error:
             raise DriverError(
@@ -239,6 +239,11 @@ class DomainTable:
         libvirt = self._connection.libvirt
         state: list[int] = domain.state()
         return state == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
+
+    def _still_runs(self, guest_uuid: str, xml: str) -> bool:
+        """Whether the run that has this XML goes on: a domain that was started anew has another number."""
+        domain = self._connection.domain(guest_uuid)
+        return domain is not None and str(domain.ID()) == metadata.number(xml)
 
     def _source(self, domain: Any) -> str:
         source: str = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)

@@ -127,12 +127,12 @@ def describe(domain_xml: str) -> Description:
     return Description(uuid.text.strip(), name.text or "", settings, _owner(root), tuple(problems))
 
 
-def is_active(domain_xml: str) -> bool:
-    """Whether that is the XML of a domain that runs: only those have a number.
+def number(domain_xml: str) -> str | None:
+    """The number that libvirtd gave to this run of a domain; None if it does not run.
 
-    :raises ValueError: it is none.
+    :raises ValueError: that is not the XML of a domain.
     """
-    return parse(domain_xml).get("id") is not None
+    return parse(domain_xml).get("id")
 
 
 def usual_owner(capabilities: str) -> str:

@@ -7,6 +7,7 @@ import os
 import queue
 import re
 import signal
+import threading
 import time
 import uuid
 
@@ -472,6 +473,24 @@ def test_a_restarted_guest_is_another_one(watched, libvirtd):
     assert (second.uuid, second.pid != first.pid) == (first.uuid, True)
     with pytest.raises(GuestGoneError):
         watched.driver.apply_cpu_settings(first, APART)
+
+
+def test_a_guest_that_is_restarted_while_it_is_looked_for_has_started(watched, libvirtd, monkeypatch):
+    domain = libvirtd.connection.defineXML(libvirtd.xml())
+    look, runs = qemu.find_process, threading.Event()
+
+    def too_late(guest_uuid, owner):
+        monkeypatch.setattr(qemu, "find_process", look)
+        assert runs.wait(SECONDS)
+        domain.destroy()
+        domain.create()
+
+    monkeypatch.setattr(qemu, "find_process", too_late)
+    monkeypatch.setattr(watched.driver._table, "_is_starting", lambda domain: False)
+    domain.create()
+    runs.set()
+    assert watched.started().pid == libvirtd.process(domain)
+    assert not watched.driver.lost()
 
 
 @pytest.fixture
