@@ -1,7 +1,9 @@
 """Options and fixtures that suites share: the databases that tests run on."""
 
+import gc
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -14,12 +16,15 @@ from xdist.scheduler import LoadFileScheduling
 from placement.db import migration
 from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
+from tests.examples import examples
 
 _MARKS = {"postgresql": [pytest.mark.postgresql], "mariadb": [pytest.mark.mysql]}
 _QUICK = 2
 
 # Nothing is judged by the time that it takes: a busy machine would fail what is right.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "unhurried", deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("unhurried")
 
 _PAIRS = "tests/placement/differential"
@@ -69,13 +74,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests stay until the end: the collector need not look through them time and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules that take long come first; quick ones fill what time is left of parallel runs in the end."""
     ranks: dict[Path, int] = {}
+    tests = Counter(item.path for item in items)
     for item in items:
         ranks[item.path] = min(_rank(item), ranks.get(item.path, _QUICK))
-    items.sort(key=lambda item: ranks[item.path])
+    items.sort(key=lambda item: (ranks[item.path], -tests[item.path], item.path))
 
 
 def _rank(item: pytest.Item) -> int:

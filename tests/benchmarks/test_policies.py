@@ -25,6 +25,7 @@ from benchmarks.reference import environment, is_installed
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
+from tests.examples import examples
 
 HOST = machine(nodes=2, l3=2, cores=2, threads=2)
 
@@ -46,7 +47,7 @@ def test_a_stream_is_the_same_again_and_asks_for_no_more_than_it_should():
     assert {guest.thread_policy for guest in guests} == set(ThreadPolicy) - {ThreadPolicy.SPREAD}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.sets(st.integers(0, 15)),
     st.integers(1, 5),

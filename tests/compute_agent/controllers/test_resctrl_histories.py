@@ -12,6 +12,7 @@ from compute_agent.model.knob import Knob
 from compute_agent.resctrl.reader import read_groups
 from tests.compute_agent.controllers.test_resctrl import CLASS_GROUPS, Rig, Threads
 from tests.compute_agent.resctrl import fake
+from tests.examples import examples
 
 MACHINES = {
     "intel": fake.Machine(closids=7, mb_closids=7),
@@ -72,7 +73,7 @@ def tids():
 
 
 @pytest.mark.parametrize("name", MACHINES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(steps=st.lists(STEPS, max_size=12))
 def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps):
     machine = MACHINES[name]

@@ -13,6 +13,7 @@ from compute_agent.policy import POLICIES
 from compute_agent.policy.base import Demand, Refusal, Request, Supply, refit
 from compute_agent.policy.readback import read_back
 from tests.compute_agent.inventory.machines import machine
+from tests.examples import examples
 
 TOPOLOGY = machine(nodes=2, cores=4)
 SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
@@ -286,7 +287,7 @@ class TestReadBack:
         assert read_back(supply(), request(), frozenset({1}), {0: frozenset({0})}) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_lost_positions_come_back_exactly(data):
     """Whatever the policy says and whatever order the threads have: read back and refitted, nothing moves."""

@@ -10,6 +10,7 @@ from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.cores import Want, choose, cost
 from compute_agent.policy.pieces import free_cores
 from tests.compute_agent.inventory.machines import machine
+from tests.examples import examples
 
 HOST = machine(l3=2, cores=3, threads=4)
 
@@ -66,7 +67,7 @@ def check(host, free, count, policy, least=0):
         assert len({host.threads_of(cpu) for cpu in chosen}) == best.cores
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.sets(st.integers(0, 23), min_size=1),
     st.integers(1, 12),

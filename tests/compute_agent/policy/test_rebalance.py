@@ -12,6 +12,7 @@ from compute_agent.policy import POLICIES
 from compute_agent.policy.base import Demand, Refusal, Request, Supply, assemble
 from compute_agent.policy.rebalance import best_move, move_cost, place_cost
 from tests.compute_agent.inventory.machines import machine
+from tests.examples import examples
 
 TOPOLOGY = machine(packages=2, nodes=2, l3=2, cores=2, threads=2)
 """32 CPUs: 4 in an L3 domain, 8 in a NUMA node, 16 in a package."""
@@ -172,7 +173,7 @@ def hosts(draw):
     return host
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(hosts(), st.sampled_from([0.5, 1.0, 2.0, 5.0]), st.sampled_from(["topology-aware", "static"]))
 def test_moves_end_and_each_makes_the_host_better_by_its_gain(host, min_gain, policy):
     rounds, cost = 0, host.cost()
@@ -190,7 +191,7 @@ def test_moves_end_and_each_makes_the_host_better_by_its_gain(host, min_gain, po
         cost = host.cost()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(hosts())
 def test_the_move_is_the_best_of_all_guests(host):
     """Brute force: every guest alone where the policy would have it."""

@@ -12,6 +12,7 @@ from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy.base import Demand, Refusal, Request, Supply
 from compute_agent.policy.topology_aware import place_by_topology
 from tests.compute_agent.inventory.machines import machine
+from tests.examples import examples
 
 FAR_AND_NEAR = {
     0: {0: 10, 1: 12, 2: 32, 3: 32},
@@ -94,7 +95,7 @@ def cores_spoilt(topology, free, chosen, policy):
     return len(cores), sum(bool(core.cpus & left) and not core.cpus <= left for core in topology.cores)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(situations(), st.sampled_from(ThreadPolicy), st.integers(1, 5))
 def test_a_placed_guest_has_exactly_its_cpus_free_and_in_its_zone(situation, policy, vcpus):
     supply, zone, count = situation
@@ -115,7 +116,7 @@ def test_a_placed_guest_has_exactly_its_cpus_free_and_in_its_zone(situation, pol
         assert found.cpus == chosen - found.withheld
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(situations(), st.sampled_from(ThreadPolicy), st.integers(1, 5))
 def test_no_other_choice_crosses_less_or_breaks_fewer_cores(situation, policy, vcpus):
     """What is crossed is the least there is, and inside one L3 domain of one NUMA node so are the cores that

@@ -29,6 +29,7 @@ from tests.compute_agent.qos.builders import (
     seen,
     snapshot,
 )
+from tests.examples import examples
 
 EPSILON = 1e-6
 
@@ -354,7 +355,7 @@ def after(by, now, state, actions):
     return usage
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     guests,
     st.floats(0, 30),
@@ -406,7 +407,7 @@ def test_throttling_is_enough_where_it_can_be_and_never_in_excess(described, dow
             assert after(by, now, state, [*others, softer]) > target - EPSILON
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(guests, st.floats(0, 30), st.sampled_from([0.0, 0.1]))
 def test_evictions_are_enough_where_they_can_be_and_never_in_excess(described, evict, margin):
     by = rules(line(evict=evict), margin=margin)
@@ -427,7 +428,7 @@ def test_evictions_are_enough_where_they_can_be_and_never_in_excess(described, e
         assert after(by, now, state, actions[:-1]) > target - EPSILON
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(guests, st.floats(0, 30))
 def test_guests_of_one_class_are_as_few_as_any_choice_could_make_them_when_all_have_the_same_floor(
     described, down
@@ -449,7 +450,7 @@ def test_guests_of_one_class_are_as_few_as_any_choice_could_make_them_when_all_h
     assert gap <= 0 or not sizes or touched == sizes[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(guests, st.floats(0, 60), st.floats(0, 60), st.floats(1, 99))
 def test_plans_with_several_metrics_keep_the_bounds_and_close_what_can_be_closed(
     described, cpu_line, memory_line, ratio_line

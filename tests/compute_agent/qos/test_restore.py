@@ -14,6 +14,7 @@ from compute_agent.qos.snapshot import Entitlement, Series, Snapshot
 from compute_agent.qos.state import QosState, Throttled
 from compute_agent.qos.streaks import observe
 from tests.compute_agent.qos.builders import CPU, PRESSURE, QUOTA, guest, line, rules, seen, snapshot
+from tests.examples import examples
 
 DOWN_AND_UP = {"throttle_down": 10, "throttle_up": 8}
 
@@ -191,7 +192,7 @@ def test_domains_are_given_back_apart():
     assert make_plan(by, now, seen(by, now), state) == (Restore("a", knobs["0"], 50.0),)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.4, 3.9), st.floats(0, 1)), min_size=1, max_size=6),
     st.floats(0, 20),

@@ -14,6 +14,7 @@ from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.plan import Owned, ReportedProvider
 from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
 from tests.compute_agent.inventory.machines import machine
+from tests.examples import examples
 
 ROOT = "11111111-0000-4000-8000-000000000000"
 TWO_NODES = machine(nodes=2, cores=4, threads=2)  # CPUs 0-7 on node 0, 8-15 on node 1
@@ -361,7 +362,7 @@ def totals(holding):
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(transitions())
 def test_random_transitions(case):
     before, after, held, locations = case

@@ -17,6 +17,7 @@ from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, Present
 from compute_agent.resctrl.rules import Demand, resolve
 from compute_agent.resctrl.schemata import Schemata, parse
 from compute_agent.resctrl.wishes import WayRange, Wish
+from tests.examples import examples
 
 CLASSES = {"LS": DEFAULT_CLASSES["LS"], "BE": DEFAULT_CLASSES["BE"]}
 SHARED_WAYS = 2
@@ -189,7 +190,7 @@ OTHER_CLASSES = {"LS": Wish(WayRange(40, 90), {5: WayRange(0, 20)}, 70), "BE": W
 
 
 @given(WORLDS, st.lists(demand_lists(), min_size=2, max_size=4), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_step_lets_anybody_into_exclusive_ways(on, rounds, data):
     present = fresh(on)
     exclusive = {}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from compute_agent.resctrl.masks import Mask, MaskRules
 from compute_agent.resctrl.ways import Division, Move, assign, divide
+from tests.examples import examples
 
 
 def rules(count, min_bits=1, sparse=False):
@@ -170,7 +171,7 @@ def check_safe(division, held, wanted, result):
 
 
 @given(worlds(20))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_step_lets_exclusive_masks_overlap(world):
     division, held, wanted = world
     result = assign(division, held, wanted)
@@ -225,7 +226,7 @@ def narrow_worlds(draw):
 
 
 @given(narrow_worlds())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_plan_has_fewer_moves(world):
     division, held, owner, count = world
     if count == 0:

@@ -11,6 +11,7 @@ from uuid import uuid4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.placement.running import Admin
 
 OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
@@ -112,7 +113,7 @@ STEPS = st.one_of(
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

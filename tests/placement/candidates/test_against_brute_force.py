@@ -1,9 +1,8 @@
 """The search finds exactly what trying everything finds, in random snapshots.
 
-PLACEMENT_RANDOM_EXAMPLES sets the number of random snapshots, each asked ten times.
+Each random snapshot is asked ten times; PLACEMENT_EXAMPLES_PERCENT=1000 tries ten times as many.
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,11 +22,12 @@ from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
 from placement.exceptions import InvalidRequest
 from placement.model.snapshot import Snapshot
+from tests.examples import examples
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.brute import Found, all_candidates
 from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, snapshots
 
-EXAMPLES = int(os.environ.get("PLACEMENT_RANDOM_EXAMPLES", "150"))
+EXAMPLES = examples(150)
 exhaustive = settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -16,6 +16,7 @@ from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
+from tests.examples import examples
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.snapshots import Spec, build
 from tests.placement.candidates.strategies import fleets, situations
@@ -82,7 +83,7 @@ def forbidding(request: CandidatesRequest, trait: str) -> CandidatesRequest:
 generations = st.lists(st.integers(0, 1), min_size=16, max_size=16)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(fleets(), generations)
 def test_a_condition_that_nobody_knew_is_right_for_every_tree_of_a_fleet(
     situation: tuple[Snapshot, CandidatesRequest], generations: list[int]
@@ -94,7 +95,7 @@ def test_a_condition_that_nobody_knew_is_right_for_every_tree_of_a_fleet(
     assert found(without_trait, request, EvenGeneration()) == by_trait
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(situations(requests_each=4), generations)
 def test_a_condition_that_nobody_knew_is_right_beside_all_others(
     situation: tuple[Snapshot, list[CandidatesRequest]], generations: list[int]

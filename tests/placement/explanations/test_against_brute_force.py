@@ -1,6 +1,5 @@
 """An explanation says what trying everything says, in random small clouds."""
 
-import os
 from dataclasses import replace
 
 from hypothesis import HealthCheck, assume, given, settings
@@ -12,10 +11,11 @@ from placement.explanations.clauses import combinations, resources, without
 from placement.explanations.explain import explain
 from placement.explanations.relaxing import MAX_CHANGES, MAX_RELAXATIONS
 from placement.model.snapshot import Snapshot
+from tests.examples import examples
 from tests.placement.candidates.strategies import crowded_hosts, fleets, situations
 from tests.placement.explanations import brute
 
-EXAMPLES = int(os.environ.get("PLACEMENT_RANDOM_EXAMPLES", "60"))
+EXAMPLES = examples(60)
 exhaustive = settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -1,6 +1,5 @@
 """A snapshot and the copy of it that others change meanwhile."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -11,9 +10,10 @@ from hypothesis import strategies as st
 from placement.model.index import Index
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
+from tests.examples import examples
 
 CLASSES = ("VCPU", "MEMORY_MB")
-EXAMPLES = int(os.environ.get("PLACEMENT_RANDOM_EXAMPLES", "200"))
+EXAMPLES = examples(200)
 
 
 @st.composite

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from placement.api.middleware import build_application
 from placement.conf import new_config
 from tests.databases import DatabaseServer
+from tests.examples import examples
 
 PROVIDERS = [f"{n:08d}-0000-4000-8000-000000000000" for n in range(5)]
 CONSUMERS = [f"{n:08d}-0000-4000-8000-00000000c0de" for n in range(4)]
@@ -218,7 +219,7 @@ def deployment(server: DatabaseServer, template: str, rng: random.Random) -> Ite
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(rng=st.randoms(use_true_random=False), steps=st.integers(10, 40))
 def test_workers_agree_and_the_books_balance(
     database_server: DatabaseServer, database_template: str, rng: random.Random, steps: int
