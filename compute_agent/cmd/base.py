@@ -72,6 +72,7 @@ class ShowOne(ConfigMixin, CliffShowOne):
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
         manager = super()._load_formatter_plugins()
         if "csv" not in manager.names():
+            # An extension that comes from no entry point has none to name.
             manager.extensions.append(Extension("csv", None, _CsvOne, _CsvOne()))  # type: ignore[arg-type]
         return manager
 

@@ -91,7 +91,7 @@ class AgentShell(App):
 
     def build_option_parser(self, *args: object, **kwargs: object) -> argparse.ArgumentParser:
         """Add ``--config-file`` to cliff's own options."""
-        parser = super().build_option_parser(*args, **kwargs)  # type: ignore[arg-type]
+        parser = super().build_option_parser(*args, **kwargs)  # type: ignore[arg-type]  # passed on
         parser.add_argument(
             "--config-file",
             action="append",

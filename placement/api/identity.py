@@ -37,7 +37,7 @@ class CannotAsk(Exception):
     """The Identity service did not say whether a token is good; nobody knows who asks."""
 
 
-class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc] # the library has no types
+class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library has no types
     """The middleware in front of ``app``, as ``[keystone_authtoken]`` describes it.
 
     :raises ValueError: the section cannot be used (when made); nothing is connected then.

@@ -97,7 +97,7 @@ def _on_inventories(need: Need) -> Iterator[Check]:
             "capacity",
             name,
             amount,
-            lambda provider, inventory, name=name, amount=amount: (  # type: ignore[misc]
+            lambda provider, inventory, name=name, amount=amount: (  # type: ignore[misc]  # as above
                 provider.used.get(name, 0) + amount <= inventory.capacity
             ),
         )
@@ -107,7 +107,7 @@ def _on_inventories(need: Need) -> Iterator[Check]:
                 condition,
                 name,
                 amount,
-                lambda _, inventory, met=met, amount=amount: met(inventory, amount),  # type: ignore[misc]
+                lambda _, inventory, met=met, amount=amount: met(inventory, amount),  # type: ignore[misc]  # as above
             )
 
 

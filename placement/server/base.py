@@ -12,7 +12,7 @@ MAX_REQUEST_LINE: Final = 8190
 """As much as Apache httpd takes by default; lists of aggregates and traits in queries get long."""
 
 
-class BundledServer(BaseApplication):  # type: ignore[misc]
+class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn with settings of ours: no file and no environment changes them."""
 
     @abstractmethod
@@ -34,7 +34,7 @@ class BundledServer(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
 
-class _Logger(glogging.Logger):  # type: ignore[misc]
+class _Logger(glogging.Logger):  # type: ignore[misc]  # as above
     """Leaves gunicorn's log records to the handlers that oslo.log has set up."""
 
     def setup(self, cfg: Any) -> None:

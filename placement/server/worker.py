@@ -33,7 +33,7 @@ _STOP_TIMEOUT: Final = 2.0  # with a search, when the service is to stop
 _TICK: Final = 1.0
 
 
-class GatheringWorker(Worker):  # type: ignore[misc]
+class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     """What gunicorn runs in each worker process."""
 
     alive: bool

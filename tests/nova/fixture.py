@@ -99,10 +99,10 @@ def install() -> None:
     for name in ("tests", "tests.functional", "tests.functional.fixtures"):
         sys.modules[f"placement.{name}"] = ModuleType(f"placement.{name}")
     databases = ModuleType("placement.tests.fixtures")
-    databases.Database = Database  # type: ignore[attr-defined]
+    databases.Database = Database  # type: ignore[attr-defined]  # modules are made here
     sys.modules[databases.__name__] = databases
-    sys.modules["placement.tests"].fixtures = databases  # type: ignore[attr-defined]
+    sys.modules["placement.tests"].fixtures = databases  # type: ignore[attr-defined]  # as above
     served = ModuleType("placement.tests.functional.fixtures.placement")
-    served.PlacementFixture = PlacementFixture  # type: ignore[attr-defined]
+    served.PlacementFixture = PlacementFixture  # type: ignore[attr-defined]  # as above
     sys.modules[served.__name__] = served
-    sys.modules["placement.tests.functional.fixtures"].placement = served  # type: ignore[attr-defined]
+    sys.modules["placement.tests.functional.fixtures"].placement = served  # type: ignore[attr-defined]  # as above

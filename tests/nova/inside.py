@@ -43,7 +43,7 @@ class _Told(unittest.TestResult):
         said = details.get("details", {})
         texts = [each.as_text() for name, each in said.items() if name.startswith("traceback")]
         if error:
-            texts.append(self._exc_info_to_string(error, test))  # type: ignore[attr-defined]
+            texts.append(self._exc_info_to_string(error, test))  # type: ignore[attr-defined]  # unittest's own
         print(f"{test.id()}\n{''.join(texts)}", file=sys.stderr, flush=True)
 
 

@@ -49,5 +49,5 @@ def machine(
         online=online,
         offline=offline,
         present=frozenset(range(count)),
-        **fields,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]  # of many types
     )

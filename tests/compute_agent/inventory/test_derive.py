@@ -29,7 +29,7 @@ def tree_of(
 ) -> ProviderTree:
     sets = resolve(options or CpuOptions(), topology)
     settings = {"reserved_host_memory_mb": 0, **settings}
-    return derive(topology, sets, Settings(**settings), ROOT, "host", platform)  # type: ignore[arg-type]
+    return derive(topology, sets, Settings(**settings), ROOT, "host", platform)  # type: ignore[arg-type]  # of many types
 
 
 def totals(tree: ProviderTree) -> dict[str, dict[str, int]]:

@@ -121,7 +121,7 @@ def test_the_answers_of_the_newest_version_are_as_described(case):
 def test_what_was_made_can_be_read_changed_and_deleted(renew):
     """The links of the document: operations that follow each other, with UUIDs and names of those before."""
 
-    class Walk(newest.as_state_machine()):  # type: ignore[misc]
+    class Walk(newest.as_state_machine()):  # type: ignore[misc]  # a class made at run time
         def setup(self) -> None:
             renew()  # what is generated depends on answers, which have to be the same again
             super().setup()

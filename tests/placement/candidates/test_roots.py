@@ -17,7 +17,7 @@ def cloud(*, pool: bool) -> Snapshot:
     """Hosts with a device each, the fifth with a trait and in an aggregate of its own; a pool that shares."""
     fifth = {"traits": ("CUSTOM_RARE",), "aggregates": ("rare",)}
     hosts = [
-        Spec(f"cn{number}", None, {"VCPU": 8}, **(fifth if number == 5 else {}))  # type: ignore[arg-type]
+        Spec(f"cn{number}", None, {"VCPU": 8}, **(fifth if number == 5 else {}))  # type: ignore[arg-type]  # of many types
         for number in range(HOSTS)
     ]
     devices = [
@@ -49,7 +49,7 @@ def looked_at(snapshot: Snapshot, *groups: RequestGroup) -> list[str]:
     ids=["its tree", "a tree by another provider of it", "a trait", "an aggregate", "one of two traits"],
 )
 def test_who_names_something_rare_is_searched_for_where_it_is(named: dict[str, object], pool: bool) -> None:
-    assert looked_at(cloud(pool=pool), RequestGroup("", {"VCPU": 1}, **named)) == ["cn5"]  # type: ignore[arg-type]
+    assert looked_at(cloud(pool=pool), RequestGroup("", {"VCPU": 1}, **named)) == ["cn5"]  # type: ignore[arg-type]  # of many types
 
 
 @pytest.mark.parametrize("pool", [False, True], ids=["nothing is shared", "a pool shares"])
@@ -96,5 +96,5 @@ def test_who_takes_one_of_several_is_searched_for_where_any_of_them_is(
         *(Spec(f"c{number}", None, {"VCPU": 1}) for number in range(9)),
     )
     shared = [Spec("pool", None, {"DISK_GB": 9}, (SHARES,), ("far",))] if pool else []
-    group = RequestGroup("", {"VCPU": 1}, **named)  # type: ignore[arg-type]
+    group = RequestGroup("", {"VCPU": 1}, **named)  # type: ignore[arg-type]  # of many types
     assert looked_at(build(*hosts, *shared), group) == ["a", "b"]

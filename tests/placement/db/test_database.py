@@ -228,7 +228,7 @@ def test_writes_that_are_one_batch_find_a_restarted_server_after_a_pause(
     monkeypatch.setattr(engine, "_TRUSTED_SECONDS", 0.0)
     for consumer in (ONE, TWO):
         row = {"uuid": consumer, "project_id": "p", "user_id": "u", "generation": 1, "updated_at": 0.0}
-        database.write(lambda tx, row=row: tx.insert(consumers, [row]))  # type: ignore[misc]
+        database.write(lambda tx, row=row: tx.insert(consumers, [row]))  # type: ignore[misc]  # binds early
         database_server.restart()
     assert count(database) == 2
 

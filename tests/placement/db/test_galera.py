@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from placement.db import migration
-from placement.db.database import Database
+from placement.db.database import Database, Transaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
 from tests.databases import ServerMissing
@@ -55,13 +55,13 @@ def test_a_writer_sees_what_another_node_has_confirmed_whatever_it_does_first(
     first, second, _ = nodes
     for number in range(_ROUNDS):
         first.write(
-            lambda tx, number=number: tx.conn.exec_driver_sql(  # type: ignore[misc]
+            lambda tx, number=number: tx.conn.exec_driver_sql(  # type: ignore[misc]  # binds early
                 f"INSERT INTO traits (name, updated_at) VALUES ('CUSTOM_{number}', 0)"
             ).close()
         )
         gone = second.write(
             lambda tx, number=number: (
-                tx.conn.exec_driver_sql(  # type: ignore[misc]
+                tx.conn.exec_driver_sql(  # type: ignore[misc]  # binds early
                     f"DELETE FROM traits WHERE name = 'CUSTOM_{number}'"
                 ).rowcount
             )
@@ -80,7 +80,7 @@ def test_writers_of_one_bucket_on_different_nodes_lose_nothing(nodes: Sequence[D
     def count_up(database: Database) -> None:
         for _ in range(20):
 
-            def work(tx):  # type: ignore[no-untyped-def]
+            def work(tx: Transaction) -> None:
                 tx.lock_names()
                 query = "SELECT updated_at FROM traits WHERE name = 'CUSTOM_N'"
                 value = tx.conn.exec_driver_sql(query).scalar_one()

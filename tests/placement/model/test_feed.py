@@ -194,7 +194,7 @@ def test_a_model_that_is_damaged_is_read_anew(writer: Database, model: Model) ->
         view.snapshot.by_class.clear()
         view.snapshot.trees.clear()
         view.snapshot.by_name["host"] = 99
-        view.snapshot.children = {None: {1}}  # type: ignore[dict-item]
+        view.snapshot.children = {None: {1}}  # type: ignore[dict-item]  # which breaks it
     writer.write(lambda tx: providers.delete(tx, HOST))
     create(writer, CHILD, "child")
     assert names(model) == {CHILD: "child"}
@@ -267,7 +267,7 @@ def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
     create(writer)
     create(writer, other, "other")
     for uuid in (HOST, other):
-        writer.write(lambda tx, uuid=uuid: inventories.add(tx, uuid, "VCPU", FOUR))  # type: ignore[misc]
+        writer.write(lambda tx, uuid=uuid: inventories.add(tx, uuid, "VCPU", FOUR))  # type: ignore[misc]  # binds early
     backup = database_server.backup(database_url)
     steps += [5]
     if lost == "a creation":
