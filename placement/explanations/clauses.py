@@ -29,11 +29,16 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one provider has to be because of a clause; by leaving out ``drop`` a request asks it no more."""
+    """What one provider has to be because of a clause; by leaving out ``drop`` a request asks it no more.
+
+    Where the clause is checked together with those before it, ``alone`` has what it asks for by itself: of
+    the provider, and in the group without a suffix of its root, of which one has to meet all such clauses.
+    """
 
     clause: Clause
     drop: Clause
     met_by: Callable[[Provider], bool]
+    alone: tuple[Callable[[Provider], bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +142,19 @@ def _on_providers(snapshot: Snapshot, group: RequestGroup, need: Need) -> Iterat
     for number, aggregates in enumerate(group.member_of, start=1):
         # with those before: a provider and its root are not asked to be in one each
         together = InAggregates(group.member_of[:number], frozenset(), or_root=or_root)
-        yield check(_any_of("member_of", suffix, aggregates), together)
+        alone = partial(InAggregates((aggregates,), frozenset(), or_root=False).met_by, snapshot=snapshot)
+        by_root = partial(_root_meets, snapshot, alone)
+        yield replace(
+            check(_any_of("member_of", suffix, aggregates), together),
+            alone=(alone, by_root) if or_root else (alone,),
+        )
     for aggregate in sorted(group.forbidden_aggregates):
         forbidden = InAggregates((), frozenset({aggregate}), or_root=or_root)
         yield check(Clause("forbidden_aggregates", suffix, (aggregate,)), forbidden)
+
+
+def _root_meets(snapshot: Snapshot, met_by: Callable[[Provider], bool], provider: Provider) -> bool:
+    return met_by(snapshot.providers[provider.root_id])
 
 
 def on_roots(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Check, ...]:

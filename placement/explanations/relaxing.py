@@ -227,7 +227,7 @@ class Relaxer:
         return [
             at
             for at, each in enumerate(self._found.standings[alike.kin][number])
-            if not each.spared & ~bits and name in providers[at].inventories
+            if name in providers[at].inventories and any(not spared & ~bits for spared in each.spared)
         ]
 
     def portions(

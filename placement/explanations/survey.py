@@ -22,12 +22,12 @@ class Standing:
     """How far one provider comes with a part, leaving aside what is free.
 
     ``first`` is the index of the first check that it does not pass, or the number of checks; ``spared`` are
-    the clauses of all checks that it does not pass. ``demands`` are slot, amount, index and clause of those
-    checks that depend on what is free.
+    the sets of clauses of which one has to be left out for it to pass, none within another. ``demands`` are
+    slot, amount, index and clause of those checks that depend on what is free.
     """
 
     first: int
-    spared: Bits
+    spared: frozenset[Bits]
     demands: tuple[tuple[int, int, int, Bits], ...]
 
 
@@ -159,10 +159,10 @@ class _Surveyor:
             furthest, sets = -1, {self._all(part)}
             nearest: list[int] = []
             for at, each in enumerate(standings[number]):
-                first, spared = each.first, each.spared
+                first, lacking = each.first, 0
                 for slot, amount, index, bit in each.demands:
                     if free[slot] < amount:
-                        spared |= bit
+                        lacking |= bit
                         first = min(first, index)
                 if at < own:  # the others are counted with their own trees
                     counts[first] += count
@@ -170,7 +170,7 @@ class _Surveyor:
                     furthest, nearest = first, []
                 if first == furthest:
                     nearest.append(at)
-                sets.add(spared)
+                sets.update([spared | lacking for spared in each.spared])
             firsts.append(furthest)
             closest.append(tuple(nearest))
             options.append(least(sets))
@@ -191,10 +191,13 @@ class _Surveyor:
     def _standing(self, part: Part, position: int, provider: Provider, tree: Tree | None) -> Standing:
         """How far a provider comes; with what is free only where it belongs to no tree."""
         first, spared = len(part.checks), 0
+        alone = [0] * (2 if part.need.unsuffixed else 1)  # what it lacks itself, or its root
         amounts = dict(part.need.resources)
         demands = []
         self._budget.spend(1 + len(part.checks) // 4)
         for index, check in enumerate(part.checks):
+            for way, met_by in enumerate(check.alone):
+                alone[way] |= 0 if met_by(provider) else self._bit[check.drop]
             if tree is not None and check.clause.condition == "capacity":
                 name = check.clause.names[0]
                 slot = tree.kind.shape.slots.get((position, name))
@@ -202,8 +205,9 @@ class _Surveyor:
                     demands.append((slot, amounts[name], index, self._bit[check.drop]))
             elif not check.met_by(provider):
                 first = min(first, index)
-                spared |= self._bit[check.drop]
-        return Standing(first, spared, tuple(demands))
+                if not check.alone:
+                    spared |= self._bit[check.drop]
+        return Standing(first, least({spared | each for each in alone}), tuple(demands))
 
     def _traits(self, alike: Alike) -> Iterable[frozenset[Bits]]:
         """For each set of traits of the group without a suffix what has to be left out to meet it."""

@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from placement.candidates.budget import Budget, Exhausted
-from placement.candidates.request import CandidatesRequest
-from placement.explanations.clauses import combinations, resources, without
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.explanations.clauses import Clause, combinations, resources, without
 from placement.explanations.explain import explain
 from placement.explanations.relaxing import MAX_CHANGES, MAX_RELAXATIONS
 from placement.model.snapshot import Snapshot
 from tests.examples import examples
+from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
 from tests.placement.candidates.strategies import crowded_hosts, fleets, situations
 from tests.placement.explanations import brute
 
@@ -84,22 +86,50 @@ def test_as_many_hosts_fit_as_have_candidates_and_the_others_have_a_reason_each(
 def test_relaxations_are_all_the_smallest_ones(
     situation: tuple[Snapshot, list[CandidatesRequest]],
 ) -> None:
-    snapshot = situation[0]
     for request in requests_of(situation):
-        explanation = explain(snapshot, request, Budget())
-        if explanation.fitting:
-            assert explanation.relaxations == ()
-            continue
-        expected = brute.relaxations(snapshot, request, MAX_CHANGES)
-        found = [
-            frozenset(each.left_out) | {resources(change.group, change.names[0]) for change in each.amounts}
-            for each in explanation.relaxations
-        ]
-        assert len(set(found)) == len(found)
-        assert [*map(len, found)] == sorted(map(len, found))
-        assert set(found) <= expected
-        if len(expected) <= MAX_RELAXATIONS:
-            assert set(found) == expected
+        check_relaxations(situation[0], request)
+
+
+def check_relaxations(snapshot: Snapshot, request: CandidatesRequest) -> None:
+    explanation = explain(snapshot, request, Budget())
+    if explanation.fitting:
+        assert explanation.relaxations == ()
+        return
+    expected = brute.relaxations(snapshot, request, MAX_CHANGES)
+    found = [
+        frozenset(each.left_out) | {resources(change.group, change.names[0]) for change in each.amounts}
+        for each in explanation.relaxations
+    ]
+    assert len(set(found)) == len(found)
+    assert [*map(len, found)] == sorted(map(len, found))
+    assert set(found) <= expected
+    if len(expected) <= MAX_RELAXATIONS:
+        assert set(found) == expected
+
+
+AGGREGATES = (frozenset({name_to_uuid("a")}), frozenset({name_to_uuid("b")}))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "root", "child", "expected"),
+    [
+        ("", (), ("b",), ["a"]),  # whoever is in b only lacks a, and no more
+        ("_1", (), ("b",), ["a"]),
+        ("", ("b",), ("a",), ["a", "b"]),  # either of them is in one: without the other clause it fits
+        ("_1", ("b",), ("a",), ["b"]),
+        ("", (), (), ["ab"]),
+    ],
+)
+def test_of_two_aggregates_only_those_are_left_out_that_nobody_is_in(
+    suffix: str, root: tuple[str, ...], child: tuple[str, ...], expected: list[str]
+) -> None:
+    snapshot = build(Spec("cn", aggregates=root), Spec("numa", "cn", {"VCPU": 1}, (), child))
+    request = CandidatesRequest((RequestGroup(suffix, {"VCPU": 1}, member_of=AGGREGATES),))
+    wanted = {
+        frozenset(Clause("member_of", suffix, (name_to_uuid(name),)) for name in names) for names in expected
+    }
+    assert {frozenset(each.left_out) for each in explain(snapshot, request, Budget()).relaxations} >= wanted
+    check_relaxations(snapshot, request)
 
 
 @few
