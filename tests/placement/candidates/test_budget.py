@@ -157,6 +157,14 @@ def test_each_rule_on_several_needs_and_each_need_it_is_looked_at_for_is_counted
         assert found.count(2 * len(devices)) >= rules * per_choice
 
 
+def test_roots_are_counted_once_each_a_group_at_a_time() -> None:
+    budget, groups_of_roots = Spending(), 40
+    snapshot = build(*(Spec(f"cn{number}", None, {"VCPU": 8}) for number in range(groups_of_roots * 32)))
+    request = CandidatesRequest((RequestGroup("", {"VCPU": 1}),))
+    assert len(search(snapshot, request, budget=budget)) == groups_of_roots * 32
+    assert budget.parts.count(32) == groups_of_roots
+
+
 class TestRootsWithinManyAggregates:
     HOSTS, CLASSES, SETS = 50, 6, 20
     SHARED = Spec("disk", None, {"DISK_GB": 9}, [SHARES], ["elsewhere"])
