@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Protocol
 
+from oslo_config import cfg
+
 from compute_agent.daemon import release
 from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.drivers.base import Driver
 from compute_agent.loops.audit import Outcome
+from compute_agent.loops.reporting import ReportLoop
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.audit import Options
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
-from compute_agent.report.reshape import Infeasible, ReshapePlan
 
 
 class AgentParts(Protocol):
     """What the methods need of the agent."""
+
+    @property
+    def options(self) -> cfg.ConfigOpts:
+        """The configuration that the agent works by."""
+        ...
 
     @property
     def pipeline(self) -> Pipeline:
@@ -40,6 +47,11 @@ class AgentParts(Protocol):
         ...
 
     @property
+    def reports(self) -> ReportLoop:
+        """What tells Placement of this host."""
+        ...
+
+    @property
     def maintenance(self) -> MaintenanceMode:
         """The operator's switch for new guests."""
         ...
@@ -54,14 +66,6 @@ class AgentParts(Protocol):
         :raises RequestError:
         :raises ResctrlError:
         :raises BadSchemataError:
-        """
-        ...
-
-    def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
-        """Reshape, or just plan it.
-
-        :raises PlacementError:
-        :raises DriverError:
         """
         ...
 
@@ -83,10 +87,6 @@ class AgentParts(Protocol):
 
     def retire(self) -> None:
         """End the agent."""
-        ...
-
-    def stop_timeout(self) -> float:
-        """Seconds that a guest has to end."""
         ...
 
     def qos_classes(self) -> Collection[str]:

@@ -57,7 +57,6 @@ LOG = logging.getLogger(__name__)
 ANSWER_SECONDS: Final = 50.0
 ROOT_SECONDS: Final = 10.0
 """How long who starts a guest waits until the root provider of this host is known."""
-_LOOK_AGAIN: Final = 0.05
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
@@ -176,7 +175,7 @@ class Methods:
         """End a guest; its allocation stays, as that is its owner's."""
         guest = self._find(load(GuestSchema(), params)["guest"]).guest
         try:
-            self._agent.driver.stop(guest, self._agent.stop_timeout())
+            self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
         except DriverError as error:
             raise RequestError(str(error)) from error
         # The driver's own event comes as well, some time later: whoever asks next should not see the guest
@@ -218,7 +217,7 @@ class Methods:
     def reshape(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move what guests hold to where the provider tree has it now, or just tell what would move."""
         try:
-            planned = self._agent.reshape(load(ReshapeSchema(), params)["dry_run"])
+            planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
         except (PlacementError, DriverError) as error:
             raise RequestError(str(error)) from error
         if isinstance(planned, Infeasible):
@@ -299,9 +298,9 @@ class Methods:
             as_of, resources = 0.0, known.allocation  # whatever Placement says next is newer
         except PlacementError as error:
             raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
-        deadline = time.monotonic() + ROOT_SECONDS
-        while not (world := self._agent.pipeline.world).root_known and time.monotonic() < deadline:
-            time.sleep(_LOOK_AGAIN)  # an agent that has just started asks Placement for it
+        if not self._agent.pipeline.world.root_known:
+            self._agent.reports.wait_for_first(ROOT_SECONDS)  # an agent that has just started finds it out
+        world = self._agent.pipeline.world
         if not world.root_known:
             raise RequestError(
                 f"what guest {guest_uuid} may use cannot be told before the root provider of this host is"

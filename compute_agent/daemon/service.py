@@ -62,7 +62,6 @@ from compute_agent.report.errors import PlacementError
 from compute_agent.report.nova_root import RootOwner, whose
 from compute_agent.report.plan import Ownership
 from compute_agent.report.reporter import Reporter
-from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.report.scheduling import Cause
 
 LOG = logging.getLogger(__name__)
@@ -128,7 +127,7 @@ class Agent:
         self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
         client = PlacementClient.from_conf(options)
         self._conf = Configuration(options, client, settings, controllers, self._resctrl.control)
-        self._reports = ReportLoop(
+        self.reports = ReportLoop(
             Reporter(client, self._state.state.owned, self._state.keep_owned),
             client,
             self.pipeline,
@@ -140,7 +139,7 @@ class Agent:
             self._root,
         )
         self.maintenance = MaintenanceMode(
-            self._state.state.maintenance, self._state.keep_maintenance, self._reports
+            self._state.state.maintenance, self._state.keep_maintenance, self.reports
         )
         self.metrics.host_disabled.set_function(lambda: self.maintenance.is_on)
         self._monitoring = Monitoring(self._conf, self._monitored, self.metrics.registry)
@@ -150,19 +149,24 @@ class Agent:
             self.pipeline,
             self.driver,
             Evictions(settings, self.pipeline, self.driver, client),
-            partial(self._reports.switch_scheduling, Cause.WATERMARK),
+            partial(self.reports.switch_scheduling, Cause.WATERMARK),
             self._state.keep_qos,
             Telemetry(self.metrics.registry),
             root=options.host.root,
             cache=self._monitoring.reader,
             cache_entitlements=open_entitlements(controllers, lambda: self.pipeline.world.zones),
         )
-        self._arrivals = Arrivals(self.pipeline, client, self._reports.wake)
-        self._loops: tuple[Loop, ...] = (self._monitoring, self._arrivals, self._reports, self._watermarks)
+        self._arrivals = Arrivals(self.pipeline, client, self.reports.wake)
+        self._loops: tuple[Loop, ...] = (self._monitoring, self._arrivals, self.reports, self._watermarks)
         self.main_loop = MainLoop(self)
         self._signature = host_signature(options)
         self._server: SocketServer | None = None
         self._http: HttpServer | None = None
+
+    @property
+    def options(self) -> cfg.ConfigOpts:
+        """The configuration that the agent works by."""
+        return self._conf.options
 
     @property
     def client(self) -> PlacementClient:
@@ -187,12 +191,12 @@ class Agent:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
         self._monitoring.start()
         self._arrivals.start()
-        self._server = SocketServer(socket_path(self._conf.options), Methods(self).table(), OPEN_METHODS)
+        self._server = SocketServer(socket_path(self.options), Methods(self).table(), OPEN_METHODS)
         threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
-        if self._conf.options.daemon.http_port:
-            daemon = self._conf.options.daemon
+        daemon = self.options.daemon
+        if daemon.http_port:
             self._http = HttpServer(daemon.http_address, daemon.http_port, self.metrics.registry, self.health)
-        self._reports.start()
+        self.reports.start()
         self._watermarks.start()
         LOG.info("The agent of %s is up", self.pipeline.world.tree.root.name)
 
@@ -203,7 +207,7 @@ class Agent:
             self._server.server_close()
         if self._http is not None:
             self._http.close()
-        for loop in (self._watermarks, self._monitoring, self._reports, self._arrivals):
+        for loop in (self._watermarks, self._monitoring, self.reports, self._arrivals):
             loop.stop()
         self.pipeline.stop()
         self._host_driver.close()
@@ -212,7 +216,7 @@ class Agent:
 
     def look(self) -> None:
         """Look whether configuration or hardware changed since the last time, and take that up."""
-        signature = host_signature(self._conf.options)
+        signature = host_signature(self.options)
         if signature != self._signature:
             self._signature = signature
             self.reload()
@@ -265,11 +269,11 @@ class Agent:
             "provider": world.tree.root.name,
             "provider_uuid": world.tree.root.uuid,
             "provider_is": whose(world.tree.beside),
-            **status_document(self._reports.status),
+            **status_document(self.reports.status),
             **self.maintenance.document(),
             "config_error": self._config_error,
             "warnings": self._warnings(),
-            "policy": policy_of(self._conf.options, world.tree.beside),
+            "policy": policy_of(self.options, world.tree.beside),
             "driver": self.driver.name,
             "driver_status": self._host_driver.status,
             "cache_control": f"off: {self._resctrl.off}" if self._resctrl.off else "on",
@@ -296,20 +300,12 @@ class Agent:
         alive = self.pipeline.is_alive
         document = {
             "status": "ok" if alive else "the worker is dead",
-            "placement": status_document(self._reports.status)["placement"],
+            "placement": status_document(self.reports.status)["placement"],
             "driver": self.driver.name,
             "driver_status": self._host_driver.status,
             "config_error": self._config_error,
         }
         return alive, document
-
-    def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
-        """Move what guests hold to where the provider tree has it now, or just plan that.
-
-        :raises PlacementError:
-        :raises DriverError:
-        """
-        return self._reports.reshape(dry_run)
 
     def watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them; see ``watermark_list``."""
@@ -325,7 +321,7 @@ class Agent:
         :raises PlacementError:
         :raises DriverError:
         """
-        return Auditor(self.pipeline, self.driver, self.client, self._reports.wake).audit(options)
+        return Auditor(self.pipeline, self.driver, self.client, self.reports.wake).audit(options)
 
     def survey_release(self, options: release.Options) -> list[release.Row]:
         """What there is to give back when this host is left."""
@@ -350,7 +346,7 @@ class Agent:
         :raises TimeoutError: the worker has no time.
         """
         with self._taking_up:
-            options = self._conf.options
+            options = self.options
             world = build_world(options, control=self._resctrl.control, root=owner)
             if owner.beside == self.pipeline.world.tree.beside:
                 self.pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
@@ -372,26 +368,22 @@ class Agent:
     @property
     def reconcile_interval(self) -> float:
         """Seconds from one such look to the next."""
-        return float(self._conf.options.guests.reconcile_interval)
+        return float(self.options.guests.reconcile_interval)
 
     def prune_guest_logs(self) -> None:
         """Remove the logs of ended guests that have been kept long enough."""
-        guests = self._conf.options.guests
+        guests = self.options.guests
         try:
             guest_logs.prune(self._folder / GUESTS_FOLDER, guests.log_retention, guests.log_max_mb * 10**6)
         except OSError as error:
             LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
-
-    def stop_timeout(self) -> float:
-        """Seconds that a guest has to end."""
-        return float(self._conf.options.guests.stop_timeout)
 
     def _warnings(self) -> list[str]:
         """What an operator should know beside errors.
 
         How the driver was chosen, what waits for a restart, what of the configuration has no effect.
         """
-        return [*self._host_driver.warnings(self._conf.options), *self._config_warnings]
+        return [*self._host_driver.warnings(self.options), *self._config_warnings]
 
     def qos_classes(self) -> Collection[str]:
         """The names of the classes that guests may have."""

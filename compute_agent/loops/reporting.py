@@ -91,6 +91,7 @@ class ReportLoop:
         """The causes that Placement was told of last."""
         self._switch = threading.Condition()
         self._turn = threading.Lock()
+        self._has_tried = threading.Event()
         self._tree_at_start = pipeline.world.tree
         self._derived: ProviderTree | None = None
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
@@ -116,6 +117,10 @@ class ReportLoop:
         """Wait until Placement has been told of all causes, so many seconds at most; whether it has."""
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
+
+    def wait_for_first(self, timeout: float) -> bool:
+        """Wait until a report has been tried, so many seconds at most; whether one has."""
+        return self._has_tried.wait(timeout)
 
     @property
     def is_beside(self) -> bool:
@@ -205,7 +210,10 @@ class ReportLoop:
     def once(self) -> bool:
         """One report and one look at allocations. False if anything failed or was refused."""
         with self._turn:
-            return self._once()
+            try:
+                return self._once()
+            finally:
+                self._has_tried.set()
 
     def _take_client(self) -> None:
         if (client := self._next_client) is not None:

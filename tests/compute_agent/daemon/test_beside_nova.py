@@ -39,7 +39,7 @@ class BesideRig(CacheRig):
 
     def report(self):
         """A period of the agent; whether all was taken."""
-        return self.agent._reports.once()
+        return self.agent.reports.once()
 
     def restart(self):
         self.agent.stop()

@@ -213,10 +213,10 @@ def test_an_allocation_that_grows_or_goes_is_followed(rig):
     group = f"compute-agent.guest.{uid(1)}"
     assert len(rig.mask(group, 0)) == 2
     rig.claim_on(uid(1), {rig.l3(0): {"LLC": 5}, rig.node(): {"VCPU": 1}})
-    rig.agent._reports.wake()
+    rig.agent.reports.wake()
     rig.wait_for(lambda: len(rig.mask(group, 0)) == 5)
     rig.claim_on(uid(1), {rig.node(): {"VCPU": 1}})
-    rig.agent._reports.wake()
+    rig.agent.reports.wake()
     rig.wait_for(lambda: group not in rig.groups())
     assert rig.ask("guest.list")[0]["pid"] in read_tasks(rig.files, "compute-agent.class.LS")
 

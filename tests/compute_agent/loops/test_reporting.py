@@ -97,9 +97,11 @@ def test_a_good_report_shows_in_status_and_metrics(rig):
 
 def test_an_absent_placement_is_told_once_and_shown(rig, live_placement, caplog):
     live_placement.stop()
+    assert not rig.loop.wait_for_first(0)
     with caplog.at_level(logging.WARNING, "compute_agent"):
         assert not rig.loop.once()
         assert not rig.loop.once()
+    assert rig.loop.wait_for_first(0)
     assert caplog.text.count("Report to Placement failed") == 1
     assert status_document(rig.loop.status)["placement"] == "away"
     assert rig.metric("placement_up") == 0
