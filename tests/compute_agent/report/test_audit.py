@@ -119,6 +119,7 @@ class TestNeeds:
             ({"location": FLOATING, "dedicated": 2, "extra_cpu": True}, {"PCPU": 3}),
             ({"location": FLOATING, "dedicated": 1}, {"PCPU": 1, "VCPU": 1}),
             ({"dedicated": 0, "extra_cpu": True}, {"VCPU": 2}),
+            ({"dedicated": 3}, {"PCPU": 3}),  # more than there are guest CPUs
             ({"resources": {"DISK_GB": 20}}, {"PCPU": 2, "DISK_GB": 20}),
         ],
     )

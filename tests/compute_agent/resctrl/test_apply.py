@@ -124,6 +124,12 @@ def test_other_values_than_were_written_are_an_error_and_are_put_back(files):
     assert state(files) == before
 
 
+def test_every_value_that_was_written_is_looked_at(files):
+    files.shows = lambda text: text.replace("MB:0=41", "MB:0=50")
+    with pytest.raises(ResctrlError, match="MB:0=41 was written, but it reads 50"):
+        apply.write_schemata(files, "", Schemata({"L3": {0: 0xF}, "MB": {0: 41}}))
+
+
 def test_bandwidth_may_be_rounded_where_the_hardware_rounds(files):
     control = BandwidthControl("MB", (0, 1), 1, 1, 8)
     files.shows = lambda text: text.replace("=41", "=31")  # shown as 40

@@ -7,6 +7,7 @@ import pytest
 
 from placement.candidates import search as module
 from placement.candidates.budget import Budget
+from placement.candidates.feasibility import fits_at_all
 from placement.candidates.needs import needs_of
 from placement.candidates.pattern import candidates_of
 from placement.candidates.render import render
@@ -163,6 +164,16 @@ def test_roots_are_counted_once_each_a_group_at_a_time() -> None:
     request = CandidatesRequest((RequestGroup("", {"VCPU": 1}),))
     assert len(search(snapshot, request, budget=budget)) == groups_of_roots * 32
     assert budget.parts.count(32) == groups_of_roots
+
+
+def test_all_that_is_put_together_when_amounts_are_added_up_is_counted() -> None:
+    providers = [*build(*(Spec(name, None, {"A": 9}) for name in "vwxyz"))]
+    asked_for = (RequestGroup("_0", {"A": 2}), RequestGroup("_1", {"A": 3}), RequestGroup("_2", {"A": 4}))
+    budget = Spending()
+    needs = needs_of(CandidatesRequest(asked_for))
+    assert fits_at_all(needs, [providers] * 3, False, budget=budget)
+    amounts_and_providers = 3 + 5
+    assert amounts_and_providers in budget.parts
 
 
 class TestRootsWithinManyAggregates:
