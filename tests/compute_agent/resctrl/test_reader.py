@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import shutil
 
 import pytest
 
@@ -132,6 +133,15 @@ def test_megabytes_are_known_by_the_mount_option_or_the_unlimited_value(tmp_path
     assert read_platform(files).mb.maximum == {0: UNLIMITED_MBPS, 1: UNLIMITED_MBPS}
     files.remove("group")
     assert read_platform(files, "", frozenset({"rw", "mba_MBps"})).mb.in_mbps
+
+
+def test_bandwidth_of_far_memory_is_never_in_megabytes(tmp_path):
+    """AMD's alone has it, in eighths of a gigabyte, and the mount option is Intel's."""
+    files = tree(tmp_path, fake.AMD)
+    shutil.copytree(files.root / "info/MB", files.root / "info/SMBA")
+    path = files.root / "schemata"
+    path.write_text(path.read_text() + "SMBA:0=2048;1=2048\n")
+    assert not read_platform(files, "", frozenset({"rw", "mba_MBps"})).smba.in_mbps
 
 
 def test_counter_assignment_is_read(tmp_path):
