@@ -2,7 +2,8 @@
 
 As root it is a system daemon that has its folders, mounts and network to itself; as another user a session
 daemon below a folder of its own. Nothing that the system has is touched, but for groups of the guests where
-cgroup v1 has the controllers cpu and cpuset. Guests survive their libvirtd; stop() ends them.
+cgroup v1 has the controllers cpu and cpuset. Guests survive their libvirtd; stop() ends them. Each says that
+it is on a machine of its own, so that guests can migrate from one to another.
 """
 
 import contextlib
@@ -47,6 +48,7 @@ exec "$@"
 DAEMON_CONF = """
 auth_unix_rw = "none"
 auth_unix_ro = "none"
+host_uuid = "{host_uuid}"
 log_outputs = "3:stderr"
 """
 
@@ -124,7 +126,8 @@ class Libvirtd:
         self._pid = 0
         self._connection = None
         (self.folder / "daemon.conf").write_text(
-            DAEMON_CONF + (f'unix_sock_dir = "{self.folder}"\n' if self.is_system else "")
+            DAEMON_CONF.format(host_uuid=uuid.uuid4())
+            + (f'unix_sock_dir = "{self.folder}"\n' if self.is_system else "")
         )
         for name in (*FOLDERS, "/.config/libvirt"):
             self._own(name).mkdir(parents=True)

@@ -1,0 +1,110 @@
+"""A guest that libvirt moves from one host to another, with an agent on each: two libvirtd of one machine."""
+
+import subprocess
+
+import pytest
+
+from compute_agent.drivers import procfs
+from tests.compute_agent.cmd.agents import SECONDS, Agent, put_allocation
+from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
+
+SOURCE, DESTINATION = "testhost", "elsewhere"
+CPUS = {SOURCE: ("0", "1"), DESTINATION: ("1", "0")}
+"""The dedicated and the shared CPU of each host."""
+
+
+class Host:
+    """A libvirtd with its agent."""
+
+    def __init__(self, name, server, write_ini, folder):
+        self.server = server
+        self.dedicated, self.shared = CPUS[name]
+        folder.mkdir()
+        self.agent = Agent(
+            write_ini(
+                f"{name}/agent.ini",
+                DEFAULT=f"state_path = {folder / 'state'}\nlock_path = {folder / 'locks'}",
+                compute=f"cpu_dedicated_set = {self.dedicated}\ncpu_shared_set = {self.shared}\n"
+                f"resource_provider_name = {name}",
+                guests="driver = libvirt\nreconcile_interval = 0.3",
+                libvirt=f"uri = {server.uri}",
+            )
+        )
+
+    def start(self, client):
+        self.agent.start()
+        self.agent.wait_for(lambda: self.agent.status()["placement"] == "up")
+        root = self.agent.status()["provider_uuid"]
+        (self.node,) = (one.uuid for one in client.providers_in_tree(root) if one.parent_uuid == root)
+
+    def has_pinned(self, domain):
+        """Whether the guest's only CPU is the dedicated one, and all else of it on the shared one."""
+        names = dict(thread_cpus(self.server.process(domain)))
+        return (names.pop("CPU 0/TCG"), set().union(*names.values())) == ({self.dedicated}, {self.shared})
+
+
+@pytest.fixture
+def hosts(two_cpus, write_ini, tmp_path, client, libvirtd):
+    """The source of a migration and its destination."""
+    elsewhere = Libvirtd()
+    made = [
+        Host(name, server, write_ini, tmp_path / name)
+        for name, server in ((SOURCE, libvirtd), (DESTINATION, elsewhere))
+    ]
+    try:
+        elsewhere.start()
+        for each in made:
+            each.start(client)
+        yield made
+    finally:
+        for each in made:
+            each.agent.close()
+        elsewhere.stop()
+
+
+def virsh_migrate(domain, source, destination):
+    """Move a running guest, its memory over a socket: the two have no network in common."""
+    there = destination.uri.replace("qemu:", "qemu+unix:")
+    socket = f"unix://{destination.folder / 'migration'}"
+    command = ["virsh", "-c", source.uri, "migrate", "--live", domain.name()]
+    command += ["--desturi", there, "--migrateuri", socket]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=3 * SECONDS, stdin=subprocess.DEVNULL, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_guest_keeps_its_cpu_until_it_has_one_at_its_new_host(hosts, client, uid):
+    source, destination = hosts
+    migration = f"{uid[:-4]}aaaa"
+    source.server.run().destroy()  # the guest has another number there, and with it other cgroups
+    put_allocation(client, source.node, uid, PCPU=1)
+    domain = source.server.run(uid, vcpus=1)
+    source.agent.wait_for(lambda: source.has_pinned(domain))
+
+    # As Nova does: what it holds goes to the migration, then the destination is claimed.
+    record = client.allocations(uid)
+    body = {"project_id": record.project_id, "user_id": record.user_id}
+    moved = {provider: {"resources": amounts} for provider, amounts in record.resources.items()}
+    both = {
+        uid: {"allocations": {}, "consumer_generation": record.generation, **body},
+        migration: {"allocations": moved, "consumer_generation": None, **body},
+    }
+    client._request("POST", "/allocations", both, "1.36")
+    put_allocation(client, destination.node, uid, PCPU=1)
+    assert source.agent.audit()[0] == 0
+    assert source.agent.ask("guest", "show", uid)["migration"] == migration
+    assert source.has_pinned(domain)
+    process = source.server.process(domain)
+
+    virsh_migrate(domain, source.server, destination.server)
+    assert not procfs.identify(process)
+    arrived = destination.server.connection.lookupByUUIDString(uid)
+    destination.agent.wait_for(lambda: destination.has_pinned(arrived))
+    shown = destination.agent.ask("guest", "show", uid)
+    assert (shown["kind"], shown["dedicated_cpus"]) == ("dedicated", destination.dedicated)
+    source.agent.wait_for(lambda: source.agent.status()["guests"] == 0)
+    client._request("DELETE", f"/allocations/{migration}")
+    for each in (source.agent, destination.agent):
+        each.wait_for(lambda: not each.status()["migrating_guests"])  # noqa: B023  # asked here and now
+    assert destination.agent.audit() == (0, [])
