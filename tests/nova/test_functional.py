@@ -30,7 +30,27 @@ MODULES: Final = {
         "libvirt.test_report_cpu_traits",
     ),
     "nova-manage placement": ("test_nova_manage",),
-    "migration": ("test_cold_migrate", "libvirt.test_live_migration", "compute.test_live_migration"),
+    "live migration": (
+        "libvirt.test_live_migration",
+        "compute.test_live_migration",
+        "test_servers.ServerLiveMigrateForceAndAbort",
+        "test_servers.ServerLiveMigrateForceAndAbortWithNestedResourcesRequest",
+    ),
+    "cold migration": (
+        "test_cold_migrate",
+        "test_servers.PollUnconfirmedResizesTest",
+        "test_servers.ServerRescheduleTests",
+        "test_servers.ServerRescheduleTestsWithNestedResourcesRequest",
+    ),
+    "moves": ("test_servers.ServerMovingTests",),
+    "moves between nested providers": (
+        "test_servers.ServerMovingTestsWithNestedComputes",
+        "test_servers.ServerMovingTestsFromFlatToNested",
+        "test_servers.ServerMovingTestsWithNestedResourceRequests",
+    ),
+    "evacuation": ("libvirt.test_evacuate",),
+    "writes at the same time": ("test_servers.ConsumerGenerationConflictTest",),
+    "traits": ("test_servers.TraitsBasedSchedulingTest",),
     "resource requests": ("test_servers_resource_request",),
     "aggregates": ("test_aggregates",),
     "resource tracker": ("compute.test_resource_tracker",),
@@ -54,11 +74,15 @@ def programs() -> Path:
 
 @pytest.mark.parametrize("about", MODULES)
 def test_what_passes_with_openstack_placement_passes_with_ours(
-    programs: Path, tmp_path: Path, about: str
+    programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], about: str
 ) -> None:
     names = [f"{_FUNCTIONAL}.{module}" for module in MODULES[about]]
     with ThreadPoolExecutor() as both:
         stock, ours = both.map(lambda kind: _passed(programs, tmp_path, kind, names), ("stock", "ours"))
+    with capsys.disabled():
+        print(
+            f"\n{about}: {len(stock)} pass with OpenStack Placement, with ours {len(stock & ours)} of these"
+        )
     assert stock, "none passes with OpenStack Placement"
     assert sorted(stock - ours) == [], _end(tmp_path / "ours.log")
 
