@@ -5,7 +5,8 @@ status (mapped in :mod:`placement.api.errors`), ``code`` is the error code that
 is shown from microversion 1.23 (API reference, "Error codes").
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 UNDEFINED: Final = "placement.undefined_code"
 BAD_VALUE: Final = "placement.query.bad_value"
@@ -16,6 +17,7 @@ DUPLICATE_NAME: Final = "placement.duplicate_name"
 INVENTORY_IN_USE: Final = "placement.inventory.inuse"
 PROVIDER_IN_USE: Final = "placement.resource_provider.inuse"
 PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
+NO_CANDIDATE: Final = "placement.ext.no_candidate"  # not of OpenStack Placement
 SEARCH_TOO_LONG: Final = "placement.ext.search_too_long"  # not of OpenStack Placement
 CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
 
@@ -50,6 +52,14 @@ class ConcurrentUpdate(Conflict):
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, CONCURRENT_UPDATE)
+
+
+class NoCandidate(Conflict):
+    """There is nothing that would serve a claim: 409, with the explanation as a document if there is one."""
+
+    def __init__(self, detail: str, explanation: Mapping[str, Any] | None) -> None:
+        super().__init__(detail, NO_CANDIDATE)
+        self.explanation = explanation
 
 
 class Unavailable(PlacementError):

@@ -23,7 +23,7 @@ from placement.api import (
     usages,
     versioning,
 )
-from placement.api.ext import explanations
+from placement.api.ext import claims, explanations
 from placement.api.ext import root as ext
 from placement.api.service import Service
 
@@ -42,6 +42,7 @@ BLUEPRINTS: Final = (
     reshaper.blueprint,
     ext.blueprint,
     explanations.blueprint,
+    claims.blueprint,
 )
 
 

@@ -42,7 +42,10 @@ def install(app: Flask) -> None:
 
 def _placement_error(error: PlacementError) -> Response:
     status = next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
-    return render(status, error.detail, code=error.code)
+    more: dict[str, Any] = {}
+    if isinstance(error, exceptions.NoCandidate) and error.explanation is not None:
+        more["explanation"] = error.explanation
+    return render(status, error.detail, code=error.code, **more)
 
 
 def _http_exception(error: HTTPException) -> Response:

@@ -83,6 +83,22 @@ def search(
     return found
 
 
+def in_turn(
+    snapshot: Snapshot,
+    request: CandidatesRequest,
+    budget: Budget,
+    arrange: Callable[[Iterable[int]], Iterable[int]],
+) -> Iterator[Offer]:
+    """The candidates of a request one by one, whatever its limit: one of every root, then a second of each.
+
+    :param arrange: chooses from the ids of the roots that may serve, and says in which order they come.
+    :raises Exhausted: the budget is spent.
+    """
+    looking = _Search(snapshot, request, None, budget)
+    offers = _round_robin(looking.by_root(1, arrange))
+    return _distinct(offers, looking) if looking.may_repeat else offers
+
+
 def served(
     snapshot: Snapshot, request: CandidatesRequest, budget: Budget
 ) -> Callable[[Tree, Sequence[Provider]], bool]:
@@ -227,9 +243,11 @@ class _Search:
         summaries = sum([provider_set.own for provider_set in {provider_set for provider_set, _ in offers}])
         return candidates * sum(map(_size, self._needs)) + summaries * _SUMMARY_SIZE
 
-    def by_root(self, batch: int) -> Iterator[Source]:
+    def by_root(
+        self, batch: int, arrange: Callable[[Iterable[int]], Iterable[int]] = lambda roots: roots
+    ) -> Iterator[Source]:
         """For every tree that may serve the request the candidates anchored there, so many at once."""
-        roots: Iterable[int] = possible_roots(self._snapshot, self._request, self._needs, self._sharing)
+        roots = arrange(possible_roots(self._snapshot, self._request, self._needs, self._sharing))
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))

@@ -64,6 +64,8 @@ class Provider:
     used: Mapping[str, int]
     traits: frozenset[str]
     aggregates: frozenset[str]
+    described_seq: int = 0
+    """Which description of it this is: another one if anything changed but how much is used."""
 
 
 def in_order(traits: Iterable[str]) -> list[str]:

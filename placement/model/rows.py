@@ -236,6 +236,7 @@ def _assemble(
                 used=used.get(provider_id, NOTHING),
                 traits=shared(frozenset(owned_traits.get(provider_id, ()))),
                 aggregates=shared(frozenset(aggregates.get(provider_id, ()))),
+                described_seq=row.described_seq,
             ),
         )
 

@@ -52,6 +52,17 @@ class Field(fields.Field[Any]):
             raise _wrong_type(None, self.json_type)
 
 
+class Boolean(Field):
+    """A JSON boolean."""
+
+    json_type = "boolean"
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        if not isinstance(value, bool):
+            raise _wrong_type(value, "boolean")
+        return value
+
+
 class Integer(Field):
     """A JSON integer within ``[minimum, maximum]``; booleans are none."""
 
@@ -176,11 +187,18 @@ class Array(Field):
     json_type = "array"
 
     def __init__(
-        self, items: fields.Field[Any], *, min_items: int = 0, unique: bool = False, **kwargs: Any
+        self,
+        items: fields.Field[Any],
+        *,
+        min_items: int = 0,
+        max_items: int | None = None,
+        unique: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.items = items
         self.min_items = min_items
+        self.max_items = max_items
         self.unique = unique
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
@@ -189,6 +207,8 @@ class Array(Field):
         if len(value) < self.min_items:
             shortage = "should be non-empty" if self.min_items == 1 else "is too short"
             raise _fail("minItems", f"{value!r} {shortage}")
+        if self.max_items is not None and len(value) > self.max_items:
+            raise _fail("maxItems", f"{len(value)} items are too many, {self.max_items} may be given")
         loaded = _each({index: (item, self.items) for index, item in enumerate(value)})
         if self.unique and len(set(loaded.values())) != len(value):
             raise _fail("uniqueItems", f"{value!r} has non-unique elements")

@@ -74,6 +74,13 @@ def _fit_body(body: dict[str, Any], service: Admin) -> None:
             value = service("GET", f"/resource_providers/{PROVIDERS[0]}").json["generation"]
         elif key == "consumer_generation":
             value = service("GET", f"/allocations/{CONSUMER}").json.get("consumer_generation")
+        elif key == "consumer_uuid":
+            value = CONSUMER
+        elif key == "query":
+            value = f"resources={_one_of(CLASSES, value)}:{2 + len(value) % 5}"
+        elif key == "claims":
+            for each in value:
+                _fit_body(each, service)
         elif key in CLASSES and isinstance(value, int):
             value = 2 + value % 5
         body[key] = value

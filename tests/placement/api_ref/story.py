@@ -12,6 +12,8 @@ ROOT: Final = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 NODE1: Final = "35791f28-fb45-4717-9ea9-435b3ef7c3b3"
 MIGRATION: Final = "c8e96ef0-6d1e-4f0c-8a23-0e0f4f4f0a22"
 
+CLAIMED: Final = "0b5d0a34-6bb5-4a2f-9d6e-2f8a4c1b7e90"
+
 Step = tuple[str, int] | tuple[str, str, Any]
 
 # The operations in the order in which their examples follow from each other, with the status of the answer;
@@ -56,6 +58,8 @@ STORY: Final[list[Step]] = [
     ("updateSeveralAllocations", 204),
     ("deleteAllocations", 204),
     ("DELETE", f"/allocations/{MIGRATION}", None),
+    ("claim", 201),
+    ("DELETE", f"/allocations/{CLAIMED}", None),
     ("deleteProviderTraits", 204),
     ("deleteTrait", 204),
     ("deleteInventory", 204),

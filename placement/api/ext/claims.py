@@ -1,0 +1,53 @@
+"""``/ext/v1/claims``."""
+
+from typing import Any, Final
+
+from flask import Blueprint, Response
+
+from placement.api.call import Call, operation
+from placement.api.paths import EXT
+from placement.claims.choice import Choice
+from placement.claims.claiming import Claimer, Limits
+from placement.claims.placing import Placed
+from placement.policies import ext as rules
+from placement.schemas import claim as schemas
+
+blueprint = Blueprint("ext_claims", __name__)
+
+_BODY: Final = schemas.Claims()
+
+
+@operation(blueprint, "POST", f"{EXT}/claims", rules.CLAIM, reads_json=True, writes_json=True)
+def create(call: Call) -> Response:
+    """Find what each consumer wants, and have it hold that: all of them, or none."""
+    body = call.body(_BODY)
+    wanted, dry_run = schemas.parse(body), body["dry_run"]
+    conf = call.service.conf
+    limits = Limits(
+        searching=conf.api.candidates_deadline,
+        explaining=conf.api.explanations_deadline,
+        retries=conf.placement.allocation_conflict_retry_count,
+    )
+    claimer = Claimer(call.service.model, call.service.database, limits, call.check_awaited)
+    placed = claimer.claim(wanted, dry_run=dry_run)
+    return call.answer({"claims": [_claim(each) for each in placed]}, status=200 if dry_run else 201)
+
+
+def _claim(placed: Placed) -> dict[str, Any]:
+    known = placed.wanted.generation
+    return {
+        "consumer_uuid": placed.wanted.consumer,
+        "consumer_generation": 1 if known is None else known + 1,
+        **_choice(placed.choice),
+        "alternates": [_choice(each) for each in placed.alternates],
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "root_provider_uuid": choice.root.uuid,
+        "allocations": {
+            provider.uuid: {"resources": dict(amounts)} for provider, amounts in choice.resources
+        },
+        "mappings": {suffix: [each.uuid for each in served] for suffix, served in choice.mappings.items()},
+    }

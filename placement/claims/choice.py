@@ -1,0 +1,60 @@
+"""A candidate that was chosen, and what is left of the world beside it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from placement.candidates.pattern import Candidate
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from placement.store.allocations import Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A candidate with its providers: the root of its host, amounts by provider, who serves which suffix."""
+
+    root: Provider
+    resources: tuple[tuple[Provider, Mapping[str, int]], ...]
+    mappings: Mapping[str, tuple[Provider, ...]]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, candidate: Candidate) -> "Choice":
+        """The choice of a candidate that was found in the snapshot."""
+        members, providers = candidate.provider_set.members, snapshot.providers
+        return cls(
+            providers[members[0].root_id],
+            tuple((providers[each], amounts) for each, amounts in candidate.resources.items()),
+            {suffix: tuple(providers[each] for each in ids) for suffix, ids in candidate.mappings.items()},
+        )
+
+    @property
+    def providers(self) -> Iterator[Provider]:
+        """All whose description made this a candidate; some may come twice."""
+        yield self.root
+        for provider, _ in self.resources:
+            yield provider
+        for served in self.mappings.values():
+            yield from served
+
+
+def holding(snapshot: Snapshot, choice: Choice) -> Snapshot:
+    """The world in which somebody holds this choice; the snapshot must not be changed while it is needed."""
+    world = snapshot.copy()
+    for provider, amounts in choice.resources:
+        _use(world, provider.uuid, amounts)
+    return world
+
+
+def giving_back(snapshot: Snapshot, held: Iterable[Allocation]) -> Snapshot:
+    """The world in which nobody holds these any more; the snapshot must not be changed while it is needed."""
+    world = snapshot.copy()
+    for each in held:
+        _use(world, each.provider, {each.resource_class: -each.used})
+    return world
+
+
+def _use(world: Snapshot, uuid: str, amounts: Mapping[str, int]) -> None:
+    provider = world.get(uuid)
+    if provider is not None:
+        used = {name: provider.used.get(name, 0) + amount for name, amount in amounts.items()}
+        world.put(replace(provider, used={**provider.used, **used}))

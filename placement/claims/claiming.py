@@ -1,0 +1,153 @@
+"""Claiming: what is wanted is placed and written, again and again until nobody else was faster."""
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import thread_time
+from typing import Final
+
+from placement import microversion
+from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.request import check_names
+from placement.claims.choice import Choice, giving_back
+from placement.claims.placing import Placed, Unplaced, place
+from placement.claims.wanted import Wanted
+from placement.db.database import Database
+from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
+from placement.explanations.document import document
+from placement.explanations.explain import explain
+from placement.explanations.words import sentence
+from placement.model.feed import Model, View
+from placement.store import allocations, bindings, consumers
+from placement.store.claims import Claim
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one call may cost.
+
+    Seconds of work for all that it searches, and to explain that nothing was found; how often it looks again
+    when somebody else was faster.
+    """
+
+    searching: float
+    explaining: float
+    retries: int
+
+
+class Claimer:
+    """Claims what is wanted in one call.
+
+    :param check_awaited: called again and again during long searches. What it raises ends the call.
+    """
+
+    def __init__(
+        self, model: Model, database: Database, limits: Limits, check_awaited: Callable[[], None]
+    ) -> None:
+        self._model = model
+        self._database = database
+        self._limits = limits
+        self._check_awaited = check_awaited
+        self._rng = random.Random()
+
+    def claim(self, wanted: Sequence[Wanted], *, dry_run: bool = False) -> list[Placed]:
+        """Have each consumer hold what it wants, or none of them; with ``dry_run`` only say what it would be.
+
+        :raises NoCandidate: there is no place for all of them.
+        :raises ConcurrentUpdate: a consumer's generation is not the given one.
+        :raises InvalidRequest: a class or a trait does not exist, or the search takes too long.
+        :raises Unavailable: others were faster each time.
+        """
+        end = thread_time() + self._limits.searching
+        for attempt in range(1, self._limits.retries + 2):
+            placed = self._place(wanted, end - thread_time())
+            if dry_run:
+                self._check_generations(wanted)
+                return placed
+            try:
+                self._bind(placed)
+            except bindings.LostRace as error:
+                LOG.debug("claim attempt %d lost a race: %s", attempt, error)
+            else:
+                return placed
+        raise Unavailable(
+            f"Others were faster each of {attempt} times ([placement] allocation_conflict_retry_count). "
+            "Please try again."
+        )
+
+    def _bind(self, placed: Sequence[Placed]) -> None:
+        claims = [_claim(each.wanted, each.choice) for each in placed]
+        described = {
+            provider.id: provider.described_seq for each in placed for provider in each.choice.providers
+        }
+        self._database.write(lambda tx: bindings.bind(tx, claims, described))
+
+    def _place(self, wanted: Sequence[Wanted], seconds: float) -> list[Placed]:
+        held = self._held(wanted)
+        with self._model.fresh() as view:
+            for each in wanted:
+                check_names(each.request, view.names.classes, view.names.traits)
+            snapshot = giving_back(view.snapshot, held) if held else view.snapshot
+            budget = Budget(seconds, give_way=self._give_way(view))
+            try:
+                placed = place(snapshot, wanted, budget, self._rng)
+            except Exhausted:
+                raise InvalidRequest(
+                    f"No place was found in {self._limits.searching:g} seconds of work, which is the limit "
+                    "([api] candidates_deadline): ask for fewer groups, or for fewer claims at once.",
+                    SEARCH_TOO_LONG,
+                ) from None
+            if isinstance(placed, Unplaced):
+                raise self._refusal(view, wanted, placed)
+        return placed
+
+    def _held(self, wanted: Sequence[Wanted]) -> list[allocations.Allocation]:
+        """What those of them hold that exist: they give it back, so that it is free for them."""
+        known = [each.consumer for each in wanted if each.generation is not None]
+        if not known:
+            return []
+        with self._database.read() as conn:
+            return [held for consumer in known for held in allocations.of_consumer(conn, consumer)]
+
+    def _check_generations(self, wanted: Sequence[Wanted]) -> None:
+        with self._database.read() as conn:
+            for each in wanted:
+                consumers.check_generation(consumers.find(conn, each.consumer), each.generation)
+
+    def _give_way(self, view: View) -> Callable[[], None]:
+        def give_way() -> None:
+            self._check_awaited()
+            view.give_way()
+
+        return give_way
+
+    def _refusal(self, view: View, wanted: Sequence[Wanted], unplaced: Unplaced) -> NoCandidate:
+        """Why the first of those without a place has none.
+
+        :raises ConcurrentUpdate: a consumer is not what the client knows, so nothing follows from this.
+        """
+        self._check_generations(wanted)
+        each = wanted[unplaced.number]
+        which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
+        prefix = f"There is no candidate for {which}consumer {each.consumer}"
+        budget = Budget(self._limits.explaining, give_way=self._give_way(view))
+        try:
+            explanation = explain(unplaced.world, each.request, budget)
+        except Exhausted:
+            return NoCandidate(f"{prefix}; why would take too long to find out.", None)
+        said = sentence(explanation)
+        if explanation.fitting:
+            said = f"{_LEFT_OUT}; without that: {said}"
+        shown = {"microversion": microversion.text(each.version), **document(explanation)}
+        return NoCandidate(f"{prefix}: {said}.", shown)
+
+
+_LEFT_OUT: Final = "all hosts that would do are left out by only or avoid"
+
+
+def _claim(wanted: Wanted, choice: Choice) -> Claim:
+    resources = {provider.uuid: amounts for provider, amounts in choice.resources}
+    return Claim(wanted.consumer, resources, wanted.generation, wanted.owner)

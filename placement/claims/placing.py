@@ -1,0 +1,135 @@
+"""Where what is wanted goes: all of it, or nothing."""
+
+import random
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.pattern import candidates_of
+from placement.candidates.search import in_turn
+from placement.claims.choice import Choice, holding
+from placement.claims.wanted import Wanted
+from placement.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What is wanted, the choice for it, and choices on other hosts that would have done as well."""
+
+    wanted: Wanted
+    choice: Choice
+    alternates: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """The first of those wanted that finds no place where those before have theirs, and that world."""
+
+    number: int
+    world: Snapshot
+
+
+def place(
+    snapshot: Snapshot, wanted: Sequence[Wanted], budget: Budget, rng: random.Random
+) -> list[Placed] | Unplaced:
+    """A choice for each of those wanted, such that all can be held together; or which one is too much.
+
+    The snapshot must not be changed meanwhile. Of hosts that do, any may be chosen: claims at the same time
+    then mostly do not meet.
+
+    :raises Exhausted: the budget is spent before this is known.
+    """
+    found = _Placing(wanted, budget, rng).place(snapshot, 0)
+    return found if found is not None else _unplaced(snapshot, wanted, budget, rng)
+
+
+class _Placing:
+    """Tries choices of the first with choices of those after it, until all are placed."""
+
+    def __init__(self, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> None:
+        self._wanted = wanted
+        self._budget = budget
+        self._rng = rng
+        self._names_hosts = any(each.names_hosts for each in wanted)
+
+    def place(self, world: Snapshot, number: int) -> list[Placed] | None:
+        """Those from this number on, in a world where those before have places; None if they cannot be."""
+        wanted, tried = self._wanted[number], set[Hashable]()
+        for choice in _choices(world, wanted, self._budget, self._rng):
+            if number + 1 == len(self._wanted):
+                others: list[Placed] | None = []
+            else:
+                alike = self._like(world, choice)
+                if alike in tried:
+                    continue
+                tried.add(alike)
+                self._budget.spend(len(world) // 8)
+                others = self.place(holding(world, choice), number + 1)
+            if others is not None:
+                alternates = _alternates(world, wanted, choice, self._budget, self._rng)
+                return [Placed(wanted, choice, alternates), *others]
+        return None
+
+    def _like(self, world: Snapshot, choice: Choice) -> Hashable:
+        """What two choices have in common that leave the same room to those that come after."""
+        taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
+        tree = world.whole_trees()[choice.root.id]
+        at = {member.id: position for position, member in enumerate(tree.members)}
+        if self._names_hosts or not taken.keys() <= at.keys():
+            return frozenset(taken.items())
+        within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
+        return tree.kind, tree.free, tree.aggregates, within
+
+
+def _unplaced(snapshot: Snapshot, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> Unplaced:
+    """Who is the first without a place, if all before take the first that they find."""
+    world = snapshot
+    for number, each in enumerate(wanted):
+        choice = next(_choices(world, each, budget, rng), None)
+        if choice is None:
+            return Unplaced(number, world)
+        world = holding(world, choice)
+    raise AssertionError("all of them have a place")
+
+
+def _choices(
+    world: Snapshot, wanted: Wanted, budget: Budget, rng: random.Random, left_out: int | None = None
+) -> Iterator[Choice]:
+    """All choices for one that is wanted: one of each host from anywhere on, then a second of each."""
+
+    def arrange(roots: Iterable[int]) -> Iterable[int]:
+        allowed = [root for root in roots if root != left_out and _allows(wanted, world, root)]
+        first = rng.randrange(len(allowed)) if allowed else 0
+        return allowed[first:] + allowed[:first]
+
+    for candidate in candidates_of(in_turn(world, wanted.request, budget, arrange)):
+        choice = Choice.of(world, candidate)
+        roots = (world.providers[provider.root_id].uuid for provider, _ in choice.resources)
+        if not wanted.avoid or wanted.avoid.isdisjoint(roots):
+            yield choice
+
+
+def _allows(wanted: Wanted, world: Snapshot, root: int) -> bool:
+    """Whether this host may be chosen."""
+    if wanted.only is None and not wanted.avoid:
+        return True
+    uuid = world.providers[root].uuid
+    return (wanted.only is None or uuid in wanted.only) and uuid not in wanted.avoid
+
+
+def _alternates(
+    world: Snapshot, wanted: Wanted, choice: Choice, budget: Budget, rng: random.Random
+) -> tuple[Choice, ...]:
+    """As many choices on hosts of their own as are wanted, or as there are within the budget."""
+    found: dict[int, Choice] = {}
+    if wanted.alternates:
+        try:
+            for other in _choices(world, wanted, budget, rng, left_out=choice.root.id):
+                if other.root.id in found:
+                    break  # all others had their turn
+                found[other.root.id] = other
+                if len(found) == wanted.alternates:
+                    break
+        except Exhausted:
+            pass  # there is a choice, which is what counts
+    return tuple(found.values())

@@ -1,0 +1,32 @@
+"""What a client wants to be found and claimed."""
+
+from dataclasses import dataclass
+
+from placement.candidates.request import CandidatesRequest
+from placement.microversion import Microversion
+from placement.store.consumers import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request for candidates, and the consumer that shall hold one instead of all that it holds.
+
+    ``version`` is the one in whose grammar the request was written.
+    ``generation`` is the consumer's as the client knows it, None for a new one. ``only`` and ``avoid`` are
+    uuids of root providers: the hosts that may be chosen, None for all, and those of which nothing may be
+    taken.
+    """
+
+    consumer: str
+    generation: int | None
+    owner: Owner
+    request: CandidatesRequest
+    version: Microversion
+    only: frozenset[str] | None = None
+    avoid: frozenset[str] = frozenset()
+    alternates: int = 0
+
+    @property
+    def names_hosts(self) -> bool:
+        """Whether hosts that are alike are not the same to it."""
+        return bool(self.only or self.avoid) or any(group.in_tree for group in self.request.groups)

@@ -1,0 +1,242 @@
+"""``POST /ext/v1/claims``, one at a time."""
+
+import uuid
+
+import pytest
+
+from placement.db import migration
+from tests.placement.running import Admin, application
+
+PATH = "/ext/v1/claims"
+
+
+@pytest.fixture
+def admin(tmp_path):
+    url = f"sqlite:///{tmp_path}/placement.sqlite"
+    migration.upgrade(url)
+    return Admin(application(url))
+
+
+def host(admin, name, **totals):
+    """A root provider with these inventories; its uuid."""
+    made = admin("POST", "/resource_providers", json={"name": name}).json["uuid"]
+    body = {
+        "resource_provider_generation": 0,
+        "inventories": {each: {"total": total} for each, total in totals.items()},
+    }
+    assert admin("PUT", f"/resource_providers/{made}/inventories", json=body).status_code == 200
+    return made
+
+
+def wants(query, **fields):
+    """A claim of a new consumer."""
+    return {
+        "consumer_uuid": str(uuid.uuid4()),
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+        "project_id": "project",
+        "user_id": "user",
+        "query": query,
+        **fields,
+    }
+
+
+def claim(admin, *claims, **fields):
+    return admin("POST", PATH, json={"claims": claims, **fields})
+
+
+def held(admin, consumer):
+    return admin("GET", f"/allocations/{consumer}").json
+
+
+def used(admin, provider):
+    return admin("GET", f"/resource_providers/{provider}/usages").json["usages"]
+
+
+def refused(answer):
+    (error,) = answer.json["errors"]
+    return answer.status_code, error["code"], error["detail"]
+
+
+def test_what_is_found_is_held(admin):
+    host(admin, "small", VCPU=2)
+    big = host(admin, "big", VCPU=8, MEMORY_MB=1024)
+    wanted = wants("resources1=VCPU:4,MEMORY_MB:512")
+    answer = claim(admin, wanted)
+    assert answer.status_code == 201
+    allocations = {big: {"resources": {"VCPU": 4, "MEMORY_MB": 512}}}
+    assert answer.json["claims"] == [
+        {
+            "consumer_uuid": wanted["consumer_uuid"],
+            "consumer_generation": 1,
+            "root_provider_uuid": big,
+            "allocations": allocations,
+            "mappings": {"1": [big]},
+            "alternates": [],
+        }
+    ]
+    found = held(admin, wanted["consumer_uuid"])
+    assert found["allocations"][big]["resources"] == allocations[big]["resources"]
+    shown = [found[name] for name in ("consumer_generation", "consumer_type", "project_id", "user_id")]
+    assert shown == [1, "INSTANCE", "project", "user"]
+
+
+def test_without_a_candidate_it_is_said_why_and_nothing_is_held(admin):
+    host(admin, "cn", VCPU=8)
+    wanted = wants("resources=VCPU:9")
+    answer = claim(admin, wanted)
+    why = "0 of 1 host: 1 has less than 9 VCPU free (most: 8 on cn); asking for 8 VCPU would leave 1 host"
+    detail = f"There is no candidate for consumer {wanted['consumer_uuid']}: {why}."
+    assert refused(answer) == (409, "placement.ext.no_candidate", detail)
+    explanation = answer.json["errors"][0]["explanation"]
+    assert (explanation["sentence"], explanation["fitting_hosts"]) == (why, 0)
+    assert held(admin, wanted["consumer_uuid"]) == {"allocations": {}}
+
+
+def test_all_that_there_is_can_be_claimed_and_no_more(admin):
+    hosts = [host(admin, f"cn{number}", VCPU=4) for number in range(5)]
+    answers = [claim(admin, wants("resources=VCPU:2")).status_code for _ in range(11)]
+    assert answers == [201] * 10 + [409]
+    assert [used(admin, each) for each in hosts] == [{"VCPU": 4}] * 5
+
+
+def test_the_limit_of_the_query_does_not_matter(admin):
+    host(admin, "cn", VCPU=4)
+    assert (
+        claim(admin, wants("resources=VCPU:2&limit=1"), wants("resources=VCPU:2&limit=1")).status_code == 201
+    )
+
+
+def test_a_consumer_changes_what_it_holds_and_needs_no_room_for_both(admin):
+    only = host(admin, "cn", VCPU=8)
+    wanted = wants("resources=VCPU:6")
+    assert claim(admin, wanted).status_code == 201
+    stale = claim(admin, {**wanted, "query": "resources=VCPU:8"})
+    assert refused(stale)[:2] == (409, "placement.concurrent_update")
+    answer = claim(admin, {**wanted, "query": "resources=VCPU:8", "consumer_generation": 1})
+    assert (answer.status_code, answer.json["claims"][0]["consumer_generation"]) == (201, 2)
+    assert used(admin, only) == {"VCPU": 8}
+    assert held(admin, wanted["consumer_uuid"])["consumer_generation"] == 2
+
+
+def test_several_are_claimed_together_or_not_at_all(admin):
+    one, other = host(admin, "one", VCPU=8), host(admin, "other", VCPU=4)
+    three = [wants("resources=VCPU:4") for _ in range(3)]
+    assert claim(admin, *three, wants("resources=VCPU:1")).status_code == 409
+    assert (used(admin, one), used(admin, other)) == ({"VCPU": 0}, {"VCPU": 0})
+    assert claim(admin, *three).status_code == 201
+    assert (used(admin, one), used(admin, other)) == ({"VCPU": 8}, {"VCPU": 4})
+
+
+def test_the_explanation_of_several_is_that_of_the_one_which_has_no_place(admin):
+    host(admin, "cn", VCPU=8)
+    wanted = [wants("resources=VCPU:5"), wants("resources=VCPU:5")]
+    status, code, detail = refused(claim(admin, *wanted))
+    assert (status, code) == (409, "placement.ext.no_candidate")
+    assert f"claim 2 of 2, consumer {wanted[1]['consumer_uuid']}: 0 of 1 host" in detail
+    assert "(most: 3 on cn)" in detail
+
+
+def test_a_place_that_another_one_needs_is_left_to_it(admin):
+    host(admin, "small", VCPU=4)
+    big = host(admin, "big", VCPU=8)
+    for _ in range(8):  # whichever host is looked at first
+        answer = claim(admin, wants("resources=VCPU:4"), wants("resources=VCPU:8"), dry_run=True)
+        assert answer.status_code == 200
+        assert answer.json["claims"][1]["root_provider_uuid"] == big
+
+
+def test_a_dry_run_claims_nothing(admin):
+    only = host(admin, "cn", VCPU=4)
+    wanted = wants("resources=VCPU:4")
+    answer = claim(admin, wanted, dry_run=True)
+    assert (answer.status_code, answer.json["claims"][0]["root_provider_uuid"]) == (200, only)
+    assert held(admin, wanted["consumer_uuid"]) == {"allocations": {}}
+
+
+def test_hosts_are_chosen_from_only_and_not_from_avoid(admin):
+    hosts = {host(admin, f"cn{number}", VCPU=1) for number in range(4)}
+    first, second, third, fourth = sorted(hosts)
+    answer = claim(
+        admin, wants("resources=VCPU:1", only=[first]), wants("resources=VCPU:1", avoid=[second, third])
+    )
+    assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [first, fourth]
+    status, code, detail = refused(claim(admin, wants("resources=VCPU:1", only=[first, fourth])))
+    assert (status, code) == (409, "placement.ext.no_candidate")
+    assert "all hosts that would do are left out by only or avoid; without that: 2 of 4 hosts" in detail
+
+
+def test_nothing_is_taken_from_a_shared_pool_that_is_avoided(admin):
+    aggregate = str(uuid.uuid4())
+    compute = host(admin, "cn", VCPU=8)
+    pools = [host(admin, f"pool{number}", DISK_GB=100) for number in range(2)]
+    for each in [compute, *pools]:
+        body = {"aggregates": [aggregate], "resource_provider_generation": 1}
+        assert admin("PUT", f"/resource_providers/{each}/aggregates", json=body).status_code == 200
+    for each in pools:
+        body = {"traits": ["MISC_SHARES_VIA_AGGREGATE"], "resource_provider_generation": 2}
+        assert admin("PUT", f"/resource_providers/{each}/traits", json=body).status_code == 200
+    for avoided, left in (pools, pools[::-1]):
+        answer = claim(admin, wants("resources=VCPU:1,DISK_GB:10", avoid=[avoided]))
+        assert set(answer.json["claims"][0]["allocations"]) == {compute, left}
+        assert answer.json["claims"][0]["root_provider_uuid"] == compute
+
+
+def test_alternates_are_on_other_hosts(admin):
+    hosts = {host(admin, f"cn{number}", VCPU=8) for number in range(4)}
+    (answer,) = claim(admin, wants("resources=VCPU:1", alternates=2)).json["claims"]
+    roots = [each["root_provider_uuid"] for each in (answer, *answer["alternates"])]
+    assert len(roots) == len(set(roots)) == 3
+    assert all(each["allocations"][each["root_provider_uuid"]] for each in answer["alternates"])
+    (answer,) = claim(admin, wants("resources=VCPU:1", alternates=100)).json["claims"]
+    roots = [each["root_provider_uuid"] for each in (answer, *answer["alternates"])]
+    assert sorted(roots) == sorted(hosts)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.39"])
+def test_the_microversion_of_the_client_does_not_matter(admin, version):
+    host(admin, "cn", VCPU=8)
+    headers = {"OpenStack-API-Version": f"placement {version}"}
+    body = {"claims": [wants("resources1=VCPU:1")]}
+    assert admin("POST", PATH, json=body, headers=headers).status_code == 201
+
+
+SAME = str(uuid.uuid4())
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "'claims' is a required property"),
+        ({"claims": []}, "should be non-empty"),
+        (
+            {"claims": [wants("resources=VCPU:1") for _ in range(65)]},
+            "65 items are too many, 64 may be given",
+        ),
+        ({"claims": [wants("resources=VCPU:1")], "dry_run": 1}, "is not of type 'boolean'"),
+        ({"claims": [wants("resources=VCPU:1", flavor={})]}, "'flavor' was unexpected"),
+        ({"claims": [wants("resources=VCPU:1", consumer_type="x")]}, "does not match"),
+        ({"claims": [wants("resources=VCPU:1", only=[])]}, "should be non-empty"),
+        ({"claims": [wants("resources=VCPU:1", avoid=["cn"])]}, "is not a 'uuid'"),
+        ({"claims": [wants("resources=VCPU:1", alternates=101)]}, "greater than the maximum of 100"),
+        ({"claims": [wants("resources=VCPU:1", consumer_uuid=SAME)] * 2}, "named by more than one"),
+        ({"claims": [wants("resources=CUSTOM_NONE:1")]}, "No such resource class CUSTOM_NONE"),
+        (
+            {"claims": [wants("resources=VCPU:1&resources1=VCPU:1", microversion="1.24")]},
+            "'resources1' was unexpected",
+        ),
+    ],
+)
+def test_what_is_no_claim_is_refused(admin, body, said):
+    status, code, detail = refused(admin("POST", PATH, json=body))
+    assert (status, code) == (400, "placement.undefined_code")
+    assert said in detail
+
+
+def test_it_takes_the_rights_of_a_service(admin):
+    body = {"claims": [wants("resources=VCPU:1")]}
+    answer = admin("POST", PATH, json=body, headers={"X-Roles": "reader"})
+    assert refused(answer)[::2] == (
+        403,
+        "Policy does not allow placement:ext:claims:create to be performed.",
+    )
