@@ -1,0 +1,118 @@
+"""Where claims are placed is what trying everything finds, in random small clouds."""
+
+import random
+from dataclasses import replace
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from placement.candidates.budget import Budget
+from placement.claims.choice import Choice
+from placement.claims.placing import Placed, Unplaced, place
+from placement.claims.wanted import Wanted
+from placement.model.snapshot import Snapshot
+from placement.store.consumers import Owner
+from tests.examples import examples
+from tests.placement.candidates import brute
+from tests.placement.candidates.strategies import requests, snapshots
+
+OWNER = Owner("project", "user", "INSTANCE")
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[Snapshot, list[Wanted]]:
+    snapshot = draw(snapshots())
+    roots = [provider.uuid for provider in snapshot if provider.parent_id is None]
+    some = st.frozensets(st.sampled_from(roots), min_size=1)
+    wanted = []
+    for number in range(draw(st.integers(1, 3))):
+        request = draw(requests(snapshot))
+        named = frozenset[str]().union(*request.same_subtrees)
+        assume(all(group.resources or group.suffix in named for group in request.groups))
+        wanted.append(
+            Wanted(
+                consumer=str(number),
+                generation=None,
+                owner=OWNER,
+                request=request,
+                version=(1, 39),
+                only=draw(st.sampled_from((None, None, draw(some)))),
+                avoid=draw(st.sampled_from((frozenset(), frozenset(), draw(some)))),
+                alternates=draw(st.integers(0, 3)),
+            )
+        )
+    return snapshot, wanted
+
+
+def ways(snapshot: Snapshot, wanted: Wanted) -> set[tuple[int, brute.Found]]:
+    """All choices for one that is wanted, by the root where they are anchored."""
+    found = set()
+    for root in snapshot:
+        if root.parent_id is not None or not brute.root_is_right(root, wanted.request):
+            continue
+        if (wanted.only is not None and root.uuid not in wanted.only) or root.uuid in wanted.avoid:
+            continue
+        for assignment in brute.assignments(snapshot, root, wanted.request):
+            taken = {provider.root_id for _, name, _, provider in assignment if name is not None}
+            if {snapshot.providers[each].uuid for each in taken} & wanted.avoid:
+                continue
+            if all(rule(snapshot, wanted.request, assignment) for rule in brute.RULES):
+                found.add((root.id, brute.comparable(assignment)))
+    return found
+
+
+def after(snapshot: Snapshot, found: brute.Found) -> Snapshot:
+    """The world in which somebody holds this."""
+    used = {provider.id: dict(provider.used) for provider in snapshot}
+    for provider_id, name, amount in found[0]:
+        used[provider_id][name] = used[provider_id].get(name, 0) + amount
+    return Snapshot(replace(provider, used=used[provider.id]) for provider in snapshot)
+
+
+def fits(snapshot: Snapshot, wanted: list[Wanted]) -> bool:
+    """Whether there is any way to place them all."""
+    if not wanted:
+        return True
+    return any(fits(after(snapshot, found), wanted[1:]) for _, found in ways(snapshot, wanted[0]))
+
+
+def comparable(choice: Choice) -> tuple[int, brute.Found]:
+    taken = {
+        (provider.id, name, amount)
+        for provider, amounts in choice.resources
+        for name, amount in amounts.items()
+    }
+    served = {(suffix, each.id) for suffix, providers in choice.mappings.items() for each in providers}
+    return choice.root.id, (frozenset(taken), frozenset(served))
+
+
+def check_placed(world: Snapshot, placed: list[Placed]) -> None:
+    """Each choice is one in the world that those before leave, and so are its alternates, on other hosts."""
+    for each in placed:
+        possible = ways(world, each.wanted)
+        found = comparable(each.choice)
+        # what consists of shared providers alone is the same wherever it is anchored
+        assert found[1] in {way for _, way in possible}
+        roots = [comparable(other)[0] for other in each.alternates]
+        assert all(comparable(other) in possible for other in each.alternates)
+        assert len({found[0], *roots}) == 1 + len(roots) <= 1 + each.wanted.alternates
+        world = after(world, found[1])
+
+
+@settings(
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+@given(situations(), st.integers(0, 99))
+def test_all_are_placed_together_exactly_if_there_is_a_way(
+    situation: tuple[Snapshot, list[Wanted]], seed: int
+) -> None:
+    snapshot, wanted = situation
+    found = place(snapshot, wanted, Budget(), random.Random(seed))
+    if isinstance(found, Unplaced):
+        assert not fits(snapshot, wanted)
+        assert not ways(found.world, wanted[found.number])
+    else:
+        assert [each.wanted for each in found] == wanted
+        check_placed(snapshot, found)
