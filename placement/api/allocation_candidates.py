@@ -9,6 +9,7 @@ from flask import Blueprint, Response
 from placement import microversion
 from placement.api.call import Call, operation
 from placement.candidates.budget import Budget
+from placement.candidates.order import topology_first
 from placement.candidates.render import render
 from placement.candidates.request import check_names
 from placement.candidates.search import search
@@ -52,6 +53,8 @@ def list_all(call: Call) -> Response:
         finally:
             if budget.ended:
                 LOG.warning("A search for candidates was ended by [api] candidates_%s.", budget.ended)
+        if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
+            found = topology_first(found)
         body = render(view.snapshot, found, call.version, call.service.summaries)
         answer = call.answer(body, time.time())
     if not found:

@@ -70,6 +70,20 @@ In which order candidates are generated, and so which are answered when
 max_allocation_candidates or the limit of the request cuts the list.
 """,
     ),
+    cfg.StrOpt(
+        "candidate_order",
+        default="topology",
+        choices=[
+            ("topology", "Those first that cross fewest children of the root, such as NUMA nodes."),
+            ("id", "As they are found, by the ids of their providers."),
+        ],
+        help="""
+In which order the allocation candidates of one root provider come. Nova takes
+the first one of the host that it has chosen. Which candidates are answered, and
+in which order roots come, does not depend on it; with
+randomize_allocation_candidates all is in random order.
+""",
+    ),
     cfg.ListOpt(
         "additional_resource_classes",
         default=["LLC", "MBA"],
