@@ -14,7 +14,7 @@ from placement.cmd import adopting, auditing, importing
 from placement.cmd.common import open_database
 from placement.conf import new_config
 from placement.conf.unknown import unknown_options
-from placement.db import adoption, migration
+from placement.db import adoption, migration, remedies
 from placement.exceptions import PlacementError
 from placement.maintenance.sync import sync
 
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (exc.ArgumentError, ImportError) as error:  # no URL, or of a database that is not installed
         print(f"placement-manage: [placement_database] connection cannot be used: {error}", file=sys.stderr)
     except exc.SQLAlchemyError as error:
-        print(f"placement-manage: the database refuses a statement: {error}", file=sys.stderr)
+        print(f"placement-manage: the database refuses: {remedies.explain(error)}", file=sys.stderr)
     return 1
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
-from placement.db import drivers, errors, position
+from placement.db import drivers, errors, position, remedies
 
 WRITES: Final = "placement_writes"
 
@@ -62,20 +62,25 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
     operating system (PostgreSQL) or by the answer that does not come: a second after the server itself
     would have ended the statement, or after ``connect_timeout`` where a connection is only asked
     whether it lives.
+
+    :raises ImportError: the driver that the URL names is not installed; the message says what to do.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return _create_sqlite(parsed, isolation_level, options)
-    made = sa.create_engine(
-        parsed,
-        isolation_level=isolation_level,
-        pool_size=options.max_pool_size,
-        max_overflow=options.max_overflow,
-        pool_timeout=options.pool_timeout,
-        pool_recycle=options.connection_recycle_time,
-        connect_args=_limits(parsed, options),
-    )
-    connect = drivers.connector(made.dialect.driver)
+    try:
+        made = sa.create_engine(
+            parsed,
+            isolation_level=isolation_level,
+            pool_size=options.max_pool_size,
+            max_overflow=options.max_overflow,
+            pool_timeout=options.pool_timeout,
+            pool_recycle=options.connection_recycle_time,
+            connect_args=_limits(parsed, options),
+        )
+        connect = drivers.connector(made.dialect.driver)
+    except ImportError as error:
+        raise ImportError(remedies.missing_driver(parsed, error)) from error
     session = _session(parsed, options)
     answer_timeout = options.statement_timeout + _GRACE if options.statement_timeout else None
 

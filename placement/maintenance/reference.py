@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 
+from placement.db import remedies
 from placement.exceptions import InvalidRequest, Unavailable
 from placement.maintenance.content import CONSUMERS, Content, Tally
 from placement.maintenance.stock_tables import StockTables
@@ -113,7 +114,7 @@ def open_source(url: str, owner: Owner, prefix: str = "") -> Iterator[Source]:
         with engine.connect() as conn, conn.begin():
             yield read(conn, owner, prefix)
     except (exc.OperationalError, exc.InterfaceError, exc.ProgrammingError, exc.InternalError) as error:
-        raise Unavailable(f"The source database cannot be read: {error}") from error
+        raise Unavailable(f"The source database cannot be read: {remedies.explain(error)}") from error
     finally:
         engine.dispose()
 
@@ -124,8 +125,11 @@ def _engine(url: str) -> sa.Engine:
         if parsed.get_backend_name() == "sqlite":
             return _sqlite(parsed)
         return sa.create_engine(parsed, isolation_level="REPEATABLE READ")
-    except (exc.ArgumentError, ImportError) as error:  # no URL, no such dialect, no driver
+    except exc.ArgumentError as error:  # no URL, no such dialect
         raise InvalidRequest(f"The source database's URL cannot be used: {error}") from error
+    except ImportError as error:
+        reason = remedies.missing_driver(parsed, error)
+        raise InvalidRequest(f"The source database's URL cannot be used: {reason}") from error
 
 
 def _sqlite(url: URL) -> sa.Engine:

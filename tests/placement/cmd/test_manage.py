@@ -171,6 +171,23 @@ def test_a_connection_that_cannot_be_used_is_named(manage, url):
     assert "[placement_database] connection cannot be used" in errors
 
 
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        (
+            "postgresql+pg8000://host/placement",
+            "write postgresql+psycopg:// in place of postgresql+pg8000://",
+        ),
+        ("mysql+cymysql://host/placement", "write mysql+pymysql:// in place of mysql+cymysql://"),
+    ],
+)
+def test_a_driver_of_the_old_service_that_is_not_installed_is_named_with_the_one_that_is(manage, url, remedy):
+    status, _, errors = manage("db", "sync")
+    assert status == 1
+    assert "[placement_database] connection cannot be used: No module named" in errors
+    assert remedy in errors
+
+
 def test_a_configuration_file_that_is_not_there_is_named(capsys):
     assert main(["--config-file", "/nowhere/placement.conf", "audit"]) == 1
     assert "/nowhere/placement.conf" in capsys.readouterr().err
