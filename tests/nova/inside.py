@@ -3,10 +3,16 @@
 Each line of the standard output is the name of a test that ended and what came of it, with a tab between.
 """
 
+import inspect
 import os
 import sys
 import unittest
-from typing import Any
+import warnings
+from types import ModuleType
+from typing import Any, Final
+
+_PATIENCE: Final = 12
+"""Nova's tests wait five or ten seconds for most things; a busy machine may take longer, so many times."""
 
 
 class _Told(unittest.TestResult):
@@ -47,6 +53,43 @@ class _Told(unittest.TestResult):
         print(f"{test.id()}\n{''.join(texts)}", file=sys.stderr, flush=True)
 
 
+def _have_patience() -> None:
+    """Lengthen what Nova's tests wait at most, wherever a default says so."""
+    from nova.tests.fixtures import notifications
+    from nova.tests.functional import integrated_helpers
+
+    for module in (integrated_helpers, notifications):
+        for function in _functions(module):
+            parameters = inspect.signature(function).parameters.values()
+            function.__defaults__ = tuple(
+                each.default * _PATIENCE if each.name in {"max_retries", "timeout"} else each.default
+                for each in parameters
+                if each.default is not each.empty and each.kind is not each.KEYWORD_ONLY
+            )
+
+
+def _functions(module: ModuleType) -> list[Any]:
+    """The methods of the classes that are defined there."""
+    classes = [each for each in vars(module).values() if inspect.isclass(each)]
+    own = [each for each in classes if each.__module__ == module.__name__]
+    return [each for one in own for each in vars(one).values() if inspect.isfunction(each)]
+
+
+def _ignore_deprecations() -> None:
+    """Nova's tests take for errors what later versions of SQLAlchemy than Nova was made with deprecate."""
+    from sqlalchemy.exc import SADeprecationWarning
+
+    from nova.tests import fixtures
+
+    set_up = fixtures.WarningsFixture.setUp
+
+    def set_up_and_ignore(fixture: Any) -> None:
+        set_up(fixture)
+        warnings.filterwarnings("ignore", category=SADeprecationWarning)
+
+    fixtures.WarningsFixture.setUp = set_up_and_ignore
+
+
 def main() -> None:
     """Run what the arguments name."""
     kind, *names = sys.argv[1:]
@@ -58,6 +101,8 @@ def main() -> None:
         from tests.nova import fixture
 
         fixture.install()
+    _have_patience()
+    _ignore_deprecations()
     suite = unittest.defaultTestLoader.loadTestsFromNames(names)
     suite.run(_Told(output))
 
