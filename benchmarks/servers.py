@@ -60,7 +60,7 @@ class Service(ABC):
 
         :raises ServiceFailed: with the end of its log.
         """
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._serve(),
                 cwd=self._home(),
@@ -120,7 +120,8 @@ class Service(ABC):
         return self._folder / "placement.conf"
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
+        """What it says."""
         return self._folder / "log"
 
     def _configure(self) -> None:
@@ -149,7 +150,7 @@ class Service(ABC):
             return False
 
     def _end_of_log(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def _bound_memory(self) -> None:
         if self.max_memory is not None:

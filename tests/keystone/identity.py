@@ -78,7 +78,7 @@ class Identity:
 
     def change_password(self, caller: Caller, password: str) -> None:
         """Give the user another password; tokens from before are void."""
-        self._ask("PATCH", f"/users/{self._id(caller)}", {"user": {"password": password}})
+        self._ask("PATCH", f"/users/{self.user_id(caller)}", {"user": {"password": password}})
 
     def service(self, name: str, kind: str, url: str) -> None:
         """An entry of the catalog, with its endpoints, in the place of the one of this kind that is there."""
@@ -103,7 +103,7 @@ class Identity:
             "access_rules": [dict(zip(keys, rule, strict=True)) for rule in rules],
         }
         own = {"X-Auth-Token": self.token(caller)}
-        path = f"/users/{self._id(caller)}/application_credentials"
+        path = f"/users/{self.user_id(caller)}/application_credentials"
         made = self._ask("POST", path, {"application_credential": credential}, own)["application_credential"]
         secret = {"id": made["id"], "secret": made["secret"]}
         identity = {"methods": ["application_credential"], "application_credential": secret}
@@ -127,7 +127,8 @@ class Identity:
         )
         return self._issue(auth, seconds)
 
-    def _id(self, caller: Caller) -> str:
+    def user_id(self, caller: Caller) -> str:
+        """By what services know the user."""
         (user,) = self._ask("GET", f"/users?name={caller.name}")["users"]
         return str(user["id"])
 

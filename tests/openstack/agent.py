@@ -8,19 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.keystone import Caller
+from tests.compute_agent.daemon.test_cache_control import host_tree
+from tests.compute_agent.resctrl.fake import INTEL, FakeResctrl
 from tests.openstack.config import Host
-from tests.openstack.ground import Ground
-from tests.openstack.identity import credentials
+from tests.openstack.ground import Ground, folder_of
+from tests.openstack.identity import AGENT, credentials
 from tests.openstack.process import CloudFailed, Program, run
 
-AGENT: Final = Caller("compute-agent", "service", "service")
-_PROGRAM: Final = Path(sys.executable).with_name("compute-agent")
+_CHECKOUT: Final = Path(__file__).parents[2]
+_PROGRAM: Final = (sys.executable, "-m", "tests.openstack.agent_with_cache")
+_IMPORTS: Final = {"PYTHONPATH": str(_CHECKOUT)}
+CHILDREN: Final = ("L3_0", "L3_1", "RESCTRL")
+"""How the names of its providers end."""
 _FOUND: Final = 3
 """How an audit ends that finds something."""
 _CONFIG: Final = """\
 [DEFAULT]
 state_path = {folder}/state
+[host]
+root = {folder}/host
 [placement]
 {credentials}
 [guests]
@@ -44,7 +50,9 @@ class Agent:
 
     def ask(self, *command: str, good: tuple[int, ...] = (0,)) -> Any:
         """What a command of it answers."""
-        return json.loads(run([*_command(self.folder), *command, "-f", "json"], self.folder, good=good))
+        return json.loads(
+            run([*_command(self.folder), *command, "-f", "json"], self.folder, _IMPORTS, good=good)
+        )
 
     def has_reported(self) -> bool:
         """Whether Placement knows all that it has to say."""
@@ -62,18 +70,21 @@ class Agent:
 
 @contextmanager
 def agent(ground: Ground, host: Host) -> Iterator[Agent]:
-    """An agent that has reported, and has found out by itself whose the root provider is."""
-    folder = ground.folder / "agent"
-    folder.mkdir()
-    ground.keystone.identity.user(AGENT)
-    text = _CONFIG.format(
-        folder=folder, credentials=credentials(ground.keystone, AGENT), uri=ground.libvirtd.uri, host=host
-    )
-    (folder / "compute-agent.conf").write_text(text)
-    made = Agent(folder)
-    with Program("compute-agent", [*_command(folder), "run"], folder, made.has_reported):
-        yield made
+    """An agent that has reported, and has found out by itself whose the root provider is.
+
+    It takes the machine for one of two CPUs, with a cache of each and control of them.
+    """
+    with folder_of(ground, "agent") as folder:
+        text = _CONFIG.format(
+            folder=folder, credentials=credentials(ground.keystone, AGENT), uri=ground.libvirtd.uri, host=host
+        )
+        (folder / "compute-agent.conf").write_text(text)
+        host_tree(folder / "host")
+        FakeResctrl.of(INTEL, folder / "host" / "sys/fs/resctrl")
+        made = Agent(folder)
+        with Program("compute-agent", [*_command(folder), "run"], folder, made.has_reported, _IMPORTS):
+            yield made
 
 
 def _command(folder: Path) -> list[str | Path]:
-    return [_PROGRAM, "--config-file", folder / "compute-agent.conf"]
+    return [*_PROGRAM, "--config-file", folder / "compute-agent.conf"]

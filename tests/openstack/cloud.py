@@ -13,7 +13,7 @@ from tests.databases.process import free_port
 from tests.openstack import config, placement
 from tests.openstack.client import Client
 from tests.openstack.config import Host
-from tests.openstack.ground import Ground
+from tests.openstack.ground import Ground, folder_of
 from tests.openstack.process import CloudFailed, Program, run
 from tests.openstack.rabbitmq import RabbitMQ
 from tests.openstack.web import serving
@@ -42,6 +42,8 @@ class Cloud:
 
     kind: str
     placement: Client
+    log: Path
+    """Of Placement."""
     compute: Client
     image: Client
     hosts: dict[str, Program]
@@ -83,23 +85,26 @@ class Cloud:
 
 
 @contextmanager
-def cloud(ground: Ground, kind: str) -> Iterator[Cloud]:
+def cloud(ground: Ground, kind: str, real: Host | None = None) -> Iterator[Cloud]:
     """A cloud with :data:`REAL` and :data:`FAKE` hosts, from nothing.
 
     :param kind: of its Placement, one of :data:`tests.openstack.placement.KINDS`.
+    :param real: instead of :func:`real_host`.
     """
-    folder = ground.folder / kind
-    folder.mkdir()
     with ExitStack() as stack:
+        folder = stack.enter_context(folder_of(ground, kind))
+        stack.callback(ground.libvirtd.end_guests)
         service = stack.enter_context(_placement(ground, kind, folder))
         (folder / "rabbitmq").mkdir()
-        nova = _Nova(ground, folder, stack.enter_context(RabbitMQ(folder / "rabbitmq")).url)
+        bus = stack.enter_context(RabbitMQ(folder / "rabbitmq")).url
+        nova = _Nova(ground, folder, bus, real or real_host())
         stack.callback(nova.stop)
         nova.start()
         keystone = ground.keystone
         made = Cloud(
             kind,
             Client(keystone, f"http://127.0.0.1:{service.port}", "placement 1.39"),
+            service.log,
             Client(keystone, f"{nova.url}/v2.1", "compute 2.96"),
             Client(keystone, ground.images),
             nova.hosts,
@@ -131,7 +136,7 @@ def _placement(ground: Ground, kind: str, folder: Path) -> Iterator[Service]:
 class _Nova:
     """Its services."""
 
-    def __init__(self, ground: Ground, folder: Path, bus: str) -> None:
+    def __init__(self, ground: Ground, folder: Path, bus: str, real: Host) -> None:
         self._ground = ground
         self._folder = folder
         self._bus = bus
@@ -142,7 +147,7 @@ class _Nova:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.services = [self._api(port), self._service("conductor"), self._service("scheduler")]
-        hosts = [real_host(), *map(Host, FAKE)]
+        hosts = [real, *map(Host, FAKE)]
         self.hosts = {host.name: self._host(host) for host in hosts}
 
     def start(self) -> None:
@@ -207,7 +212,7 @@ class _Nova:
         return Program(f"nova-compute-{host.name}", [*command, *files], self._folder, lambda: True)
 
 
-def real_host() -> Host:
-    """The host with guests: of the CPUs of this machine one is for a guest alone, the others are shared."""
-    *shared, dedicated = sorted(os.sched_getaffinity(0))
-    return Host(REAL, ",".join(map(str, shared)), str(dedicated))
+def real_host(interval: int = 60) -> Host:
+    """The host with guests: one CPU of this machine is for a guest alone, one is shared."""
+    shared, dedicated, *_ = sorted(os.sched_getaffinity(0))
+    return Host(REAL, str(shared), str(dedicated), interval)

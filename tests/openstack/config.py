@@ -58,6 +58,7 @@ provider_config_location = {folder}/provided
 _LIBVIRT: Final = """\
 [DEFAULT]
 compute_driver = libvirt.LibvirtDriver
+update_resources_interval = {interval}
 force_raw_images = false
 reserved_host_memory_mb = 1024
 [libvirt]
@@ -70,6 +71,7 @@ inject_partition = -2
 [nova_sys_admin]
 helper_command = {programs}/privsep-helper --config-file {services}
 [compute]
+resource_provider_association_refresh = {interval}
 provider_config_location = {folder}/provided
 cpu_shared_set = {shared}
 cpu_dedicated_set = {dedicated}
@@ -88,11 +90,13 @@ class Host:
     """A compute host of a cloud; one with CPUs is libvirt's, others are pretended.
 
     :param shared: the CPUs of guests that share them.
+    :param interval: so many seconds from one update of Placement to the next; all there is is read then.
     """
 
     name: str
     shared: str = ""
     dedicated: str = ""
+    interval: int = 60
 
 
 def databases(api: str, main: str) -> str:
@@ -117,7 +121,13 @@ def compute(host: Host, folder: Path, programs: Path, services: Path, uri: str) 
     :param uri: of the libvirtd, where there is one.
     """
     template = _LIBVIRT if host.shared else _FAKE
-    own = {"folder": folder, "programs": programs, "services": services, "uri": uri}
+    own = {
+        "interval": host.interval,
+        "folder": folder,
+        "programs": programs,
+        "services": services,
+        "uri": uri,
+    }
     return (_HOST + template).format(name=host.name, shared=host.shared, dedicated=host.dedicated, **own)
 
 

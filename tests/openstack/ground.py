@@ -17,7 +17,7 @@ from tests.databases import DatabaseServer
 from tests.keystone import Keystone
 from tests.openstack import config
 from tests.openstack.glance import glance
-from tests.openstack.identity import GLANCE, NOVA
+from tests.openstack.identity import AGENT, GLANCE, NOVA
 from tests.openstack.neutron import neutron
 from tests.openstack.process import run
 
@@ -56,7 +56,7 @@ def ground() -> Iterator[Ground]:
             (folder / name).mkdir()
         server = stack.enter_context(databases.create("mariadb"))
         keystone = stack.enter_context(Keystone(folder / "keystone", threads=1))
-        for caller in (NOVA, GLANCE):
+        for caller in (NOVA, GLANCE, AGENT):
             keystone.identity.user(caller)
         images = stack.enter_context(glance(folder / "glance", programs, keystone))
         keystone.identity.service("glance", "image", images)
@@ -66,6 +66,17 @@ def ground() -> Iterator[Ground]:
         libvirtd.start()
         schemas = _schemas(folder, programs, server)
         yield Ground(folder, programs, keystone, server, images, libvirtd, schemas)
+
+
+@contextmanager
+def folder_of(ground: Ground, name: str) -> Iterator[Path]:
+    """A folder for one of those who stand on it, who may have equal names; it goes with the context."""
+    with tempfile.TemporaryDirectory(
+        prefix=f"{name}-", dir=ground.folder, ignore_cleanup_errors=True
+    ) as path:
+        folder = Path(path)
+        folder.chmod(0o755)
+        yield folder
 
 
 def _schemas(folder: Path, programs: Path, server: DatabaseServer) -> dict[str, Path]:

@@ -6,6 +6,7 @@ from tests.keystone import REGION, Caller, Keystone
 
 NOVA: Final = Caller("nova", "service", "service")
 GLANCE: Final = Caller("glance", "service", "service")
+AGENT: Final = Caller("compute-agent", "service", "service")
 
 
 def credentials(keystone: Keystone, caller: Caller) -> str:

@@ -18,16 +18,23 @@ class Record:
     custom: tuple[str, ...] = ()
     """Resource classes and traits of the cloud's own."""
 
-    def summary(self) -> str:
-        """The allocations, in a line."""
-        return "; ".join(
-            f"{consumer}: "
-            + ", ".join(
-                f"{host} " + " ".join(f"{name}={amount}" for name, amount in sorted(amounts.items()))
-                for host, amounts in sorted(claim["allocations"].items())
-            )
-            for consumer, claim in sorted(self.allocations.items())
-        )
+    def changes(self, before: "Record") -> str:
+        """The allocations that are not as they were before, in a line."""
+        changed = [
+            f"{consumer}: {_text(self.allocations.get(consumer))}"
+            for consumer in sorted({*self.allocations, *before.allocations})
+            if self.allocations.get(consumer) != before.allocations.get(consumer)
+        ]
+        return "; ".join(changed) or "-"
+
+
+def _text(claim: Mapping[str, Any] | None) -> str:
+    if claim is None:
+        return "nothing"
+    return ", ".join(
+        f"{host} " + " ".join(f"{name}={amount}" for name, amount in sorted(amounts.items()))
+        for host, amounts in sorted(claim["allocations"].items())
+    )
 
 
 def record(placement: Client, names: Mapping[str, str]) -> Record:

@@ -28,9 +28,14 @@ def differences(ours: Story, stock: Story) -> list[str]:
 
 def table(ours: Story, stock: Story) -> str:
     """Rows of markdown."""
-    rows = ["| step | allocations afterwards | all as on OpenStack Placement |", "| --- | --- | --- |"]
+    rows = [
+        "| step | what is allocated in another way than before | all else, too, as on OpenStack Placement |",
+        "| --- | --- | --- |",
+    ]
+    before = Record()
     for (name, record), (_, other) in zip(ours, stock, strict=True):
-        rows.append(f"| {name} | {record.summary() or 'none'} | {'yes' if record == other else '**no**'} |")
+        rows.append(f"| {name} | {record.changes(before)} | {'yes' if record == other else '**no**'} |")
+        before = record
     return "\n".join(rows)
 
 

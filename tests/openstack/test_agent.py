@@ -1,21 +1,36 @@
 """The agent on a host where `nova-compute` runs: neither undoes what the other one does."""
 
-import time
+import os
+from collections.abc import Sequence
+from typing import Final
 
 import pytest
 
-from tests.openstack.agent import agent
+from tests.keystone import Caller
+from tests.openstack.agent import CHILDREN, agent
 from tests.openstack.cloud import REAL, cloud, real_host, wait_for
 from tests.openstack.ground import Ground
+from tests.openstack.identity import AGENT, NOVA
 from tests.openstack.record import Record
+from tests.openstack.requestlog import Asked, asked
 from tests.openstack.scenario import Scene
 from tests.openstack.servers import Servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.openstack]
 
 
-def test_agent_and_nova_compute_leave_each_other_alone(openstack: Ground) -> None:
-    with cloud(openstack, "ours") as running:
+_UPDATES: Final = 100
+"""So many of both."""
+_SECONDS: Final = 600.0
+
+
+def test_agent_and_nova_compute_leave_each_other_alone(
+    openstack: Ground, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if set(os.sched_getaffinity(0)) != {0, 1}:
+        pytest.skip("the agent is told of a machine with CPUs 0 and 1, and no others")
+    host = real_host(interval=1)  # as often as the agent
+    with cloud(openstack, "ours", host) as running:
         servers = Servers(running)
         known = Scene(running, servers).record
 
@@ -29,18 +44,56 @@ def test_agent_and_nova_compute_leave_each_other_alone(openstack: Ground) -> Non
         for name in ("shared", "dedicated"):
             servers.boot(name, name, REAL)
         before, pinned = known(), pins()
-        with agent(openstack, real_host()) as beside:
+        with agent(openstack, host) as beside:
             status = beside.ask("status")
             assert (status["provider_is"], status["waiting_for"]) == ("nova-compute's", "")
-            time.sleep(10)  # it reports once a second
+            both = {caller: openstack.keystone.identity.user_id(caller) for caller in (NOVA, AGENT)}
+            children = {f"{status['provider']}_{end}" for end in CHILDREN}
+            told = known()
+            assert {name for name, each in told.providers.items() if each["parent"] == REAL} == children
+            assert all(told.providers[name]["inventories"] for name in children)
+            (child,) = running.placement.get(f"/resource_providers?name={min(children)}")[
+                "resource_providers"
+            ]
+            began = len(asked(running.log))
+
+            def updates(caller: Caller) -> int:
+                """In each it reads once what is allocated of each of the agent's providers."""
+                path = f"/resource_providers/{child['uuid']}/allocations"
+                return sum((each.user, each.path) == (both[caller], path) for each in log())
+
+            def log() -> Sequence[Asked]:
+                return asked(running.log)[began:]
+
+            def have_updated(times: int) -> None:
+                wait_for(f"{times} updates of both", lambda: min(map(updates, both)) >= times, _SECONDS)
+
+            have_updated(_UPDATES // 2)
+            servers.boot("passing", "shared", REAL)
+            servers.delete("passing")
+            have_updated(_UPDATES)
+            of_all = log()
+            writes = [each for each in of_all if each.writes]
+            with capsys.disabled():
+                for caller, user in both.items():
+                    own = [each for each in of_all if each.user == user]
+                    print(
+                        f"\n{caller.name}: {updates(caller)} updates of {REAL}; {len(own)} requests,"
+                        f" writes: {[(each.method, each.path) for each in own if each.writes]}"
+                    )
+            assert {each.user for each in writes} == {both[NOVA]}
+            passing = f"/allocations/{servers.uuid('passing')}"
+            assert {each.path for each in writes} == {passing}
+            assert all(each.status < 300 for each in writes)
+            assert known() == told
             assert beside.audit() == []
             assert _root(known()) == _root(before)
             assert known().allocations == before.allocations
             assert pins() == pinned
-            childless = len(known().providers)
+            there = known().providers.keys()
             running.hosts[REAL].stop()
             running.start(REAL)
-            assert len(known().providers) == childless
+            assert known().providers.keys() == there
             servers.delete("dedicated")
             wait_for("it holds nothing", lambda: "dedicated" not in known().allocations)
             wait_for("the agent knows", lambda: beside.audit() == [])

@@ -34,6 +34,11 @@ def test_a_story_that_ends_early_differs():
     assert found == ["step '' is 'delete'"]
 
 
-def test_the_table_has_a_row_for_each_step():
-    rows = table([("boot", claim(1)), ("delete", Record())], [("boot", claim(1)), ("delete", claim(1))])
-    assert rows.splitlines()[2:] == ["| boot | guest: host VCPU=1 | yes |", "| delete | none | **no** |"]
+def test_the_table_has_a_row_for_each_step_with_what_it_changed():
+    ours = [("boot", claim(1)), ("stop", claim(1)), ("delete", Record())]
+    rows = table(ours, [("boot", claim(1)), ("stop", claim(1)), ("delete", claim(1))])
+    assert rows.splitlines()[2:] == [
+        "| boot | guest: host VCPU=1 | yes |",
+        "| stop | - | yes |",
+        "| delete | guest: nothing | **no** |",
+    ]

@@ -1,0 +1,11 @@
+"""``python -m``: the compute agent on a host whose kernel's control of caches is played."""
+
+import sys
+
+from compute_agent.cmd.main import main
+from compute_agent.resctrl import control
+from tests.compute_agent.resctrl.fake import FakeResctrl
+
+if __name__ == "__main__":
+    control.Filesystem = FakeResctrl  # type: ignore[misc]
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""Who asked what of Placement, as its log has it."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_LINE: Final = re.compile(
+    r' placement\.requestlog \[\S+ \S+ (?P<user>\S+) .*?\] \S+ "(?P<method>\S+) (?P<uri>\S+)"'
+    r" status: (?P<status>\d+) "
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request.
+
+    :param user: the id of who it is of.
+    """
+
+    user: str
+    method: str
+    path: str
+    status: int
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is there to change something."""
+        return self.method != "GET"
+
+
+def asked(log: Path) -> list[Asked]:
+    """All requests so far."""
+    return [
+        Asked(line["user"], line["method"], line["uri"].partition("?")[0], int(line["status"]))
+        for line in _LINE.finditer(log.read_text(errors="replace"))
+    ]
