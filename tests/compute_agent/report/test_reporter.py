@@ -98,6 +98,17 @@ def test_what_an_operator_added_stays_and_what_was_ours_goes(client, memory):
     assert client.traits(NODE_0)[0] == {"HW_NUMA_ROOT", "CUSTOM_RACK_7"}
 
 
+def test_what_an_operator_set_is_told_once_and_kept(client, memory, caplog):
+    reporter = memory.reporter(client)
+    reporter.report(numa_tree())
+    inventories, generation = client.inventories(NODE_0)
+    client.set_inventories(NODE_0, {"PCPU": {**inventories["PCPU"], "reserved": 1}}, generation)
+    for _ in range(2):
+        assert reporter.report(numa_tree()).sent == 0
+    assert caplog.text.count("reserved of PCPU was set to 1 through the API and stays") == 1
+    assert client.inventories(NODE_0)[0]["PCPU"]["reserved"] == 1
+
+
 def test_a_change_behind_our_back_is_repaired(client, memory):
     reporter = memory.reporter(client)
     reporter.report(numa_tree())
