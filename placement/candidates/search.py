@@ -36,6 +36,7 @@ _CHUNK: Final = 256
 """How many offers are taken between two looks at how large the answer has become."""
 _ROOTS: Final = 32
 """How many roots are looked at between two looks at the budget."""
+_NO_PATTERNS: Final = PatternBatch()
 _SUMMARY_SIZE: Final = 400
 """Bytes of a provider in an answer, about."""
 
@@ -109,6 +110,20 @@ def served(
     :raises Exhausted: (the function) the budget is spent.
     """
     return _Search(snapshot, request, None, budget).serves
+
+
+def when_empty(
+    snapshot: Snapshot, request: CandidatesRequest, budget: Budget
+) -> Callable[[Tree, Sequence[Provider]], PatternBatch]:
+    """A function that tells of a tree all patterns that it had if nothing of it were used.
+
+    What shares with the tree is taken as it is used now. Trees whose providers meet the same conditions, and
+    have the same portions, get the same batch: its patterns are those of the largest of them, so that a
+    smaller one may be too small for some.
+
+    :raises Exhausted: (the function) the budget is spent.
+    """
+    return _Search(snapshot, request, None, budget).when_empty
 
 
 def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
@@ -234,6 +249,7 @@ class _Search:
         #: by what is quickly known of trees, and by which of their providers meet the conditions
         self._plans: dict[Hashable, Plan | None] = {}
         self._distinct_plans: dict[Hashable, Plan | None] = {}
+        self._when_empty: dict[Plan, PatternBatch] = {}
         #: sharing providers that served for a tree without any help of its own
         self._alone: set[tuple[int, ...]] = set()
 
@@ -274,6 +290,18 @@ class _Search:
             return False
         provider_set = ProviderSet((*tree.members, *shared), tree.own) if shared else tree
         return any(plan.batches(provider_set, tree.free))
+
+    def when_empty(self, tree: Tree, shared: Sequence[Provider]) -> PatternBatch:
+        """All patterns of a tree of which nothing is used."""
+        plan = self._plan_of(tree, shared, _BATCH)
+        if plan is None:
+            return _NO_PATTERNS
+        found = self._when_empty.get(plan)
+        if found is None:
+            empty = ProviderSet((*tree.when_empty(), *shared), tree.own)
+            patterns = chain.from_iterable(plan.batches(empty, tuple(tree.kind.shape.capacities)))
+            found = self._when_empty[plan] = PatternBatch(patterns)
+        return found
 
     def is_shared(self, offer: Offer) -> bool:
         """Whether its candidates consist of sharing providers alone, so that other roots have them too."""

@@ -6,9 +6,10 @@ tree of a kind holds for every other that has as much free.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from placement.model.provider import Provider
+from placement.model.provider import Inventory, Provider
 
 
 class Shape:
@@ -89,6 +90,22 @@ class Tree(ProviderSet):
             if at_once > self.max_free.get(name, -1):
                 self.max_free[name] = at_once
         self.free = tuple(free)
+
+    def when_empty(self) -> tuple[Provider, ...]:
+        """The providers if nothing were used of them, with as much as the largest tree of the shape has."""
+        capacities = self.kind.shape.capacities
+        inventories: list[dict[str, Inventory]] = [{} for _ in self.members]
+        for slot, (at, name) in enumerate(self.kind.shape.slots):
+            inventory = self.members[at].inventories[name]
+            inventories[at][name] = replace(
+                inventory, total=capacities[slot], reserved=0, allocation_ratio=1.0
+            )
+        return tuple(
+            [
+                replace(each, inventories=empty, used={})
+                for each, empty in zip(self.members, inventories, strict=True)
+            ]
+        )
 
 
 class Kinds:

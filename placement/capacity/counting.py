@@ -1,0 +1,150 @@
+"""How many guests of a flavor fit: in the whole cloud, without its worst host, and by aggregate."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from placement.candidates.budget import Budget
+from placement.candidates.request import CandidatesRequest
+from placement.candidates.roots import Sharing
+from placement.capacity.coupling import Coupled, Coupling
+from placement.capacity.packing import NONE, Fit, Free, packer
+from placement.capacity.stranding import Short, Stranding
+from placement.capacity.ways import Finder, Ways
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from placement.model.trees import Tree
+
+_TREES: Final = 64
+"""How many trees are looked at between two looks at the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How many guests of a flavor fit.
+
+    ``hosts`` could serve it if nothing of them were used; a guest fits on ``open_hosts`` of these. ``worst``
+    is the root of the host with which most is lost if it fails, and ``without_worst`` what fits then.
+    ``by_aggregate`` has what fits on the hosts whose root is in each.
+    """
+
+    fit: Fit
+    hosts: int
+    open_hosts: int
+    worst: Provider | None
+    without_worst: Fit
+    by_aggregate: Mapping[str, Fit]
+    short: tuple[Short, ...]
+
+
+class Cloud:
+    """The hosts of a snapshot, to count on.
+
+    :param avoided: ids of the roots of hosts that are not used, nor what they share.
+    """
+
+    def __init__(self, snapshot: Snapshot, budget: Budget, avoided: Collection[int] = frozenset()) -> None:
+        self.snapshot = snapshot
+        self.budget = budget
+        self._avoided = avoided
+        sharing = Sharing(snapshot, budget)
+        self.sharing = {each for each in sharing.providers if snapshot.providers[each].root_id not in avoided}
+        self.hosts = list(self._hosts(sharing))
+
+    def _hosts(self, sharing: Sharing) -> Iterator[tuple[Tree, Sequence[Provider]]]:
+        shared: Sequence[Provider] = ()
+        for number, (root, tree) in enumerate(self.snapshot.whole_trees().items()):
+            if number % _TREES == 0:
+                self.budget.spend(_TREES)
+            if root in self._avoided:
+                continue
+            if self.sharing:
+                shared = [each for each in sharing.with_tree(root) if each.id in self.sharing]
+            yield tree, shared
+
+
+def count(cloud: Cloud, request: CandidatesRequest) -> Capacity:
+    """How many guests of a flavor fit if nothing else comes.
+
+    :raises placement.candidates.budget.Exhausted: it takes too long.
+    """
+    return _Counting(cloud, request).run()
+
+
+class _Counting:
+    """One flavor on its way through the hosts."""
+
+    def __init__(self, cloud: Cloud, request: CandidatesRequest) -> None:
+        self._cloud = cloud
+        self._budget = cloud.budget
+        self._finder = Finder(cloud.snapshot, request, cloud.budget)
+        self._packers: dict[Ways, Callable[[Free], Fit]] = {}
+        self._stranding = Stranding(cloud.budget)
+        self._coupling = Coupling(self._finder, cloud.sharing, cloud.budget)
+        self._coupled: list[Coupled] = []
+        self._hosts = self._open = 0
+
+    def run(self) -> Capacity:
+        alone: list[tuple[Tree, Fit]] = []
+        for number, (tree, shared) in enumerate(self._cloud.hosts):
+            if number % _TREES == 0:
+                self._budget.spend(_TREES)
+            ways = self._finder.at(tree, shared)
+            if ways.coupled or self._shares(tree):
+                self._couple(tree, shared)
+                continue
+            if not ways.ways:
+                continue
+            self._hosts += 1
+            pack = self._packers.get(ways)
+            if pack is None:
+                pack = self._packers[ways] = packer(ways, self._budget)
+            fit = pack(tree.free)
+            if fit.at_most:
+                alone.append((tree, fit))
+            else:
+                self._stranding.add(tree, ways, tree.free)
+        self._coupling.gather(self._coupled)
+        single = Fit(sum([fit.fits for _, fit in alone]), sum([fit.at_most for _, fit in alone]))
+        coupled = self._coupling.fit()
+        left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
+        if alone:
+            tree, most = max(alone, key=lambda each: each[1].fits)
+            left.append((single + coupled - most, tree))
+        worst = min(left, key=lambda each: (each[0].fits, each[1].root.id), default=None)
+        return Capacity(
+            fit=single + coupled,
+            hosts=self._hosts,
+            open_hosts=self._open + len(alone),
+            worst=worst[1].root if worst else None,
+            without_worst=worst[0] if worst else NONE,
+            by_aggregate=self._by_aggregate(alone),
+            short=self._stranding.found(),
+        )
+
+    def _shares(self, tree: Tree) -> bool:
+        sharing = self._cloud.sharing
+        return bool(sharing) and any(each.id in sharing for each in tree.members)
+
+    def _couple(self, tree: Tree, shared: Sequence[Provider]) -> None:
+        host = self._coupling.host(tree, shared)
+        self._coupled.append(host)
+        if host.ways.ways:
+            self._hosts += 1
+            if host.alone.at_most:
+                self._open += 1
+            else:
+                self._stranding.add(tree, host.ways, host.free)
+
+    def _by_aggregate(self, alone: Sequence[tuple[Tree, Fit]]) -> dict[str, Fit]:
+        sums: dict[str, list[int]] = {}
+        for tree, fit in alone:
+            for aggregate in tree.root.aggregates:
+                known = sums.setdefault(aggregate, [0, 0])
+                known[0] += fit.fits
+                known[1] += fit.at_most
+        found = {aggregate: Fit(*known) for aggregate, known in sums.items()}
+        for aggregate in {each for host in self._coupled for each in host.tree.root.aggregates}:
+            here = self._coupling.fit(lambda tree, name=aggregate: name in tree.root.aggregates)  # type: ignore[misc]  # binds early
+            found[aggregate] = found.get(aggregate, NONE) + here
+        return {aggregate: fit for aggregate, fit in sorted(found.items()) if fit.at_most}

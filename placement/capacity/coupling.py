@@ -1,0 +1,122 @@
+"""Hosts that share providers: what fits on one of them takes from the others."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from placement.candidates.budget import Budget
+from placement.capacity.packing import NONE, Fit, pack
+from placement.capacity.ways import Finder, Slot, Ways
+from placement.model.provider import Provider
+from placement.model.trees import Tree
+
+MAX_RETRIED: Final = 32
+"""Of groups with no more hosts than this it is tried what fits without each; of others there is a bound."""
+
+
+@dataclass(eq=False, slots=True)
+class Coupled:
+    """A host that shares with others, and its ways, whose slots are provider ids and classes.
+
+    ``free`` is what is free in these, ``alone`` what fits there if nothing is used by guests of other hosts.
+    ``offered`` are the slots that it shares.
+    """
+
+    tree: Tree
+    shared: Sequence[Provider]
+    ways: Ways
+    free: dict[Slot, int]
+    alone: Fit
+    offered: frozenset[Slot]
+
+
+class Coupling:
+    """All hosts that share, and what fits on some of them.
+
+    :param sharing: the ids of providers that share.
+    """
+
+    def __init__(self, finder: Finder, sharing: Collection[int], budget: Budget) -> None:
+        self._finder = finder
+        self._sharing = sharing
+        self._budget = budget
+        self._groups: list[list[Coupled]] = []
+
+    def host(self, tree: Tree, shared: Sequence[Provider]) -> Coupled:
+        """A host with what shares with it.
+
+        :raises placement.candidates.budget.Exhausted: it takes too long.
+        """
+        names = list(tree.kind.shape.slots)
+        found = self._finder.at(tree, shared)
+
+        def slot_of(slot: Slot) -> Slot:
+            if isinstance(slot, int):
+                at, name = names[slot]
+                return tree.members[at].id, name
+            return slot
+
+        ways = Ways(
+            tuple([tuple([(slot_of(slot), amount) for slot, amount in way]) for way in found.ways]),
+            {slot_of(slot): name for slot, name in found.classes.items()},
+            coupled=True,
+        )
+        free: dict[Slot, int] = {
+            (each.id, name): inventory.capacity - each.used.get(name, 0)
+            for each in (*tree.members, *shared)
+            for name, inventory in each.inventories.items()
+            if (each.id, name) in ways.classes
+        }
+        offered = {
+            (each.id, name) for each in tree.members if each.id in self._sharing for name in each.inventories
+        }
+        return Coupled(tree, shared, ways, free, pack(ways, free, self._budget), frozenset(offered))
+
+    def gather(self, hosts: Sequence[Coupled]) -> None:
+        """Look at these hosts, all that share."""
+        group_of: dict[object, list[Coupled]] = {}
+        for host in hosts:
+            # whom it shares with, not only what: a group that takes nothing may be served by others, too
+            keys: set[object] = {*host.ways.classes, *host.offered, host.tree.root.id}
+            keys.update(each.root_id for each in host.shared)
+            self._budget.spend(1 + len(keys))
+            joined = [host]
+            for group in {id(group_of[key]): group_of[key] for key in keys if key in group_of}.values():
+                joined += group
+            for each in joined:
+                keys.update(each.ways.classes, each.offered, (each.tree.root.id,))
+                keys.update(other.root_id for other in each.shared)
+            for key in keys:
+                group_of[key] = joined
+        self._groups = list({id(group): group for group in group_of.values()}.values())
+
+    def fit(self, on: Callable[[Tree], bool] = lambda _: True) -> Fit:
+        """How many guests fit on the hosts for which the function says so."""
+        chosen = [[each for each in group if on(each.tree)] for group in self._groups]
+        return sum([self._fit(group) for group in chosen if group], NONE)
+
+    def without_each(self) -> Iterator[tuple[Tree, Fit]]:
+        """For each host how many guests fit on the others, while its providers serve nobody."""
+        fits = [self._fit(group) for group in self._groups]
+        whole = sum(fits, NONE)
+        for group, fit in zip(self._groups, fits, strict=True):
+            for failed in group:
+                if len(group) > MAX_RETRIED and not failed.offered:  # no more than its own are lost
+                    left = Fit(fit.fits - min(fit.fits, failed.alone.at_most), fit.at_most)
+                else:
+                    left = self._fit([self._after(each, failed) for each in group if each is not failed])
+                yield failed.tree, whole - fit + left
+
+    def _after(self, host: Coupled, failed: Coupled) -> Coupled:
+        """The host once another one failed."""
+        if not failed.offered:
+            return host
+        shared = [each for each in host.shared if each.root_id != failed.tree.root.id]
+        return host if len(shared) == len(host.shared) else self.host(host.tree, shared)
+
+    def _fit(self, hosts: Sequence[Coupled]) -> Fit:
+        ways = dict.fromkeys(way for each in hosts for way in each.ways.ways)
+        classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
+        free = {slot: left for each in hosts for slot, left in each.free.items()}
+        at_most = sum([each.alone.at_most for each in hosts])
+        return pack(Ways(tuple(ways), classes, coupled=True), free, self._budget, at_most)

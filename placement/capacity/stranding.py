@@ -1,0 +1,110 @@
+"""What is short on full hosts, and what is stranded there: free, and of no use to a flavor."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Final
+
+from placement.candidates.budget import Budget
+from placement.capacity.packing import Fit, Free, packer
+from placement.capacity.ways import Slot, Way, Ways
+from placement.model.provider import Provider
+from placement.model.trees import Tree
+
+MAX_EXAMPLES: Final = 5
+"""Hosts that are named for each set of classes that are short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A full host by its root: what is stranded there by class, and how many guests that would do for."""
+
+    root: Provider
+    stranded: Mapping[str, int]
+    guests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """Full hosts of which these classes are short: how many, and what is stranded there, by class.
+
+    For ``guests`` more that would do, if there were enough of what is short. ``examples`` begin with the
+    hosts that strand most of them.
+    """
+
+    classes: tuple[str, ...]
+    hosts: int
+    stranded: Mapping[str, int]
+    guests: int
+    examples: tuple[Example, ...]
+
+
+class Stranding:
+    """Gathers the full hosts."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._lacking: dict[tuple[Ways, frozenset[str]], _Lacking] = {}
+        self._gathered: dict[tuple[str, ...], _Gathered] = {}
+
+    def add(self, tree: Tree, ways: Ways, free: Free) -> None:
+        """Note a host at which none of the ways can be had."""
+        short = min(
+            (_short(way, ways, free) for way in ways.ways), key=lambda names: (len(names), sorted(names))
+        )
+        key = (ways, short)
+        lacking = self._lacking.get(key)
+        if lacking is None:
+            lacking = self._lacking[key] = _Lacking(ways, short, self._budget)
+            self._gathered.setdefault(lacking.classes, _Gathered())
+        stranded = {
+            name: sum([free[slot] for slot in slots if free[slot] > 0]) for name, slots in lacking.others
+        }
+        guests = lacking.fit(free).fits if stranded else 0
+        self._gathered[lacking.classes].add(tree, stranded, guests)
+
+    def found(self) -> tuple[Short, ...]:
+        """What is short, most hosts first."""
+        ordered = sorted(self._gathered.items(), key=lambda item: (-item[1].hosts, item[0]))
+        return tuple([gathered.short(classes) for classes, gathered in ordered])
+
+
+def _short(way: Way, ways: Ways, free: Free) -> frozenset[str]:
+    return frozenset([ways.classes[slot] for slot, amount in way if free[slot] < amount])
+
+
+class _Lacking:
+    """Hosts of certain ways where certain classes are short."""
+
+    def __init__(self, ways: Ways, short: frozenset[str], budget: Budget) -> None:
+        self.classes = tuple(sorted(short))
+        slots: dict[str, list[Slot]] = {}
+        for slot, name in ways.classes.items():
+            if name not in short:
+                slots.setdefault(name, []).append(slot)
+        #: the other classes, with their slots
+        self.others = tuple(sorted(slots.items()))
+        left = ways.without(short, budget)
+        #: how many guests fit as far as the other classes go
+        self.fit: Callable[[Free], Fit] = packer(left, budget)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    hosts: int = 0
+    guests: int = 0
+    stranded: dict[str, int] = field(default_factory=dict)
+    examples: list[tuple[int, str, int, Example]] = field(default_factory=list)
+
+    def add(self, tree: Tree, stranded: Mapping[str, int], guests: int) -> None:
+        self.hosts += 1
+        self.guests += guests
+        for name, amount in stranded.items():
+            self.stranded[name] = self.stranded.get(name, 0) + amount
+        if guests:
+            root = tree.root
+            self.examples.append((-guests, root.name, root.id, Example(root, stranded, guests)))
+
+    def short(self, classes: tuple[str, ...]) -> Short:
+        examples = nsmallest(MAX_EXAMPLES, self.examples)
+        return Short(classes, self.hosts, self.stranded, self.guests, tuple([each[-1] for each in examples]))

@@ -1,0 +1,49 @@
+"""The body of ``POST /ext/v1/capacity``."""
+
+from typing import Any, Final
+
+from placement import microversion
+from placement.candidates.request import CandidatesRequest
+from placement.exceptions import InvalidRequest
+from placement.microversion import Microversion
+from placement.schemas import explanation
+from placement.schemas.base import Array, Object, Schema, String, Uuid
+
+MAX_FLAVORS: Final = 32
+MAX_WITHOUT: Final = 1024
+
+
+class Flavor(Schema):
+    """What one guest takes."""
+
+    name = String(required=True, min_length=1, max_length=255)
+    query = String(required=True, min_length=1, max_length=explanation.MAX_QUERY)
+
+
+class Capacity(Schema):
+    """What is to be counted: flavors, whose queries are of a microversion, on all hosts but some."""
+
+    flavors = Array(Object(Flavor), required=True, min_items=1, max_items=MAX_FLAVORS)
+    without = Array(Uuid(), unique=True, load_default=list, max_items=MAX_WITHOUT)
+    microversion = String(
+        pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$", load_default=microversion.text(microversion.MAX)
+    )
+
+
+def parse(body: dict[str, Any]) -> tuple[dict[str, CandidatesRequest], Microversion]:
+    """The requests of such a body by the names of their flavors, and the microversion that they are of.
+
+    :raises InvalidRequest: naming the flavor, and what is wrong with it.
+    """
+    found: dict[str, CandidatesRequest] = {}
+    version = microversion.MAX
+    for flavor in body["flavors"]:
+        name = flavor["name"]
+        if name in found:
+            raise InvalidRequest(f"Flavor {name!r} is there twice.")
+        asked = {"query": flavor["query"], "microversion": body["microversion"]}
+        try:
+            found[name], version = explanation.parse(asked)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
+    return found, version

@@ -1,0 +1,62 @@
+"""The slow and obvious way to count guests, the judge of the quick one: every order of claims is tried."""
+
+from collections.abc import Collection, Sequence
+from functools import cache
+
+from placement.candidates.request import CandidatesRequest
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from tests.placement.candidates import brute
+
+Amounts = frozenset[tuple[int, str, int]]
+State = frozenset[tuple[int, str, int]]
+"""What guests have taken beside what was used before, by provider id and class."""
+
+
+def most(
+    snapshot: Snapshot,
+    request: CandidatesRequest,
+    avoided: Collection[int] = (),
+    on: Collection[int] | None = None,
+) -> int:
+    """How many guests fit, of all orders in which they may be claimed; on the hosts of some roots."""
+    cloud = without(snapshot, avoided)
+    candidates = {
+        amounts
+        for root in cloud
+        if root.parent_id is None and brute.root_is_right(root, request) and (on is None or root.id in on)
+        for assignment in brute.assignments(cloud, root, request)
+        if all(rule(cloud, request, assignment) for rule in brute.RULES)
+        for amounts in [brute.comparable(assignment)[0]]
+    }
+
+    @cache
+    def more(state: State) -> int:
+        found = (
+            1 + more(after) for amounts in candidates if (after := claim(cloud, state, amounts)) is not None
+        )
+        return max(found, default=0)
+
+    return more(frozenset())
+
+
+def claim(snapshot: Snapshot, state: State, amounts: Amounts) -> State | None:
+    """What is taken when a guest has its amounts, None if there is not enough."""
+    taken = {(provider_id, name): amount for provider_id, name, amount in state}
+    for provider_id, name, amount in amounts:
+        taken[provider_id, name] = taken.get((provider_id, name), 0) + amount
+        provider = snapshot.providers[provider_id]
+        inventory = provider.inventories[name]
+        capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+        if taken[provider_id, name] + provider.used.get(name, 0) > capacity:
+            return None
+    return frozenset((*key, amount) for key, amount in taken.items())
+
+
+def without(snapshot: Snapshot, roots: Collection[int]) -> Snapshot:
+    """The snapshot without the trees of these roots."""
+    return Snapshot(each for each in snapshot if each.root_id not in roots)
+
+
+def roots(snapshot: Snapshot) -> Sequence[Provider]:
+    return [each for each in snapshot if each.parent_id is None]

@@ -1,0 +1,60 @@
+"""As many guests fit as trying everything finds a place for, in random small clouds."""
+
+from hypothesis import HealthCheck, given, settings
+
+from placement.candidates.budget import Budget
+from placement.candidates.request import CandidatesRequest
+from placement.capacity.counting import Cloud, count
+from placement.capacity.packing import Fit
+from placement.model.snapshot import Snapshot
+from tests.examples import examples
+from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations
+from tests.placement.capacity import brute
+from tests.placement.explanations.test_against_brute_force import is_query
+
+exhaustive = settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+one_each = (
+    situations(requests_each=1).map(lambda each: (each[0], each[1][0])).filter(lambda each: is_query(each[1]))
+)
+anything = one_each | fleets() | crowded_hosts() | packings()
+Situation = tuple[Snapshot, CandidatesRequest]
+
+
+@exhaustive
+@given(anything)
+def test_as_many_guests_fit_as_find_a_place(situation: Situation) -> None:
+    snapshot, request = situation
+    found = count(Cloud(snapshot, Budget()), request)
+    expected = brute.most(snapshot, request)
+    assert found.fit == Fit(expected, expected)
+
+
+@exhaustive
+@given(anything)
+def test_so_many_fit_in_each_aggregate(situation: Situation) -> None:
+    snapshot, request = situation
+    found = count(Cloud(snapshot, Budget()), request).by_aggregate
+    for aggregate in {each for root in brute.roots(snapshot) for each in root.aggregates}:
+        members = {root.id for root in brute.roots(snapshot) if aggregate in root.aggregates}
+        expected = brute.most(snapshot, request, on=members)
+        assert found.get(aggregate, Fit(0, 0)) == Fit(expected, expected)
+
+
+@exhaustive
+@given(anything)
+def test_so_many_fit_without_the_worst_host_and_without_any(situation: Situation) -> None:
+    snapshot, request = situation
+    expected = {root.id: brute.most(snapshot, request, [root.id]) for root in brute.roots(snapshot)}
+    found = count(Cloud(snapshot, Budget()), request)
+    worst = min(expected.values())
+    if found.worst is None:
+        assert found.fit.fits == worst
+    else:
+        assert found.without_worst == Fit(worst, worst)
+        assert expected[found.worst.id] == worst
+    for root, left in expected.items():
+        assert count(Cloud(snapshot, Budget(), {root}), request).fit == Fit(left, left)
