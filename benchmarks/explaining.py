@@ -119,7 +119,7 @@ def main() -> None:
                 work.append((time.thread_time() - cpu) * 1000)
                 clock.append((time.perf_counter() - began) * 1000)
             print(
-                f"{name:8} {title:24} {_shown(work)} ms of work, {_shown(clock)} ms by the clock, "
+                f"{name:8} {title:24} {shown(work)} ms of work, {shown(clock)} ms by the clock, "
                 f"{explanation.fitting} of {explanation.hosts} hosts"
                 + (f", incomplete: {', '.join(explanation.incomplete)}" if explanation.incomplete else "")
             )
@@ -127,7 +127,7 @@ def main() -> None:
                 print(f"         {sentence(explanation)}")
 
 
-def _shown(times: Sequence[float]) -> str:
+def shown(times: Sequence[float]) -> str:
     """The median, and what 95 of 100 stay within."""
     ordered = sorted(times)
     return f"{ordered[len(times) // 2]:6.1f} (p95 {ordered[int(len(times) * 0.95)]:6.1f})"

@@ -23,7 +23,7 @@ from placement.api import (
     usages,
     versioning,
 )
-from placement.api.ext import claims, explanations
+from placement.api.ext import capacity, claims, explanations
 from placement.api.ext import root as ext
 from placement.api.service import Service
 
@@ -41,6 +41,7 @@ BLUEPRINTS: Final = (
     usages.blueprint,
     reshaper.blueprint,
     ext.blueprint,
+    capacity.blueprint,
     explanations.blueprint,
     claims.blueprint,
 )

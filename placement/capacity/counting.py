@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from placement.candidates.budget import Budget
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing
 from placement.capacity.coupling import Coupled, Coupling
-from placement.capacity.packing import NONE, Fit, Free, packer
+from placement.capacity.packing import NONE, Fit, Free, pack, simple
 from placement.capacity.stranding import Short, Stranding
 from placement.capacity.ways import Finder, Ways
 from placement.model.provider import Provider
@@ -78,14 +79,15 @@ class _Counting:
         self._cloud = cloud
         self._budget = cloud.budget
         self._finder = Finder(cloud.snapshot, request, cloud.budget)
-        self._packers: dict[Ways, Callable[[Free], Fit]] = {}
+        self._formulas: dict[Ways, Callable[[Free], int] | None] = {}
         self._stranding = Stranding(cloud.budget)
         self._coupling = Coupling(self._finder, cloud.sharing, cloud.budget)
         self._coupled: list[Coupled] = []
         self._hosts = self._open = 0
 
     def run(self) -> Capacity:
-        alone: list[tuple[Tree, Fit]] = []
+        alone: list[tuple[Tree, int, int]] = []
+        formulas = self._formulas
         for number, (tree, shared) in enumerate(self._cloud.hosts):
             if number % _TREES == 0:
                 self._budget.spend(_TREES)
@@ -96,24 +98,29 @@ class _Counting:
             if not ways.ways:
                 continue
             self._hosts += 1
-            pack = self._packers.get(ways)
-            if pack is None:
-                pack = self._packers[ways] = packer(ways, self._budget)
-            fit = pack(tree.free)
-            if fit.at_most:
-                alone.append((tree, fit))
+            if ways not in formulas:
+                formulas[ways] = simple(ways.ways)
+            formula = formulas[ways]
+            if formula is not None:
+                fits = at_most = formula(tree.free)
+            else:
+                fit = pack(ways, tree.free, self._budget)
+                fits, at_most = fit.fits, fit.at_most
+            if at_most:
+                alone.append((tree, fits, at_most))
             else:
                 self._stranding.add(tree, ways, tree.free)
         self._coupling.gather(self._coupled)
-        single = Fit(sum([fit.fits for _, fit in alone]), sum([fit.at_most for _, fit in alone]))
+        single = Fit(sum([fits for _, fits, _ in alone]), sum([at_most for _, _, at_most in alone]))
         coupled = self._coupling.fit()
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
-            tree, most = max(alone, key=lambda each: each[1].fits)
-            left.append((single + coupled - most, tree))
-        worst = min(left, key=lambda each: (each[0].fits, each[1].root.id), default=None)
+            tree, *most = max(alone, key=itemgetter(1))
+            left.append((single - Fit(*most) + coupled, tree))
+        fit = single + coupled
+        worst = min(left, key=lambda each: (each[0].fits, each[1].root.id)) if fit.at_most else None
         return Capacity(
-            fit=single + coupled,
+            fit=fit,
             hosts=self._hosts,
             open_hosts=self._open + len(alone),
             worst=worst[1].root if worst else None,
@@ -136,13 +143,13 @@ class _Counting:
             else:
                 self._stranding.add(tree, host.ways, host.free)
 
-    def _by_aggregate(self, alone: Sequence[tuple[Tree, Fit]]) -> dict[str, Fit]:
+    def _by_aggregate(self, alone: Sequence[tuple[Tree, int, int]]) -> dict[str, Fit]:
         sums: dict[str, list[int]] = {}
-        for tree, fit in alone:
+        for tree, fits, at_most in alone:
             for aggregate in tree.root.aggregates:
                 known = sums.setdefault(aggregate, [0, 0])
-                known[0] += fit.fits
-                known[1] += fit.at_most
+                known[0] += fits
+                known[1] += at_most
         found = {aggregate: Fit(*known) for aggregate, known in sums.items()}
         for aggregate in {each for host in self._coupled for each in host.tree.root.aggregates}:
             here = self._coupling.fit(lambda tree, name=aggregate: name in tree.root.aggregates)  # type: ignore[misc]  # binds early

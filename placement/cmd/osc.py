@@ -11,7 +11,8 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-_PATH: Final = "/ext/v1/explanations"
+_EXPLANATIONS: Final = "/ext/v1/explanations"
+_CAPACITY: Final = "/ext/v1/capacity"
 
 Row = tuple[Any, ...]
 
@@ -50,16 +51,104 @@ class ExplainAllocationCandidates(command.Lister):
         body = {"query": parsed_args.query.removeprefix("?")}
         if parsed_args.query_version is not None:
             body["microversion"] = parsed_args.query_version
-        client: Any = self.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
-        try:
-            answer = client.request("POST", _PATH, json=body).json()
-        except exceptions.NotFound:
-            raise exceptions.CommandError(
-                "This Placement service explains nothing: it has no /ext/v1/explanations."
-            ) from None
+        answer = _ask(self, _EXPLANATIONS, body)
         print(f"{answer['sentence']}.", file=self.app.stderr)
         columns, rows = _PARTS[parsed_args.part]
         return columns, [tuple(row) for row in rows(answer)]
+
+
+class ShowCapacity(command.Lister):
+    """Show how many guests of each flavor fit, and what is in the way of more.
+
+    A flavor is a name, and what one guest takes as a query string of GET /allocation_candidates::
+
+      openstack resource capacity show --flavor 'm1.small=resources=VCPU:1,MEMORY_MB:2048,DISK_GB:20'
+
+    Each flavor is counted alone. The table shows a part of it: how many fit in all, and without the worst
+    host, if that fails (flavors), how many in each aggregate (aggregates), and of the hosts where none fits
+    what is short, and how much of the rest is stranded there (short).
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--flavor",
+            metavar="<name>=<query>",
+            action="append",
+            required=True,
+            help="Name, and query string of GET /allocation_candidates (may be repeated)",
+        )
+        parser.add_argument(
+            "--without",
+            metavar="<uuid>",
+            action="append",
+            default=[],
+            help="Root provider of a host that is to be drained, or fails (may be repeated)",
+        )
+        parser.add_argument(
+            "--part",
+            choices=tuple(_CAPACITY_PARTS),
+            default="flavors",
+            help="What the table shows (default: flavors)",
+        )
+        parser.add_argument(
+            "--query-version",
+            metavar="<version>",
+            help="Microversion in whose grammar the queries are (default: the newest)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
+        """Ask, and show the part as a table."""
+        body: dict[str, Any] = {"flavors": [], "without": parsed_args.without}
+        for flavor in parsed_args.flavor:
+            name, found, query = flavor.partition("=")
+            if not found:
+                raise exceptions.CommandError(f"--flavor {flavor}: <name>=<query> is expected.")
+            body["flavors"].append({"name": name, "query": query.removeprefix("?")})
+        if parsed_args.query_version is not None:
+            body["microversion"] = parsed_args.query_version
+        answer = _ask(self, _CAPACITY, body)
+        columns, rows = _CAPACITY_PARTS[parsed_args.part]
+        return columns, [tuple(row) for flavor in answer["flavors"] for row in rows(flavor)]
+
+
+def _ask(asking: command.Command, path: str, body: Mapping[str, Any]) -> Any:
+    """What the service answers."""
+    client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
+    try:
+        return client.request("POST", path, json=body).json()
+    except exceptions.NotFound:
+        raise exceptions.CommandError(f"This Placement service has no {path}.") from None
+
+
+def _flavors(flavor: Mapping[str, Any]) -> Iterable[Row]:
+    worst = flavor["worst_host"]
+    yield (
+        flavor["name"],
+        _fits(flavor),
+        flavor["open_hosts"],
+        flavor["hosts"],
+        *(("", "") if worst is None else (_fits(worst), worst["host"])),
+    )
+
+
+def _aggregates(flavor: Mapping[str, Any]) -> Iterable[Row]:
+    return ((flavor["name"], each["uuid"], _fits(each)) for each in flavor["aggregates"])
+
+
+def _short(flavor: Mapping[str, Any]) -> Iterable[Row]:
+    for short in flavor["short"]:
+        stranded = ", ".join(f"{amount} {name}" for name, amount in short["stranded"].items())
+        examples = ", ".join(f"{each['host']} ({each['stranded_guests']})" for each in short["examples"])
+        classes = ", ".join(short["resource_classes"])
+        yield flavor["name"], classes, short["hosts"], stranded, short["stranded_guests"], examples
+
+
+def _fits(each: Mapping[str, int]) -> int | str:
+    """The number; where more could fit than was found out, up to which."""
+    return each["fits"] if each["fits"] == each["at_most"] else f"{each['fits']} to {each['at_most']}"
 
 
 def _conditions(answer: Mapping[str, Any]) -> Iterable[Row]:
@@ -97,4 +186,9 @@ _PARTS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], 
     "reasons": ((*_CONDITION, "hosts", "nearest"), _reasons),
     "relaxations": (("#", *_CONDITION, "hosts"), _relaxations),
     "largest": (("group", "resource_class", "asked", "fits"), _largest),
+}
+_CAPACITY_PARTS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[Row]]]]] = {
+    "flavors": (("flavor", "fit", "open hosts", "hosts", "without worst host", "worst host"), _flavors),
+    "aggregates": (("flavor", "aggregate", "fit"), _aggregates),
+    "short": (("flavor", "short", "hosts", "stranded", "would do for", "most on"), _short),
 }

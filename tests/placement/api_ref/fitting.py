@@ -78,7 +78,7 @@ def _fit_body(body: dict[str, Any], service: Admin) -> None:
             value = CONSUMER
         elif key == "query":
             value = f"resources={_one_of(CLASSES, value)}:{2 + len(value) % 5}"
-        elif key == "claims":
+        elif key in ("claims", "flavors"):
             for each in value:
                 _fit_body(each, service)
         elif key in CLASSES and isinstance(value, int):

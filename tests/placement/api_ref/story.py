@@ -47,6 +47,7 @@ STORY: Final[list[Step]] = [
     ("listResourceProviders", 200),
     ("listAllocationCandidates", 200),
     ("explainAllocationCandidates", 200),
+    ("showCapacity", 200),
     ("updateAllocations", 204),
     ("listAllocations", 200),
     ("listProviderAllocations", 200),

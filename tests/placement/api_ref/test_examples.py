@@ -8,7 +8,15 @@ from jsonschema_rs import Draft202012Validator
 from werkzeug.test import TestResponse
 
 from placement import microversion
-from placement.schemas import allocation, claim, explanation, inventory, membership, resource_provider
+from placement.schemas import (
+    allocation,
+    capacity,
+    claim,
+    explanation,
+    inventory,
+    membership,
+    resource_provider,
+)
 from placement.schemas import query as queries
 from placement.schemas.base import load as load_by_schema
 from tests.placement.api_ref import document
@@ -34,6 +42,7 @@ SCHEMAS = {
     "updateSeveralAllocations": allocation.post(microversion.MAX),
     "reshape": allocation.reshaper(microversion.MAX),
     "explainAllocationCandidates": explanation.Explanation(),
+    "showCapacity": capacity.Capacity(),
     "claim": claim.Claims(),
 }
 PARSERS = {

@@ -1,6 +1,7 @@
 """The slow and obvious way to count guests, the judge of the quick one: every order of claims is tried."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cache
 
 from placement.candidates.request import CandidatesRequest
@@ -9,6 +10,7 @@ from placement.model.snapshot import Snapshot
 from tests.placement.candidates import brute
 
 Amounts = frozenset[tuple[int, str, int]]
+PLENTY = 10_000
 State = frozenset[tuple[int, str, int]]
 """What guests have taken beside what was used before, by provider id and class."""
 
@@ -60,3 +62,17 @@ def without(snapshot: Snapshot, roots: Collection[int]) -> Snapshot:
 
 def roots(snapshot: Snapshot) -> Sequence[Provider]:
     return [each for each in snapshot if each.parent_id is None]
+
+
+def with_plenty(snapshot: Snapshot, classes: Collection[str]) -> Snapshot:
+    """The snapshot with more of some classes than all guests together could take."""
+    return Snapshot(
+        replace(
+            each,
+            inventories={
+                name: replace(inventory, total=PLENTY, allocation_ratio=1.0) if name in classes else inventory
+                for name, inventory in each.inventories.items()
+            },
+        )
+        for each in snapshot
+    )

@@ -58,3 +58,26 @@ def test_so_many_fit_without_the_worst_host_and_without_any(situation: Situation
         assert expected[found.worst.id] == worst
     for root, left in expected.items():
         assert count(Cloud(snapshot, Budget(), {root}), request).fit == Fit(left, left)
+
+
+@exhaustive
+@given(anything)
+def test_what_is_stranded_would_do_for_so_many_if_there_were_enough_of_what_is_short(
+    situation: Situation,
+) -> None:
+    snapshot, request = situation
+    asked = {name for group in request.groups for name in group.resources}
+    found = count(Cloud(snapshot, Budget()), request)
+    assert sum(each.hosts for each in found.short) == found.hosts - found.open_hosts
+    for short in found.short:
+        assert set(short.classes) | set(short.stranded) == asked
+        for each in short.examples:
+            root = {each.root.id}
+            assert brute.most(snapshot, request, on=root) == 0
+            if short.stranded:
+                plenty = brute.with_plenty(snapshot, short.classes)
+                assert brute.most(plenty, request, on=root) == each.guests
+                # a way that lacks fewer classes, there is none
+                for name in short.classes:
+                    rest = brute.with_plenty(snapshot, set(short.classes) - {name})
+                    assert brute.most(rest, request, on=root) == 0

@@ -69,6 +69,7 @@ def test_every_command_shows_what_is_true(url, version):
         if shell.version >= (1, 10):
             walk_candidates(shell)
         walk_explanations(shell)
+        walk_capacity(shell)
         walk_back(shell)
     assert shell.walked == {command for command in COMMANDS if shell.version >= SINCE.get(command, (1, 0))}
 
@@ -321,6 +322,35 @@ def walk_explanations(shell: Shell) -> None:
     assert [step["condition"] for step in steps][:2] == ["resource_class", "capacity"]
     with pytest.raises(CommandFailed, match="No such resource class CUSTOM_X"):
         shell(f"{explain} resources=CUSTOM_X:1")
+
+
+def walk_capacity(shell: Shell) -> None:
+    """Our own command: of the node's LLC 17 are free, and of its VCPU 28, at most 8 in one go."""
+    show = "resource capacity show --flavor cache=resources=LLC:3"
+    host = shell(f"resource provider show {NODE}")["uuid"] if shell.version < (1, 14) else HOST
+    name = "node0" if host == NODE else "host"
+    (row,) = shell(show)
+    shown = ("flavor", "fit", "open hosts", "hosts", "without worst host", "worst host")
+    assert tuple(row[each] for each in shown) == ("cache", 5, 1, 1, 0, name)
+    none = shell(f"{show} --without {host}")
+    assert [(each["fit"], each["hosts"], each["worst host"]) for each in none] == [(0, 0, "")]
+    (short,) = shell("resource capacity show --flavor full=resources=LLC:18,VCPU:2 --part short")
+    assert short == {
+        "flavor": "full",
+        "short": "LLC",
+        "hosts": 1,
+        "stranded": "28 VCPU",
+        "would do for": 14,
+        "most on": f"{name} (14)",
+    }
+    # the aggregate is the node's: it is of a host where the node is the root
+    aggregates = shell(f"{show} --part aggregates --query-version 1.10")
+    here = [{"flavor": "cache", "aggregate": RACK, "fit": 5}]
+    assert aggregates == (here if host == NODE and shell.version >= (1, 1) else [])
+    with pytest.raises(CommandFailed, match="<name>=<query> is expected"):
+        shell("resource capacity show --flavor small")
+    with pytest.raises(CommandFailed, match="VCPU requires amount >= 1"):
+        shell("resource capacity show --flavor small=resources=VCPU:0")
 
 
 def walk_back(shell: Shell) -> None:

@@ -14,6 +14,7 @@ ADMIN_OR_SERVICE = [
     "placement:allocations:list",
     "placement:allocations:manage",
     "placement:allocations:update",
+    "placement:ext:capacity",
     "placement:ext:claims:create",
     "placement:ext:explanations:list",
     "placement:resource_classes:create",

@@ -1,0 +1,73 @@
+"""What it costs to count the capacity of 10,000 hosts: ``python -m benchmarks.capacity``.
+
+As ``benchmarks.explaining``: the read model alone, in this process, with every inventory used at random.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+from urllib.parse import parse_qsl
+
+from benchmarks.explaining import shown, snapshot_of
+from benchmarks.worlds import LLC, MBA, WORLDS
+from placement.candidates.budget import Budget
+from placement.capacity.counting import Cloud, count
+from placement.microversion import MAX
+from placement.schemas.query_candidates import parse_candidates
+
+ASKED: Final[Mapping[str, Mapping[str, str]]] = {
+    "nested": {
+        "small": "resources=DISK_GB:10&resources_NUMA=VCPU:2,MEMORY_MB:2048",
+        "large": "resources=DISK_GB:100&resources_NUMA=VCPU:16,MEMORY_MB:32768",
+        "two nodes": "resources=DISK_GB:10&resources_1=VCPU:4,MEMORY_MB:8192"
+        "&resources_2=VCPU:4,MEMORY_MB:8192&group_policy=isolate",
+    },
+    "numa": {
+        "dedicated": "resources=MEMORY_MB:2048&resources_CPU=PCPU:4",
+        "with cache": f"resources=MEMORY_MB:2048&resources_CPU=PCPU:4&resources_L3={LLC}:2,{MBA}:10"
+        "&same_subtree=_CPU,_L3&required_L3=!CUSTOM_L3&group_policy=none",
+    },
+    "flat": {
+        "small": "resources=VCPU:1,MEMORY_MB:2048,DISK_GB:20",
+        "large": "resources=VCPU:16,MEMORY_MB:65536,DISK_GB:100",
+        "gold": "resources=VCPU:16,MEMORY_MB:65536,DISK_GB:100&required=CUSTOM_GOLD",
+    },
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.capacity", description=__doc__)
+    top.add_argument("--world", choices=tuple(ASKED), help="default: all")
+    top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument("--count", type=int, default=20, help="how many of each; default: %(default)s")
+    options = top.parse_args()
+    for world in [options.world] if options.world else ASKED:
+        snapshot = snapshot_of(WORLDS[world], options.trees, random.Random(1))
+        flavors = {
+            name: parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
+            for name, query in ASKED[world].items()
+        }
+        for asked in [*([name] for name in flavors), list(flavors)]:
+            clock, work = [], []
+            for _ in range(options.count):
+                began, cpu = time.perf_counter(), time.thread_time()
+                cloud = Cloud(snapshot, Budget(seconds=5.0))
+                found = [count(cloud, replace(flavors[name])) for name in asked]
+                work.append((time.thread_time() - cpu) * 1000)
+                clock.append((time.perf_counter() - began) * 1000)
+            fits = ", ".join(
+                str(each.fit.fits)
+                if each.fit.fits == each.fit.at_most
+                else f"{each.fit.fits}-{each.fit.at_most}"
+                for each in found
+            )
+            name = " + ".join(asked)
+            print(f"{world:8} {name:28} {shown(work)} ms of work, {shown(clock)} ms by the clock, {fits} fit")
+
+
+if __name__ == "__main__":
+    main()

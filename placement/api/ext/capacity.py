@@ -1,0 +1,59 @@
+"""``/ext/v1/capacity``."""
+
+from typing import Any, Final
+
+from flask import Blueprint, Response
+
+from placement import microversion
+from placement.api.call import Call, operation
+from placement.api.paths import EXT
+from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.request import check_names
+from placement.capacity.counting import Cloud, count
+from placement.capacity.document import document
+from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
+from placement.policies import ext as rules
+from placement.schemas import capacity as schemas
+
+blueprint = Blueprint("ext_capacity", __name__)
+
+_BODY: Final = schemas.Capacity()
+
+
+@operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
+def create(call: Call) -> Response:
+    """How many guests of some flavors fit, and what is in the way of more. Nothing is kept."""
+    body = call.body(_BODY)
+    flavors, version = schemas.parse(body)
+    deadline = call.service.conf.api.capacity_deadline
+    found: list[dict[str, Any]] = []
+    with call.service.model.fresh() as view:
+
+        def give_way() -> None:
+            call.check_awaited()
+            view.give_way()
+
+        for request in flavors.values():
+            check_names(request, view.names.classes, view.names.traits)
+        avoided = set()
+        for uuid in body["without"]:
+            root = view.snapshot.get(uuid)
+            if root is None or root.parent_id is not None:
+                raise InvalidRequest(
+                    f"There is no root provider {uuid}, without which there could be capacity."
+                )
+            avoided.add(root.id)
+        try:
+            cloud = Cloud(view.snapshot, Budget(deadline, give_way=give_way), avoided)
+            for name, request in flavors.items():
+                found.append(document(name, count(cloud, request)))
+        except Exhausted:
+            names = list(flavors)
+            raise InvalidRequest(
+                f"The capacity could not be counted in {deadline:g} seconds of work, which is the limit "
+                f"([api] capacity_deadline); flavor {names[len(found)]!r} was being counted: ask for fewer "
+                "flavors, or for fewer groups in one.",
+                SEARCH_TOO_LONG,
+            ) from None
+        hosts = len(cloud.hosts)
+    return call.answer({"microversion": microversion.text(version), "hosts": hosts, "flavors": found})
