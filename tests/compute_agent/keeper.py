@@ -2,7 +2,7 @@
 
 Each line of the standard input is a command as a JSON list; its process id is the answer. Whatever ends is
 reaped at once, which process 1 of a container may not do, and libvirtd waits for. At the end of the standard
-input, which comes however the other side ends, all children are killed.
+input, which comes however the other side ends, all children are killed. SIGTERM alone ends nothing.
 """
 
 import ctypes
@@ -31,6 +31,8 @@ def children():
 
 
 def main():
+    # Sent to a whole group of processes, it would end this one before the children; a handler is not theirs.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     threading.Thread(target=reap, daemon=True).start()
     to_log = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
