@@ -112,7 +112,7 @@ class _Counting:
                 self._stranding.add(tree, ways, tree.free)
         self._coupling.gather(self._coupled)
         single = Fit(sum([fits for _, fits, _ in alone]), sum([at_most for _, _, at_most in alone]))
-        coupled = self._coupling.fit()
+        coupled = self._coupling.fit(self._coupled)
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
             tree, *most = max(alone, key=itemgetter(1))
@@ -141,7 +141,7 @@ class _Counting:
             if host.alone.at_most:
                 self._open += 1
             else:
-                self._stranding.add(tree, host.ways, host.free)
+                self._stranding.add(tree, host.ways, host.free, {each.id for each in host.shared})
 
     def _by_aggregate(self, alone: Sequence[tuple[Tree, int, int]]) -> dict[str, Fit]:
         sums: dict[str, list[int]] = {}
@@ -151,7 +151,10 @@ class _Counting:
                 known[0] += fits
                 known[1] += at_most
         found = {aggregate: Fit(*known) for aggregate, known in sums.items()}
-        for aggregate in {each for host in self._coupled for each in host.tree.root.aggregates}:
-            here = self._coupling.fit(lambda tree, name=aggregate: name in tree.root.aggregates)  # type: ignore[misc]  # binds early
-            found[aggregate] = found.get(aggregate, NONE) + here
+        coupled: dict[str, list[Coupled]] = {}
+        for host in self._coupled:
+            for aggregate in host.tree.root.aggregates:
+                coupled.setdefault(aggregate, []).append(host)
+        for aggregate, hosts in coupled.items():
+            found[aggregate] = found.get(aggregate, NONE) + self._coupling.fit(hosts)
         return {aggregate: fit for aggregate, fit in sorted(found.items()) if fit.at_most}

@@ -1,11 +1,11 @@
 """Hosts that share providers: what fits on one of them takes from the others."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from placement.candidates.budget import Budget
-from placement.capacity.packing import NONE, Fit, pack
+from placement.capacity.packing import NONE, Fit, pack, packer
 from placement.capacity.ways import Finder, Slot, Ways
 from placement.model.provider import Provider
 from placement.model.trees import Tree
@@ -41,6 +41,7 @@ class Coupling:
         self._sharing = sharing
         self._budget = budget
         self._groups: list[list[Coupled]] = []
+        self._group_of: dict[Coupled, int] = {}
 
     def host(self, tree: Tree, shared: Sequence[Provider]) -> Coupled:
         """A host with what shares with it.
@@ -70,30 +71,35 @@ class Coupling:
         offered = {
             (each.id, name) for each in tree.members if each.id in self._sharing for name in each.inventories
         }
-        return Coupled(tree, shared, ways, free, pack(ways, free, self._budget), frozenset(offered))
+        return Coupled(tree, shared, ways, free, packer(ways, self._budget)(free), frozenset(offered))
 
     def gather(self, hosts: Sequence[Coupled]) -> None:
         """Look at these hosts, all that share."""
-        group_of: dict[object, list[Coupled]] = {}
-        for host in hosts:
-            # whom it shares with, not only what: a group that takes nothing may be served by others, too
-            keys: set[object] = {*host.ways.classes, *host.offered, host.tree.root.id}
-            keys.update(each.root_id for each in host.shared)
-            self._budget.spend(1 + len(keys))
-            joined = [host]
-            for group in {id(group_of[key]): group_of[key] for key in keys if key in group_of}.values():
-                joined += group
-            for each in joined:
-                keys.update(each.ways.classes, each.offered, (each.tree.root.id,))
-                keys.update(other.root_id for other in each.shared)
-            for key in keys:
-                group_of[key] = joined
-        self._groups = list({id(group): group for group in group_of.values()}.values())
+        leader: dict[int, int] = {}
 
-    def fit(self, on: Callable[[Tree], bool] = lambda _: True) -> Fit:
-        """How many guests fit on the hosts for which the function says so."""
-        chosen = [[each for each in group if on(each.tree)] for group in self._groups]
-        return sum([self._fit(group) for group in chosen if group], NONE)
+        def find(root: int) -> int:
+            while (above := leader.setdefault(root, root)) != root:
+                leader[root] = leader[above]
+                root = above
+            return root
+
+        for host in hosts:
+            # with whom it shares, not only what: a group that takes nothing may be served by others, too
+            self._budget.spend(1 + len(host.shared) // 4)
+            for other in host.shared:
+                leader[find(other.root_id)] = find(host.tree.root.id)
+        groups: dict[int, list[Coupled]] = {}
+        for host in hosts:
+            groups.setdefault(find(host.tree.root.id), []).append(host)
+        self._groups = list(groups.values())
+        self._group_of = {each: number for number, group in enumerate(self._groups) for each in group}
+
+    def fit(self, hosts: Collection[Coupled]) -> Fit:
+        """How many guests fit on these of the hosts."""
+        by_group: dict[int, list[Coupled]] = {}
+        for host in hosts:
+            by_group.setdefault(self._group_of[host], []).append(host)
+        return sum([self._fit(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[Tree, Fit]]:
         """For each host how many guests fit on the others, while its providers serve nobody."""

@@ -10,6 +10,8 @@ from placement.capacity.ways import Slot, Way, Ways
 
 _MAX_TRIES: Final = 2_000
 """Steps in the search for a better packing than the first, before the bound is told instead."""
+_MAX_WAYS: Final = 200
+"""Among more there is no such search."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """What is free, by slot."""
@@ -115,7 +117,7 @@ class _Packing:
         for way in self._ways:
             self._best += self._take(way, self._most(way))
         self._left = left
-        if self._best < at_most and self._try(0, 0, at_most):
+        if self._best < at_most and len(self._ways) <= _MAX_WAYS and self._try(0, 0, at_most):
             at_most = self._best
         return Fit(self._best, at_most)
 

@@ -1,6 +1,6 @@
 """What is short on full hosts, and what is stranded there: free, and of no use to a flavor."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
@@ -47,15 +47,19 @@ class Stranding:
         self._lacking: dict[tuple[Ways, frozenset[str]], _Lacking] = {}
         self._gathered: dict[tuple[str, ...], _Gathered] = {}
 
-    def add(self, tree: Tree, ways: Ways, free: Free) -> None:
-        """Note a host at which none of the ways can be had."""
+    def add(self, tree: Tree, ways: Ways, free: Free, shared: Collection[int] = frozenset()) -> None:
+        """Note a host at which none of the ways can be had.
+
+        :param shared: ids of providers that share with it, where slots are provider ids and classes. What
+            is free of them is stranded nowhere.
+        """
         short = min(
             (_short(way, ways, free) for way in ways.ways), key=lambda names: (len(names), sorted(names))
         )
         key = (ways, short)
         lacking = self._lacking.get(key)
         if lacking is None:
-            lacking = self._lacking[key] = _Lacking(ways, short, self._budget)
+            lacking = self._lacking[key] = _Lacking(ways, short, shared, self._budget)
             self._gathered.setdefault(lacking.classes, _Gathered())
         stranded = {
             name: sum([free[slot] for slot in slots if free[slot] > 0]) for name, slots in lacking.others
@@ -76,11 +80,11 @@ def _short(way: Way, ways: Ways, free: Free) -> frozenset[str]:
 class _Lacking:
     """Hosts of certain ways where certain classes are short."""
 
-    def __init__(self, ways: Ways, short: frozenset[str], budget: Budget) -> None:
+    def __init__(self, ways: Ways, short: frozenset[str], shared: Collection[int], budget: Budget) -> None:
         self.classes = tuple(sorted(short))
         slots: dict[str, list[Slot]] = {}
         for slot, name in ways.classes.items():
-            if name not in short:
+            if name not in short and not (shared and slot[0] in shared):
                 slots.setdefault(name, []).append(slot)
         #: the other classes, with their slots
         self.others = tuple(sorted(slots.items()))
