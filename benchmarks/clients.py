@@ -118,6 +118,10 @@ class Clients:
         """Let every client put a random query and claim a random one of the candidates, again and again."""
         return self._all(_schedule, [(port, seed, queries, seconds) for seed in self._seeds()])
 
+    def claim_found(self, port: int, queries: Sequence[str], seconds: float) -> list[Work]:
+        """Let every client have candidates of a random query claimed in one call, again and again."""
+        return self._all(_claim_found, [(port, seed, queries, seconds) for seed in self._seeds()])
+
     def release(self, port: int, consumers: Sequence[str]) -> list[Work]:
         """Share out the consumers among the clients, who give back what these hold."""
         return self._all(_release, [(port, consumers[n :: self.count]) for n in range(self.count)])
@@ -234,6 +238,18 @@ def _schedule(port: int, seed: int, queries: Sequence[str], seconds: float) -> W
     work = timed.end()
     work.answers["200"] -= asked  # a scheduling is done when its claim is
     return work
+
+
+def _claim_found(port: int, seed: int, queries: Sequence[str], seconds: float) -> Work:
+    rng = random.Random(seed)
+    asked = [query.partition("?")[2] for query in queries]
+    timed = _Timed(port, seconds)
+    for _ in timed.running():
+        consumer = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+        claim = {"consumer_uuid": consumer, "query": rng.choice(asked), **_OWNER}
+        if timed.send("POST", "/ext/v1/claims", orjson.dumps({"claims": [claim]})) is not None:
+            timed.work.consumers.append(consumer)
+    return timed.end()
 
 
 def _release(port: int, consumers: Sequence[str]) -> Work:

@@ -38,7 +38,10 @@ def claims(services: Mapping[str, Service], scale: float, repeats: int, seconds:
 def schedulings(
     services: Mapping[str, Service], world: str, repeats: int, seconds: float
 ) -> Iterator[Result]:
-    """Schedulings a second: candidates with limit=50 for one of a few flavours, then a random claim."""
+    """Schedulings a second: candidates with limit=50 for one of a few flavours, then a random claim.
+
+    Of ours also in one call.
+    """
     flavours = [SCHEDULING[world].path(number) for number in range(_FLAVOURS)]
     for clients in (1, MANY_CLIENTS):
 
@@ -47,6 +50,13 @@ def schedulings(
 
         sides = _measure(services, schedule, clients, repeats, seconds)
         yield _result("end to end", f"{world}, {_clients(clients)}", "schedulings/s", sides, 50.0)
+
+        def claim(crew: Clients, port: int, duration: float) -> list[Work]:
+            return crew.claim_found(port, flavours, duration)
+
+        sides = _measure({"ours": services["ours"]}, claim, clients, repeats, seconds)
+        name = f"{world}, {_clients(clients)}, POST /ext/v1/claims"
+        yield _result("end to end", name, "schedulings/s", sides, None)
 
 
 def _clients(number: int) -> str:
