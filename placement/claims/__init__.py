@@ -7,7 +7,8 @@ Nouns
     choices already: all of them, or none.
 
 Who does what
-    ``wanted`` and ``choice`` are the nouns. ``placing`` decides: a pure function over the read model.
+    ``wanted`` and ``choice`` are the nouns. ``placing`` decides: a pure function over the read model, which
+    compares choices by ``scoring`` where an order is wanted.
     ``claiming`` acts: it has choices made, has ``placement.store.bindings`` write them, and has others made
     if somebody else was faster.
 

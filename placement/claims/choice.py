@@ -10,12 +10,24 @@ from placement.store.allocations import Allocation
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """What each criterion says of a choice, from 0 to 1, and the sum of that by weights: more is better."""
+
+    total: float
+    criteria: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
-    """A candidate with its providers: the root of its host, amounts by provider, who serves which suffix."""
+    """A candidate with its providers: the root of its host, amounts by provider, who serves which suffix.
+
+    It has a score if an order is wanted.
+    """
 
     root: Provider
     resources: tuple[tuple[Provider, Mapping[str, int]], ...]
     mappings: Mapping[str, tuple[Provider, ...]]
+    score: Score | None = None
 
     @classmethod
     def of(cls, snapshot: Snapshot, candidate: Candidate) -> "Choice":

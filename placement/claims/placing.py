@@ -2,14 +2,21 @@
 
 import random
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Final
 
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.pattern import candidates_of
 from placement.candidates.search import in_turn
 from placement.claims.choice import Choice, holding
+from placement.claims.scoring import score
 from placement.claims.wanted import Wanted
 from placement.model.snapshot import Snapshot
+
+MAX_SCORED: Final = 10_000
+"""Of more choices for one that is wanted the others come last, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +41,8 @@ def place(
 ) -> list[Placed] | Unplaced:
     """A choice for each of those wanted, such that all can be held together; or which one is too much.
 
-    The snapshot must not be changed meanwhile. Of hosts that do, any may be chosen: claims at the same time
-    then mostly do not meet.
+    The snapshot must not be changed meanwhile. Of choices that are as good as each other any may be made:
+    claims at the same time then mostly do not meet.
 
     :raises Exhausted: the budget is spent before this is known.
     """
@@ -93,28 +100,47 @@ def _unplaced(snapshot: Snapshot, wanted: Sequence[Wanted], budget: Budget, rng:
 
 
 def _choices(
-    world: Snapshot, wanted: Wanted, budget: Budget, rng: random.Random, left_out: int | None = None
+    world: Snapshot, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None = None
 ) -> Iterator[Choice]:
-    """All choices for one that is wanted: one of each host from anywhere on, then a second of each."""
+    """All choices for one that is wanted: in its order, the first :data:`MAX_SCORED` of them, or in any.
+
+    :param left_out: the root of a host that is not to be chosen.
+    """
+    found = _found(world, wanted, budget, rng, left_out)
+    if wanted.order:
+        best: list[Choice] = []
+        for choice in islice(found, MAX_SCORED):
+            budget.spend(len(choice.resources))
+            best.append(replace(choice, score=score(world, choice, wanted.order)))
+        best.sort(key=_total, reverse=True)
+        yield from best
+    for choice in found:
+        yield replace(choice, score=score(world, choice, wanted.order)) if wanted.order else choice
+
+
+def _total(choice: Choice) -> float:
+    return choice.score.total if choice.score else 0.0
+
+
+def _found(
+    world: Snapshot, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None
+) -> Iterator[Choice]:
+    """All choices: one of each host, from anywhere on, then a second of each."""
+    avoid = wanted.avoid if left_out is None else wanted.avoid | {left_out}
+    avoided = {world.by_uuid[uuid] for uuid in avoid if uuid in world.by_uuid}
+    only = None if wanted.only is None else {world.by_uuid.get(uuid) for uuid in wanted.only}
 
     def arrange(roots: Iterable[int]) -> Iterable[int]:
-        allowed = [root for root in roots if root != left_out and _allows(wanted, world, root)]
-        first = rng.randrange(len(allowed)) if allowed else 0
-        return allowed[first:] + allowed[:first]
+        roots = list(roots)
+        if avoided or only is not None:
+            roots = [root for root in roots if root not in avoided and (only is None or root in only)]
+        first = rng.randrange(len(roots)) if roots else 0
+        return chain(islice(roots, first, None), islice(roots, first))
 
     for candidate in candidates_of(in_turn(world, wanted.request, budget, arrange)):
         choice = Choice.of(world, candidate)
-        roots = (world.providers[provider.root_id].uuid for provider, _ in choice.resources)
-        if not wanted.avoid or wanted.avoid.isdisjoint(roots):
+        if not wanted.avoid or avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
             yield choice
-
-
-def _allows(wanted: Wanted, world: Snapshot, root: int) -> bool:
-    """Whether this host may be chosen."""
-    if wanted.only is None and not wanted.avoid:
-        return True
-    uuid = world.providers[root].uuid
-    return (wanted.only is None or uuid in wanted.only) and uuid not in wanted.avoid
 
 
 def _alternates(
@@ -123,13 +149,13 @@ def _alternates(
     """As many choices on hosts of their own as are wanted, or as there are within the budget."""
     found: dict[int, Choice] = {}
     if wanted.alternates:
-        try:
-            for other in _choices(world, wanted, budget, rng, left_out=choice.root.id):
-                if other.root.id in found:
+        with suppress(Exhausted):  # there is a choice, which is what counts
+            others = _choices(world, wanted, budget, rng, left_out=choice.root.uuid)
+            for other in islice(others, MAX_SCORED):
+                if other.root.id not in found:
+                    found[other.root.id] = other
+                elif not wanted.order:
                     break  # all others had their turn
-                found[other.root.id] = other
                 if len(found) == wanted.alternates:
                     break
-        except Exhausted:
-            pass  # there is a choice, which is what counts
     return tuple(found.values())

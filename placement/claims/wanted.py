@@ -6,6 +6,9 @@ from placement.candidates.request import CandidatesRequest
 from placement.microversion import Microversion
 from placement.store.consumers import Owner
 
+Order = tuple[tuple[str, float], ...]
+"""Criteria (see :mod:`placement.claims.scoring`) and their weights; none of them twice."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -14,7 +17,7 @@ class Wanted:
     ``version`` is the one in whose grammar the request was written.
     ``generation`` is the consumer's as the client knows it, None for a new one. ``only`` and ``avoid`` are
     uuids of root providers: the hosts that may be chosen, None for all, and those of which nothing may be
-    taken.
+    taken. By ``order`` the best choice is made; without it, any.
     """
 
     consumer: str
@@ -25,6 +28,7 @@ class Wanted:
     only: frozenset[str] | None = None
     avoid: frozenset[str] = frozenset()
     alternates: int = 0
+    order: Order = ()
 
     @property
     def names_hosts(self) -> bool:

@@ -2,15 +2,17 @@
 
 from typing import Any, Final
 
+from placement.claims.scoring import CRITERIA
 from placement.claims.wanted import Wanted
 from placement.exceptions import InvalidRequest
 from placement.schemas import explanation
-from placement.schemas.base import Array, Boolean, Integer, Object, Schema, String, Uuid
+from placement.schemas.base import Array, Boolean, Integer, Map, Number, Object, Schema, String, Uuid
 from placement.store.consumers import Owner
 
 MAX_CLAIMS: Final = 64
 """In one call: each may have to be tried with each choice of those before."""
 MAX_ALTERNATES: Final = 100
+MAX_WEIGHT: Final = 1000.0
 
 
 class _Claim(explanation.Explanation):
@@ -24,6 +26,7 @@ class _Claim(explanation.Explanation):
     hosts = Array(Uuid(), min_items=1, load_default=None, data_key="only")
     avoid = Array(Uuid(), load_default=list)
     alternates = Integer(0, MAX_ALTERNATES, load_default=0)
+    order = Map(f"^({'|'.join(CRITERIA)})$", Number(0, MAX_WEIGHT), load_default=dict)
 
 
 class Claims(Schema):
@@ -55,4 +58,5 @@ def _wanted(claim: dict[str, Any]) -> Wanted:
         only=None if claim["hosts"] is None else frozenset(claim["hosts"]),
         avoid=frozenset(claim["avoid"]),
         alternates=claim["alternates"],
+        order=tuple(claim["order"].items()),
     )

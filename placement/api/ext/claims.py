@@ -44,10 +44,12 @@ def _claim(placed: Placed) -> dict[str, Any]:
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
+    score = choice.score
     return {
         "root_provider_uuid": choice.root.uuid,
         "allocations": {
             provider.uuid: {"resources": dict(amounts)} for provider, amounts in choice.resources
         },
         "mappings": {suffix: [each.uuid for each in served] for suffix, served in choice.mappings.items()},
+        "score": score and {"total": score.total, "criteria": dict(score.criteria)},
     }

@@ -72,6 +72,7 @@ def test_what_is_found_is_held(admin):
             "root_provider_uuid": big,
             "allocations": allocations,
             "mappings": {"1": [big]},
+            "score": None,
             "alternates": [],
         }
     ]
@@ -193,6 +194,18 @@ def test_alternates_are_on_other_hosts(admin):
     assert sorted(roots) == sorted(hosts)
 
 
+def test_the_best_by_the_order_is_claimed_and_scores_are_shown(admin):
+    host(admin, "free", VCPU=8)
+    full = host(admin, "full", VCPU=4)
+    (answer,) = claim(admin, wants("resources=VCPU:2", order={"pack": 2, "zones": 1}, alternates=1)).json[
+        "claims"
+    ]
+    assert answer["root_provider_uuid"] == full
+    assert answer["score"] == {"total": 2.0, "criteria": {"pack": 0.5, "zones": 1.0}}
+    (other,) = answer["alternates"]
+    assert other["score"] == {"total": 1.5, "criteria": {"pack": 0.25, "zones": 1.0}}
+
+
 @pytest.mark.parametrize("version", ["1.0", "1.39"])
 def test_the_microversion_of_the_client_does_not_matter(admin, version):
     host(admin, "cn", VCPU=8)
@@ -218,6 +231,8 @@ SAME = str(uuid.uuid4())
         ({"claims": [wants("resources=VCPU:1", consumer_type="x")]}, "does not match"),
         ({"claims": [wants("resources=VCPU:1", only=[])]}, "should be non-empty"),
         ({"claims": [wants("resources=VCPU:1", avoid=["cn"])]}, "is not a 'uuid'"),
+        ({"claims": [wants("resources=VCPU:1", order={"price": 1})]}, "'price' does not match any"),
+        ({"claims": [wants("resources=VCPU:1", order={"pack": -1})]}, "is less than the minimum of 0"),
         ({"claims": [wants("resources=VCPU:1", alternates=101)]}, "greater than the maximum of 100"),
         ({"claims": [wants("resources=VCPU:1", consumer_uuid=SAME)] * 2}, "named by more than one"),
         ({"claims": [wants("resources=CUSTOM_NONE:1")]}, "No such resource class CUSTOM_NONE"),

@@ -1,0 +1,156 @@
+"""The best choice by an order is what trying everything finds, in random small clouds; what criteria say."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from placement.candidates.budget import Budget
+from placement.claims.placing import Placed, Unplaced, place
+from placement.claims.scoring import CRITERIA, ZONE
+from placement.claims.wanted import Order, Wanted
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from placement.schemas import explanation
+from placement.store.consumers import Owner
+from tests.examples import examples
+from tests.placement.candidates import brute
+from tests.placement.candidates.snapshots import Spec, build
+from tests.placement.candidates.strategies import fleets, situations
+
+OWNER = Owner("project", "user", "INSTANCE")
+TAKEN = frozenset[tuple[int, str, int]]
+anything = situations(requests_each=1).map(lambda each: (each[0], each[1][0])) | fleets()
+orders = st.dictionaries(
+    st.sampled_from(sorted(CRITERIA)), st.sampled_from((0.5, 1.0, 2.0, 3.0)), min_size=1, max_size=3
+)
+
+
+def pack(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
+    used: defaultdict[str, int] = defaultdict(int)
+    there: defaultdict[str, int] = defaultdict(int)
+    classes = {name for _, name, _ in taken}
+    for provider in snapshot:
+        for name in classes & provider.inventories.keys():
+            mine = [amount for each, what, amount in taken if (each, what) == (provider.id, name)]
+            if provider.root_id == root.id or mine:
+                there[name] += provider.inventories[name].capacity
+                used[name] += provider.used.get(name, 0) + sum(mine)
+    return sum(min(1.0, used[name] / there[name]) for name in classes) / len(classes)
+
+
+def zones(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
+    found = set()
+    for provider_id, _, _ in taken:
+        marked = [
+            each for each in brute.ancestry(snapshot, provider_id) if ZONE in snapshot.providers[each].traits
+        ]
+        found |= set(marked[:1])
+    return 1 / len(found) if found else 1.0
+
+
+def fit(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
+    shares = []
+    for provider_id, name, amount in taken:
+        provider = snapshot.providers[provider_id]
+        shares.append(amount / (provider.inventories[name].capacity - provider.used.get(name, 0)))
+    return max(shares)
+
+
+JUDGES: dict[str, Callable[[Snapshot, Provider, TAKEN], float]] = {
+    "pack": pack,
+    "spread": lambda *situation: 1 - pack(*situation),
+    "zones": zones,
+    "fit": fit,
+}
+
+
+def zoned(snapshot: Snapshot) -> Snapshot:
+    """The same with NUMA nodes, where there is a trait of the random ones."""
+    return Snapshot(
+        replace(each, traits=each.traits | {ZONE}) if "T1" in each.traits else each for each in snapshot
+    )
+
+
+def totals(snapshot: Snapshot, wanted: Wanted) -> dict[int, list[float]]:
+    """By the root of a host what all the choices there are worth."""
+    found: dict[int, list[float]] = {}
+    for root in snapshot:
+        if root.parent_id is None and brute.root_is_right(root, wanted.request):
+            ways = {
+                brute.comparable(assignment)[0]
+                for assignment in brute.assignments(snapshot, root, wanted.request)
+                if all(rule(snapshot, wanted.request, assignment) for rule in brute.RULES)
+            }
+            values = [
+                sum(weight * JUDGES[name](snapshot, root, way) for name, weight in wanted.order)
+                for way in ways
+            ]
+            if values:
+                found[root.id] = values
+    return found
+
+
+@settings(
+    max_examples=examples(2000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+@given(anything, orders, st.integers(0, 99))
+def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situation, order, seed):  # type: ignore[no-untyped-def]
+    snapshot, request = zoned(situation[0]), situation[1]
+    named = frozenset[str]().union(*request.same_subtrees)
+    assume(all(group.resources or group.suffix in named for group in request.groups))
+    # what consists of shared providers alone is found once, wherever it is anchored
+    assume(not any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
+    wanted = Wanted("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()))
+    possible = totals(snapshot, wanted)
+    found = place(snapshot, [wanted], Budget(), random.Random(seed))
+    if isinstance(found, Unplaced):
+        assert not possible
+        return
+    best, alternates = found[0].choice, found[0].alternates
+    assert best.score is not None
+    assert best.score.total == pytest.approx(max(max(values) for values in possible.values()))
+    left = {root: max(values) for root, values in possible.items() if root != best.root.id}
+    assert {each.root.id: each.score.total for each in alternates if each.score} == pytest.approx(left)
+    listed = [each.score.total for each in alternates if each.score]
+    assert listed == sorted(listed, reverse=True)
+
+
+def chosen(snapshot: Snapshot, query: str, order: Order) -> Placed:
+    request, version = explanation.parse({"query": query, "microversion": "1.39"})
+    wanted = Wanted("c", None, OWNER, request, version, order=order)
+    found = place(snapshot, [wanted], Budget(), random.Random(0))
+    assert isinstance(found, list)
+    return found[0]
+
+
+def nodes(name: str, *used: int) -> list[Spec]:
+    """A host with NUMA nodes of PCPU 8 each, of which so many are used."""
+    return [Spec(name)] + [
+        Spec(f"{name}_{number}", name, {"PCPU": 8}, [ZONE], used={"PCPU": each})
+        for number, each in enumerate(used)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("order", "root", "criteria"),
+    [
+        ((("pack", 1.0),), "full", {"pack": 1.0}),
+        ((("spread", 1.0),), "empty", {"spread": 0.75}),
+        ((("zones", 2.0), ("pack", 1.0)), "half", {"zones": 1.0, "pack": 0.5}),
+        ((("fit", 1.0), ("zones", 0.1)), "half", {"fit": 1.0, "zones": 1.0}),
+    ],
+)
+def test_what_each_criterion_prefers(order: Order, root: str, criteria: dict[str, float]) -> None:
+    snapshot = build(*nodes("empty", 0, 0), *nodes("half", 0, 4), *nodes("full", 6, 6))
+    found = chosen(snapshot, "resources1=PCPU:2&resources2=PCPU:2&group_policy=none", order)
+    assert found.choice.root.name == root
+    assert found.choice.score is not None
+    assert found.choice.score.criteria == pytest.approx(criteria)
+    assert found.choice.score.total == pytest.approx(sum(weight * criteria[name] for name, weight in order))
