@@ -45,6 +45,7 @@ def adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     if arguments.dry_run:
         there.require_stock(url)
         with open_source(url, owner) as source:
+            there.require_means(source.conn)
             notes = importer.examine(source, skip_orphans=arguments.skip_orphans)
         print(*notes, "It can be adopted.", sep="\n")
         return 0

@@ -15,7 +15,7 @@ from placement.db import adoption, migration, tables
 from placement.db.adoption import KEPT, Record, Stage
 from placement.db.database import Transaction
 from placement.exceptions import Conflict, PlacementError, Unavailable
-from placement.maintenance import importer, relations
+from placement.maintenance import importer, relations, rights
 from placement.maintenance.content import Comparison
 from placement.maintenance.importer import Outcome
 from placement.maintenance.reference import Source, open_source, read
@@ -50,7 +50,7 @@ def adopt(
         record = state.record
         if record is None:
             record = Record(Stage.ADOPTING, _stock_revision(state))
-            _require_room(conn)
+            require_means(conn)
             with _snapshot(url, conn, "", owner) as source:
                 importer.examine(source, skip_orphans=skip_orphans)
         elif record.stage in (Stage.ADOPTED, Stage.DROPPING):
@@ -91,11 +91,12 @@ def _stock_revision(state: migration.Found) -> str:
     raise Conflict(migration.obstacle(state) or "")
 
 
-def _require_room(conn: sa.Connection) -> None:
-    """Check that nobody else's tables have the names that a move needs; they would be taken for ours.
+def require_means(conn: sa.Connection) -> None:
+    """Check that the user of the database may move it, and that the names are free that a move needs.
 
-    :raises Conflict: some have.
+    :raises Conflict: it may not, or tables of somebody else have them, which would be taken for ours.
     """
+    rights.require(conn, STOCK)
     needed = {
         *(KEPT + name for name in STOCK),
         *(ASIDE + name for name in OURS),

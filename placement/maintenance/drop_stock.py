@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from placement.db import adoption, migration
 from placement.db.adoption import KEPT, Record, Stage
 from placement.exceptions import Conflict
-from placement.maintenance import relations
+from placement.maintenance import relations, rights
 from placement.maintenance.adopt import STOCK
 
 
@@ -47,6 +47,7 @@ def drop_stock(url: str) -> Sequence[str]:
     with migration.exclusive(url) as conn:
         record = _adopted(conn)
         names = _kept(conn)
+        rights.require(conn, names)
         relations.lock(conn, names)
         adoption.write(conn, replace(record, stage=Stage.DROPPING))
         relations.commit_step(conn)

@@ -14,6 +14,7 @@ from placement.db.tables import change_buckets, resource_classes, traits
 from placement.exceptions import Conflict
 from placement.maintenance.content import BATCH, Comparison, Content, Tally, of_ours
 from placement.maintenance.reference import Source
+from placement.maintenance.refusals import refusals
 from placement.maintenance.sequences import advance_sequence
 from placement.maintenance.trees import Roots, find_roots, parents_first
 from placement.store import classes
@@ -45,6 +46,11 @@ def examine(source: Source, *, skip_orphans: bool = False) -> list[str]:
     :raises Conflict: when something cannot be copied at all; the message names it.
     """
     roots = _roots(source)
+    if refused := refusals(source):
+        raise Conflict(
+            "This of the source cannot be taken over; nothing is changed. Repair it there, by the old service"
+            f" or by SQL, then try again:\n{listed(refused)}"
+        )
     notes = [f"not copied: {each}" for each in source.leftovers]
     if notes and not skip_orphans:
         raise Conflict(
@@ -60,6 +66,10 @@ def examine(source: Source, *, skip_orphans: bool = False) -> list[str]:
     notes += [
         f"consumer without a record, gets generation 0 and the incomplete project and user: {consumer}"
         for consumer in source.unknown_consumers
+    ]
+    notes += [
+        f"consumer whose project or user is in no table, gets the incomplete one: {consumer}"
+        for consumer in source.ownerless_consumers()
     ]
     return notes
 

@@ -83,6 +83,20 @@ class Source(Content):
         query = sa.select(p.c.id, p.c.root_provider_id)
         return {provider_id: root for provider_id, root in self.conn.execute(query)}  # noqa: C416  # no pairs
 
+    def ownerless_consumers(self) -> list[str]:
+        """Consumers that hold something, and refer to a project or a user that there is not."""
+        t = self.tables
+        held = self.queries["consumers"].subquery()
+        query = (
+            sa.select(held.c.uuid)
+            .join(t.consumers, t.consumers.c.id == held.c.id)
+            .outerjoin(t.projects, t.projects.c.id == t.consumers.c.project_id)
+            .outerjoin(t.users, t.users.c.id == t.consumers.c.user_id)
+            .where(sa.or_(t.projects.c.id.is_(None), t.users.c.id.is_(None)))
+            .order_by(held.c.id)
+        )
+        return list(self.conn.execute(query).scalars())
+
     def provider_names(self, ids: set[int]) -> list[str]:
         """Names and uuids of providers, for messages."""
         p = self.tables.providers

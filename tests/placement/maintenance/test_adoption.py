@@ -1,14 +1,18 @@
 """A database of OpenStack Placement is taken over in place, and given back with or without later changes."""
 
 import multiprocessing
+import os
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import make_url
 
 from placement.db import adoption, migration
 from placement.exceptions import Conflict, Unavailable
 from placement.maintenance.abandon import Way, abandon
-from placement.maintenance.adopt import adopt
+from placement.maintenance.adopt import adopt, require_means
+from placement.maintenance.drop_stock import drop_stock
+from placement.maintenance.reference import open_source
 from tests.placement.maintenance import reference_world as world
 from tests.placement.maintenance.conftest import OWNER, Service
 
@@ -230,6 +234,49 @@ def test_tables_of_somebody_else_are_left_alone(stock, name):
     with pytest.raises(Conflict, match="nothing to go back to"):
         abandon(stock.url, OWNER)
     assert contents(stock.url) == before
+
+
+@pytest.fixture
+def poor(stock):
+    """The URL of a user who may read and write the rows of the database, and no more."""
+    url, user = make_url(stock.url), f"poor_{os.getpid()}"
+    if url.get_backend_name() == "sqlite":
+        pytest.skip("SQLite has no users")
+    rows = "SELECT, INSERT, UPDATE, DELETE"
+    if url.get_backend_name() == "postgresql":
+        stock.execute(f"CREATE ROLE {user} LOGIN", f"GRANT {rows} ON ALL TABLES IN SCHEMA public TO {user}")
+        gone = (f"DROP OWNED BY {user}", f"DROP ROLE {user}")
+    else:
+        # to make tables, too: the lock of a move is one
+        stock.execute(f"CREATE USER {user}@'%'", f"GRANT {rows}, CREATE ON {url.database}.* TO {user}@'%'")
+        gone = (f"DROP USER {user}@'%'",)
+    yield url.set(username=user).render_as_string(hide_password=False)
+    stock.execute(*gone)
+
+
+def test_a_user_who_lacks_rights_is_told_which_before_anything_is_changed(stock, poor):
+    lacking = {"postgresql": "may not CREATE in the schema public", "mysql": "it lacks DROP, ALTER, INDEX"}
+    named = lacking[make_url(poor).get_backend_name()]
+    before = contents(stock.url)
+    for move in (lambda: adopt(poor, OWNER, []), lambda: look(poor)):
+        with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant it that"):
+            move()
+    assert contents(stock.url) == before
+    adopted(stock)
+    after = contents(stock.url)
+    if make_url(poor).get_backend_name() == "postgresql":
+        user = make_url(poor).username
+        stock.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {user}")
+    for move in (lambda: abandon(poor, OWNER, Way.DISCARD), lambda: drop_stock(poor)):
+        with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant it that"):
+            move()
+    assert contents(stock.url) == after
+
+
+def look(url):
+    """What a dry run does."""
+    with open_source(url, OWNER) as source:
+        require_means(source.conn)
 
 
 def test_a_database_of_ours_is_not_adopted_nor_abandoned(database_url):

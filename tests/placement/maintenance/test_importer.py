@@ -283,21 +283,66 @@ def test_a_row_that_gets_lost_on_the_way_undoes_everything(database, reference, 
             assert conn.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() == 0
 
 
-def test_a_text_that_is_no_uuid_is_named(database, reference):
-    reference.execute(
-        "UPDATE consumers SET uuid = 'me' WHERE id = 21", "UPDATE allocations SET consumer_id = 'me'"
-    )
-    with pytest.raises(InvalidRequest, match="'me' where a uuid should be"):
-        run(database, reference)
+UNUSABLE = {
+    "a consumer that is no uuid": (
+        ["UPDATE consumers SET uuid = 'me' WHERE id = 21", "UPDATE allocations SET consumer_id = 'me'"],
+        "consumer 'me': that is no uuid",
+    ),
+    "a provider that is no uuid": (
+        ["UPDATE resource_providers SET uuid = 'compute1' WHERE id = 11"],
+        "resource provider 'compute1': that is no uuid",
+    ),
+    "an aggregate that is no uuid": (
+        ["UPDATE placement_aggregates SET uuid = 'zone' WHERE id = 1"],
+        "aggregate 'zone': that is no uuid",
+    ),
+    "two spellings of a provider": (
+        [f"UPDATE resource_providers SET uuid = '{world.SHARING.replace('-', '').upper()}' WHERE id = 11"],
+        f"the same uuid as {world.SHARING}, in another spelling",
+    ),
+    "two spellings of a consumer": (
+        [
+            f"UPDATE consumers SET uuid = '{world.SERVER.replace('-', '')}' WHERE id = 22",
+            f"UPDATE allocations SET consumer_id = '{world.SERVER.replace('-', '')}'"
+            f" WHERE consumer_id = '{world.MIGRATION}'",
+        ],
+        "in another spelling",
+    ),
+    "the uuid of a provider without a name": (
+        [f"UPDATE resource_providers SET name = '{world.NAMELESS}' WHERE id = 3"],
+        f"{world.NAMELESS!r} is the name of {world.SHARING}, too",
+    ),
+    "amounts that add up to too much": (
+        ["UPDATE allocations SET used = 2000000000 WHERE resource_provider_id = 4"],
+        f"4000000000 CUSTOM_GOLD of resource provider number 4 for {world.UNTYPED}: too much",
+    ),
+}
+
+
+@pytest.mark.parametrize(("statements", "named"), UNUSABLE.values(), ids=UNUSABLE)
+def test_what_cannot_be_a_row_of_ours_is_named_before_anything_is_written(
+    database, reference, statements, named
+):
+    reference.execute(*statements)
+    for action in (lambda: run(database, reference), lambda: look(reference)):
+        with pytest.raises(Conflict) as refused:
+            action()
+        assert named in str(refused.value)
+        assert "nothing is changed. Repair it there" in str(refused.value)
     assert provider_count(database) == 0
 
 
-def test_providers_that_are_the_same_to_us_are_refused(database, reference):
-    spelled = world.SHARING.replace("-", "").upper()
-    reference.execute(f"UPDATE resource_providers SET uuid = '{spelled}' WHERE id = 11")
-    with pytest.raises(Conflict, match="Rows of resource_providers cannot be copied:"):
-        run(database, reference)
-    assert provider_count(database) == 0
+def look(reference):
+    """What a dry run does."""
+    with open_source(reference.url, OWNER) as source:
+        importer.examine(source)
+
+
+def test_consumers_of_an_owner_that_there_is_not_are_named(database, reference):
+    reference.execute("DELETE FROM projects WHERE id = 2", "DELETE FROM users WHERE id = 2")
+    outcome = run(database, reference)
+    named = {note.rsplit(" ", 1)[1] for note in outcome.notes if "project or user is in no table" in note}
+    assert named == {world.MIGRATION, world.UNTYPED}
 
 
 def test_our_own_database_is_no_source(database, database_url):
