@@ -63,7 +63,12 @@ class Claimer:
         """
         end = thread_time() + self._limits.searching
         for attempt in range(1, self._limits.retries + 2):
-            placed = self._place(wanted, end - thread_time())
+            try:
+                placed = self._place(wanted, end - thread_time())
+            except NoCandidate as error:
+                self._check_generations(wanted)  # if one is not what the client knows, nothing follows
+                LOG.info("%s", error.detail)
+                raise
             if dry_run:
                 self._check_generations(wanted)
                 return placed
@@ -125,11 +130,7 @@ class Claimer:
         return give_way
 
     def _refusal(self, view: View, wanted: Sequence[Wanted], unplaced: Unplaced) -> NoCandidate:
-        """Why the first of those without a place has none.
-
-        :raises ConcurrentUpdate: a consumer is not what the client knows, so nothing follows from this.
-        """
-        self._check_generations(wanted)
+        """Why the first of those without a place has none."""
         each = wanted[unplaced.number]
         which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
         prefix = f"There is no candidate for {which}consumer {each.consumer}"

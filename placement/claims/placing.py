@@ -1,6 +1,7 @@
 """Where what is wanted goes: all of it, or nothing."""
 
 import random
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -46,8 +47,23 @@ def place(
 
     :raises Exhausted: the budget is spent before this is known.
     """
-    found = _Placing(wanted, budget, rng).place(snapshot, 0)
+    found = None if _exceeds(snapshot, wanted) else _Placing(wanted, budget, rng).place(snapshot, 0)
     return found if found is not None else _unplaced(snapshot, wanted, budget, rng)
+
+
+def _exceeds(snapshot: Snapshot, wanted: Sequence[Wanted]) -> bool:
+    """Whether several together ask for more of a class than is free of it anywhere: no way need be tried."""
+    asked: Counter[str] = Counter()
+    for each in wanted if len(wanted) > 1 else ():
+        for group in each.request.groups:
+            asked.update(group.resources)
+    return any(amount > _free_in_all(snapshot, name) for name, amount in asked.items())
+
+
+def _free_in_all(snapshot: Snapshot, name: str) -> int:
+    providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
+    free = [each.inventories[name].capacity - each.used.get(name, 0) for each in providers]
+    return sum(each for each in free if each > 0)
 
 
 class _Placing:

@@ -34,10 +34,11 @@ NO_CANDIDATE = "placement.ext.no_candidate"
 
 @dataclass
 class Client(threading.Thread):
-    """Claims until there is no room: one or two at once, in turn."""
+    """Claims until there is no room: one or two at once, in turn; by an order, or wherever there is room."""
 
     running: Service
     hosts: list[str]
+    order: dict[str, int]
     claimed: list[list[str]] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -65,7 +66,13 @@ class Client(threading.Thread):
         """Whether they have a place; the request is repeated if a worker that had it in hand was killed."""
         body = {
             "claims": [
-                {"consumer_uuid": each, "consumer_generation": None, "query": QUERY, **OWNER}
+                {
+                    "consumer_uuid": each,
+                    "consumer_generation": None,
+                    "query": QUERY,
+                    "order": self.order,
+                    **OWNER,
+                }
                 for each in consumers
             ]
         }
@@ -117,7 +124,8 @@ def make_hosts(running: Service) -> list[str]:
 
 def fill(running: Service, nodes: list[str], rng: random.Random) -> list[Client]:
     """Have all clients claim until there is no room; meanwhile a worker is killed."""
-    clients = [Client(running, nodes) for _ in range(CLIENTS)]
+    # half of them want the same: the host that is fullest
+    clients = [Client(running, nodes, {"pack": 1} if number % 2 else {}) for number in range(CLIENTS)]
     for client in clients:
         client.start()
     clients[0].join(rng.uniform(0, 0.3))

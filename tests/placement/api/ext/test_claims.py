@@ -138,6 +138,14 @@ def test_the_explanation_of_several_is_that_of_the_one_which_has_no_place(admin)
     assert "(most: 3 on cn)" in detail
 
 
+def test_many_that_are_too_many_are_refused_without_trying_every_way(admin):
+    for number in range(12):
+        host(admin, f"cn{number}", VCPU=4)
+    answer = claim(admin, *[wants("resources=VCPU:1") for _ in range(49)])
+    assert refused(answer)[:2] == (409, "placement.ext.no_candidate")
+    assert claim(admin, *[wants("resources=VCPU:1") for _ in range(48)]).status_code == 201
+
+
 def test_a_place_that_another_one_needs_is_left_to_it(admin):
     host(admin, "small", VCPU=4)
     big = host(admin, "big", VCPU=8)
