@@ -3,12 +3,13 @@
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from tests.openstack.client import ADMIN
 from tests.openstack.cloud import FAKE, REAL, Cloud, wait_for
 from tests.openstack.record import Record, record
-from tests.openstack.servers import Servers
+from tests.openstack.servers import MIB, Servers
 
 _FIRST, _SECOND = FAKE
 _ORPHAN: Final = str(uuid.UUID(int=16))
@@ -16,6 +17,15 @@ _MOVE: Final = "move of"
 _FOUND, _DELETED = 3, 4
 """How `nova-manage placement audit` ends."""
 
+
+def _has_huge_pages() -> bool:
+    """Whether this machine has enough for a guest, and somewhere to take them from."""
+    free = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+    mounted = " hugetlbfs " in Path("/proc/mounts").read_text()
+    return mounted and free.exists() and 2 * int(free.read_text()) >= MIB
+
+
+_HUGE_PAGES: Final = _has_huge_pages()
 Act = Callable[["Scene"], None]
 STEPS: Final[list[tuple[str, Act]]] = []
 """By what they are called, in their order."""
@@ -96,7 +106,6 @@ def _(scene: Scene) -> None:
     wait_for("every host is known with all it has", have_reported)
     flavors = scene.servers.flavor
     flavors("shared")
-    flavors("larger", vcpus=2, memory=128)
     flavors("dedicated", hw_cpu_policy="dedicated")
     flavors("isolate", hw_cpu_policy="dedicated", hw_cpu_thread_policy="isolate")
     flavors("mixed", vcpus=2, hw_cpu_policy="mixed", hw_cpu_dedicated_mask="^0")
@@ -173,9 +182,9 @@ def _(scene: Scene) -> None:
     scene.servers.boot("numa", "numa", REAL)
 
 
-@step("ask for huge pages, which there are none of")
+@step("boot one with huge pages" if _HUGE_PAGES else "ask for huge pages, which there are none of")
 def _(scene: Scene) -> None:
-    scene.servers.boot("huge-pages", "huge-pages", REAL, until="ERROR")
+    scene.servers.boot("huge-pages", "huge-pages", REAL, until="ACTIVE" if _HUGE_PAGES else "ERROR")
 
 
 @step("boot one with cache")
@@ -264,6 +273,46 @@ def _(scene: Scene) -> None:
 @step("empty it")
 def _(scene: Scene) -> None:
     scene.servers.delete("all-cache")
+
+
+@step("have no new guests come to the host with real ones")
+def _(scene: Scene) -> None:
+    scene.servers.disable(REAL, True)
+
+
+@step("resize it to a larger flavor")
+def _(scene: Scene) -> None:
+    scene.servers.flavor("more-cache", vcpus=2, memory=128, disk=0, resources_CUSTOM_LLC="6")
+    scene.servers.resize("mover", "more-cache")
+
+
+@step("revert that")
+def _(scene: Scene) -> None:
+    scene.servers.act("mover", "revertResize", until="ACTIVE")
+    wait_for("nothing is kept at the destination", lambda: not scene.is_kept_elsewhere())
+
+
+@step("resize it again")
+def _(scene: Scene) -> None:
+    scene.servers.resize("mover", "more-cache")
+
+
+@step("confirm that")
+def _(scene: Scene) -> None:
+    scene.servers.act("mover", "confirmResize", until="ACTIVE")
+    wait_for("nothing is kept at the source", lambda: not scene.is_kept_elsewhere())
+
+
+@step("resize it to more than any host has")
+def _(scene: Scene) -> None:
+    scene.servers.flavor("too-much-cache", disk=0, resources_CUSTOM_LLC="15")
+    scene.servers.start_to_resize("mover", "too-much-cache")
+    scene.servers.wait("mover", "ACTIVE")
+
+
+@step("have new guests come again")
+def _(scene: Scene) -> None:
+    scene.servers.disable(REAL, False)
 
 
 @step("evacuate a host that died")

@@ -9,7 +9,8 @@ from tests.openstack.process import CloudFailed
 
 # A guest that finds nothing to boot runs, and needs no processor.
 _EMPTY: Final = bytes(1 << 20)
-_MIB: Final = 64
+MIB: Final = 64
+"""The memory of a guest."""
 
 
 class Servers:
@@ -29,9 +30,7 @@ class Servers:
 
     # What there is
 
-    def flavor(
-        self, name: str, vcpus: int = 1, memory: int = _MIB, disk: int = 1, **extra_specs: str
-    ) -> None:
+    def flavor(self, name: str, vcpus: int = 1, memory: int = MIB, disk: int = 1, **extra_specs: str) -> None:
         """A new one; `hw_cpu_policy` and the like: the first underline of a name is a colon.
 
         :param disk: in GiB, which are written and read when such a guest is shelved.
@@ -85,7 +84,12 @@ class Servers:
 
     def resize(self, name: str, flavor: str) -> None:
         """To another flavor; it is to be confirmed or reverted then."""
-        self.act(name, "resize", {"flavorRef": self._flavors[flavor]}, until="VERIFY_RESIZE")
+        self.start_to_resize(name, flavor)
+        self.wait(name, "VERIFY_RESIZE")
+
+    def start_to_resize(self, name: str, flavor: str) -> None:
+        """The same, that is not waited for."""
+        self.start_to(name, "resize", {"flavorRef": self._flavors[flavor]})
 
     def delete(self, name: str) -> None:
         """End it."""
@@ -101,8 +105,11 @@ class Servers:
 
     def force_down(self, host: str, is_down: bool) -> None:
         """Say of a `nova-compute` that it is dead, or that it is not."""
-        services = self._compute.get(f"/os-services?binary=nova-compute&host={host}")["services"]
-        self._compute.send("PUT", f"/os-services/{services[0]['id']}", {"forced_down": is_down})
+        self._service(host, {"forced_down": is_down})
+
+    def disable(self, host: str, is_disabled: bool) -> None:
+        """Have no new guests come to a host, or have them come again."""
+        self._service(host, {"status": "disabled" if is_disabled else "enabled"})
 
     def wait(self, name: str, status: str) -> None:
         """Return when the server is so, and nothing happens to it.
@@ -117,6 +124,11 @@ class Servers:
             return server["status"] == status and server["OS-EXT-STS:task_state"] is None
 
         wait_for(f"{name} is {status}", is_so)
+
+    def _service(self, host: str, body: Any) -> None:
+        """Change what Nova has written of a `nova-compute`."""
+        services = self._compute.get(f"/os-services?binary=nova-compute&host={host}")["services"]
+        self._compute.send("PUT", f"/os-services/{services[0]['id']}", body)
 
     def _show(self, name: str) -> Any:
         return self._compute.get(f"/servers/{self._uuids[name]}")["server"]
