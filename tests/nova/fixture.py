@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import fixtures
+from oslo_config.fixture import Config
 from wsgi_intercept import interceptor
 
 import placement.conf
@@ -58,6 +59,8 @@ class PlacementFixture(fixtures.Fixture):  # type: ignore[misc]  # ships no type
         conf = placement.conf.new_config(config_files=())
         conf.set_override("auth_strategy", "noauth2", "api")
         conf.set_override("connection", self._connection(), "placement_database")
+        if self.conf_fixture is None:  # with which some tests set options of the running service
+            self.conf_fixture = self.useFixture(Config(conf))
         app = build_application(conf)
         self.useFixture(_Served(app))
 
