@@ -37,6 +37,8 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 from parso.tree import NodeOrLeaf
 
+from tests.examples import examples
+
 ROOT: Final = Path(__file__).parents[1]
 DECIDING: Final = {
     **{f"compute_agent/{name}": [] for name in ("policy", "qos", "resctrl", "report", "inventory")},
@@ -155,9 +157,18 @@ class Limits:
 def run_tests(arguments: Sequence[str]) -> int:
     """Run tests up to the first that fails; an example that fails need not be made smaller."""
     phases = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis.Phase.explain}
-    hypothesis.settings.register_profile("mutants", phases=phases, database=None)
-    hypothesis.settings.load_profile("mutants")
-    return int(pytest.main(["-x", "-p", "no:cacheprovider", *arguments], [Limits()]))
+    usual = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    hypothesis.settings.register_profile(
+        "mutants", usual, max_examples=examples(100), phases=phases, database=None
+    )
+    options = [
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--hypothesis-profile",
+        "mutants",
+    ]  # and not that of conftest.py
+    return int(pytest.main([*options, *arguments], [Limits()]))
 
 
 def in_child(do: Callable[[], int]) -> int:

@@ -278,6 +278,22 @@ class TestReadBack:
         kept = refit(supply(guest=found.held), wanted, found)
         assert (kept.vcpu_cpus, kept.emulator_cpus) == (found.vcpu_cpus, {1})
 
+    @pytest.mark.parametrize(
+        ("emulator", "observed", "dedicated"),
+        [
+            (EmulatorPolicy.SHARE, {1, 2, 5}, (2, 5)),
+            (EmulatorPolicy.ISOLATE, {1, 2, 5}, (2, 5, 1)),
+            (EmulatorPolicy.ISOLATE, {1, 2, 5, 6}, (2, 5)),
+        ],
+    )
+    def test_where_others_float_on_dedicated_cpus_one_more_than_bound_is_an_isolated_emulators(
+        self, emulator, observed, dedicated
+    ):
+        sets = CpuSets(frozenset({1, 2, 5, 6}), frozenset(), frozenset({1, 2, 5, 6}))
+        seen = {0: frozenset({2}), 1: frozenset({5})}
+        asked = dataclasses.replace(request(vcpus=2), emulator_policy=emulator)
+        assert read_back(supply(sets), asked, frozenset(observed), seen).dedicated == dedicated
+
     @pytest.mark.parametrize("seen", [{}, {0: frozenset({2})}, {1: frozenset({2}), 2: frozenset({1})}])
     def test_without_all_guest_cpus_they_are_in_ascending_order(self, seen):
         found = read_back(supply(), request(vcpus=2), frozenset({1, 2}), seen)

@@ -274,6 +274,13 @@ def test_a_write_changes_what_it_is_about_and_nothing_of_its_neighbours(
     assert neighbours(after) == neighbours(before)
 
 
+def test_the_traits_that_it_has_already_change_nothing(url: str, before: dict[int, dict[str, Any]]) -> None:
+    body = {"resource_provider_generation": GENERATION, "traits": [SHARED_TRAIT, "CUSTOM_B"]}
+    answer = Admin(application(url))("PUT", f"{SECOND}/traits", json=body)
+    assert (answer.status_code, answer.json["resource_provider_generation"]) == (200, GENERATION)
+    assert shown(url) == before
+
+
 def test_who_has_nothing_can_go_beside_those_who_have(url: str, before: dict[int, dict[str, Any]]) -> None:
     """Children, allocations and uses of others are not taken for its own."""
     admin = Admin(application(url))
