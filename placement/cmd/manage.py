@@ -35,8 +35,9 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 def db_version(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Show the revision of the database."""
     found = migration.look(conf.placement_database.connection)
-    print(found.revision or "none: run 'placement-manage db sync'")
-    if (reason := adoption.explain(found.revision, found.record)) is not None:
+    reason = adoption.explain(found.revision, found.record)
+    print(found.revision or ("none: run 'placement-manage db sync'" if reason is None else "none"))
+    if reason is not None:
         print(reason, file=sys.stderr)
     return 0
 
@@ -67,7 +68,7 @@ def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 def parser() -> ArgumentParser:
     """The command line."""
-    top = ArgumentParser(prog="placement-manage", description=__doc__)
+    top = ArgumentParser(prog="placement-manage", description="Care of the service's database.")
     top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
     top.add_argument("--version", action="version", version=_version())
     groups = top.add_subparsers(required=True, metavar="COMMAND")

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from placement.db import buckets, engine, errors
+from placement.db import buckets, engine, errors, migration
 from placement.db.batch import (
     KEPT_SIZES,
     Answer,
@@ -165,6 +165,7 @@ class Database:
         self._change_probe = ChangeProbe(self._autocommitting)
         self._history: str | None = None
         self._is_elsewhere = False  # whether the log was told that the server is not to be asked
+        self._is_not_ours = False  # whether it was told that the database is another one's
 
     def close(self) -> None:
         """Give all connections back."""
@@ -180,7 +181,7 @@ class Database:
         """
         with self._asking():
             position = self._change_probe.position()
-            self._is_elsewhere = False
+            self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
                 if known is not None:
@@ -200,7 +201,24 @@ class Database:
                 yield
         except exc.SQLAlchemyError as error:
             self._look_elsewhere(error)
+            self._require_schema(error)
             _refuse_unless_defect(error)
+            raise
+
+    def _require_schema(self, error: exc.SQLAlchemyError) -> None:
+        """See what became of the database if the error says that a table is not there.
+
+        :raises Unavailable: it is none of ours any more, as when it was given back to OpenStack Placement, or
+            does not answer.
+        """
+        if not errors.is_missing_table(error):
+            return
+        try:
+            migration.require_schema(self.url)
+        except Unavailable as reason:
+            if not self._is_not_ours:
+                self._is_not_ours = True
+                LOG.error("the database was ours and is not any more: %s", reason)
             raise
 
     def _look_elsewhere(self, error: exc.SQLAlchemyError) -> None:
@@ -256,6 +274,7 @@ class Database:
             # would keep all that the transaction used until garbage is collected.
             except exc.SQLAlchemyError as error:
                 self._look_elsewhere(error)
+                self._require_schema(error)
                 committing = tx is not None and tx.committing
                 again = errors.is_conflict(error) or (errors.is_unavailable(error) and not committing)
                 if not again or attempt == self._attempts or time.monotonic() > deadline:

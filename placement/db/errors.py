@@ -22,6 +22,9 @@ _LIMITS_OF_STATEMENTS: Final = "54"  # class of sqlstates: too complex, too many
 _OWN_FAULT: Final = {"23502", "23514", 1048, 3819, "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_CHECK"}
 """No other transaction is to blame for these: a column without its value, a value that a check refuses."""
 
+_NO_TABLE: Final = "42P01"
+_MYSQL_NO_TABLE: Final = 1146
+
 _SQLITE_ERROR: Final = 1  # "SQL error or missing database": the statement is wrong
 _SQLITE_PRIMARY: Final = 0xFF  # bits of an extended result code
 
@@ -70,6 +73,16 @@ def is_elsewhere(original: BaseException | None) -> bool:
     if isinstance(original, WrongServer):
         return True
     return getattr(original, "sqlstate", None) == _READ_ONLY or _mysql_code(original) in _MYSQL_ELSEWHERE
+
+
+def is_missing_table(error: BaseException) -> bool:
+    """Whether a table is not there: nobody migrated the database, or somebody took it away."""
+    if not isinstance(error, exc.DBAPIError):
+        return False
+    original: Any = error.orig
+    if getattr(original, "sqlstate", None) == _NO_TABLE or _mysql_code(original) == _MYSQL_NO_TABLE:
+        return True
+    return getattr(original, "sqlite_errorcode", None) == _SQLITE_ERROR and "no such table" in str(original)
 
 
 def is_conflict(error: BaseException) -> bool:

@@ -19,28 +19,33 @@ _DRIVERS: Final = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql",
 
 def explain(error: exc.SQLAlchemyError) -> str:
     """What the database said and what to do, in one line, without the statement and its values."""
+    return f"{said(error)}. {_remedy(error)}"
+
+
+def said(error: exc.SQLAlchemyError) -> str:
+    """What the database said, in one line."""
     if not isinstance(error, exc.DBAPIError):
         words, _, _ = str(error).partition("(Background on")  # an address of SQLAlchemy's
-        return f"{' '.join(words.split()).rstrip('.')}. {_remedy(error)}"
-    original: Any = error.orig
-    arguments: tuple[Any, ...] = getattr(original, "args", ())
-    words = arguments[1] if len(arguments) > 1 and type(arguments[0]) is int else str(original)
-    return f"{' '.join(str(words).split()).rstrip('.')}. {_remedy(error)}"
+    else:
+        original: Any = error.orig
+        arguments: tuple[Any, ...] = getattr(original, "args", ())
+        words = str(arguments[1] if len(arguments) > 1 and type(arguments[0]) is int else original)
+    return " ".join(words.split()).rstrip(".")
 
 
 def _remedy(error: exc.SQLAlchemyError) -> str:
     original: Any = error.orig if isinstance(error, exc.DBAPIError) else None
     arguments: tuple[Any, ...] = getattr(original, "args", ())
-    said = {
+    told = {
         getattr(original, "sqlstate", None),
         arguments[0] if arguments and type(arguments[0]) is int else None,
         _sqlite_name(original),
     }
-    if said & _FULL or any(words in str(original).lower() for words in _FULL_WORDS):
+    if told & _FULL or any(words in str(original).lower() for words in _FULL_WORDS):
         return "There is no room left for the database: make some on its disk, then try again."
-    if _SQLITE_IO in said:
+    if _SQLITE_IO in told:
         return "Look whether its disk is full or broken, then try again."
-    if said & _FORBIDDEN:
+    if told & _FORBIDDEN:
         return (
             "The user of the database lacks a right: see that it owns the tables, or was granted all rights"
             " on the database; of SQLite, that the file and its folder can be written. Then try again."

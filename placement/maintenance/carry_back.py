@@ -13,6 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from placement.db import remedies
 from placement.exceptions import Conflict
 from placement.maintenance.content import BATCH
 from placement.maintenance.difference import CUSTOM, INVENTORY, Change, Key, Portable, compare
@@ -394,5 +395,7 @@ def _naming(table: sa.Table) -> Iterator[None]:
         yield
     except (exc.IntegrityError, exc.DataError) as error:
         raise Conflict(
-            f"The table {table.name} does not take what is to be carried back: {error.orig}"
+            f"The table {table.name} does not take what is to be carried back: {remedies.said(error)}."
+            " Nothing is changed. Change that (a name that is there in other capitals, say) through this"
+            " service, then try again; '--discard' gives up everything that was written since."
         ) from error

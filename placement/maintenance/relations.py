@@ -94,7 +94,8 @@ def drop(conn: sa.Connection, tables: Iterable[str]) -> None:
     try:
         _patiently(conn, statement)
     finally:
-        conn.exec_driver_sql("SET SESSION foreign_key_checks = 1")
+        if not conn.invalidated:  # else the session is gone with its settings, and the error tells why
+            conn.exec_driver_sql("SET SESSION foreign_key_checks = 1")
 
 
 def _patiently(conn: sa.Connection, statement: str) -> None:

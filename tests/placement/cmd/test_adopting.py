@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import sqlalchemy as sa
 
 from placement.cmd import manage as command
 from placement.cmd import status
@@ -51,6 +52,16 @@ def test_the_version_is_shown_with_what_it_means(manage):
     result, output, errors = manage("db", "version")
     assert (result, output) == (0, f"{LAST}\n")
     assert ADVICE in errors
+
+
+def test_the_version_of_a_database_that_is_half_way_does_not_advise_to_sync(manage, stock):
+    engine = sa.create_engine(stock, poolclass=sa.NullPool)
+    with engine.begin() as conn:
+        adoption.write(conn, adoption.Record(adoption.Stage.ADOPTING, LAST))
+        conn.exec_driver_sql("ALTER TABLE alembic_version RENAME TO stock_alembic_version")
+    result, output, errors = manage("db", "version")
+    assert (result, output) == (0, "none\n")
+    assert "'placement-manage db adopt' goes on" in errors
 
 
 def test_the_upgrade_check_names_the_command_that_helps(manage, tmp_path, capsys):

@@ -57,6 +57,10 @@ class Service:
     def get(self, path):
         return self._client.get(path).json
 
+    def answer(self, path):
+        """Whatever it answers."""
+        return self._client.get(path, expect_errors=True)
+
     def last_modified(self, path):
         return self._client.get(path).headers["last-modified"]
 

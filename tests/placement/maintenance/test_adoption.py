@@ -159,6 +159,22 @@ def test_what_was_written_since_is_carried_back(stock):
     assert asked(Service(stock.url)) == seen
 
 
+def test_a_name_in_other_capitals_is_carried_back_or_refused_with_what_to_do(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    assert service.post("/resource_providers", {"name": "HOST", "uuid": NEW_HOST}) == 200
+    if make_url(stock.url).get_backend_name() == "mysql":
+        refused = (
+            r"stock_resource_providers does not take .*'HOST'.* Nothing is changed. Change that \(a name"
+        )
+        with pytest.raises(Conflict, match=refused):
+            abandon(stock.url, OWNER, Way.CARRY_BACK)
+        assert service.put(f"/resource_providers/{NEW_HOST}", {"name": "another"}) == 200
+    assert abandon(stock.url, OWNER, Way.CARRY_BACK).changes
+    adopted(stock)
+    assert Service(stock.url).get(f"/resource_providers/{NEW_HOST}")["uuid"] == NEW_HOST
+
+
 def test_what_was_written_since_is_forgotten_if_that_is_wanted(stock):
     before = contents(stock.url)
     adopted(stock)
@@ -180,6 +196,25 @@ def test_a_provider_that_was_made_anew_under_its_uuid_is_carried_back(stock):
     assert service.get(f"/resource_providers/{world.NAMELESS}")["name"] == "numa2"
     answer = service.get(f"/resource_providers/{world.NAMELESS}/inventories")
     assert answer["inventories"]["VCPU"]["total"] == 8
+
+
+def test_a_worker_that_runs_on_says_that_the_database_was_given_back_and_serves_again_after_the_next_adoption(
+    stock, caplog
+):
+    adopted(stock)
+    service = Service(stock.url)
+    service.get("/resource_providers")
+    abandon(stock.url, OWNER)
+    for _ in range(2):
+        answer = service.answer("/resource_providers")
+        assert answer.status_int == 503
+        assert "'placement-manage db adopt'" in answer.json["errors"][0]["detail"]
+        assert service.put("/traits/CUSTOM_NEW", {}) == 503
+    told = [record.message for record in caplog.records if "was ours and is not any more" in record.message]
+    assert len(told) == 1
+    assert "The database is that of OpenStack Placement" in told[0]
+    adopted(stock)
+    assert service.get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5
 
 
 @pytest.mark.parametrize("revision", adoption.REVISIONS)
