@@ -15,6 +15,7 @@ from benchmarks.explaining import shown, snapshot_of
 from benchmarks.worlds import LLC, MBA, WORLDS
 from placement.candidates.budget import Budget
 from placement.capacity.counting import Cloud, count
+from placement.capacity.proportions import Share, together
 from placement.microversion import MAX
 from placement.schemas.query_candidates import parse_candidates
 
@@ -67,6 +68,18 @@ def main() -> None:
             )
             name = " + ".join(asked)
             print(f"{world:8} {name:28} {shown(work)} ms of work, {shown(clock)} ms by the clock, {fits} fit")
+            if len(asked) > 1:
+                shares = [
+                    Share(flavors[name], number, each.fit.at_most)
+                    for number, (name, each) in enumerate(zip(asked, found, strict=True), start=1)
+                ]
+                cpu = time.thread_time()
+                sets = together(Cloud(snapshot, Budget(seconds=5.0)), shares)
+                took = (time.thread_time() - cpu) * 1000
+                print(
+                    f"{world:8} {'together, 1 to 2 to 3'[: 9 + 5 * len(asked)]:28} "
+                    f"{took:6.1f} ms of work, {sets.fits}-{sets.at_most} sets fit"
+                )
 
 
 if __name__ == "__main__":

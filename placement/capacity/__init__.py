@@ -16,7 +16,8 @@ Nouns
 Who does what
     ``ways`` finds the ways of a flavor at a host, ``packing`` how many guests go into what is free.
     ``counting`` does that for the whole cloud and by aggregate, with ``coupling`` for hosts that share;
-    ``stranding`` gathers what is short. ``document`` writes JSON.
+    ``proportions`` counts several flavors at once; ``stranding`` gathers what is short. ``document`` writes
+    JSON.
 
 A worked example
     ``cn1`` has two NUMA nodes with 4 and 3 VCPU free, and 10 GB of disk. The flavor is

@@ -5,6 +5,7 @@ from typing import Any
 
 from placement.capacity.counting import Capacity
 from placement.capacity.packing import Fit
+from placement.capacity.proportions import Share
 from placement.capacity.stranding import Short
 from placement.model.provider import Provider
 
@@ -21,6 +22,12 @@ def document(name: str, capacity: Capacity) -> dict[str, Any]:
         "aggregates": [{"uuid": uuid, **_fit(fit)} for uuid, fit in capacity.by_aggregate.items()],
         "short": [_short(each) for each in capacity.short],
     }
+
+
+def of_sets(sets: Fit, shares: Mapping[str, Share]) -> dict[str, Any]:
+    """What is said of flavors in their proportions."""
+    guests = {name: sets.fits * share.number for name, share in shares.items()}
+    return {**_fit(sets), "guests": guests}
 
 
 def _short(short: Short) -> dict[str, Any]:

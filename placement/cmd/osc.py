@@ -64,9 +64,10 @@ class ShowCapacity(command.Lister):
 
       openstack resource capacity show --flavor 'm1.small=resources=VCPU:1,MEMORY_MB:2048,DISK_GB:20'
 
-    Each flavor is counted alone. The table shows a part of it: how many fit in all, and without the worst
-    host, if that fails (flavors), how many in each aggregate (aggregates), and of the hosts where none fits
-    what is short, and how much of the rest is stranded there (short).
+    Each flavor is counted alone. Those with a --proportion are counted together, too, which goes to the
+    standard error. The table shows a part of the rest: how many fit in all, and without the worst host, if
+    that fails (flavors), how many in each aggregate (aggregates), and of the hosts where none fits what is
+    short, and how much of the rest is stranded there (short).
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -78,6 +79,14 @@ class ShowCapacity(command.Lister):
             action="append",
             required=True,
             help="Name, and query string of GET /allocation_candidates (may be repeated)",
+        )
+        parser.add_argument(
+            "--proportion",
+            metavar="<name>=<number>",
+            action="append",
+            default=[],
+            help="So many guests of a flavor for the proportions of others, to count how many of all fit at "
+            "once (may be repeated)",
         )
         parser.add_argument(
             "--without",
@@ -107,9 +116,21 @@ class ShowCapacity(command.Lister):
             if not found:
                 raise exceptions.CommandError(f"--flavor {flavor}: <name>=<query> is expected.")
             body["flavors"].append({"name": name, "query": query.removeprefix("?")})
+        for proportion in parsed_args.proportion:
+            name, _, number = proportion.rpartition("=")
+            flavors = [each for each in body["flavors"] if each["name"] == name]
+            if not flavors or not (number.isascii() and number.isdigit()):
+                raise exceptions.CommandError(
+                    f"--proportion {proportion}: <name>=<number> is expected, with the name of a flavor."
+                )
+            flavors[0]["proportion"] = int(number)
         if parsed_args.query_version is not None:
             body["microversion"] = parsed_args.query_version
         answer = _ask(self, _CAPACITY, body)
+        if answer["together"] is not None:
+            guests = " and ".join(f"{number} {name}" for name, number in answer["together"]["guests"].items())
+            sets = _fits(answer["together"])
+            print(f"At once {guests} fit: {sets} times the proportions.", file=self.app.stderr)
         columns, rows = _CAPACITY_PARTS[parsed_args.part]
         return columns, [tuple(row) for flavor in answer["flavors"] for row in rows(flavor)]
 

@@ -7,10 +7,11 @@ from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import explanation
-from placement.schemas.base import Array, Object, Schema, String, Uuid
+from placement.schemas.base import Array, Integer, Object, Schema, String, Uuid
 
 MAX_FLAVORS: Final = 32
 MAX_WITHOUT: Final = 1024
+MAX_PROPORTION: Final = 1_000_000
 
 
 class Flavor(Schema):
@@ -18,6 +19,7 @@ class Flavor(Schema):
 
     name = String(required=True, min_length=1, max_length=255)
     query = String(required=True, min_length=1, max_length=explanation.MAX_QUERY)
+    proportion = Integer(1, MAX_PROPORTION, load_default=None)
 
 
 class Capacity(Schema):

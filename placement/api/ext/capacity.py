@@ -1,6 +1,6 @@
 """``/ext/v1/capacity``."""
 
-from typing import Any, Final
+from typing import Final
 
 from flask import Blueprint, Response
 
@@ -9,8 +9,9 @@ from placement.api.call import Call, operation
 from placement.api.paths import EXT
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.request import check_names
-from placement.capacity.counting import Cloud, count
-from placement.capacity.document import document
+from placement.capacity.counting import Capacity, Cloud, count
+from placement.capacity.document import document, of_sets
+from placement.capacity.proportions import Share, together
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import capacity as schemas
@@ -26,7 +27,7 @@ def create(call: Call) -> Response:
     body = call.body(_BODY)
     flavors, version = schemas.parse(body)
     deadline = call.service.conf.api.capacity_deadline
-    found: list[dict[str, Any]] = []
+    counted: dict[str, Capacity] = {}
     with call.service.model.fresh() as view:
 
         def give_way() -> None:
@@ -46,14 +47,29 @@ def create(call: Call) -> Response:
         try:
             cloud = Cloud(view.snapshot, Budget(deadline, give_way=give_way), avoided)
             for name, request in flavors.items():
-                found.append(document(name, count(cloud, request)))
+                counted[name] = count(cloud, request)
+            shares = {
+                each["name"]: Share(
+                    flavors[each["name"]], each["proportion"], counted[each["name"]].fit.at_most
+                )
+                for each in body["flavors"]
+                if each["proportion"] is not None
+            }
+            sets = together(cloud, list(shares.values())) if shares else None
         except Exhausted:
-            names = list(flavors)
+            left = [name for name in flavors if name not in counted]
+            what = f"flavor {left[0]!r} was being counted" if left else "all were being counted together"
             raise InvalidRequest(
                 f"The capacity could not be counted in {deadline:g} seconds of work, which is the limit "
-                f"([api] capacity_deadline); flavor {names[len(found)]!r} was being counted: ask for fewer "
-                "flavors, or for fewer groups in one.",
+                f"([api] capacity_deadline); {what}: ask for fewer flavors, or for fewer groups in one.",
                 SEARCH_TOO_LONG,
             ) from None
         hosts = len(cloud.hosts)
-    return call.answer({"microversion": microversion.text(version), "hosts": hosts, "flavors": found})
+    return call.answer(
+        {
+            "microversion": microversion.text(version),
+            "hosts": hosts,
+            "flavors": [document(name, capacity) for name, capacity in counted.items()],
+            "together": None if sets is None else of_sets(sets, shares),
+        }
+    )

@@ -23,14 +23,7 @@ def most(
 ) -> int:
     """How many guests fit, of all orders in which they may be claimed; on the hosts of some roots."""
     cloud = without(snapshot, avoided)
-    candidates = {
-        amounts
-        for root in cloud
-        if root.parent_id is None and brute.root_is_right(root, request) and (on is None or root.id in on)
-        for assignment in brute.assignments(cloud, root, request)
-        if all(rule(cloud, request, assignment) for rule in brute.RULES)
-        for amounts in [brute.comparable(assignment)[0]]
-    }
+    candidates = choices(cloud, request, on)
 
     @cache
     def more(state: State) -> int:
@@ -40,6 +33,40 @@ def most(
         return max(found, default=0)
 
     return more(frozenset())
+
+
+def choices(
+    snapshot: Snapshot, request: CandidatesRequest, on: Collection[int] | None = None
+) -> set[Amounts]:
+    """What one guest may take, on the hosts of some roots."""
+    return {
+        brute.comparable(assignment)[0]
+        for root in snapshot
+        if root.parent_id is None and brute.root_is_right(root, request) and (on is None or root.id in on)
+        for assignment in brute.assignments(snapshot, root, request)
+        if all(rule(snapshot, request, assignment) for rule in brute.RULES)
+    }
+
+
+def most_sets(snapshot: Snapshot, requests: Sequence[CandidatesRequest], numbers: Sequence[int]) -> int:
+    """How many sets fit, of so many guests of each request."""
+    candidates = [choices(snapshot, request) for request in requests]
+
+    @cache
+    def fit(state: State, left: tuple[int, ...]) -> bool:
+        number = next((number for number, guests in enumerate(left) if guests), None)
+        if number is None:
+            return True
+        rest = (*left[:number], left[number] - 1, *left[number + 1 :])
+        return any(
+            (after := claim(snapshot, state, amounts)) is not None and fit(after, rest)
+            for amounts in candidates[number]
+        )
+
+    sets = 0
+    while fit(frozenset(), tuple((sets + 1) * number for number in numbers)):
+        sets += 1
+    return sets
 
 
 def claim(snapshot: Snapshot, state: State, amounts: Amounts) -> State | None:

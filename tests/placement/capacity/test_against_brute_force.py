@@ -1,11 +1,13 @@
 """As many guests fit as trying everything finds a place for, in random small clouds."""
 
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from placement.candidates.budget import Budget
-from placement.candidates.request import CandidatesRequest
+from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.capacity.counting import Cloud, count
 from placement.capacity.packing import Fit
+from placement.capacity.proportions import Share, together
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
 from tests.examples import examples
@@ -83,3 +85,24 @@ def test_what_is_stranded_would_do_for_so_many_if_there_were_enough_of_what_is_s
                 for name in short.classes:
                     rest = brute.with_plenty(snapshot, set(short.classes) - {name})
                     assert brute.most(rest, request, on=root) == 0
+
+
+ONE_CPU = CandidatesRequest((RequestGroup("", {"VCPU": 1}),))
+several = situations(requests_each=2).filter(lambda each: all(map(is_query, each[1]))) | fleets().map(
+    lambda each: (each[0], [each[1], ONE_CPU])
+)
+
+
+@exhaustive
+@given(several, st.tuples(st.integers(1, 2), st.integers(1, 3)))
+def test_as_many_sets_of_several_flavors_fit_as_find_a_place(
+    situation: tuple[Snapshot, list[CandidatesRequest]], numbers: tuple[int, int]
+) -> None:
+    snapshot, requests = situation
+    cloud = Cloud(snapshot, Budget())
+    shares = [
+        Share(request, number, count(cloud, request).fit.at_most)
+        for request, number in zip(requests, numbers, strict=True)
+    ]
+    expected = brute.most_sets(snapshot, requests, numbers)
+    assert together(cloud, shares) == Fit(expected, expected)

@@ -332,6 +332,9 @@ def walk_capacity(shell: Shell) -> None:
     (row,) = shell(show)
     shown = ("flavor", "fit", "open hosts", "hosts", "without worst host", "worst host")
     assert tuple(row[each] for each in shown) == ("cache", 5, 1, 1, 0, name)
+    assert shell(f"{show} --proportion cache=2") == [row]
+    with pytest.raises(CommandFailed, match="with the name of a flavor"):
+        shell(f"{show} --proportion nothing=2")
     none = shell(f"{show} --without {host}")
     assert [(each["fit"], each["hosts"], each["worst host"]) for each in none] == [(0, 0, "")]
     (short,) = shell("resource capacity show --flavor full=resources=LLC:18,VCPU:2 --part short")

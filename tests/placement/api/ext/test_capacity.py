@@ -65,7 +65,16 @@ def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
                 ],
             }
         ],
+        "together": None,
     }
+
+
+def test_flavors_with_proportions_are_counted_together(admin):
+    flavors = [{**SMALL, "proportion": 1}, {"name": "cpus", "query": "resources=VCPU:3", "proportion": 2}]
+    answer = admin("POST", PATH, json={"flavors": flavors}).json
+    # two sets would take 4 CPUs of cn1 for the small ones, where then one of the others fits, and two on cn2
+    assert answer["together"] == {"fits": 1, "at_most": 1, "guests": {"small": 1, "cpus": 2}}
+    assert [each["fits"] for each in answer["flavors"]] == [3, 4]
 
 
 def test_hosts_may_be_left_aside(admin):
@@ -94,6 +103,7 @@ def test_queries_are_in_the_grammar_of_their_microversion(admin):
         ({"flavors": [SMALL] * 33}, "too many"),
         ({"flavors": [SMALL, SMALL]}, "Flavor 'small' is there twice"),
         ({"flavors": [{"name": "x"}]}, "'query' is a required property"),
+        ({"flavors": [{**SMALL, "proportion": 0}]}, "less than the minimum of 1"),
         ({"flavors": [{**SMALL, "name": ""}]}, "should be non-empty"),
         ({"flavors": [{**SMALL, "vcpus": 1}]}, "'vcpus' was unexpected"),
         ({"flavors": [SMALL], "without": [RACK]}, f"There is no root provider {RACK}"),

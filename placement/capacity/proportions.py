@@ -1,0 +1,181 @@
+"""How many guests of several flavors fit at once, so many of each for so many of the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from placement.candidates.budget import Budget
+from placement.candidates.request import CandidatesRequest
+from placement.capacity.counting import Cloud
+from placement.capacity.coupling import Coupling
+from placement.capacity.packing import Fit
+from placement.capacity.ways import Finder, Slot, Way
+
+_CHUNKS: Final = 64
+"""In so many pieces, at first, guests are placed, so that flavors come to be mixed on each host."""
+_MAX_TRIES: Final = 5_000
+"""Steps in the search for a place for one set more, before the bound is told instead."""
+_MAX_WAYS: Final = 200
+"""Among more there is no such search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A flavor, of which so many guests are in each set, and of which no more than ``at_most`` fit alone."""
+
+    request: CandidatesRequest
+    number: int
+    at_most: int
+
+
+Place = tuple[Any, tuple[Way, ...]]
+"""What is free at a host, by slot, which changes; and the ways of a flavor there."""
+
+
+def together(cloud: Cloud, shares: Sequence[Share]) -> Fit:
+    """How many sets fit at once.
+
+    :raises placement.candidates.budget.Exhausted: it takes too long.
+    """
+    at_most = min(share.at_most // share.number for share in shares)
+    if not at_most:
+        return Fit(0, 0)
+    # first those that are hard to place: the others fit in between
+    shares = sorted(shares, key=lambda share: share.at_most // share.number)
+    placing = _Placing(_places(cloud, shares), [share.number for share in shares], cloud.budget)
+    return placing.run(min(at_most, _by_volume(cloud, shares)))
+
+
+def _by_volume(cloud: Cloud, shares: Sequence[Share]) -> int:
+    """No more sets fit: of some class there is not enough in the whole cloud."""
+    asked: dict[str, int] = {}
+    for share in shares:
+        for group in share.request.groups:
+            for name, amount in group.resources.items():
+                asked[name] = asked.get(name, 0) + amount * share.number
+    there = dict.fromkeys(asked, 0)
+    for tree, _ in cloud.hosts:
+        cloud.budget.spend()
+        for name in asked:
+            for _, slot in tree.kind.shape.having.get(name, ()):
+                there[name] += max(0, tree.free[slot])
+    return min(there[name] // amount for name, amount in asked.items())
+
+
+def _places(cloud: Cloud, shares: Sequence[Share]) -> list[list[Place]]:
+    """By flavor, where its guests may be placed; flavors of one host take of the same."""
+    common: dict[Slot, int] = {}
+    own: dict[int, list[int]] = {}
+    finders = [Finder(cloud.snapshot, share.request, cloud.budget) for share in shares]
+    couplings = [Coupling(finder, cloud.sharing, cloud.budget) for finder in finders]
+    places: list[list[Place]] = [[] for _ in shares]
+    for tree, shared in cloud.hosts:
+        cloud.budget.spend(len(shares))
+        found = [finder.at(tree, shared) for finder in finders]
+        if any(ways.coupled for ways in found) or any(each.id in cloud.sharing for each in tree.members):
+            for number, coupling in enumerate(couplings):
+                host = coupling.host(tree, shared)
+                common.update(host.free)
+                if host.ways.ways:
+                    places[number].append((common, host.ways.ways))
+        else:
+            free = own.setdefault(tree.root.id, list(tree.free))
+            for number, ways in enumerate(found):
+                if ways.ways:
+                    places[number].append((free, ways.ways))
+    return places
+
+
+class _Placing:
+    """Places guests, set by set, and takes them back."""
+
+    def __init__(self, places: Sequence[Sequence[Place]], numbers: Sequence[int], budget: Budget) -> None:
+        self._places = places
+        self._numbers = numbers
+        self._budget = budget
+        #: by flavor, the first place that may not be full
+        self._first = [0] * len(numbers)
+        self._journal: list[tuple[Any, Way, int]] = []
+        self._tries = _MAX_TRIES
+
+    def run(self, at_most: int) -> Fit:
+        """How many sets fit, given that no more than so many do."""
+        fits, chunk = 0, max(1, at_most // _CHUNKS)
+        while chunk and fits < at_most:
+            chunk = min(chunk, at_most - fits)
+            if self._place(chunk):
+                fits += chunk
+            else:
+                chunk //= 2
+        self._undo(0)
+        while fits < at_most and sum(map(len, self._places)) <= _MAX_WAYS:
+            found = self._search(fits + 1)
+            if found is None:
+                break
+            if not found:
+                at_most = fits
+            else:
+                fits += 1
+        return Fit(fits, at_most)
+
+    def _place(self, sets: int) -> bool:
+        """Place so many sets more, or none."""
+        before, first = len(self._journal), self._first.copy()
+        for number, guests in enumerate(self._numbers):
+            left = sets * guests
+            places = self._places[number]
+            while left and self._first[number] < len(places):
+                self._budget.spend()
+                free, ways = places[self._first[number]]
+                for way in ways:
+                    most = min([free[slot] // amount for slot, amount in way])
+                    if most > 0:
+                        self._take(free, way, min(most, left))
+                        left -= min(most, left)
+                if left:
+                    self._first[number] += 1
+            if left:
+                self._undo(before)
+                self._first = first
+                return False
+        return True
+
+    def _take(self, free: Any, way: Way, count: int) -> None:
+        for slot, amount in way:
+            free[slot] -= count * amount
+        self._journal.append((free, way, count))
+
+    def _undo(self, length: int) -> None:
+        """Take guests back, until so many entries of the journal are left."""
+        while len(self._journal) > length:
+            free, way, count = self._journal.pop()
+            for slot, amount in way:
+                free[slot] += count * amount
+
+    def _search(self, sets: int) -> bool | None:
+        """Whether so many sets fit; None if that takes too long to find out."""
+        ways = [[(free, way) for free, ways in places for way in ways] for places in self._places]
+        numbers = [sets * number for number in self._numbers]
+
+        def try_from(flavor: int, index: int, left: int) -> bool | None:
+            self._tries -= 1
+            self._budget.spend()
+            if self._tries < 0:
+                return None
+            if not left:
+                flavor += 1
+                return True if flavor == len(ways) else try_from(flavor, 0, numbers[flavor])
+            if index == len(ways[flavor]):
+                return False
+            free, way = ways[flavor][index]
+            most = max(0, min(left, *(free[slot] // amount for slot, amount in way)))
+            for count in range(most, -1, -1):
+                before = len(self._journal)
+                self._take(free, way, count)
+                found = try_from(flavor, index + 1, left - count)
+                self._undo(before)
+                if found is not False:
+                    return found
+            return False
+
+        return try_from(0, 0, numbers[0])
