@@ -20,10 +20,15 @@ def most(
     request: CandidatesRequest,
     avoided: Collection[int] = (),
     on: Collection[int] | None = None,
+    among: Snapshot | None = None,
 ) -> int:
-    """How many guests fit, of all orders in which they may be claimed; on the hosts of some roots."""
+    """How many guests fit, of all orders in which they may be claimed.
+
+    :param on: roots of hosts, and nowhere else.
+    :param among: what a guest may take at all is what it may in this snapshot.
+    """
     cloud = without(snapshot, avoided)
-    candidates = choices(cloud, request, on)
+    candidates = choices(cloud if among is None else among, request, on)
 
     @cache
     def more(state: State) -> int:
@@ -89,6 +94,11 @@ def without(snapshot: Snapshot, roots: Collection[int]) -> Snapshot:
 
 def roots(snapshot: Snapshot) -> Sequence[Provider]:
     return [each for each in snapshot if each.parent_id is None]
+
+
+def when_empty(snapshot: Snapshot, root: int) -> Snapshot:
+    """The snapshot with nothing used of one tree."""
+    return Snapshot(replace(each, used={}) if each.root_id == root else each for each in snapshot)
 
 
 def with_plenty(snapshot: Snapshot, classes: Collection[str]) -> Snapshot:
