@@ -15,7 +15,7 @@ from placement.db import adoption, migration
 from placement.db.adoption import KEPT, Record, Stage
 from placement.exceptions import Conflict, PlacementError
 from placement.maintenance import relations, rights
-from placement.maintenance.adopt import ASIDE, ours_among, put_back, stay
+from placement.maintenance.adopt import ASIDE, OURS, STOCK, ours_among, put_back, stay
 from placement.maintenance.carry_back import carry_back, expressible
 from placement.maintenance.content import of_ours
 from placement.maintenance.difference import compare, describe, portable
@@ -64,7 +64,7 @@ def abandon(url: str, owner: Owner, way: Way = Way.REFUSE) -> Outcome:
                 "The old tables are being removed, so that there is no way back:"
                 " 'placement-manage db drop-stock' goes on. Nothing is changed."
             )
-        rights.require(conn, _tables(conn))
+        rights.require(conn, (*OURS, *(KEPT + name for name in STOCK)))
         if record.stage is Stage.ADOPTING:
             put_back(conn)
             return Outcome()

@@ -308,6 +308,23 @@ def test_a_user_who_lacks_rights_is_told_which_before_anything_is_changed(stock,
     assert contents(stock.url) == after
 
 
+def test_a_user_who_owns_no_more_than_the_tables_of_the_move_is_enough(stock, poor):
+    url = make_url(poor)
+    if url.get_backend_name() == "postgresql":
+        names = (*stock.metadata.tables, "alembic_version")
+        stock.execute(
+            f"GRANT CREATE ON SCHEMA public TO {url.username}",
+            *(f"ALTER TABLE {name} OWNER TO {url.username}" for name in names),
+        )
+    else:
+        stock.execute(f"GRANT ALL ON {url.database}.* TO {url.username}@'%'")
+    stock.execute("CREATE TABLE theirs (id INTEGER)")
+    before = contents(stock.url)
+    adopt(poor, OWNER, [])
+    assert abandon(poor, OWNER).changes == ()
+    assert contents(stock.url) == before
+
+
 def look(url):
     """What a dry run does."""
     with open_source(url, OWNER) as source:
