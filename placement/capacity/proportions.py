@@ -167,8 +167,10 @@ class _Placing:
                 return True if flavor == len(ways) else try_from(flavor, 0, numbers[flavor])
             if index == len(ways[flavor]):
                 return False
+            if left > sum([_most(*each) for each in ways[flavor][index:]]):
+                return False
             free, way = ways[flavor][index]
-            most = max(0, min(left, *(free[slot] // amount for slot, amount in way)))
+            most = min(left, _most(free, way))
             for count in range(most, -1, -1):
                 before = len(self._journal)
                 self._take(free, way, count)
@@ -179,3 +181,9 @@ class _Placing:
             return False
 
         return try_from(0, 0, numbers[0])
+
+
+def _most(free: Any, way: Way) -> int:
+    """How many guests can be placed so."""
+    most: int = min([free[slot] // amount for slot, amount in way])
+    return max(0, most)

@@ -1,10 +1,13 @@
 """As many guests fit as trying everything finds a place for, in random small clouds."""
 
+from unittest.mock import patch
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placement.candidates.budget import Budget
 from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.capacity import proportions
 from placement.capacity.counting import Cloud, count
 from placement.capacity.packing import Fit
 from placement.capacity.proportions import Share, together
@@ -108,4 +111,7 @@ def test_as_many_sets_of_several_flavors_fit_as_find_a_place(
         for request, number in zip(requests, numbers, strict=True)
     ]
     expected = brute.most_sets(snapshot, requests, numbers)
-    assert together(cloud, shares) == Fit(expected, expected)
+    found = together(cloud, shares)
+    assert found.fits <= expected <= found.at_most
+    with patch.object(proportions, "_MAX_TRIES", 1_000_000):  # it is not given up
+        assert together(cloud, shares) == Fit(expected, expected)
