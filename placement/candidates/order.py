@@ -12,11 +12,11 @@ from placement.model.trees import ProviderSet
 
 
 def topology_first(offers: Sequence[Offer]) -> list[Offer]:
-    """The same candidates; where those of one root stood, those come first that cross fewest zones.
+    """The same candidates; where those of one root stood, those come first that cross fewest branches.
 
-    A zone is what is below one child of the root, such as a NUMA node with its caches and devices. Of
-    as many zones fewer providers come first; else the order stays as it is. Like batches are ordered
-    once, so that what is made of one is still made once.
+    A branch is a child of the root with all that is below it, such as a NUMA node with its caches and
+    devices. Of as many branches fewer providers come first; else the order stays as it is. Like batches
+    are ordered once, so that what is made of one is still made once.
     """
     if len({provider_set for provider_set, _ in offers}) == len(offers):
         where = {batch: provider_set for provider_set, batch in offers}  # any of those that have it
@@ -45,27 +45,27 @@ def _of_several_batches(offers: Sequence[Offer]) -> list[Offer]:
 
 def _ordered(provider_set: ProviderSet, batches: Sequence[PatternBatch]) -> list[PatternBatch]:
     """Batches as large as these, with the patterns of all of them in order."""
-    zones = zones_of(provider_set)
+    branches = branches_of(provider_set)
     patterns = [pattern for batch in batches for pattern in batch]
-    in_order = sorted(patterns, key=lambda pattern: _spread(pattern, zones))
+    in_order = sorted(patterns, key=lambda pattern: _spread(pattern, branches))
     if in_order == patterns:
         return [*batches]
     rest = iter(in_order)
     return [PatternBatch(islice(rest, len(batch))) for batch in batches]
 
 
-def _spread(pattern: Pattern, zones: Sequence[int | None]) -> tuple[int, int]:
+def _spread(pattern: Pattern, branches: Sequence[int | None]) -> tuple[int, int]:
     used = set[int]().union(*pattern.mappings.values())
-    return len({zones[at] for at in used} - {None}), len(used)
+    return len({branches[at] for at in used} - {None}), len(used)
 
 
-def zones_of(provider_set: ProviderSet) -> list[int | None]:
-    """By position the id of the zone's topmost provider; None for the root, and for what shares with it."""
+def branches_of(provider_set: ProviderSet) -> list[int | None]:
+    """By position the id of the topmost provider of the branch; None for the root, and for what shares."""
     parents = {each.id: each.parent_id for each in provider_set.members[: provider_set.own]}
-    return [_zone(each.id, parents) for each in provider_set.members]
+    return [_branch(each.id, parents) for each in provider_set.members]
 
 
-def _zone(provider_id: int, parents: Mapping[int, int | None]) -> int | None:
+def _branch(provider_id: int, parents: Mapping[int, int | None]) -> int | None:
     parent = parents.get(provider_id)
     while parent is not None:
         above = parents[parent]

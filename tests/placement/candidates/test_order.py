@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from placement.candidates.order import topology_first, zones_of
+from placement.candidates.order import branches_of, topology_first
 from placement.candidates.pattern import Candidate, Offer, candidates_of
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.candidates.search import search
@@ -46,14 +46,14 @@ def spread(candidate: Candidate) -> tuple[int, int]:
     members = {each.id: each for each in candidate.provider_set.members}
     own = {each.id for each in candidate.provider_set.members[: candidate.provider_set.own]}
     used = {provider_id for ids in candidate.mappings.values() for provider_id in ids}
-    zones = set()
+    branches = set()
     for provider_id in used & own:
         path = [members[provider_id]]
         while (parent := path[-1].parent_id) is not None:
             path.append(members[parent])
         if len(path) > 1:
-            zones.add(path[-2].id)
-    return len(zones), len(used)
+            branches.add(path[-2].id)
+    return len(branches), len(used)
 
 
 def names(offers: Sequence[Offer]) -> list[str]:
@@ -83,14 +83,14 @@ def test_a_limit_leaves_the_same_ones(limit: int) -> None:
     assert sorted(names(topology_first(found))) == sorted(names(found))
 
 
-def test_what_is_shared_is_no_zone() -> None:
+def test_what_is_shared_is_no_branch() -> None:
     pool = Spec("pool", None, {"DISK_GB": 9}, [SHARES], ["all"])
     snapshot = build(Spec("h", None, {"MEMORY_MB": 9}, (), ["all"]), Spec("n", "h", {"PCPU": 2}), pool)
     (candidate,) = candidates_of(search(snapshot, asking({"PCPU": 1}, {"DISK_GB": 1})))
     by_name = dict(
         zip(
             [each.name for each in candidate.provider_set.members],
-            zones_of(candidate.provider_set),
+            branches_of(candidate.provider_set),
             strict=True,
         )
     )
