@@ -21,6 +21,7 @@ ALLOWED_BY_DEFAULT = {"admin", "service"}
 # A request for each rule, which changes nothing: what it names does not exist, or it says nothing.
 REQUESTS = {
     "placement:ext:capacity": ("POST", "/ext/v1/capacity"),
+    "placement:ext:claims:create": ("POST", "/ext/v1/claims"),
     "placement:ext:explanations:list": ("POST", "/ext/v1/explanations"),
     "placement:resource_providers:list": ("GET", "/resource_providers"),
     "placement:resource_providers:create": ("POST", "/resource_providers"),
