@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -68,6 +69,11 @@ class Backlog:
             copy = self._copies.popleft()
             self.bytes -= copy.size
             return copy
+
+    def any(self, holds: Callable[[Copy], bool]) -> bool:
+        """Whether that holds for one of those that wait."""
+        with self._changed:
+            return any(map(holds, self._copies))
 
     def close(self, *, keep: bool) -> None:
         """No more will be added; what waits is taken still, if it is to be kept."""

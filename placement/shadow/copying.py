@@ -1,9 +1,10 @@
 """Our database as a copy of the stock service's, taken while that goes on working."""
 
+import logging
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from placement.maintenance import importer
 from placement.maintenance.opening import open_database
 from placement.maintenance.reference import Source, open_source
 from placement.store.consumers import Owner
+
+LOG = logging.getLogger(__name__)
 
 _SECONDS_LOCKED: Final = 30
 
@@ -34,6 +37,10 @@ class Databases:
     target: str
     owner: Owner
     classes: Sequence[str]
+
+
+MOMENTS: Final = 20
+"""How many are looked at for one at which nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +65,26 @@ def check(databases: Databases) -> None:
         importer.check_target(conn, source)
 
 
-def copy(databases: Databases) -> Moment:
+def copy(databases: Databases, is_quiet: Callable[[Moment], bool] = lambda _: True) -> Moment:
     """Make our database hold what the other holds; writers of the other do not wait for it.
 
+    :param is_quiet: whether nothing was written at that moment, so that all that was written before is in
+        the copy and nothing of what comes after. Others are left for the next one, some times.
     :raises PlacementError: it was not copied, and nothing is changed.
     """
-    with open_database(databases.target) as database, _source(databases) as (source, moment):
-        importer.run(database, source, databases.classes, skip_orphans=True)
-    return moment
+    with open_database(databases.target) as database:
+        for left in reversed(range(MOMENTS)):
+            with _source(databases) as (source, moment):
+                if not is_quiet(moment):
+                    if left:
+                        continue
+                    LOG.warning(
+                        "There was no moment without a write: those at the moment of the copy may be in it"
+                        " twice. If the report says that it is out of step, start anew when less is written"
+                    )
+                importer.run(database, source, databases.classes, skip_orphans=True)
+                return moment
+    raise AssertionError("the last moment is taken as it is")
 
 
 @contextmanager

@@ -28,6 +28,8 @@ BOUNDS: Final = Bounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
 """Of what waits to be replayed."""
 _NICENESS: Final = 10
 _SECONDS_TO_FINISH: Final = 10.0
+_SECONDS_TO_BE_ANSWERED: Final = 0.3
+"""A write that was in flight at the moment of the copy is mostly answered by then."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,11 @@ class Follower:
         self._status.phase = "waiting to copy the database"
         self._stopped.wait(self._settings.copy_after)
         self._status.phase = "copying the database"
-        return copying.copy(self._settings.databases)
+        return copying.copy(self._settings.databases, self._was_quiet)
+
+    def _was_quiet(self, moment: Moment) -> bool:
+        self._stopped.wait(_SECONDS_TO_BE_ANSWERED)
+        return was_quiet(self._backlog, moment)
 
     def _take(self, copy: Copy, moment: Moment | None) -> None:
         if moment is not None and copy.started + copy.seconds < moment.earliest:
@@ -149,3 +155,12 @@ class Follower:
             self._replay.take_around_copy(copy)
         else:
             self._replay.take(copy)
+
+
+def was_quiet(backlog: Backlog, moment: Moment) -> bool:
+    """Whether no write was in flight at a moment, as far as those that wait tell."""
+    return not backlog.any(
+        lambda copy: (
+            copy.is_write and copy.started < moment.latest and copy.started + copy.seconds >= moment.earliest
+        )
+    )

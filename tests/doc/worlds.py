@@ -110,6 +110,7 @@ SETUPS: Final = {
     "install/service": INSTALLED + POSTGRESQL + PLACEMENT_IN_POSTGRESQL,
     "install/keystone": KEYSTONE,
     "install/agent": INSTALLED,
+    "howto/claim-in-one-call": SERVICE,
     "howto/careful-start": SERVICE + CONFIGURED,
     "howto/run-a-process": SERVICE + AGENT,
     "howto/change-cpu-sets": SERVICE + AGENT,

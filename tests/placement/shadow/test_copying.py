@@ -1,0 +1,75 @@
+"""The moment at which our database becomes a copy."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from placement.maintenance import importer
+from placement.shadow import copying
+from placement.shadow.backlog import Backlog
+from placement.shadow.copying import MOMENTS, Databases, Moment, copy
+from placement.shadow.exchange import Copy, Request
+from placement.shadow.follower import BOUNDS, was_quiet
+from placement.store.consumers import Owner
+
+DATABASES = Databases("their", "ours", Owner("p", "u", None), ())
+
+
+class Copied:
+    """Which moments were looked at, one a second from 1 on, and which were copied."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looked_at: list[float] = []
+        self.copied: list[float] = []
+        monkeypatch.setattr(copying, "open_database", self._open)
+        monkeypatch.setattr(copying, "_source", self._source)
+        monkeypatch.setattr(importer, "run", lambda *_, **__: self.copied.append(self.looked_at[-1]))
+
+    @contextmanager
+    def _open(self, url: str) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def _source(self, databases: Databases) -> Iterator[tuple[Any, Moment]]:
+        self.looked_at.append(len(self.looked_at) + 1.0)
+        yield None, Moment(self.looked_at[-1], self.looked_at[-1] + 0.1)
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> Copied:
+    return Copied(monkeypatch)
+
+
+def test_it_is_one_at_which_nothing_was_written(copied: Copied) -> None:
+    assert copy(DATABASES, lambda moment: moment.earliest >= 3).earliest == 3
+    assert (copied.looked_at, copied.copied) == ([1, 2, 3], [3])
+
+
+def test_if_there_is_none_the_last_is_taken_and_the_log_says_so(
+    copied: Copied, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert copy(DATABASES, lambda _: False).earliest == MOMENTS
+    assert copied.copied == [MOMENTS]
+    assert "There was no moment without a write" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "started", "seconds", "quiet"),
+    [
+        ("GET", 5.0, 1.0, True),
+        ("PUT", 5.0, 0.9, True),
+        ("PUT", 5.0, 1.0, False),
+        ("PUT", 6.05, 1.0, False),
+        ("PUT", 6.1, 1.0, True),
+    ],
+)
+def test_a_write_in_flight_is_one_that_may_be_in_it_or_not(
+    method: str, started: float, seconds: float, quiet: bool
+) -> None:
+    backlog = Backlog(BOUNDS)
+    backlog.put(Copy(1, Request(method, "/traits/CUSTOM_A", (), b""), None, started, seconds, frozenset()))
+    assert was_quiet(backlog, Moment(6.0, 6.1)) is quiet
