@@ -33,6 +33,7 @@ _WORLDS: Final = 12
 ELSEWHERE: Final = {
     "collisions": "tests/placement/workers",
     "over-commit": "tests/placement/workers",
+    "classes-at-once": "tests/placement/workers/test_racing.py",
     "random-order": "tests/placement/candidates/test_search.py",
     "audit-middleware": "nowhere: it is not there",
 }
