@@ -64,8 +64,8 @@ test: packages $(LIBVIRT)
 coverage: packages lint $(LIBVIRT)
 	$(BIN)/python -m pytest -q -m '$(HERE)' $(PARALLEL) --cov --cov-report=term $(PYTEST_ARGS)
 
-# A third of the random examples that all tests try.
-check mutants: export PLACEMENT_EXAMPLES_PERCENT ?= 33
+# A fifth of the random examples that all tests try.
+check mutants: export PLACEMENT_EXAMPLES_PERCENT ?= 20
 
 check: lint
 	$(BIN)/python -m pytest -q $(QUICK) $(QUICKLY) $(PYTEST_ARGS)

@@ -4,7 +4,7 @@ import os
 from typing import Final
 
 PERCENT: Final = int(os.environ.get("PLACEMENT_EXAMPLES_PERCENT", "100"))
-"""`make check` has a third of what all tests try; more than 100 looks further for what nobody has seen."""
+"""`make check` has a fifth of what all tests try; more than 100 looks further for what nobody has seen."""
 
 
 def examples(number: int) -> int:
