@@ -6,9 +6,10 @@ many of each root, has been decided before.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from operator import le
 
 from placement.candidates.pattern import Offer, Pattern, PatternBatch
-from placement.model.trees import ProviderSet
+from placement.model.trees import ProviderSet, Shape, Tree
 
 
 def topology_first(offers: Sequence[Offer]) -> list[Offer]:
@@ -18,18 +19,35 @@ def topology_first(offers: Sequence[Offer]) -> list[Offer]:
     devices. Of as many branches fewer providers come first; else the order stays as it is. Like batches
     are ordered once, so that what is made of one is still made once.
     """
+    branches_at = _Branches()
     if len({provider_set for provider_set, _ in offers}) == len(offers):
         where = {batch: provider_set for provider_set, batch in offers}  # any of those that have it
         ordered = {
-            batch: _ordered(provider_set, [batch])[0]
+            batch: _ordered(branches_at(provider_set), [batch])[0]
             for batch, provider_set in where.items()
             if len(batch) > 1
         }
         return [(each, ordered.get(batch, batch)) for each, batch in offers] if ordered else [*offers]
-    return _of_several_batches(offers)
+    return _of_several_batches(offers, branches_at)
 
 
-def _of_several_batches(offers: Sequence[Offer]) -> list[Offer]:
+class _Branches:
+    """The branches of sets of providers; of trees of one shape they are looked for once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Shape, list[int | None]] = {}
+
+    def __call__(self, provider_set: ProviderSet) -> list[int | None]:
+        if not isinstance(provider_set, Tree):
+            return branches_of(provider_set)
+        shape = provider_set.kind.shape
+        found = self._known.get(shape)
+        if found is None:
+            found = self._known[shape] = branches_of(provider_set)
+        return found
+
+
+def _of_several_batches(offers: Sequence[Offer], branches_at: _Branches) -> list[Offer]:
     of_root: dict[ProviderSet, list[PatternBatch]] = {}
     for provider_set, batch in offers:
         of_root.setdefault(provider_set, []).append(batch)
@@ -38,25 +56,27 @@ def _of_several_batches(offers: Sequence[Offer]) -> list[Offer]:
     for provider_set, batches in of_root.items():
         key = tuple(batches)
         if key not in known:
-            known[key] = _ordered(provider_set, batches)
+            known[key] = _ordered(branches_at(provider_set), batches)
         left[provider_set] = iter(known[key])
     return [(each, next(left[each])) for each, _ in offers]
 
 
-def _ordered(provider_set: ProviderSet, batches: Sequence[PatternBatch]) -> list[PatternBatch]:
+def _ordered(branches: Sequence[int | None], batches: Sequence[PatternBatch]) -> list[PatternBatch]:
     """Batches as large as these, with the patterns of all of them in order."""
-    branches = branches_of(provider_set)
     patterns = [pattern for batch in batches for pattern in batch]
-    in_order = sorted(patterns, key=lambda pattern: _spread(pattern, branches))
-    if in_order == patterns:
+    spreads = [_spread(pattern, branches) for pattern in patterns]
+    if all(map(le, spreads, spreads[1:])):
         return [*batches]
-    rest = iter(in_order)
+    by_spread = sorted(range(len(patterns)), key=spreads.__getitem__)
+    rest = iter([patterns[at] for at in by_spread])
     return [PatternBatch(islice(rest, len(batch))) for batch in batches]
 
 
 def _spread(pattern: Pattern, branches: Sequence[int | None]) -> tuple[int, int]:
-    used = set[int]().union(*pattern.mappings.values())
-    return len({branches[at] for at in used} - {None}), len(used)
+    """How many branches something is taken of, and how many providers."""
+    used = pattern.resources
+    found = {branches[at] for at in used}
+    return len(found) - (None in found), len(used)
 
 
 def branches_of(provider_set: ProviderSet) -> list[int | None]:

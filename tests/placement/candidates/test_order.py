@@ -45,7 +45,7 @@ def spread(candidate: Candidate) -> tuple[int, int]:
     """How many children of the root a candidate has something of, and how many providers."""
     members = {each.id: each for each in candidate.provider_set.members}
     own = {each.id for each in candidate.provider_set.members[: candidate.provider_set.own]}
-    used = {provider_id for ids in candidate.mappings.values() for provider_id in ids}
+    used = candidate.resources.keys()
     branches = set()
     for provider_id in used & own:
         path = [members[provider_id]]
