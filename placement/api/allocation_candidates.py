@@ -34,12 +34,8 @@ def list_all(call: Call) -> Response:
     wanted = parse_candidates(call.parameters, call.version)
     options, bounds = call.service.conf.placement, call.service.conf.api
     with call.service.model.fresh() as view:
-
-        def give_way() -> None:
-            call.check_awaited()
-            view.give_way()
-
         check_names(wanted, view.names.classes, view.names.traits)
+        give_way = view.giving_way_after(call.check_awaited)
         budget = Budget(bounds.candidates_deadline, bounds.candidates_size * _MIB, give_way)
         try:
             found = search(

@@ -74,8 +74,7 @@ def _free(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, str], in
 
 def available(provider: Provider, name: str) -> int:
     """How much one candidate may take of a resource class."""
-    inventory = provider.inventories[name]
-    return min(inventory.max_unit, inventory.capacity - provider.used.get(name, 0))
+    return min(provider.inventories[name].max_unit, provider.free(name))
 
 
 def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Budget) -> bool:

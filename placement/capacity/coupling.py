@@ -63,9 +63,9 @@ class Coupling:
             coupled=True,
         )
         free: dict[Slot, int] = {
-            (each.id, name): inventory.capacity - each.used.get(name, 0)
+            (each.id, name): each.free(name)
             for each in (*tree.members, *shared)
-            for name, inventory in each.inventories.items()
+            for name in each.inventories
             if (each.id, name) in ways.classes
         }
         offered = {

@@ -96,7 +96,7 @@ class Claimer:
             for each in wanted:
                 check_names(each.request, view.names.classes, view.names.traits)
             snapshot = giving_back(view.snapshot, held) if held else view.snapshot
-            budget = Budget(seconds, give_way=self._give_way(view))
+            budget = Budget(seconds, give_way=view.giving_way_after(self._check_awaited))
             try:
                 placed = place(snapshot, wanted, budget, self._rng)
             except Exhausted:
@@ -122,19 +122,12 @@ class Claimer:
             for each in wanted:
                 consumers.check_generation(consumers.find(conn, each.consumer), each.generation)
 
-    def _give_way(self, view: View) -> Callable[[], None]:
-        def give_way() -> None:
-            self._check_awaited()
-            view.give_way()
-
-        return give_way
-
     def _refusal(self, view: View, wanted: Sequence[Wanted], unplaced: Unplaced) -> NoCandidate:
         """Why the first of those without a place has none."""
         each = wanted[unplaced.number]
         which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
         prefix = f"There is no candidate for {which}consumer {each.consumer}"
-        budget = Budget(self._limits.explaining, give_way=self._give_way(view))
+        budget = Budget(self._limits.explaining, give_way=view.giving_way_after(self._check_awaited))
         try:
             explanation = explain(unplaced.world, each.request, budget)
         except Exhausted:

@@ -62,8 +62,7 @@ def _exceeds(snapshot: Snapshot, wanted: Sequence[Wanted]) -> bool:
 
 def _free_in_all(snapshot: Snapshot, name: str) -> int:
     providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
-    free = [each.inventories[name].capacity - each.used.get(name, 0) for each in providers]
-    return sum(each for each in free if each > 0)
+    return sum(max(0, each.free(name)) for each in providers)
 
 
 class _Placing:

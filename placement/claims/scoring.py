@@ -49,7 +49,7 @@ def zones(world: Snapshot, choice: Choice) -> float:
 def fit(world: Snapshot, choice: Choice) -> float:
     """How much is taken of what is free, where that is the largest share: 1 where it is used up."""
     return max(
-        amount / _free(provider, name)
+        amount / provider.free(name)
         for provider, amounts in choice.resources
         for name, amount in amounts.items()
     )
@@ -68,10 +68,6 @@ def _used_share(name: str, providers: Iterable[Provider], taken: int) -> float:
     having = [each for each in providers if name in each.inventories]
     used = sum(each.used.get(name, 0) for each in having) + taken
     return min(1.0, used / sum(max(0, each.inventories[name].capacity) for each in having))
-
-
-def _free(provider: Provider, name: str) -> int:
-    return provider.inventories[name].capacity - provider.used.get(name, 0)
 
 
 def _zone_of(world: Snapshot, provider: Provider) -> int | None:

@@ -15,6 +15,8 @@ _EXPLANATIONS: Final = "/ext/v1/explanations"
 _CAPACITY: Final = "/ext/v1/capacity"
 
 Row = tuple[Any, ...]
+Parts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[Row]]]]
+"""By what a table may show: its columns, and its rows of an answer."""
 
 
 class ExplainAllocationCandidates(command.Lister):
@@ -33,25 +35,13 @@ class ExplainAllocationCandidates(command.Lister):
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument("query", metavar="<query>", help="Query string of GET /allocation_candidates")
-        parser.add_argument(
-            "--part",
-            choices=tuple(_PARTS),
-            default="conditions",
-            help="What the table shows (default: conditions)",
-        )
-        parser.add_argument(
-            "--query-version",
-            metavar="<version>",
-            help="Microversion in whose grammar the query is (default: the newest)",
-        )
+        _add_options(parser, _PARTS, "the query is")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Ask, say it in a sentence, and show the part as a table."""
         body = {"query": parsed_args.query.removeprefix("?")}
-        if parsed_args.query_version is not None:
-            body["microversion"] = parsed_args.query_version
-        answer = _ask(self, _EXPLANATIONS, body)
+        answer = _ask(self, _EXPLANATIONS, body, parsed_args.query_version)
         print(f"{answer['sentence']}.", file=self.app.stderr)
         columns, rows = _PARTS[parsed_args.part]
         return columns, [tuple(row) for row in rows(answer)]
@@ -95,17 +85,7 @@ class ShowCapacity(command.Lister):
             default=[],
             help="Root provider of a host that is to be drained, or fails (may be repeated)",
         )
-        parser.add_argument(
-            "--part",
-            choices=tuple(_CAPACITY_PARTS),
-            default="flavors",
-            help="What the table shows (default: flavors)",
-        )
-        parser.add_argument(
-            "--query-version",
-            metavar="<version>",
-            help="Microversion in whose grammar the queries are (default: the newest)",
-        )
+        _add_options(parser, _CAPACITY_PARTS, "the queries are")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
@@ -124,9 +104,7 @@ class ShowCapacity(command.Lister):
                     f"--proportion {proportion}: <name>=<number> is expected, with the name of a flavor."
                 )
             flavors[0]["proportion"] = int(number)
-        if parsed_args.query_version is not None:
-            body["microversion"] = parsed_args.query_version
-        answer = _ask(self, _CAPACITY, body)
+        answer = _ask(self, _CAPACITY, body, parsed_args.query_version)
         if answer["together"] is not None:
             guests = " and ".join(f"{number} {name}" for name, number in answer["together"]["guests"].items())
             sets = _fits(answer["together"])
@@ -135,8 +113,23 @@ class ShowCapacity(command.Lister):
         return columns, [tuple(row) for flavor in answer["flavors"] for row in rows(flavor)]
 
 
-def _ask(asking: command.Command, path: str, body: Mapping[str, Any]) -> Any:
-    """What the service answers."""
+def _add_options(parser: argparse.ArgumentParser, parts: Parts, queries_are: str) -> None:
+    """Those for what the table shows, of which the first part is the default, and for the queries."""
+    usual, *_ = parts
+    parser.add_argument(
+        "--part", choices=tuple(parts), default=usual, help=f"What the table shows (default: {usual})"
+    )
+    parser.add_argument(
+        "--query-version",
+        metavar="<version>",
+        help=f"Microversion in whose grammar {queries_are} (default: the newest)",
+    )
+
+
+def _ask(asking: command.Command, path: str, body: Mapping[str, Any], version: str | None) -> Any:
+    """What the service answers; the queries are of a microversion, or of the newest."""
+    if version is not None:
+        body = {**body, "microversion": version}
     client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
     try:
         return client.request("POST", path, json=body).json()
@@ -202,13 +195,13 @@ def _condition(clause: Mapping[str, Any]) -> Row:
 
 
 _CONDITION: Final = ("condition", "group", "names", "amount")
-_PARTS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[Row]]]]] = {
+_PARTS: Final[Parts] = {
     "conditions": ((*_CONDITION, "providers", "hosts"), _conditions),
     "reasons": ((*_CONDITION, "hosts", "nearest"), _reasons),
     "relaxations": (("#", *_CONDITION, "hosts"), _relaxations),
     "largest": (("group", "resource_class", "asked", "fits"), _largest),
 }
-_CAPACITY_PARTS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[Row]]]]] = {
+_CAPACITY_PARTS: Final[Parts] = {
     "flavors": (("flavor", "fit", "open hosts", "hosts", "without worst host", "worst host"), _flavors),
     "aggregates": (("flavor", "aggregate", "fit"), _aggregates),
     "short": (("flavor", "short", "hosts", "stranded", "would do for", "most on"), _short),

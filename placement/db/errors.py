@@ -72,7 +72,7 @@ def is_elsewhere(original: BaseException | None) -> bool:
     """
     if isinstance(original, WrongServer):
         return True
-    return getattr(original, "sqlstate", None) == _READ_ONLY or _mysql_code(original) in _MYSQL_ELSEWHERE
+    return getattr(original, "sqlstate", None) == _READ_ONLY or mysql_code(original) in _MYSQL_ELSEWHERE
 
 
 def is_missing_table(error: BaseException) -> bool:
@@ -80,7 +80,7 @@ def is_missing_table(error: BaseException) -> bool:
     if not isinstance(error, exc.DBAPIError):
         return False
     original: Any = error.orig
-    if getattr(original, "sqlstate", None) == _NO_TABLE or _mysql_code(original) == _MYSQL_NO_TABLE:
+    if getattr(original, "sqlstate", None) == _NO_TABLE or mysql_code(original) == _MYSQL_NO_TABLE:
         return True
     return getattr(original, "sqlite_errorcode", None) == _SQLITE_ERROR and "no such table" in str(original)
 
@@ -90,7 +90,7 @@ def is_conflict(error: BaseException) -> bool:
     if not isinstance(error, exc.DBAPIError):
         return False
     original: Any = error.orig
-    sqlstate, code = getattr(original, "sqlstate", None), _mysql_code(original)
+    sqlstate, code = getattr(original, "sqlstate", None), mysql_code(original)
     if isinstance(error, exc.IntegrityError):
         return _OWN_FAULT.isdisjoint({sqlstate, code, getattr(original, "sqlite_errorname", None)})
     return sqlstate in _SQLSTATES or code in _MYSQL_CODES or "database is locked" in str(original)
@@ -130,7 +130,7 @@ def _is_unable(error: exc.DBAPIError) -> bool:
         return True
     if not isinstance(error, exc.OperationalError | exc.InternalError):
         return False
-    if (code := _mysql_code(original)) is not None:
+    if (code := mysql_code(original)) is not None:
         return code in _MYSQL_UNABLE or code in _MYSQL_CLIENT
     if isinstance(error, exc.InternalError):
         return False
@@ -139,7 +139,7 @@ def _is_unable(error: exc.DBAPIError) -> bool:
     return not (sqlstate or "").startswith(_LIMITS_OF_STATEMENTS)
 
 
-def _mysql_code(original: Any) -> int | None:
+def mysql_code(original: Any) -> int | None:
     """The number of an error of MySQL, MariaDB, or their driver; None for others."""
     arguments = getattr(original, "args", ())
     return arguments[0] if arguments and type(arguments[0]) is int else None

@@ -28,19 +28,14 @@ def said(error: exc.SQLAlchemyError) -> str:
         words, _, _ = str(error).partition("(Background on")  # an address of SQLAlchemy's
     else:
         original: Any = error.orig
-        arguments: tuple[Any, ...] = getattr(original, "args", ())
-        words = str(arguments[1] if len(arguments) > 1 and type(arguments[0]) is int else original)
+        numbered = errors.mysql_code(original) is not None and len(original.args) > 1
+        words = str(original.args[1] if numbered else original)
     return " ".join(words.split()).rstrip(".")
 
 
 def _remedy(error: exc.SQLAlchemyError) -> str:
     original: Any = error.orig if isinstance(error, exc.DBAPIError) else None
-    arguments: tuple[Any, ...] = getattr(original, "args", ())
-    told = {
-        getattr(original, "sqlstate", None),
-        arguments[0] if arguments and type(arguments[0]) is int else None,
-        _sqlite_name(original),
-    }
+    told = {getattr(original, "sqlstate", None), errors.mysql_code(original), _sqlite_name(original)}
     if told & _FULL or any(words in str(original).lower() for words in _FULL_WORDS):
         return "There is no room left for the database: make some on its disk, then try again."
     if _SQLITE_IO in told:

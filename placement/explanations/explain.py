@@ -286,7 +286,7 @@ def _found(clause: Clause, provider: Provider) -> int:
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":
-        return max(0, inventory.capacity - provider.used.get(name, 0))
+        return max(0, provider.free(name))
     return {
         "min_unit": inventory.min_unit,
         "max_unit": inventory.max_unit,

@@ -15,7 +15,7 @@ history differ. Where something does not fit, everything is read anew.
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -64,6 +64,15 @@ class View:
         :raises placement.exceptions.Unavailable: as many long requests as may be are under way.
         """
         self._turn.give_way(self.snapshot)
+
+    def giving_way_after(self, check: Callable[[], None]) -> Callable[[], None]:
+        """What a long search calls again and again: ``check``, which may end it, then :meth:`give_way`."""
+
+        def give_way() -> None:
+            check()
+            self.give_way()
+
+        return give_way
 
 
 @dataclass

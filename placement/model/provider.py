@@ -67,6 +67,10 @@ class Provider:
     described_seq: int = 0
     """Which description of it this is: another one if anything changed but how much is used."""
 
+    def free(self, name: str) -> int:
+        """How much of a resource class that it has is not used; below zero where more is than there is."""
+        return self.inventories[name].capacity - self.used.get(name, 0)
+
 
 def in_order(traits: Iterable[str]) -> list[str]:
     """Traits as answers list them: the standard ones by name, then the custom ones."""

@@ -22,14 +22,11 @@ class Flavor(Schema):
     proportion = Integer(1, MAX_PROPORTION, load_default=None)
 
 
-class Capacity(Schema):
+class Capacity(explanation.Versioned):
     """What is to be counted: flavors, whose queries are of a microversion, on all hosts but some."""
 
     flavors = Array(Object(Flavor), required=True, min_items=1, max_items=MAX_FLAVORS)
     without = Array(Uuid(), unique=True, load_default=list, max_items=MAX_WITHOUT)
-    microversion = String(
-        pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$", load_default=microversion.text(microversion.MAX)
-    )
 
 
 def parse(body: dict[str, Any]) -> tuple[dict[str, CandidatesRequest], Microversion]:

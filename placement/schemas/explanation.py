@@ -15,13 +15,18 @@ MAX_QUERY: Final = 8192
 _MAX_PARAMETERS: Final = 1024
 
 
-class Explanation(Schema):
-    """What is to be explained: a query string, at a microversion."""
+class Versioned(Schema):
+    """A body with queries in the grammar of a microversion."""
 
-    query = String(required=True, min_length=1, max_length=MAX_QUERY)
     microversion = String(
         pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$", load_default=microversion.text(microversion.MAX)
     )
+
+
+class Explanation(Versioned):
+    """What is to be explained: a query string, at a microversion."""
+
+    query = String(required=True, min_length=1, max_length=MAX_QUERY)
 
 
 def parse(body: dict[str, Any]) -> tuple[CandidatesRequest, Microversion]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from placement.exceptions import InvalidRequest
 from placement.maintenance import importer
 from placement.maintenance.opening import open_database
 from placement.maintenance.reference import Source, open_source
+from placement.shadow.exchange import Copy
 from placement.store.consumers import Owner
 
 LOG = logging.getLogger(__name__)
@@ -50,6 +52,14 @@ class Moment:
     earliest: float
     latest: float
 
+    def is_after(self, copy: Copy) -> bool:
+        """Whether a request had been answered by then, so that all it wrote is in the copy."""
+        return copy.started + copy.seconds < self.earliest
+
+    def is_within(self, copy: Copy) -> bool:
+        """Whether a request was a write in flight then, which may be in the copy or not."""
+        return copy.is_write and copy.started < self.latest and not self.is_after(copy)
+
 
 def check(databases: Databases) -> None:
     """Whether a copy can be made, without making it.
@@ -73,18 +83,18 @@ def copy(databases: Databases, is_quiet: Callable[[Moment], bool] = lambda _: Tr
     :raises PlacementError: it was not copied, and nothing is changed.
     """
     with open_database(databases.target) as database:
-        for left in reversed(range(MOMENTS)):
+        for number in count(1):
             with _source(databases) as (source, moment):
                 if not is_quiet(moment):
-                    if left:
+                    if number < MOMENTS:
                         continue
                     LOG.warning(
                         "There was no moment without a write: those at the moment of the copy may be in it"
                         " twice. If the report says that it is out of step, start anew when less is written"
                     )
                 importer.run(database, source, databases.classes, skip_orphans=True)
-                return moment
-    raise AssertionError("the last moment is taken as it is")
+                break
+    return moment
 
 
 @contextmanager

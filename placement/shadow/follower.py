@@ -149,9 +149,9 @@ class Follower:
         return was_quiet(self._backlog, moment)
 
     def _take(self, copy: Copy, moment: Moment | None) -> None:
-        if moment is not None and copy.started + copy.seconds < moment.earliest:
+        if moment is not None and moment.is_after(copy):
             self._tally.add(Outcome(copy, Verdict.MISSED, BEFORE))
-        elif moment is not None and copy.is_write and copy.started < moment.latest:
+        elif moment is not None and moment.is_within(copy):
             self._replay.take_around_copy(copy)
         else:
             self._replay.take(copy)
@@ -159,8 +159,4 @@ class Follower:
 
 def was_quiet(backlog: Backlog, moment: Moment) -> bool:
     """Whether no write was in flight at a moment, as far as those that wait tell."""
-    return not backlog.any(
-        lambda copy: (
-            copy.is_write and copy.started < moment.latest and copy.started + copy.seconds >= moment.earliest
-        )
-    )
+    return not backlog.any(moment.is_within)

@@ -29,11 +29,6 @@ def create(call: Call) -> Response:
     deadline = call.service.conf.api.capacity_deadline
     counted: dict[str, Capacity] = {}
     with call.service.model.fresh() as view:
-
-        def give_way() -> None:
-            call.check_awaited()
-            view.give_way()
-
         for request in flavors.values():
             check_names(request, view.names.classes, view.names.traits)
         avoided = set()
@@ -45,7 +40,8 @@ def create(call: Call) -> Response:
                 )
             avoided.add(root.id)
         try:
-            cloud = Cloud(view.snapshot, Budget(deadline, give_way=give_way), avoided)
+            budget = Budget(deadline, give_way=view.giving_way_after(call.check_awaited))
+            cloud = Cloud(view.snapshot, budget, avoided)
             for name, request in flavors.items():
                 counted[name] = count(cloud, request)
             shares = {

@@ -26,14 +26,10 @@ def create(call: Call) -> Response:
     wanted, version = schemas.parse(call.body(_BODY))
     deadline = call.service.conf.api.explanations_deadline
     with call.service.model.fresh() as view:
-
-        def give_way() -> None:
-            call.check_awaited()
-            view.give_way()
-
         check_names(wanted, view.names.classes, view.names.traits)
+        budget = Budget(deadline, give_way=view.giving_way_after(call.check_awaited))
         try:
-            explanation = explain(view.snapshot, wanted, Budget(deadline, give_way=give_way))
+            explanation = explain(view.snapshot, wanted, budget)
         except Exhausted:
             raise InvalidRequest(
                 f"The request could not be explained in {deadline:g} seconds of work, which is the limit "

@@ -132,6 +132,18 @@ def put_allocation(client, provider, consumer, **resources):
     client._request("PUT", f"/allocations/{consumer}", body)
 
 
+def give_to_migration(client, uid, migration):
+    """What Nova does first when it moves a guest: all that it holds becomes the migration's."""
+    record = client.allocations(uid)
+    body = {"project_id": record.project_id, "user_id": record.user_id}
+    moved = {provider: {"resources": amounts} for provider, amounts in record.resources.items()}
+    both = {
+        uid: {"allocations": {}, "consumer_generation": record.generation, **body},
+        migration: {"allocations": moved, "consumer_generation": None, **body},
+    }
+    client._request("POST", "/allocations", both, "1.36")
+
+
 def allowed_cpus(pid):
     """What the kernel says in /proc/PID/status."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from compute_agent.drivers import procfs
-from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
+from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus, give_to_migration
 from tests.compute_agent.libvirtd import thread_cpus
 from tests.databases.process import free_port
 
@@ -294,14 +294,7 @@ def test_a_host_is_left_and_its_domains_may_run_everywhere(agent, domain, libvir
 def test_a_domain_keeps_its_cpu_while_nova_moves_it(agent, domain, client, libvirtd, uid):
     """What it holds is its migration's: so it is found, and remembered over a crash."""
     pid, migration = libvirtd.process(domain), f"{uid[:-4]}aaaa"
-    record = client.allocations(uid)
-    body = {"project_id": record.project_id, "user_id": record.user_id}
-    moved = {provider: {"resources": amounts} for provider, amounts in record.resources.items()}
-    both = {
-        uid: {"allocations": {}, "consumer_generation": record.generation, **body},
-        migration: {"allocations": moved, "consumer_generation": None, **body},
-    }
-    client._request("POST", "/allocations", both, "1.36")
+    give_to_migration(client, uid, migration)
     for _ in range(2):
         status, rows = agent.audit()
         found = [(row["finding"], row["consumer"]) for row in rows]

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from compute_agent.drivers import procfs
-from tests.compute_agent.cmd.agents import SECONDS, Agent, put_allocation
+from tests.compute_agent.cmd.agents import SECONDS, Agent, give_to_migration, put_allocation
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
 
 SOURCE, DESTINATION = "testhost", "elsewhere"
@@ -83,14 +83,7 @@ def test_a_guest_keeps_its_cpu_until_it_has_one_at_its_new_host(hosts, client, u
     source.agent.wait_for(lambda: source.has_pinned(domain))
 
     # As Nova does: what it holds goes to the migration, then the destination is claimed.
-    record = client.allocations(uid)
-    body = {"project_id": record.project_id, "user_id": record.user_id}
-    moved = {provider: {"resources": amounts} for provider, amounts in record.resources.items()}
-    both = {
-        uid: {"allocations": {}, "consumer_generation": record.generation, **body},
-        migration: {"allocations": moved, "consumer_generation": None, **body},
-    }
-    client._request("POST", "/allocations", both, "1.36")
+    give_to_migration(client, uid, migration)
     put_allocation(client, destination.node, uid, PCPU=1)
     assert source.agent.audit()[0] == 0
     assert source.agent.ask("guest", "show", uid)["migration"] == migration
