@@ -6,9 +6,11 @@ Nouns
     that are wanted at once are *placed* one after the other, each in a *world* where those before hold their
     choices already: all of them, or none.
 
+    A consumer may join a *group*, whose *members* are kept on one host or apart by the *policy* of the claim.
+
 Who does what
-    ``wanted`` and ``choice`` are the nouns. ``placing`` decides: a pure function over the read model, which
-    compares choices by ``scoring`` where an order is wanted.
+    ``wanted``, ``choice`` and ``world`` are the nouns. ``placing`` decides: a pure function over the read
+    model, which compares choices by ``scoring`` where an order is wanted.
     ``claiming`` acts: it has choices made, has ``placement.store.bindings`` write them, and has others made
     if somebody else was faster.
 
@@ -20,7 +22,8 @@ A worked example
 
 What always holds
     - A choice is written only if its providers are still described as they were when it was made
-      (inventories, traits, aggregates, place in the tree), and still have room: in one transaction.
+      (inventories, traits, aggregates, place in the tree), and still have room, and the policy of its group
+      still allows it: in one transaction.
     - Who lost a race looks again, at all that was committed until then. "No candidate" is said only of such a
       look, never because others were faster: who loses time and again is told to try later.
     - Where several are wanted, "no candidate" means that there is no way to place them together. What cannot

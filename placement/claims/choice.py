@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placement.candidates.pattern import Candidate
-from placement.model.provider import Provider
+from placement.model.provider import SHARES, Provider
 from placement.model.snapshot import Snapshot
 from placement.store.allocations import Allocation
+from placement.store.groups import hosts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class Choice:
             tuple((providers[each], amounts) for each, amounts in candidate.resources.items()),
             {suffix: tuple(providers[each] for each in ids) for suffix, ids in candidate.mappings.items()},
         )
+
+    @property
+    def hosts(self) -> frozenset[int]:
+        """The roots of the hosts where something is held, as groups count them: mostly :attr:`root` alone."""
+        return hosts_of((provider.root_id, SHARES in provider.traits) for provider, _ in self.resources)
 
     @property
     def providers(self) -> Iterator[Provider]:

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import thread_time
-from typing import Final
 
 from placement import microversion
 from placement.candidates.budget import Budget, Exhausted
@@ -13,14 +12,17 @@ from placement.candidates.request import check_names
 from placement.claims.choice import Choice, giving_back
 from placement.claims.placing import Placed, Unplaced, place
 from placement.claims.wanted import Wanted
+from placement.claims.world import World
+from placement.db.batch import Batch
 from placement.db.database import Database
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
 from placement.explanations.document import document
 from placement.explanations.explain import explain
 from placement.explanations.words import sentence
 from placement.model.feed import Model, View
-from placement.store import allocations, bindings, consumers
+from placement.store import allocations, bindings, consumers, memberships
 from placement.store.claims import Claim
+from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
 
@@ -63,10 +65,14 @@ class Claimer:
         """
         end = thread_time() + self._limits.searching
         for attempt in range(1, self._limits.retries + 2):
+            held, members = self._held(wanted), self._members(wanted)
             try:
-                placed = self._place(wanted, end - thread_time())
+                placed = self._place(wanted, held, members, end - thread_time())
             except NoCandidate as error:
                 self._check_generations(wanted)  # if one is not what the client knows, nothing follows
+                if self._members(wanted) != members:
+                    LOG.debug("claim attempt %d: there are other members now", attempt)
+                    continue  # nobody knows whether there was a place beside those who were there at one time
                 LOG.info("%s", error.detail)
                 raise
             if dry_run:
@@ -88,17 +94,27 @@ class Claimer:
         described = {
             provider.id: provider.described_seq for each in placed for provider in each.choice.providers
         }
-        self._database.write(lambda tx: bindings.bind(tx, claims, described))
+        joining = [
+            bindings.Joining(each.wanted.consumer, each.wanted.group, each.choice.hosts)
+            for each in placed
+            if each.wanted.group is not None
+        ]
+        self._database.write(lambda tx: bindings.bind(tx, claims, described, joining))
 
-    def _place(self, wanted: Sequence[Wanted], seconds: float) -> list[Placed]:
-        held = self._held(wanted)
+    def _place(
+        self,
+        wanted: Sequence[Wanted],
+        held: Sequence[allocations.Allocation],
+        members: Members,
+        seconds: float,
+    ) -> list[Placed]:
         with self._model.fresh() as view:
             for each in wanted:
                 check_names(each.request, view.names.classes, view.names.traits)
             snapshot = giving_back(view.snapshot, held) if held else view.snapshot
             budget = Budget(seconds, give_way=view.giving_way_after(self._check_awaited))
             try:
-                placed = place(snapshot, wanted, budget, self._rng)
+                placed = place(World.of(snapshot, members, wanted), wanted, budget, self._rng)
             except Exhausted:
                 raise InvalidRequest(
                     f"No place was found in {self._limits.searching:g} seconds of work, which is the limit "
@@ -117,6 +133,14 @@ class Claimer:
         with self._database.read() as conn:
             return [held for consumer in known for held in allocations.of_consumer(conn, consumer)]
 
+    def _members(self, wanted: Sequence[Wanted]) -> Members:
+        """Who is in the groups that any of them wants to join."""
+        names = {each.group.name for each in wanted if each.group is not None}
+        if not names:
+            return {}
+        with self._database.read() as conn:
+            return memberships.members(Batch(conn).add(*memberships.lookup(names)).rows)
+
     def _check_generations(self, wanted: Sequence[Wanted]) -> None:
         with self._database.read() as conn:
             for each in wanted:
@@ -129,17 +153,15 @@ class Claimer:
         prefix = f"There is no candidate for {which}consumer {each.consumer}"
         budget = Budget(self._limits.explaining, give_way=view.giving_way_after(self._check_awaited))
         try:
-            explanation = explain(unplaced.world, each.request, budget)
+            explanation = explain(unplaced.world.snapshot, each.request, budget)
         except Exhausted:
             return NoCandidate(f"{prefix}; why would take too long to find out.", None)
         said = sentence(explanation)
         if explanation.fitting:
-            said = f"{_LEFT_OUT}; without that: {said}"
+            left_out_by = "only, avoid or its group" if each.group else "only or avoid"
+            said = f"all hosts that would do are left out by {left_out_by}; without that: {said}"
         shown = {"microversion": microversion.text(each.version), **document(explanation)}
         return NoCandidate(f"{prefix}: {said}.", shown)
-
-
-_LEFT_OUT: Final = "all hosts that would do are left out by only or avoid"
 
 
 def _claim(wanted: Wanted, choice: Choice) -> Claim:

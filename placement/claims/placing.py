@@ -11,9 +11,11 @@ from typing import Final
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.pattern import candidates_of
 from placement.candidates.search import in_turn
-from placement.claims.choice import Choice, holding
+from placement.claims.choice import Choice
 from placement.claims.scoring import score
 from placement.claims.wanted import Wanted
+from placement.claims.world import World
+from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
 
 MAX_SCORED: Final = 10_000
@@ -34,11 +36,11 @@ class Unplaced:
     """The first of those wanted that finds no place where those before have theirs, and that world."""
 
     number: int
-    world: Snapshot
+    world: World
 
 
 def place(
-    snapshot: Snapshot, wanted: Sequence[Wanted], budget: Budget, rng: random.Random
+    world: World, wanted: Sequence[Wanted], budget: Budget, rng: random.Random
 ) -> list[Placed] | Unplaced:
     """A choice for each of those wanted, such that all can be held together; or which one is too much.
 
@@ -47,8 +49,8 @@ def place(
 
     :raises Exhausted: the budget is spent before this is known.
     """
-    found = None if _exceeds(snapshot, wanted) else _Placing(wanted, budget, rng).place(snapshot, 0)
-    return found if found is not None else _unplaced(snapshot, wanted, budget, rng)
+    found = None if _exceeds(world.snapshot, wanted) else _Placing(wanted, budget, rng).place(world, 0)
+    return found if found is not None else _unplaced(world, wanted, budget, rng)
 
 
 def _exceeds(snapshot: Snapshot, wanted: Sequence[Wanted]) -> bool:
@@ -73,8 +75,9 @@ class _Placing:
         self._budget = budget
         self._rng = rng
         self._names_hosts = any(each.names_hosts for each in wanted)
+        self._groups = [each.group for each in wanted if each.group is not None]
 
-    def place(self, world: Snapshot, number: int) -> list[Placed] | None:
+    def place(self, world: World, number: int) -> list[Placed] | None:
         """Those from this number on, in a world where those before have places; None if they cannot be."""
         wanted, tried = self._wanted[number], set[Hashable]()
         for choice in _choices(world, wanted, self._budget, self._rng):
@@ -85,37 +88,37 @@ class _Placing:
                 if alike in tried:
                     continue
                 tried.add(alike)
-                self._budget.spend(len(world) // 8)
-                others = self.place(holding(world, choice), number + 1)
+                self._budget.spend(len(world.snapshot) // 8)
+                others = self.place(world.holding(wanted, choice), number + 1)
             if others is not None:
                 alternates = _alternates(world, wanted, choice, self._budget, self._rng)
                 return [Placed(wanted, choice, alternates), *others]
         return None
 
-    def _like(self, world: Snapshot, choice: Choice) -> Hashable:
+    def _like(self, world: World, choice: Choice) -> Hashable:
         """What two choices have in common that leave the same room to those that come after."""
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
-        tree = world.whole_trees()[choice.root.id]
+        tree = world.snapshot.whole_trees()[choice.root.id]
         at = {member.id: position for position, member in enumerate(tree.members)}
         if self._names_hosts or not taken.keys() <= at.keys():
             return frozenset(taken.items())
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
-        return tree.kind, tree.free, tree.aggregates, within
+        others = tuple(world.beside(group).get(choice.root.id, 0) for group in self._groups)
+        return tree.kind, tree.free, tree.aggregates, within, others
 
 
-def _unplaced(snapshot: Snapshot, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> Unplaced:
+def _unplaced(world: World, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> Unplaced:
     """Who is the first without a place, if all before take the first that they find."""
-    world = snapshot
     for number, each in enumerate(wanted):
         choice = next(_choices(world, each, budget, rng), None)
         if choice is None:
             return Unplaced(number, world)
-        world = holding(world, choice)
+        world = world.holding(each, choice)
     raise AssertionError("all of them have a place")
 
 
 def _choices(
-    world: Snapshot, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None = None
+    world: World, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None = None
 ) -> Iterator[Choice]:
     """All choices for one that is wanted: in its order, the first :data:`MAX_SCORED` of them, or in any.
 
@@ -126,11 +129,11 @@ def _choices(
         best: list[Choice] = []
         for choice in islice(found, MAX_SCORED):
             budget.spend(len(choice.resources))
-            best.append(replace(choice, score=score(world, choice, wanted.order)))
+            best.append(replace(choice, score=score(world, wanted, choice)))
         best.sort(key=_total, reverse=True)
         yield from best
     for choice in found:
-        yield replace(choice, score=score(world, choice, wanted.order)) if wanted.order else choice
+        yield replace(choice, score=score(world, wanted, choice)) if wanted.order else choice
 
 
 def _total(choice: Choice) -> float:
@@ -138,28 +141,35 @@ def _total(choice: Choice) -> float:
 
 
 def _found(
-    world: Snapshot, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None
+    world: World, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None
 ) -> Iterator[Choice]:
     """All choices: one of each host, from anywhere on, then a second of each."""
+    snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
     avoid = wanted.avoid if left_out is None else wanted.avoid | {left_out}
-    avoided = {world.by_uuid[uuid] for uuid in avoid if uuid in world.by_uuid}
-    only = None if wanted.only is None else {world.by_uuid.get(uuid) for uuid in wanted.only}
+    avoided = {snapshot.by_uuid[uuid] for uuid in avoid if uuid in snapshot.by_uuid}
+    only = None if wanted.only is None else {snapshot.by_uuid.get(uuid) for uuid in wanted.only}
+    # Where nothing is shared, who is anchored at a root is on that host.
+    early = group if group is not None and SHARES not in snapshot.by_trait else None
 
     def arrange(roots: Iterable[int]) -> Iterable[int]:
         roots = list(roots)
         if avoided or only is not None:
             roots = [root for root in roots if root not in avoided and (only is None or root in only)]
+        if early is not None:
+            roots = [root for root in roots if early.allows((root,), beside)]
         first = rng.randrange(len(roots)) if roots else 0
         return chain(islice(roots, first, None), islice(roots, first))
 
-    for candidate in candidates_of(in_turn(world, wanted.request, budget, arrange)):
-        choice = Choice.of(world, candidate)
-        if not wanted.avoid or avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
+    for candidate in candidates_of(in_turn(snapshot, wanted.request, budget, arrange)):
+        choice = Choice.of(snapshot, candidate)
+        if wanted.avoid and not avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
+            continue
+        if group is None or group is early or group.allows(choice.hosts, beside):
             yield choice
 
 
 def _alternates(
-    world: Snapshot, wanted: Wanted, choice: Choice, budget: Budget, rng: random.Random
+    world: World, wanted: Wanted, choice: Choice, budget: Budget, rng: random.Random
 ) -> tuple[Choice, ...]:
     """As many choices on hosts of their own as are wanted, or as there are within the budget."""
     found: dict[int, Choice] = {}

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from placement.claims.choice import Choice, Score
-from placement.claims.wanted import Order
+from placement.claims.wanted import Wanted
+from placement.claims.world import World
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 
@@ -12,41 +13,42 @@ ZONE: Final = "HW_NUMA_ROOT"
 """The trait of providers that are NUMA nodes: zones, with all that is below them."""
 
 
-def score(world: Snapshot, choice: Choice, order: Order) -> Score:
-    """The score of a choice, which nobody holds yet in this world."""
-    criteria = {name: CRITERIA[name](world, choice) for name, _ in order}
-    return Score(sum(weight * criteria[name] for name, weight in order), criteria)
+def score(world: World, wanted: Wanted, choice: Choice) -> Score:
+    """The score of a choice for one that is wanted, which nobody holds yet in this world."""
+    criteria = {name: CRITERIA[name](world, wanted, choice) for name, _ in wanted.order}
+    return Score(sum(weight * criteria[name] for name, weight in wanted.order), criteria)
 
 
-def pack(world: Snapshot, choice: Choice) -> float:
+def pack(world: World, wanted: Wanted, choice: Choice) -> float:
     """How much of the host would be used: of each class that is taken the share, and of these the mean.
 
     A provider outside of the host that shares with it counts for what is taken of it.
     """
-    host = {each.id: each for each in world.whole_trees()[choice.root.id].members}
+    snapshot = world.snapshot
+    host = {each.id: each for each in snapshot.whole_trees()[choice.root.id].members}
     taken: dict[str, dict[int, int]] = {}
     for provider, amounts in choice.resources:
         for name, amount in amounts.items():
             taken.setdefault(name, {})[provider.id] = amount
     shares = []
     for name, by_provider in taken.items():
-        others = [world.providers[each] for each in by_provider if each not in host]
+        others = [snapshot.providers[each] for each in by_provider if each not in host]
         shares.append(_used_share(name, (*host.values(), *others), sum(by_provider.values())))
     return sum(shares) / len(shares)
 
 
-def spread(world: Snapshot, choice: Choice) -> float:
+def spread(world: World, wanted: Wanted, choice: Choice) -> float:
     """How much of the host would be free: what is left of 1 by :func:`pack`."""
-    return 1 - pack(world, choice)
+    return 1 - pack(world, wanted, choice)
 
 
-def zones(world: Snapshot, choice: Choice) -> float:
+def zones(world: World, wanted: Wanted, choice: Choice) -> float:
     """1 by the number of NUMA nodes that something is taken of; what is in none of them does not count."""
-    found = {_zone_of(world, provider) for provider, _ in choice.resources} - {None}
+    found = {_zone_of(world.snapshot, provider) for provider, _ in choice.resources} - {None}
     return 1 / max(1, len(found))
 
 
-def fit(world: Snapshot, choice: Choice) -> float:
+def fit(world: World, wanted: Wanted, choice: Choice) -> float:
     """How much is taken of what is free, where that is the largest share: 1 where it is used up."""
     return max(
         amount / provider.free(name)
@@ -55,11 +57,17 @@ def fit(world: Snapshot, choice: Choice) -> float:
     )
 
 
-CRITERIA: Final[Mapping[str, Callable[[Snapshot, Choice], float]]] = {
+def group(world: World, wanted: Wanted, choice: Choice) -> float:
+    """How well it is placed beside the others of its group: how many of them are there, or how few."""
+    return wanted.group.liking(choice.hosts, world.beside(wanted.group)) if wanted.group else 0.0
+
+
+CRITERIA: Final[Mapping[str, Callable[[World, Wanted, Choice], float]]] = {
     "pack": pack,
     "spread": spread,
     "zones": zones,
     "fit": fit,
+    "group": group,
 }
 
 
@@ -70,9 +78,9 @@ def _used_share(name: str, providers: Iterable[Provider], taken: int) -> float:
     return min(1.0, used / sum(max(0, each.inventories[name].capacity) for each in having))
 
 
-def _zone_of(world: Snapshot, provider: Provider) -> int | None:
+def _zone_of(snapshot: Snapshot, provider: Provider) -> int | None:
     """The id of the nearest provider, upwards from this one, that is a NUMA node."""
     here: Provider | None = provider
     while here is not None and ZONE not in here.traits:
-        here = None if here.parent_id is None else world.providers[here.parent_id]
+        here = None if here.parent_id is None else snapshot.providers[here.parent_id]
     return None if here is None else here.id

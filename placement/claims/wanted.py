@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from placement.candidates.request import CandidatesRequest
 from placement.microversion import Microversion
 from placement.store.consumers import Owner
+from placement.store.groups import Group
 
 Order = tuple[tuple[str, float], ...]
 """Criteria (see :mod:`placement.claims.scoring`) and their weights; none of them twice."""
@@ -17,7 +18,8 @@ class Wanted:
     ``version`` is the one in whose grammar the request was written.
     ``generation`` is the consumer's as the client knows it, None for a new one. ``only`` and ``avoid`` are
     uuids of root providers: the hosts that may be chosen, None for all, and those of which nothing may be
-    taken. By ``order`` the best choice is made; without it, any.
+    taken. By ``order`` the best choice is made; without it, any. It joins the ``group``, or leaves that in
+    which it was.
     """
 
     consumer: str
@@ -29,6 +31,7 @@ class Wanted:
     avoid: frozenset[str] = frozenset()
     alternates: int = 0
     order: Order = ()
+    group: Group | None = None
 
     @property
     def names_hosts(self) -> bool:

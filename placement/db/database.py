@@ -67,13 +67,14 @@ class Transaction:
         for statement, values in insertions(table, rows):
             self.queue(statement, values)
 
-    def lock(self, uuids: Iterable[str]) -> None:
+    def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:
         """From the next answer on, no other transaction writes to these providers.
 
-        A second call in one transaction may wait in a circle with another
-        transaction; the database ends that and :meth:`Database.write` starts again.
+        ``more`` are buckets that are locked with those of the providers. A second call in one
+        transaction may wait in a circle with another transaction; the database ends that and
+        :meth:`Database.write` starts again.
         """
-        self.lock_buckets(buckets.bucket_of(uuid) for uuid in uuids)
+        self.lock_buckets({*(buckets.bucket_of(uuid) for uuid in uuids), *more})
 
     def lock_names(self) -> None:
         """As :meth:`lock`, for the names of resource classes and traits."""

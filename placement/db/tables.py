@@ -111,6 +111,13 @@ allocations = _table(
     sa.Index("ix_allocations_provider_id_resource_class_id", "provider_id", "resource_class_id"),
 )
 
+consumer_groups = _table(
+    "consumer_groups",
+    # of no number of its own: who has it as a consumer's is a member, and none when the consumer is gone
+    sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("name", sa.String(255), nullable=False, index=True),
+)
+
 change_buckets = _table(
     "change_buckets",
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),

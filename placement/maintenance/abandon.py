@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from placement.db import adoption, migration
 from placement.db.adoption import KEPT, Record, Stage
+from placement.db.tables import consumer_groups
 from placement.exceptions import Conflict, PlacementError
 from placement.maintenance import relations, rights
 from placement.maintenance.adopt import ASIDE, OURS, STOCK, ours_among, put_back, stay
@@ -111,6 +112,7 @@ def _resolve_changes(conn: sa.Connection, owner: Owner, way: Way, prefix: str = 
     source = read(conn, owner, KEPT)
     before, after = portable(source), portable(of_ours(conn, prefix))
     carried, notes = expressible(after, source)
+    notes += _groups(conn, prefix + consumer_groups.name)
     changes = compare(before, carried)
     words = describe(changes, before, carried)
     if not changes or way is Way.DISCARD:
@@ -127,3 +129,12 @@ def _resolve_changes(conn: sa.Connection, owner: Owner, way: Way, prefix: str = 
         lines = listed(describe(left, arrived, carried))
         raise Conflict(f"Not all could be carried back; nothing is changed:\n{lines}")
     return Outcome(tuple(words), tuple(notes))
+
+
+def _groups(conn: sa.Connection, table: str) -> list[str]:
+    """In words, what is lost of groups of consumers."""
+    if table not in _tables(conn):
+        return []  # the schema is that of a version before them
+    count = conn.execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
+    note = f"groups of claims: OpenStack Placement has none, {count} consumers leave theirs"
+    return [note] if count else []

@@ -3,16 +3,27 @@
 from typing import Any, Final
 
 from placement.claims.scoring import CRITERIA
-from placement.claims.wanted import Wanted
+from placement.claims.wanted import Order, Wanted
 from placement.exceptions import InvalidRequest
 from placement.schemas import explanation
 from placement.schemas.base import Array, Boolean, Integer, Map, Number, Object, Schema, String, Uuid
 from placement.store.consumers import Owner
+from placement.store.groups import Group, Policy
 
 MAX_CLAIMS: Final = 64
 """In one call: each may have to be tried with each choice of those before."""
 MAX_ALTERNATES: Final = 100
 MAX_WEIGHT: Final = 1000.0
+GROUP: Final = "group"
+"""The criterion by which soft policies order."""
+
+
+class _Group(Schema):
+    """The group that the consumer is to be in, and what is asked of its place beside the other members."""
+
+    name = String(required=True, min_length=1, max_length=255, pattern="^[A-Za-z0-9._:@+-]+$")
+    policy = String(required=True, choices=[each.value for each in Policy])
+    max_per_root = Integer(1, load_default=None)
 
 
 class _Claim(explanation.Explanation):
@@ -27,6 +38,7 @@ class _Claim(explanation.Explanation):
     avoid = Array(Uuid(), load_default=list)
     alternates = Integer(0, MAX_ALTERNATES, load_default=0)
     order = Map(f"^({'|'.join(CRITERIA)})$", Number(0, MAX_WEIGHT), load_default=dict)
+    group = Object(_Group, load_default=None)
 
 
 class Claims(Schema):
@@ -39,7 +51,7 @@ class Claims(Schema):
 def parse(body: dict[str, Any]) -> list[Wanted]:
     """What such a body wants.
 
-    :raises InvalidRequest: a query is none, or a consumer is named twice.
+    :raises InvalidRequest: a query is none, a consumer is named twice, or a group or an order makes no sense.
     """
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     if len(set(consumers)) < len(consumers):
@@ -49,6 +61,7 @@ def parse(body: dict[str, Any]) -> list[Wanted]:
 
 def _wanted(claim: dict[str, Any]) -> Wanted:
     request, version = explanation.parse(claim)
+    group = _group(claim["group"])
     return Wanted(
         consumer=claim["consumer_uuid"],
         generation=claim["consumer_generation"],
@@ -58,5 +71,24 @@ def _wanted(claim: dict[str, Any]) -> Wanted:
         only=None if claim["hosts"] is None else frozenset(claim["hosts"]),
         avoid=frozenset(claim["avoid"]),
         alternates=claim["alternates"],
-        order=tuple(claim["order"].items()),
+        order=_order(claim["order"], group),
+        group=group,
     )
+
+
+def _group(given: dict[str, Any] | None) -> Group | None:
+    if given is None:
+        return None
+    policy, limit = Policy(given["policy"]), given["max_per_root"]
+    if limit is not None and policy is not Policy.ANTI_AFFINITY:
+        raise InvalidRequest("max_per_root goes with the policy anti-affinity only.")
+    return Group(given["name"], policy, 1 if limit is None else limit)
+
+
+def _order(given: dict[str, float], group: Group | None) -> Order:
+    """The order that is given; where a soft policy is to decide, it weighs 1 if nothing else is said."""
+    if group is None and GROUP in given:
+        raise InvalidRequest("The order names group, and the claim has none.")
+    if group is not None and group.policy.is_soft:
+        given = {GROUP: 1.0, **given}
+    return tuple(given.items())

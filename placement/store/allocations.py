@@ -55,8 +55,13 @@ def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
     write_claims(tx, claims, locked)
 
 
-def lock_claimed(tx: Transaction, claims: Sequence[Claim], more: Iterable[str] = ()) -> Locked:
-    """Make new consumers and lock all that the claims touch, consumers first; ``more`` are providers."""
+def lock_claimed(
+    tx: Transaction, claims: Sequence[Claim], more: Iterable[str] = (), buckets: Iterable[int] = ()
+) -> Locked:
+    """Make new consumers and lock all that the claims touch, consumers first.
+
+    :param more: the uuids of providers to be locked with them; ``buckets`` likewise.
+    """
     # Consumers that the client calls new most often are: looked up only if they cannot be inserted.
     new_only = all(claim.generation is None and claim.takes for claim in claims)
     looked_up = () if tx.optimistic and new_only else [claim.consumer for claim in claims]
@@ -64,7 +69,7 @@ def lock_claimed(tx: Transaction, claims: Sequence[Claim], more: Iterable[str] =
     new = [claim for claim in claims if claim.takes and claim.consumer not in locked.consumers]
     consumer_store.create(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
-    tx.lock({*locked.providers, *named, *more})
+    tx.lock({*locked.providers, *named, *more}, buckets)
     return locked
 
 

@@ -1,6 +1,7 @@
 """Claims of what was chosen by the read model: written if the choice is still good."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import sqlalchemy as sa
@@ -9,31 +10,64 @@ from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_value
 from placement.db.database import Transaction
 from placement.db.tables import resource_providers
 from placement.exceptions import Conflict, InvalidRequest
+from placement.store import memberships
 from placement.store.allocations import check_generations, lock_claimed, write_claims
 from placement.store.claims import Claim
+from placement.store.groups import Group, Members, present
 
 
 class LostRace(Exception):
     """Somebody else was faster: what was chosen is gone, taken, or not any more what it was."""
 
 
-def bind(tx: Transaction, claims: Sequence[Claim], described: Mapping[int, int]) -> None:
-    """Put all the claims into effect, or none of them.
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The uuid of a consumer that joins a group, and the roots of the hosts where it is going to be."""
+
+    consumer: str
+    group: Group
+    hosts: Collection[int]
+
+
+def bind(
+    tx: Transaction, claims: Sequence[Claim], described: Mapping[int, int], joining: Sequence[Joining] = ()
+) -> None:
+    """Put all the claims into effect, or none of them; the consumers are then in these groups and no others.
 
     :param described: the ``described_seq``, by id, of each provider that makes the choices good, as of then.
         Those that nothing is taken of are not locked: who changes them later comes later.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
     :raises LostRace: the choice is no longer good.
     """
-    locked = lock_claimed(tx, claims)
+    names = {each.group.name for each in joining}
+    locked = lock_claimed(tx, claims, buckets=memberships.buckets_of(names))
     check_generations(claims, locked)
-    present = tx.queue(_described(len(described)), bind_values("id", sorted(described)))
+    found = tx.queue(_described(len(described)), bind_values("id", sorted(described)))
+    members = tx.queue(*memberships.lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
     except (Conflict, InvalidRequest) as error:
         raise LostRace(error.detail) from error
-    if {row[0]: row[1] for row in present.rows} != described:
+    if {row[0]: row[1] for row in found.rows} != described:
         raise LostRace("A provider has changed.")
+    if members is not None:
+        _check_groups(joining, memberships.members(members.rows), {claim.consumer for claim in claims})
+    memberships.leave(tx, [row.id for row in locked.consumers.values()])
+    memberships.join(tx, {each.consumer: each.group.name for each in joining})
+
+
+def _check_groups(joining: Sequence[Joining], members: Members, moving: Collection[str]) -> None:
+    """Make sure that each may join where it is going to be, beside all that are there and those before it.
+
+    :param moving: consumers that are not any more where they were.
+    :raises LostRace: somebody else has joined meanwhile.
+    """
+    counts = {name: present(members.get(name, ()), moving) for name in {each.group.name for each in joining}}
+    for each in joining:
+        count = counts[each.group.name]
+        if not each.group.allows(each.hosts, count):
+            raise LostRace(f"Group {each.group.name} has other members now.")
+        count.update(each.hosts)
 
 
 @lru_cache(KEPT_SIZES)

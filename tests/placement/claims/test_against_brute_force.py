@@ -1,6 +1,8 @@
 """Where claims are placed is what trying everything finds, in random small clouds."""
 
 import random
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hypothesis import HealthCheck, assume, given, settings
@@ -10,20 +12,36 @@ from placement.candidates.budget import Budget
 from placement.claims.choice import Choice
 from placement.claims.placing import Placed, Unplaced, place
 from placement.claims.wanted import Wanted
+from placement.claims.world import World
 from placement.model.snapshot import Snapshot
 from placement.store.consumers import Owner
+from placement.store.groups import Group, Policy
 from tests.examples import examples
 from tests.placement.candidates import brute
 from tests.placement.candidates.strategies import requests, snapshots
 
 OWNER = Owner("project", "user", "INSTANCE")
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+GROUPS = (
+    Group("one", Policy.AFFINITY),
+    Group("one", Policy.ANTI_AFFINITY),
+    Group("one", Policy.SOFT_AFFINITY),
+    Group("two", Policy.ANTI_AFFINITY),
+    Group("two", Policy.ANTI_AFFINITY, 2),
+)
+Members = Mapping[str, Mapping[int, int]]
+"""By group how many are where."""
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[Snapshot, list[Wanted]]:
+def situations(draw: st.DrawFn) -> tuple[World, list[Wanted]]:
     snapshot = draw(snapshots())
     roots = [provider.uuid for provider in snapshot if provider.parent_id is None]
     some = st.frozensets(st.sampled_from(roots), min_size=1)
+    root_ids = st.sampled_from([snapshot.by_uuid[root] for root in roots])
+    members = {
+        name: draw(st.dictionaries(root_ids, st.integers(1, 2), max_size=2)) for name in ("one", "two")
+    }
     wanted = []
     for number in range(draw(st.integers(1, 3))):
         request = draw(requests(snapshot))
@@ -39,12 +57,31 @@ def situations(draw: st.DrawFn) -> tuple[Snapshot, list[Wanted]]:
                 only=draw(st.sampled_from((None, None, draw(some)))),
                 avoid=draw(st.sampled_from((frozenset(), frozenset(), draw(some)))),
                 alternates=draw(st.integers(0, 3)),
+                group=draw(st.none() | st.sampled_from(GROUPS)),
             )
         )
-    return snapshot, wanted
+    return World(snapshot, members), wanted
 
 
-def ways(snapshot: Snapshot, wanted: Wanted) -> set[tuple[int, brute.Found]]:
+def hosts(snapshot: Snapshot, found: brute.Found) -> set[int]:
+    """Where somebody is who holds this: pools are no hosts, where there is another."""
+    taken = [snapshot.providers[provider_id] for provider_id, _, _ in found[0]]
+    alone = [each for each in taken if SHARES not in each.traits]
+    return {each.root_id for each in alone or taken}
+
+
+def is_allowed(snapshot: Snapshot, members: Members, group: Group | None, found: brute.Found) -> bool:
+    if group is None:
+        return True
+    here, others = hosts(snapshot, found), members.get(group.name, {})
+    if group.policy is Policy.AFFINITY:
+        return not others or any(others.get(host) for host in here)
+    if group.policy is Policy.ANTI_AFFINITY:
+        return not any(others.get(host, 0) + 1 > group.max_per_root for host in here)
+    return True
+
+
+def ways(snapshot: Snapshot, members: Members, wanted: Wanted) -> set[tuple[int, brute.Found]]:
     """All choices for one that is wanted, by the root where they are anchored."""
     found = set()
     for root in snapshot:
@@ -58,7 +95,7 @@ def ways(snapshot: Snapshot, wanted: Wanted) -> set[tuple[int, brute.Found]]:
                 continue
             if all(rule(snapshot, wanted.request, assignment) for rule in brute.RULES):
                 found.add((root.id, brute.comparable(assignment)))
-    return found
+    return {each for each in found if is_allowed(snapshot, members, wanted.group, each[1])}
 
 
 def after(snapshot: Snapshot, found: brute.Found) -> Snapshot:
@@ -69,11 +106,24 @@ def after(snapshot: Snapshot, found: brute.Found) -> Snapshot:
     return Snapshot(replace(provider, used=used[provider.id]) for provider in snapshot)
 
 
-def fits(snapshot: Snapshot, wanted: list[Wanted]) -> bool:
+def joined(snapshot: Snapshot, members: Members, wanted: Wanted, found: brute.Found) -> Members:
+    """The members when this one has joined its group there."""
+    if wanted.group is None:
+        return members
+    count = Counter(members.get(wanted.group.name, {}))
+    count.update(hosts(snapshot, found))
+    return {**members, wanted.group.name: count}
+
+
+def fits(snapshot: Snapshot, members: Members, wanted: list[Wanted]) -> bool:
     """Whether there is any way to place them all."""
     if not wanted:
         return True
-    return any(fits(after(snapshot, found), wanted[1:]) for _, found in ways(snapshot, wanted[0]))
+    first, *others = wanted
+    return any(
+        fits(after(snapshot, found), joined(snapshot, members, first, found), others)
+        for _, found in ways(snapshot, members, first)
+    )
 
 
 def comparable(choice: Choice) -> tuple[int, brute.Found]:
@@ -86,16 +136,17 @@ def comparable(choice: Choice) -> tuple[int, brute.Found]:
     return choice.root.id, (frozenset(taken), frozenset(served))
 
 
-def check_placed(world: Snapshot, placed: list[Placed]) -> None:
+def check_placed(world: Snapshot, members: Members, placed: list[Placed]) -> None:
     """Each choice is one in the world that those before leave, and so are its alternates, on other hosts."""
     for each in placed:
-        possible = ways(world, each.wanted)
+        possible = ways(world, members, each.wanted)
         found = comparable(each.choice)
         # what consists of shared providers alone is the same wherever it is anchored
         assert found[1] in {way for _, way in possible}
         roots = [comparable(other)[0] for other in each.alternates]
         assert all(comparable(other) in possible for other in each.alternates)
         assert len({found[0], *roots}) == 1 + len(roots) <= 1 + each.wanted.alternates
+        members = joined(world, members, each.wanted, found[1])
         world = after(world, found[1])
 
 
@@ -106,13 +157,13 @@ def check_placed(world: Snapshot, placed: list[Placed]) -> None:
 )
 @given(situations(), st.integers(0, 99))
 def test_all_are_placed_together_exactly_if_there_is_a_way(
-    situation: tuple[Snapshot, list[Wanted]], seed: int
+    situation: tuple[World, list[Wanted]], seed: int
 ) -> None:
-    snapshot, wanted = situation
-    found = place(snapshot, wanted, Budget(), random.Random(seed))
+    world, wanted = situation
+    found = place(world, wanted, Budget(), random.Random(seed))
     if isinstance(found, Unplaced):
-        assert not fits(snapshot, wanted)
-        assert not ways(found.world, wanted[found.number])
+        assert not fits(world.snapshot, world.groups, wanted)
+        assert not ways(found.world.snapshot, found.world.groups, wanted[found.number])
     else:
         assert [each.wanted for each in found] == wanted
-        check_placed(snapshot, found)
+        check_placed(world.snapshot, world.groups, found)

@@ -16,10 +16,12 @@ from placement.candidates.budget import Budget
 from placement.claims.placing import Placed, Unplaced, place
 from placement.claims.scoring import CRITERIA, ZONE
 from placement.claims.wanted import Order, Wanted
+from placement.claims.world import World
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.schemas import explanation
 from placement.store.consumers import Owner
+from placement.store.groups import Group, Policy
 from tests.examples import examples
 from tests.placement.candidates import brute
 from tests.placement.candidates.snapshots import Spec, build
@@ -64,6 +66,13 @@ def fit(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
     return max(shares)
 
 
+def group(wanted: Wanted, members: dict[int, int], root: Provider) -> float:
+    assert wanted.group is not None
+    if "anti" in wanted.group.policy:
+        return 1 / (1 + members.get(root.id, 0))
+    return members.get(root.id, 0) / max(1, sum(members.values()))
+
+
 JUDGES: dict[str, Callable[[Snapshot, Provider, TAKEN], float]] = {
     "pack": pack,
     "spread": lambda *situation: 1 - pack(*situation),
@@ -79,7 +88,7 @@ def zoned(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def totals(snapshot: Snapshot, wanted: Wanted) -> dict[int, list[float]]:
+def totals(snapshot: Snapshot, wanted: Wanted, members: dict[int, int]) -> dict[int, list[float]]:
     """By the root of a host what all the choices there are worth."""
     found: dict[int, list[float]] = {}
     for root in snapshot:
@@ -90,7 +99,11 @@ def totals(snapshot: Snapshot, wanted: Wanted) -> dict[int, list[float]]:
                 if all(rule(snapshot, wanted.request, assignment) for rule in brute.RULES)
             }
             values = [
-                sum(weight * JUDGES[name](snapshot, root, way) for name, weight in wanted.order)
+                sum(
+                    weight
+                    * (group(wanted, members, root) if name == "group" else JUDGES[name](snapshot, root, way))
+                    for name, weight in wanted.order
+                )
                 for way in ways
             ]
             if values:
@@ -103,16 +116,20 @@ def totals(snapshot: Snapshot, wanted: Wanted) -> dict[int, list[float]]:
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-@given(anything, orders, st.integers(0, 99))
-def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situation, order, seed):  # type: ignore[no-untyped-def]
+@given(anything, orders, st.sampled_from((Policy.SOFT_AFFINITY, Policy.SOFT_ANTI_AFFINITY)), st.data())
+def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situation, order, policy, data):  # type: ignore[no-untyped-def]
     snapshot, request = zoned(situation[0]), situation[1]
     named = frozenset[str]().union(*request.same_subtrees)
     assume(all(group.resources or group.suffix in named for group in request.groups))
     # what consists of shared providers alone is found once, wherever it is anchored
     assume(not any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
-    wanted = Wanted("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()))
-    possible = totals(snapshot, wanted)
-    found = place(snapshot, [wanted], Budget(), random.Random(seed))
+    roots = st.sampled_from(sorted(snapshot.trees))
+    members = data.draw(st.dictionaries(roots, st.integers(1, 3), max_size=3))
+    joins = Group("g", policy)
+    wanted = Wanted("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()), group=joins)
+    possible = totals(snapshot, wanted, members)
+    rng = random.Random(data.draw(st.integers(0, 99)))
+    found = place(World(snapshot, {"g": members}), [wanted], Budget(), rng)
     if isinstance(found, Unplaced):
         assert not possible
         return
@@ -128,7 +145,7 @@ def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situatio
 def chosen(snapshot: Snapshot, query: str, order: Order) -> Placed:
     request, version = explanation.parse({"query": query, "microversion": "1.39"})
     wanted = Wanted("c", None, OWNER, request, version, order=order)
-    found = place(snapshot, [wanted], Budget(), random.Random(0))
+    found = place(World(snapshot), [wanted], Budget(), random.Random(0))
     assert isinstance(found, list)
     return found[0]
 

@@ -245,6 +245,27 @@ def test_consumer_types_that_an_old_schema_has_no_place_for_are_named(reference_
     assert (held["consumer_type"], held["project_id"]) == ("unknown", "green")
 
 
+def test_consumers_in_groups_are_counted_on_the_way_back_and_their_allocations_are_carried(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    wanted = {
+        "consumer_uuid": NEW_SERVER,
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+        "project_id": "green",
+        "user_id": "ann",
+        "query": "resources=MEMORY_MB:256",
+        "group": {"name": "web", "policy": "affinity"},
+    }
+    assert service.post("/ext/v1/claims", {"claims": [wanted]}) == 201
+    outcome = abandon(stock.url, OWNER, Way.CARRY_BACK)
+    assert outcome.notes == ("groups of claims: OpenStack Placement has none, 1 consumers leave theirs",)
+    assert "consumer_groups" not in names(stock.url)
+    adopted(stock)
+    (held,) = Service(stock.url).get(f"/allocations/{NEW_SERVER}")["allocations"].values()
+    assert held["resources"] == {"MEMORY_MB": 256}
+
+
 def test_what_belongs_to_nothing_is_refused_and_nothing_is_changed(stock):
     stock.execute("INSERT INTO inventories VALUES (NULL, NULL, 99, 4711, 0, 1, 0, 1, 1, 1, 1.0)")
     before, named = contents(stock.url), names(stock.url)

@@ -1,0 +1,40 @@
+"""What placing looks at: providers as they are used, and who is in which group."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from placement.claims.choice import Choice, holding
+from placement.claims.wanted import Wanted
+from placement.model.snapshot import Snapshot
+from placement.store.groups import Group, Members, present
+
+NOBODY: Final[Mapping[int, int]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A snapshot, which must not be changed, and of each group how many members a host has, by its root."""
+
+    snapshot: Snapshot
+    groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, members: Members, wanted: Iterable[Wanted]) -> "World":
+        """The world before any of those wanted has a place."""
+        moving = {each.consumer for each in wanted}
+        return cls(snapshot, {name: present(each, moving) for name, each in members.items()})
+
+    def beside(self, group: Group | None) -> Mapping[int, int]:
+        """How many members each host has that whoever joins this group would be beside."""
+        return NOBODY if group is None else self.groups.get(group.name, NOBODY)
+
+    def holding(self, wanted: Wanted, choice: Choice) -> "World":
+        """The world in which this choice was made for one that is wanted."""
+        world = replace(self, snapshot=holding(self.snapshot, choice))
+        if wanted.group is None:
+            return world
+        count = Counter(self.beside(wanted.group))
+        count.update(choice.hosts)
+        return replace(world, groups={**self.groups, wanted.group.name: count})
