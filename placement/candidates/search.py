@@ -89,15 +89,18 @@ def in_turn(
     request: CandidatesRequest,
     budget: Budget,
     arrange: Callable[[Iterable[int]], Iterable[int]],
+    *,
+    each_root: bool = False,
 ) -> Iterator[Offer]:
     """The candidates of a request one by one, whatever its limit: one of every root, then a second of each.
 
     :param arrange: chooses from the ids of the roots that may serve, and says in which order they come.
+    :param each_root: whether what consists of shared providers alone is to come once for every root.
     :raises Exhausted: the budget is spent.
     """
     looking = _Search(snapshot, request, None, budget)
-    offers = _round_robin(looking.by_root(1, arrange))
-    return _distinct(offers, looking) if looking.may_repeat else offers
+    offers = _round_robin(looking.by_root(1, arrange, each_root=each_root))
+    return _distinct(offers, looking) if looking.may_repeat and not each_root else offers
 
 
 def served(
@@ -260,7 +263,11 @@ class _Search:
         return candidates * sum(map(_size, self._needs)) + summaries * _SUMMARY_SIZE
 
     def by_root(
-        self, batch: int, arrange: Callable[[Iterable[int]], Iterable[int]] = lambda roots: roots
+        self,
+        batch: int,
+        arrange: Callable[[Iterable[int]], Iterable[int]] = lambda roots: roots,
+        *,
+        each_root: bool = False,
     ) -> Iterator[Source]:
         """For every tree that may serve the request the candidates anchored there, so many at once."""
         roots = arrange(possible_roots(self._snapshot, self._request, self._needs, self._sharing))
@@ -279,7 +286,9 @@ class _Search:
             if self.may_repeat:
                 shared = self._sharing.with_tree(root)
             plan = self._plan_of(tree, shared, batch)
-            if plan is not None and not (plan.only_shared and self._is_repeated(shared)):
+            if plan is None:
+                continue
+            if each_root or not (plan.only_shared and self._is_repeated(shared)):
                 provider_set = ProviderSet((*tree.members, *shared), tree.own) if shared else tree
                 yield provider_set, plan.batches(provider_set, tree.free, self._rng)
 

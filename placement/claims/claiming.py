@@ -158,10 +158,19 @@ class Claimer:
             return NoCandidate(f"{prefix}; why would take too long to find out.", None)
         said = sentence(explanation)
         if explanation.fitting:
-            left_out_by = "only, avoid or its group" if each.group else "only or avoid"
-            said = f"all hosts that would do are left out by {left_out_by}; without that: {said}"
+            said = f"all hosts that would do are left out by {_others(each)}; without that: {said}"
+        elif each.topology is not None:
+            said = f"not split, {said}; nor is there a place by topology {each.topology}"
         shown = {"microversion": microversion.text(each.version), **document(explanation)}
         return NoCandidate(f"{prefix}: {said}.", shown)
+
+
+def _others(wanted: Wanted) -> str:
+    """What it asks for beside its request."""
+    asked = ["only", "avoid"]
+    asked += ["its group"] if wanted.group else []
+    asked += ["its topology"] if wanted.topology else []
+    return " or ".join((", ".join(asked[:-1]), asked[-1]))
 
 
 def _claim(wanted: Wanted, choice: Choice) -> Claim:

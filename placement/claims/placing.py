@@ -13,6 +13,7 @@ from placement.candidates.pattern import candidates_of
 from placement.candidates.search import in_turn
 from placement.claims.choice import Choice
 from placement.claims.scoring import score
+from placement.claims.splitting import split_choices
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.model.provider import SHARES
@@ -160,8 +161,12 @@ def _found(
         first = rng.randrange(len(roots)) if roots else 0
         return chain(islice(roots, first, None), islice(roots, first))
 
-    for candidate in candidates_of(in_turn(snapshot, wanted.request, budget, arrange)):
-        choice = Choice.of(snapshot, candidate)
+    if wanted.topology is None:
+        found = candidates_of(in_turn(snapshot, wanted.request, budget, arrange))
+        choices: Iterator[Choice] = (Choice.of(snapshot, candidate) for candidate in found)
+    else:
+        choices = split_choices(snapshot, wanted.request, wanted.topology, world.distances, budget, arrange)
+    for choice in choices:
         if wanted.avoid and not avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
             continue
         if group is None or group is early or group.allows(choice.hosts, beside):
@@ -179,7 +184,7 @@ def _alternates(
             for other in islice(others, MAX_SCORED):
                 if other.root.id not in found:
                     found[other.root.id] = other
-                elif not wanted.order:
+                elif not wanted.order and wanted.topology is None:
                     break  # all others had their turn
                 if len(found) == wanted.alternates:
                     break

@@ -6,11 +6,8 @@ from typing import Final
 from placement.claims.choice import Choice, Score
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
+from placement.claims.zones import zone_of
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-
-ZONE: Final = "HW_NUMA_ROOT"
-"""The trait of providers that are NUMA nodes: zones, with all that is below them."""
 
 
 def score(world: World, wanted: Wanted, choice: Choice) -> Score:
@@ -44,7 +41,7 @@ def spread(world: World, wanted: Wanted, choice: Choice) -> float:
 
 def zones(world: World, wanted: Wanted, choice: Choice) -> float:
     """1 by the number of NUMA nodes that something is taken of; what is in none of them does not count."""
-    found = {_zone_of(world.snapshot, provider) for provider, _ in choice.resources} - {None}
+    found = {zone_of(world.snapshot, provider) for provider, _ in choice.resources} - {None}
     return 1 / max(1, len(found))
 
 
@@ -76,11 +73,3 @@ def _used_share(name: str, providers: Iterable[Provider], taken: int) -> float:
     having = [each for each in providers if name in each.inventories]
     used = sum(each.used.get(name, 0) for each in having) + taken
     return min(1.0, used / sum(max(0, each.inventories[name].capacity) for each in having))
-
-
-def _zone_of(snapshot: Snapshot, provider: Provider) -> int | None:
-    """The id of the nearest provider, upwards from this one, that is a NUMA node."""
-    here: Provider | None = provider
-    while here is not None and ZONE not in here.traits:
-        here = None if here.parent_id is None else snapshot.providers[here.parent_id]
-    return None if here is None else here.id

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from placement.candidates.request import CandidatesRequest
+from placement.claims.topology import Topology
 from placement.microversion import Microversion
 from placement.store.consumers import Owner
 from placement.store.groups import Group
@@ -19,7 +20,8 @@ class Wanted:
     ``generation`` is the consumer's as the client knows it, None for a new one. ``only`` and ``avoid`` are
     uuids of root providers: the hosts that may be chosen, None for all, and those of which nothing may be
     taken. By ``order`` the best choice is made; without it, any. It joins the ``group``, or leaves that in
-    which it was.
+    which it was. By ``topology`` dedicated CPUs and memory are split over zones; without it, they come as the
+    request says.
     """
 
     consumer: str
@@ -32,6 +34,7 @@ class Wanted:
     alternates: int = 0
     order: Order = ()
     group: Group | None = None
+    topology: Topology | None = None
 
     @property
     def names_hosts(self) -> bool:

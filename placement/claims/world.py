@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from placement.claims.choice import Choice, holding
+from placement.claims.topology import Distances
 from placement.claims.wanted import Wanted
 from placement.model.snapshot import Snapshot
 from placement.store.groups import Group, Members, present
@@ -15,10 +16,14 @@ NOBODY: Final[Mapping[int, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A snapshot, which must not be changed, and of each group how many members a host has, by its root."""
+    """A snapshot, which must not be changed, and of each group how many members a host has, by its root.
+
+    ``distances`` are those of zones, where they are known; all others are equally far apart.
+    """
 
     snapshot: Snapshot
     groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    distances: Distances = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot, members: Members, wanted: Iterable[Wanted]) -> "World":

@@ -2,7 +2,10 @@
 
 from typing import Any, Final
 
+from placement.candidates.request import CandidatesRequest
 from placement.claims.scoring import CRITERIA
+from placement.claims.splitting import is_splittable
+from placement.claims.topology import SPLIT, Topology
 from placement.claims.wanted import Order, Wanted
 from placement.exceptions import InvalidRequest
 from placement.schemas import explanation
@@ -39,6 +42,7 @@ class _Claim(explanation.Explanation):
     alternates = Integer(0, MAX_ALTERNATES, load_default=0)
     order = Map(f"^({'|'.join(CRITERIA)})$", Number(0, MAX_WEIGHT), load_default=dict)
     group = Object(_Group, load_default=None)
+    topology = String(choices=[each.value for each in Topology], load_default=None)
 
 
 class Claims(Schema):
@@ -73,6 +77,7 @@ def _wanted(claim: dict[str, Any]) -> Wanted:
         alternates=claim["alternates"],
         order=_order(claim["order"], group),
         group=group,
+        topology=_topology(claim["topology"], request),
     )
 
 
@@ -83,6 +88,18 @@ def _group(given: dict[str, Any] | None) -> Group | None:
     if limit is not None and policy is not Policy.ANTI_AFFINITY:
         raise InvalidRequest("max_per_root goes with the policy anti-affinity only.")
     return Group(given["name"], policy, 1 if limit is None else limit)
+
+
+def _topology(given: str | None, request: CandidatesRequest) -> Topology | None:
+    if given is None:
+        return None
+    if not request.nested:
+        raise InvalidRequest("topology needs a query in the grammar of microversion 1.29 or later.")
+    if not is_splittable(request):
+        raise InvalidRequest(
+            f"topology splits {' and '.join(SPLIT)} of the group without a suffix, which has neither."
+        )
+    return Topology(given)
 
 
 def _order(given: dict[str, float], group: Group | None) -> Order:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from placement.candidates.budget import Budget
 from placement.claims.placing import Placed, Unplaced, place
-from placement.claims.scoring import CRITERIA, ZONE
+from placement.claims.scoring import CRITERIA
 from placement.claims.wanted import Order, Wanted
 from placement.claims.world import World
+from placement.claims.zones import ZONE
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.schemas import explanation

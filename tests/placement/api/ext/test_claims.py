@@ -263,3 +263,60 @@ def test_it_takes_the_rights_of_a_service(admin):
         403,
         "Policy does not allow placement:ext:claims:create to be performed.",
     )
+
+
+def with_nodes(admin, name, *free):
+    """A host with NUMA nodes that have so much PCPU; their uuids."""
+    root = admin("POST", "/resource_providers", json={"name": name}).json["uuid"]
+    nodes = []
+    for number, total in enumerate(free):
+        body = {"name": f"{name}_{number}", "parent_provider_uuid": root}
+        node = admin("POST", "/resource_providers", json=body).json["uuid"]
+        body = {"resource_provider_generation": 0, "inventories": {"PCPU": {"total": total}}}
+        assert admin("PUT", f"/resource_providers/{node}/inventories", json=body).status_code == 200
+        body = {"resource_provider_generation": 1, "traits": ["HW_NUMA_ROOT"]}
+        assert admin("PUT", f"/resource_providers/{node}/traits", json=body).status_code == 200
+        nodes.append(node)
+    return nodes
+
+
+def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
+    nodes = with_nodes(admin, "cn", 4, 4)
+    assert refused(claim(admin, wants("resources=PCPU:8")))[1] == "placement.ext.no_candidate"
+    status, code, detail = refused(claim(admin, wants("resources=PCPU:8", topology="single-numa")))
+    assert (status, code) == (409, "placement.ext.no_candidate")
+    assert "not split, 0 of 1 host: " in detail
+    assert detail.endswith("; nor is there a place by topology single-numa.")
+    wanted = wants("resources=PCPU:8", topology="restricted", order={"zones": 1})
+    answer = claim(admin, wanted)
+    assert answer.status_code == 201
+    (made,) = answer.json["claims"]
+    assert made["allocations"] == {each: {"resources": {"PCPU": 4}} for each in nodes}
+    assert made["mappings"] == {"": nodes}
+    assert made["score"]["criteria"] == {"zones": 0.5}
+    assert [used(admin, each) for each in nodes] == [{"PCPU": 4}] * 2
+    moved = claim(
+        admin, {**wanted, "consumer_generation": 1, "query": "resources=PCPU:2", "topology": "spread"}
+    )
+    assert [each["resources"] for each in moved.json["claims"][0]["allocations"].values()] == [
+        {"PCPU": 1}
+    ] * 2
+    detail = refused(
+        claim(admin, wants("resources=PCPU:3", topology="single-numa", avoid=[made["root_provider_uuid"]]))
+    )[2]
+    assert "all hosts that would do are left out by only, avoid or its topology" in detail
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"topology": "near"}, "near"),
+        ({"topology": "spread", "query": "resources=VCPU:1"}, "PCPU and MEMORY_MB"),
+        ({"topology": "spread", "query": "resources1=PCPU:1"}, "PCPU and MEMORY_MB"),
+        ({"topology": "spread", "microversion": "1.28"}, "1.29"),
+    ],
+)
+def test_a_topology_that_makes_no_sense_is_refused(admin, fields, why):
+    status, _, detail = refused(claim(admin, {**wants("resources=PCPU:1"), **fields}))
+    assert status == 400
+    assert why in detail
