@@ -148,6 +148,7 @@ _NAMES: Final = {
     "^[A-Z0-9_]+$": "{resource class}",
     "^[A-Z0-9_]+$|^all$|^unknown$": "{consumer type}",
     "^[a-zA-Z0-9_-]{0,64}$": "{suffix}",
+    "^.{1,255}$": "{name}",
 }
 
 

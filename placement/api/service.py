@@ -13,6 +13,7 @@ from placement.db import migration
 from placement.db.database import Database
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
+from placement.flavors.flavor import Rules
 from placement.maintenance.sync import sync
 from placement.model.feed import Model
 from placement.model.turns import LONG_REQUESTS
@@ -34,6 +35,8 @@ class Service:
     enforcer: Enforcer
     explainer: Explainer | None = None
     """Who says why candidates are empty, where that is wanted."""
+    flavor_rules: Rules = field(default_factory=Rules)
+    """By which flavors are translated."""
     summaries: Summaries = field(default_factory=Summaries)
     """Parts of answers about allocation candidates."""
     _prepared: int | None = None
@@ -63,7 +66,13 @@ class Service:
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
         model = Model(database, long_requests)
         explainer = Explainer(model, conf.api.explanations_deadline) if conf.api.explain_empty else None
-        return cls(conf, database, model, Enforcer(conf), explainer)
+        rules = Rules(
+            query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,
+            image_metadata_prefilter=conf.flavors.image_metadata_prefilter,
+            require_owner_nova=conf.flavors.require_owner_nova,
+            disable_fallback_pcpu_query=conf.flavors.disable_fallback_pcpu_query,
+        )
+        return cls(conf, database, model, Enforcer(conf), explainer, rules)
 
     def prepare(self) -> None:
         """Migrate the database if so configured, and make the standard names.

@@ -16,7 +16,8 @@ Order = tuple[tuple[str, float], ...]
 class Wanted:
     """A request for candidates, and the consumer that shall hold one instead of all that it holds.
 
-    ``version`` is the one in whose grammar the request was written.
+    ``version`` is the one in whose grammar the request was written. ``fallback`` is what it asks for instead
+    where there is no place for it.
     ``generation`` is the consumer's as the client knows it, None for a new one. ``only`` and ``avoid`` are
     uuids of root providers: the hosts that may be chosen, None for all, and those of which nothing may be
     taken. By ``order`` the best choice is made; without it, any. It joins the ``group``, or leaves that in
@@ -29,6 +30,7 @@ class Wanted:
     owner: Owner
     request: CandidatesRequest
     version: Microversion
+    fallback: CandidatesRequest | None = None
     only: frozenset[str] | None = None
     avoid: frozenset[str] = frozenset()
     alternates: int = 0

@@ -8,9 +8,9 @@ from typing import Final
 from oslo_config import cfg
 from oslo_middleware import cors
 
-from placement.conf import api, database, placement
+from placement.conf import api, database, flavors, placement
 
-_MODULES: Final[Sequence[ModuleType]] = (api, placement, database)
+_MODULES: Final[Sequence[ModuleType]] = (api, placement, flavors, database)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

@@ -41,9 +41,15 @@ def _wrong_type(value: Any, expected: str) -> ValidationError:
 
 
 class Field(fields.Field[Any]):
-    """Base of the fields here: says 'required' and 'null' in JSON schema's words."""
+    """Base of the fields here: says 'required' and 'null' in JSON schema's words.
+
+    Null is no value unless ``allow_none`` says so, not even where it is None that stands for nothing.
+    """
 
     json_type = "object"
+
+    def __init__(self, *, allow_none: bool = False, **kwargs: Any) -> None:
+        super().__init__(allow_none=allow_none, **kwargs)
 
     def _validate_missing(self, value: Any) -> None:
         if value is missing and self.required:

@@ -2,23 +2,22 @@
 
 from typing import Any, Final
 
-from placement import microversion
 from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest
+from placement.flavors.flavor import Rules
 from placement.microversion import Microversion
 from placement.schemas import explanation
-from placement.schemas.base import Array, Integer, Object, Schema, String, Uuid
+from placement.schemas.base import Array, Integer, Object, String, Uuid
 
 MAX_FLAVORS: Final = 32
 MAX_WITHOUT: Final = 1024
 MAX_PROPORTION: Final = 1_000_000
 
 
-class Flavor(Schema):
+class Flavor(explanation.Asking):
     """What one guest takes."""
 
     name = String(required=True, min_length=1, max_length=255)
-    query = String(required=True, min_length=1, max_length=explanation.MAX_QUERY)
     proportion = Integer(1, MAX_PROPORTION, load_default=None)
 
 
@@ -29,20 +28,19 @@ class Capacity(explanation.Versioned):
     without = Array(Uuid(), unique=True, load_default=list, max_items=MAX_WITHOUT)
 
 
-def parse(body: dict[str, Any]) -> tuple[dict[str, CandidatesRequest], Microversion]:
+def parse(body: dict[str, Any], rules: Rules) -> tuple[dict[str, CandidatesRequest], Microversion]:
     """The requests of such a body by the names of their flavors, and the microversion that they are of.
 
+    :param rules: by which flavors that are no queries are translated.
     :raises InvalidRequest: naming the flavor, and what is wrong with it.
     """
     found: dict[str, CandidatesRequest] = {}
-    version = microversion.MAX
     for flavor in body["flavors"]:
         name = flavor["name"]
         if name in found:
             raise InvalidRequest(f"Flavor {name!r} is there twice.")
-        asked = {"query": flavor["query"], "microversion": body["microversion"]}
         try:
-            found[name], version = explanation.parse(asked)
+            found[name] = explanation.parse({**flavor, "microversion": body["microversion"]}, rules).request
         except InvalidRequest as error:
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
-    return found, version
+    return found, explanation.version_of(body)

@@ -8,6 +8,7 @@ from placement.claims.splitting import is_splittable
 from placement.claims.topology import SPLIT, Topology
 from placement.claims.wanted import Order, Wanted
 from placement.exceptions import InvalidRequest
+from placement.flavors.flavor import Rules
 from placement.schemas import explanation
 from placement.schemas.base import Array, Boolean, Integer, Map, Number, Object, Schema, String, Uuid
 from placement.store.consumers import Owner
@@ -30,7 +31,7 @@ class _Group(Schema):
 
 
 class _Claim(explanation.Explanation):
-    """What one consumer wants: a query, and who it is, as in ``PUT /allocations/{consumer_uuid}``."""
+    """What one consumer wants: a query or a flavor, and who it is, as in ``PUT /allocations``."""
 
     consumer_uuid = Uuid(required=True)
     consumer_generation = Integer(required=True, allow_none=True)
@@ -52,32 +53,35 @@ class Claims(Schema):
     dry_run = Boolean(load_default=False)
 
 
-def parse(body: dict[str, Any]) -> list[Wanted]:
+def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
     """What such a body wants.
 
-    :raises InvalidRequest: a query is none, a consumer is named twice, or a group or an order makes no sense.
+    :param rules: by which flavors are translated.
+    :raises InvalidRequest: a query or a flavor is none, a consumer is named twice, or a group or an order
+        makes no sense.
     """
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     if len(set(consumers)) < len(consumers):
         raise InvalidRequest("A consumer is named by more than one of the claims.")
-    return [_wanted(each) for each in body["claims"]]
+    return [_wanted(each, rules) for each in body["claims"]]
 
 
-def _wanted(claim: dict[str, Any]) -> Wanted:
-    request, version = explanation.parse(claim)
+def _wanted(claim: dict[str, Any], rules: Rules) -> Wanted:
+    asked = explanation.parse(claim, rules)
     group = _group(claim["group"])
     return Wanted(
         consumer=claim["consumer_uuid"],
         generation=claim["consumer_generation"],
         owner=Owner(claim["project_id"], claim["user_id"], claim["consumer_type"]),
-        request=request,
-        version=version,
+        request=asked.request,
+        version=asked.version,
+        fallback=asked.fallback,
         only=None if claim["hosts"] is None else frozenset(claim["hosts"]),
         avoid=frozenset(claim["avoid"]),
         alternates=claim["alternates"],
         order=_order(claim["order"], group),
         group=group,
-        topology=_topology(claim["topology"], request),
+        topology=_topology(claim["topology"], asked.request),
     )
 
 

@@ -1,18 +1,26 @@
 """The body of ``POST /ext/v1/explanations``."""
 
+import logging
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from placement import microversion
 from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest
+from placement.flavors.flavor import Rules
+from placement.flavors.translate import translate
 from placement.microversion import Microversion
-from placement.schemas.base import Schema, String
+from placement.schemas import flavor
+from placement.schemas.base import Object, Schema, String
+from placement.schemas.flavor import FlavorAsked
 from placement.schemas.query_candidates import parse_candidates
 
 MAX_QUERY: Final = 8192
 """Characters of a query: about as many as a request line has place for."""
 _MAX_PARAMETERS: Final = 1024
+
+LOG = logging.getLogger(__name__)
 
 
 class Versioned(Schema):
@@ -23,22 +31,56 @@ class Versioned(Schema):
     )
 
 
-class Explanation(Versioned):
-    """What is to be explained: a query string, at a microversion."""
+class Asking(Schema):
+    """What asks for candidates: a query string, or a flavor."""
 
-    query = String(required=True, min_length=1, max_length=MAX_QUERY)
+    query = String(min_length=1, max_length=MAX_QUERY, load_default=None)
+    flavor = Object(FlavorAsked, load_default=None)
 
 
-def parse(body: dict[str, Any]) -> tuple[CandidatesRequest, Microversion]:
-    """The request of such a body, and the microversion in whose grammar it is.
+class Explanation(Versioned, Asking):
+    """What is to be explained, a query at a microversion."""
 
-    :raises InvalidRequest: naming what is wrong with the query.
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body asks for: a request, and the microversion in whose grammar it is.
+
+    Of a flavor there may be a request to fall back to.
     """
-    major, minor = body["microversion"].split(".")
-    version = (int(major), int(minor))
+
+    request: CandidatesRequest
+    version: Microversion
+    fallback: CandidatesRequest | None = None
+
+
+def parse(body: dict[str, Any], rules: Rules) -> Asked:
+    """What such a body asks for.
+
+    :param rules: by which flavors are translated.
+    :raises InvalidRequest: naming what is wrong with the query or the flavor.
+    """
+    if (body["query"] is None) == (body["flavor"] is None):
+        raise InvalidRequest("Either a 'query' or a 'flavor' is needed, and not both.")
+    if body["flavor"] is not None:
+        return _of_flavor(body["flavor"], rules)
+    version = version_of(body)
     try:
         unquote_to_bytes(body["query"]).decode()
         pairs = parse_qsl(body["query"], keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:
         raise InvalidRequest(f"Invalid query string parameters: {error}") from None
-    return parse_candidates(pairs, version), version
+    return Asked(parse_candidates(pairs, version), version)
+
+
+def version_of(body: dict[str, Any]) -> Microversion:
+    """The microversion in whose grammar the queries of a body are."""
+    major, minor = body["microversion"].split(".")
+    return int(major), int(minor)
+
+
+def _of_flavor(body: dict[str, Any], rules: Rules) -> Asked:
+    translation = translate(flavor.parse(body), rules)
+    if translation.ignored:
+        LOG.warning("Of a flavor was ignored, as Nova does: %s", "; ".join(translation.ignored))
+    return Asked(translation.request, microversion.MAX, translation.fallback)

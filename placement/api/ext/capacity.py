@@ -25,7 +25,7 @@ _BODY: Final = schemas.Capacity()
 def create(call: Call) -> Response:
     """How many guests of some flavors fit, and what is in the way of more. Nothing is kept."""
     body = call.body(_BODY)
-    flavors, version = schemas.parse(body)
+    flavors, version = schemas.parse(body, call.service.flavor_rules)
     deadline = call.service.conf.api.capacity_deadline
     counted: dict[str, Capacity] = {}
     with call.service.model.fresh() as view:

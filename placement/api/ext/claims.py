@@ -21,7 +21,7 @@ _BODY: Final = schemas.Claims()
 def create(call: Call) -> Response:
     """Find what each consumer wants, and have it hold that: all of them, or none."""
     body = call.body(_BODY)
-    wanted, dry_run = schemas.parse(body), body["dry_run"]
+    wanted, dry_run = schemas.parse(body, call.service.flavor_rules), body["dry_run"]
     conf = call.service.conf
     limits = Limits(
         searching=conf.api.candidates_deadline,

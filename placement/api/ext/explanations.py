@@ -23,17 +23,17 @@ _BODY: Final = schemas.Explanation()
 @operation(blueprint, "POST", f"{EXT}/explanations", rules.EXPLAIN, reads_json=True, writes_json=True)
 def create(call: Call) -> Response:
     """Why a request has the candidates that it has, or none. Nothing is kept."""
-    wanted, version = schemas.parse(call.body(_BODY))
+    asked = schemas.parse(call.body(_BODY), call.service.flavor_rules)
     deadline = call.service.conf.api.explanations_deadline
     with call.service.model.fresh() as view:
-        check_names(wanted, view.names.classes, view.names.traits)
+        check_names(asked.request, view.names.classes, view.names.traits)
         budget = Budget(deadline, give_way=view.giving_way_after(call.check_awaited))
         try:
-            explanation = explain(view.snapshot, wanted, budget)
+            explanation = explain(view.snapshot, asked.request, budget)
         except Exhausted:
             raise InvalidRequest(
                 f"The request could not be explained in {deadline:g} seconds of work, which is the limit "
                 "([api] explanations_deadline): ask for fewer groups.",
                 SEARCH_TOO_LONG,
             ) from None
-    return call.answer({"microversion": microversion.text(version), **document(explanation)})
+    return call.answer({"microversion": microversion.text(asked.version), **document(explanation)})

@@ -18,6 +18,7 @@ from placement.claims.scoring import CRITERIA
 from placement.claims.wanted import Order, Wanted
 from placement.claims.world import World
 from placement.claims.zones import ZONE
+from placement.flavors.flavor import Rules
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.schemas import explanation
@@ -144,8 +145,8 @@ def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situatio
 
 
 def chosen(snapshot: Snapshot, query: str, order: Order) -> Placed:
-    request, version = explanation.parse({"query": query, "microversion": "1.39"})
-    wanted = Wanted("c", None, OWNER, request, version, order=order)
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, Rules())
+    wanted = Wanted("c", None, OWNER, asked.request, asked.version, order=order)
     found = place(World(snapshot), [wanted], Budget(), random.Random(0))
     assert isinstance(found, list)
     return found[0]

@@ -56,9 +56,9 @@ def test_the_microversion_of_the_client_does_not_matter(admin, version):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({}, "'query' is a required property"),
+        ({}, "Either a 'query' or a 'flavor' is needed"),
         ({"query": ""}, "should be non-empty"),
-        ({"query": "resources=VCPU:1", "flavor": {}}, "'flavor' was unexpected"),
+        ({"query": "resources=VCPU:1", "flavors": {}}, "'flavors' was unexpected"),
         ({"query": "resources=VCPU:1", "microversion": "1.40"}, "does not match"),
         ({"query": "resources=VCPU:1", "microversion": "1.9"}, "does not match"),
         ({"query": "resources=VCPU:1&" + "a" * 8192}, "is too long"),

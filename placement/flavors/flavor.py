@@ -1,0 +1,55 @@
+"""What comes in: a flavor, an image, and how flavors are to be translated."""
+
+from dataclasses import dataclass
+
+from placement.exceptions import INVALID_FLAVOR, InvalidRequest
+
+Pairs = tuple[tuple[str, str], ...]
+"""Names with their values, in the order in which they were given; no name twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a guest boots, in Glance's words: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes.
+
+    Of a guest that boots from a volume these are the properties that the volume has of its image.
+    """
+
+    disk_format: str | None = None
+    min_ram: int = 0
+    min_disk: int = 0
+    size: int = 0
+    properties: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A guest in Nova's words: ``ram`` and ``swap`` in MiB, ``disk`` (root) and ``ephemeral`` in GiB."""
+
+    vcpus: int
+    ram: int
+    disk: int = 0
+    ephemeral: int = 0
+    swap: int = 0
+    extra_specs: Pairs = ()
+    image: Image = Image()
+    is_volume_backed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What Nova makes depend on its configuration, by its names.
+
+    The defaults are its own but for ``disable_fallback_pcpu_query``: it looks at hosts once more afterwards.
+    ``require_owner_nova`` is what Nova 34 does as soon as no older nova-compute is left.
+    """
+
+    query_placement_for_image_type_support: bool = False
+    image_metadata_prefilter: bool = False
+    require_owner_nova: bool = False
+    disable_fallback_pcpu_query: bool = True
+
+
+def refused(why: str) -> InvalidRequest:
+    """The error that says why there can be no such guest."""
+    return InvalidRequest(f"No guest can have this flavor and image: {why}.", INVALID_FLAVOR)

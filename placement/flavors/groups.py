@@ -1,0 +1,95 @@
+"""The groups of a request, as they are gathered: amounts and traits by suffix."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+import os_resource_classes
+
+from placement.candidates.request import RequestGroup
+
+_SPEC: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
+_STANDARD: Final = frozenset(os_resource_classes.STANDARDS)
+
+
+@dataclass(slots=True)
+class _Group:
+    resources: dict[str, int] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+    forbidden: set[str] = field(default_factory=set)
+
+
+class Groups:
+    """Gathers them. What extra specs say that is no amount of a class and no trait is ignored."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {"": _Group()}
+        self.policy: str | None = None
+        #: What was ignored, as sentences.
+        self.ignored: list[str] = []
+
+    def add_specs(self, specs: dict[str, str]) -> None:
+        """What extra specs ask for: ``resources<suffix>:CLASS``, ``trait<suffix>:TRAIT``, a policy."""
+        for key, value in specs.items():
+            if key == "group_policy":
+                if value in ("none", "isolate"):
+                    self.policy = value
+                else:
+                    self.ignored.append(f"group_policy cannot be {value!r}, only none or isolate")
+            elif match := _SPEC.fullmatch(key):
+                kind, suffix, name = match.groups(default="")
+                if kind == "trait":
+                    self._add_trait(key, name, value, suffix)
+                else:
+                    self._add_amount(key, name, value, suffix)
+
+    def _add_trait(self, key: str, name: str, value: str, suffix: str) -> None:
+        group = self._groups.setdefault(suffix, _Group())
+        if value == "required":
+            group.required.add(name)
+        elif value == "forbidden":
+            group.forbidden.add(name)
+        else:
+            self.ignored.append(f"{key} cannot be {value!r}, only required or forbidden")
+
+    def _add_amount(self, key: str, name: str, value: str, suffix: str) -> None:
+        if not name.startswith("CUSTOM_") and name not in _STANDARD:
+            self.ignored.append(f"{key} names no resource class that Nova knows")
+            return
+        try:
+            amount = int(value)
+        except ValueError:
+            amount = -1
+        if amount < 0:
+            self.ignored.append(f"{key} cannot be {value!r}, only a number from 0 on")
+        else:
+            self._groups.setdefault(suffix, _Group()).resources[name] = amount
+
+    def set_amount(self, name: str, amount: int) -> None:
+        """Of this class so much is wanted, in the group without a suffix."""
+        self._groups[""].resources[name] = amount
+
+    def require(self, *traits: str) -> None:
+        """Have the group without a suffix need these traits."""
+        self._groups[""].required.update(traits)
+
+    def forbid(self, trait: str) -> None:
+        """Have the group without a suffix forbid this trait."""
+        self._groups[""].forbidden.add(trait)
+
+    def has(self, name: str) -> bool:
+        """Whether some group says how much of a class is wanted, be it nothing."""
+        return any(name in group.resources for group in self._groups.values())
+
+    def made(self) -> tuple[RequestGroup, ...]:
+        """The groups that ask for something, without amounts of nothing."""
+        return tuple(
+            RequestGroup(
+                suffix=suffix,
+                resources={name: amount for name, amount in group.resources.items() if amount},
+                required=tuple(frozenset((trait,)) for trait in sorted(group.required)),
+                forbidden=frozenset(group.forbidden),
+            )
+            for suffix, group in self._groups.items()
+            if any(group.resources.values()) or group.required or group.forbidden
+        )

@@ -1,0 +1,121 @@
+"""From a flavor with its image to a request for allocation candidates."""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+
+import os_resource_classes
+
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.flavors import features, limits, memory, numa, pinning
+from placement.flavors.flavor import Flavor, Rules, refused
+from placement.flavors.groups import Groups
+from placement.flavors.guest import Guest
+from placement.flavors.pinning import DEDICATED, MIXED, Pinning
+
+_MIB_OF_GIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What is to be asked for.
+
+    ``fallback`` is what may be asked for instead where there is nothing: of a guest with CPUs of its own the
+    same with shared ones, which Nova asks hosts for that do not know the difference. ``ignored`` says in
+    sentences what of the flavor was not understood, and therefore has no part in it.
+    """
+
+    request: CandidatesRequest
+    fallback: CandidatesRequest | None = None
+    ignored: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1024)
+def translate(flavor: Flavor, rules: Rules) -> Translation:
+    """What Nova would ask Placement for.
+
+    :raises InvalidRequest: there can be no guest of the flavor that boots its image.
+    """
+    guest = Guest.of(flavor)
+    limits.check(guest)
+    pinned = pinning.read(guest)
+    memory.check_locked(guest)
+    numa.check(guest, pinned)
+    root = frozenset(features.of_root(guest, rules))
+    gathered = _gather(guest, pinned)
+    fallback = None
+    if pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
+        fallback = _request(_gather(guest, None), root)
+    return Translation(_request(gathered, root), fallback, tuple(gathered.ignored))
+
+
+def _gather(guest: Guest, pinned: Pinning | None) -> Groups:
+    """The groups; without the translation of CPU policies if no pinning is given."""
+    groups = Groups()
+    groups.add_specs(guest.specs)
+    if pinned is not None:
+        _add_cpus(groups, guest.flavor.vcpus, pinned)
+    if not groups.has("VCPU") and not groups.has("PCPU"):
+        groups.set_amount("VCPU", guest.flavor.vcpus)
+    if not groups.has("MEMORY_MB"):
+        groups.set_amount("MEMORY_MB", guest.flavor.ram)
+    if not groups.has("DISK_GB"):
+        groups.set_amount("DISK_GB", _disk(guest.flavor))
+    encryption = memory.encryption(guest)
+    if encryption is not None:
+        groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)
+        groups.require(encryption.trait)
+    labels = Counter(
+        os_resource_classes.normalize_name(f"PMEM_NAMESPACE_{each}") for each in numa.persistent(guest)
+    )
+    for name, number in labels.items():
+        groups.set_amount(name, number)
+    groups.require(*features.of_providers(guest))
+    return groups
+
+
+def _add_cpus(groups: Groups, vcpus: int, pinned: Pinning) -> None:
+    if pinned.policy in (DEDICATED, MIXED):
+        dedicated = pinned.dedicated.bit_count()
+        if pinned.policy == MIXED:
+            groups.set_amount("VCPU", vcpus - dedicated)
+        groups.set_amount("PCPU", dedicated + pinned.emulator_is_isolated)
+    if pinned.threads == pinning.ISOLATE:
+        groups.forbid(pinning.THREADS)
+    elif pinned.threads == pinning.REQUIRE:
+        groups.require(pinning.THREADS)
+
+
+def _disk(flavor: Flavor) -> int:
+    """In GiB: also what is neither kept nor of the image, but no root disk that is a volume."""
+    root = 0 if flavor.is_volume_backed else flavor.disk
+    return root + flavor.ephemeral - -flavor.swap // _MIB_OF_GIB
+
+
+def _request(gathered: Groups, root: frozenset[str]) -> CandidatesRequest:
+    groups = gathered.made()
+    _check_groups(groups, gathered.policy)
+    return CandidatesRequest(
+        groups=groups,
+        group_policy=gathered.policy,
+        root_required=root,
+        root_forbidden=frozenset((features.DISABLED,)),
+    )
+
+
+def _check_groups(groups: tuple[RequestGroup, ...], policy: str | None) -> None:
+    """Refuse what Nova would send and Placement would not take."""
+    for group in groups:
+        which = f"the group {group.suffix}" if group.suffix else "the group without a suffix"
+        if not group.resources:
+            raise refused(f"{which} has traits, but no resources")
+        for traits in group.required:
+            if traits <= group.forbidden:
+                raise refused(f"{which} requires and forbids the trait {', '.join(traits)}")
+    if not groups:
+        raise refused("it asks for nothing")
+    if policy is None and sum(group.suffix != "" for group in groups) > 1:
+        raise refused(
+            "its extra specs have more than one group with a suffix, so that they need group_policy, "
+            "none or isolate"
+        )

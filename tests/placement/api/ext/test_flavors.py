@@ -1,0 +1,221 @@
+"""Flavors in place of queries in the bodies of ``/ext/v1``."""
+
+import logging
+
+import pytest
+
+from placement.api.middleware import build_application
+from placement.conf import new_config
+from placement.db import migration
+from tests.placement.api.ext.test_claims import claim, held, host, refused, wants
+from tests.placement.running import Admin
+
+FLAVOR = {"vcpus": 4, "ram": 2048, "disk": 10, "swap": 1500}
+SIZES = {"MEMORY_MB": 8192, "DISK_GB": 100}
+
+
+@pytest.fixture
+def url(tmp_path):
+    url = f"sqlite:///{tmp_path}/placement.sqlite"
+    migration.upgrade(url)
+    return url
+
+
+def serving(url, **options):
+    """The service with these options of ``[flavors]``."""
+    conf = new_config(config_files=())
+    conf.set_override("connection", url, "placement_database")
+    conf.set_override("auth_strategy", "noauth2", "api")
+    for name, value in options.items():
+        conf.set_override(name, value, "flavors")
+    return Admin(build_application(conf))
+
+
+@pytest.fixture
+def admin(url):
+    return serving(url)
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory):
+    """One for all that is refused."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
+    migration.upgrade(url)
+    return serving(url)
+
+
+def asks(flavor=FLAVOR, **specs):
+    """A claim of a new consumer."""
+    claimed = wants("", flavor={**flavor, "extra_specs": specs})
+    del claimed["query"]
+    return claimed
+
+
+def have(admin, uuid, *traits):
+    """Give a provider these traits; those that are no standard ones are made."""
+    for trait in traits:
+        if trait.startswith("CUSTOM_"):
+            assert admin("PUT", f"/traits/{trait}").status_code in (201, 204)
+    generation = admin("GET", f"/resource_providers/{uuid}").json["generation"]
+    body = {"resource_provider_generation": generation, "traits": list(traits)}
+    assert admin("PUT", f"/resource_providers/{uuid}/traits", json=body).status_code == 200
+
+
+def test_a_flavor_is_claimed_as_what_nova_would_ask_for(admin):
+    uuid = host(admin, "cn", VCPU=8, **SIZES)
+    wanted = asks()
+    answer = claim(admin, wanted)
+    assert answer.status_code == 201
+    expected = {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 12}
+    assert answer.json["claims"][0]["allocations"] == {uuid: {"resources": expected}}
+    assert held(admin, wanted["consumer_uuid"])["allocations"][uuid]["resources"] == expected
+
+
+def test_dedicated_cpus_and_traits_decide_where_it_goes(admin):
+    host(admin, "shared", VCPU=8, **SIZES)
+    threaded = host(admin, "threaded", PCPU=8, **SIZES)
+    have(admin, threaded, "HW_CPU_HYPERTHREADING", "CUSTOM_GOLD")
+    whole = host(admin, "whole", PCPU=8, **SIZES)
+    have(admin, whole, "CUSTOM_GOLD")
+    specs = {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate", "trait:CUSTOM_GOLD": "required"}
+    answer = claim(admin, asks(**specs))
+    assert (answer.status_code, answer.json["claims"][0]["root_provider_uuid"]) == (201, whole)
+    assert answer.json["claims"][0]["allocations"][whole]["resources"]["PCPU"] == 4
+
+
+def test_no_guest_goes_to_a_host_whose_service_is_disabled(admin):
+    have(admin, host(admin, "cn", VCPU=8, **SIZES), "COMPUTE_STATUS_DISABLED")
+    answer = claim(admin, asks())
+    assert refused(answer)[:2] == (409, "placement.ext.no_candidate")
+    assert "COMPUTE_STATUS_DISABLED" in answer.json["errors"][0]["explanation"]["sentence"]
+
+
+def test_a_flavor_and_a_query_are_claimed_together(admin):
+    host(admin, "cn", VCPU=8, **SIZES)
+    assert claim(admin, asks(), wants("resources=VCPU:5")).status_code == 409
+    assert claim(admin, asks(), wants("resources=VCPU:4")).status_code == 201
+
+
+def test_a_flavor_of_which_there_can_be_no_guest_is_refused(admin):
+    status, code, detail = refused(claim(admin, asks(**{"hw:numa_nodes": "3"})))
+    assert (status, code) == (400, "placement.ext.invalid_flavor")
+    assert detail == (
+        "No guest can have this flavor and image: 4 CPUs and 2048 MiB cannot be parted into 3 nodes."
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "Either a 'query' or a 'flavor' is needed, and not both."),
+        ({"query": "resources=VCPU:1", "flavor": FLAVOR}, "Either a 'query' or a 'flavor' is needed"),
+        ({"query": "resources=VCPU:1", "flavor": None}, "None is not of type 'object'"),
+        ({"query": None, "flavor": FLAVOR}, "None is not of type 'string'"),
+        ({"flavor": {**FLAVOR, "image": {"disk_format": None}}}, "None is not of type 'string'"),
+        ({"flavor": {"ram": 1}}, "'vcpus' is a required property"),
+        ({"flavor": {**FLAVOR, "vcpus": 65_537}}, "65537 is greater than the maximum of 65536"),
+        ({"flavor": {**FLAVOR, "extra_specs": {"a": 1}}}, "1 is not of type 'string'"),
+        ({"flavor": {**FLAVOR, "extra_specs": {"a": "b" * 256}}}, "is too long"),
+        ({"flavor": {**FLAVOR, "image": {"name": "cirros"}}}, "'name' was unexpected"),
+        (
+            {"flavor": {**FLAVOR, "image": {"properties": {"a": "b" * 40_000, "c": "d" * 40_000}}}},
+            "may have 65535 characters together",
+        ),
+        ({"flavor": {**FLAVOR, "extra_specs": {"resources:CUSTOM_NONE": "1"}}}, "No such resource class"),
+    ],
+)
+@pytest.mark.parametrize("path", ["claims", "explanations", "capacity"])
+def test_what_is_no_flavor_is_refused(refusing, path, fields, said):
+    claimed = wants("")
+    del claimed["query"]
+    bodies = {
+        "claims": {"claims": [{**claimed, **fields}]},
+        "explanations": fields,
+        "capacity": {"flavors": [{"name": "small", **fields}]},
+    }
+    status, code, detail = refused(refusing("POST", f"/ext/v1/{path}", json=bodies[path]))
+    assert (status, code) == (400, "placement.undefined_code")
+    assert said in detail
+
+
+def test_a_flavor_is_explained(admin):
+    host(admin, "cn", VCPU=8, **SIZES)
+    specs = {"hw:cpu_policy": "dedicated"}
+    answer = admin("POST", "/ext/v1/explanations", json={"flavor": {**FLAVOR, "extra_specs": specs}})
+    assert answer.status_code == 200
+    assert (answer.json["microversion"], answer.json["fitting_hosts"]) == ("1.39", 0)
+    assert "PCPU" in answer.json["sentence"]
+
+
+def test_flavors_are_counted(admin):
+    host(admin, "cn", VCPU=8, **SIZES)
+    flavors = [{"name": "small", "flavor": FLAVOR}, {"name": "tiny", "query": "resources=VCPU:1"}]
+    answer = admin("POST", "/ext/v1/capacity", json={"flavors": flavors, "microversion": "1.30"})
+    assert answer.status_code == 200
+    assert {each["name"]: each["fits"] for each in answer.json["flavors"]} == {"small": 2, "tiny": 8}
+    assert answer.json["microversion"] == "1.30"
+
+
+def test_a_flavor_to_count_that_cannot_be_is_named(admin):
+    flavors = [{"name": "odd", "flavor": {**FLAVOR, "extra_specs": {"hw:cpu_policy": "own"}}}]
+    status, code, detail = refused(admin("POST", "/ext/v1/capacity", json={"flavors": flavors}))
+    assert (status, code) == (400, "placement.ext.invalid_flavor")
+    assert detail.startswith("Flavor 'odd': No guest can have this flavor and image: hw:cpu_policy cannot be")
+
+
+def test_what_is_ignored_of_a_flavor_is_logged(admin, caplog):
+    host(admin, "cn", VCPU=8, **SIZES)
+    with caplog.at_level(logging.WARNING, "placement.schemas.explanation"):
+        assert claim(admin, asks(**{"resources:vgpu": "1"})).status_code == 201
+    assert [record.getMessage() for record in caplog.records] == [
+        "Of a flavor was ignored, as Nova does: resources:vgpu names no resource class that Nova knows"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "trait", "image"),
+    [
+        ("query_placement_for_image_type_support", "COMPUTE_IMAGE_TYPE_QCOW2", {"disk_format": "qcow2"}),
+        ("image_metadata_prefilter", "HW_ARCH_AARCH64", {"properties": {"architecture": "AArch64"}}),
+        ("require_owner_nova", "OWNER_NOVA", {}),
+    ],
+)
+def test_options_say_what_hosts_are_asked_for_beside(url, option, trait, image):
+    flavor = {**FLAVOR, "image": image}
+    uuid = host(serving(url), "cn", VCPU=8, **SIZES)
+    assert claim(serving(url), asks(flavor)).status_code == 201
+    filtered = serving(url, **{option: True})
+    answer = claim(filtered, asks(flavor))
+    assert refused(answer)[:2] == (409, "placement.ext.no_candidate")
+    assert trait in answer.json["errors"][0]["explanation"]["sentence"]
+    have(filtered, uuid, trait)
+    assert claim(filtered, asks(flavor)).status_code == 201
+
+
+def test_dedicated_cpus_fall_back_to_shared_ones_if_so_configured(url):
+    uuid = host(serving(url), "old", VCPU=8, **SIZES)
+    pinned = asks(**{"hw:cpu_policy": "dedicated"})
+    assert refused(claim(serving(url), pinned))[:2] == (409, "placement.ext.no_candidate")
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    answer = claim(falling, pinned)
+    assert (answer.status_code, answer.json["claims"][0]["allocations"][uuid]["resources"]["VCPU"]) == (
+        201,
+        4,
+    )
+
+
+def test_a_host_that_has_dedicated_cpus_goes_before_one_to_fall_back_to(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    old, new = host(falling, "old", VCPU=8, **SIZES), host(falling, "new", PCPU=6, **SIZES)
+    pinned = [asks(**{"hw:cpu_policy": "dedicated"}) for _ in range(3)]
+    answer = claim(falling, *pinned)
+    assert answer.status_code == 201
+    assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [new, old, old]
+
+
+def test_where_falling_back_does_not_help_either_the_explanation_is_of_what_was_asked_for(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    host(falling, "old", VCPU=2, **SIZES)
+    answer = claim(falling, asks(**{"hw:cpu_policy": "dedicated"}))
+    assert refused(answer)[:2] == (409, "placement.ext.no_candidate")
+    assert "PCPU" in answer.json["errors"][0]["explanation"]["sentence"]

@@ -1,0 +1,172 @@
+"""Flavors are translated as Nova 34.0.0 does, which was recorded; ``make test-nova`` asks Nova itself."""
+
+import re
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.exceptions import INVALID_FLAVOR, InvalidRequest
+from placement.flavors.cpus import MAX_CPUS, parse
+from placement.flavors.flavor import Flavor, Image, Rules
+from placement.flavors.property_types import CHOICES, FLAGS, FREE, NUMBERS
+from placement.flavors.translate import translate
+from tests.examples import examples
+from tests.placement.flavors.answers import REFUSED, judged, ours, recorded, translated
+
+RECORDED = recorded()
+CHOSEN = [each for each in RECORDED if each["about"] != "at random"]
+REFUSALS = [each for each in RECORDED if judged(each["nova"]) == REFUSED]
+AT_RANDOM = [each for each in RECORDED if each["about"] == "at random"]
+
+
+@pytest.mark.parametrize("case", CHOSEN, ids=[each["about"] for each in CHOSEN])
+def test_a_flavor_is_translated_as_nova_does(case):
+    assert ours(case) == judged(case["nova"])
+
+
+def test_flavors_at_random_are_translated_as_nova_does():
+    assert [case for case in AT_RANDOM if ours(case) != judged(case["nova"])] == []
+
+
+def test_what_was_recorded_has_queries_and_refusals():
+    assert len(CHOSEN) > 100 < len(AT_RANDOM)
+    assert len(RECORDED) * 0.1 < len(REFUSALS) < len(RECORDED) * 0.6
+
+
+@pytest.mark.parametrize("case", REFUSALS, ids=lambda each: each["about"])
+def test_what_is_refused_is_said_in_one_sentence(case):
+    with pytest.raises(InvalidRequest) as caught:
+        translated(case)
+    assert caught.value.code == INVALID_FLAVOR
+    assert re.fullmatch(r"No guest can have this flavor and image: .*[^.]\.", caught.value.detail)
+
+
+def flavor(image=(), **specs):
+    return Flavor(4, 2048, extra_specs=tuple(specs.items()), image=Image(properties=tuple(image)))
+
+
+def test_the_same_flavor_has_the_same_request_which_searches_recognise():
+    one, other = (translate(flavor(**{"hw:cpu_policy": "dedicated"}), Rules()) for _ in range(2))
+    assert one.request is other.request
+
+
+def test_there_is_something_to_fall_back_to_only_where_it_is_wanted():
+    pinned = flavor(**{"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate"})
+    assert translate(pinned, Rules()).fallback is None
+    fallback = translate(pinned, Rules(disable_fallback_pcpu_query=False)).fallback
+    assert fallback is not None
+    assert [(dict(each.resources), each.forbidden) for each in fallback.groups] == [
+        ({"VCPU": 4, "MEMORY_MB": 2048}, frozenset())
+    ]
+
+
+def test_what_is_ignored_is_named():
+    specs = {"resources:vgpu": "1", "resources:VGPU": "a", "trait:CUSTOM_A": "yes", "group_policy": "any"}
+    assert translate(flavor(**specs), Rules()).ignored == (
+        "resources:vgpu names no resource class that Nova knows",
+        "resources:VGPU cannot be 'a', only a number from 0 on",
+        "trait:CUSTOM_A cannot be 'yes', only required or forbidden",
+        "group_policy cannot be 'any', only none or isolate",
+    )
+
+
+@pytest.mark.parametrize(
+    ("specs", "image", "said"),
+    [
+        ({"hw:cpu_policy": "own"}, {}, "hw:cpu_policy cannot be 'own', only one of dedicated, mixed, shared"),
+        ({"hw:numa_nodes": "3"}, {}, "4 CPUs and 2048 MiB cannot be parted into 3 nodes"),
+        ({"hw:cpu_thread_policy": "isolate"}, {}, "needs dedicated or mixed CPUs"),
+        ({}, {"hw_disk_bus": "floppy"}, "the image property hw_disk_bus cannot be 'floppy'"),
+        ({"hw:tpm_version": "1.2"}, {"hw_tpm_version": "2.0"}, "'1.2', hw_tpm_version of the image '2.0'"),
+        ({"resources1:VGPU": "1", "resources2:VGPU": "1"}, {}, "they need group_policy, none or isolate"),
+        ({"trait1:CUSTOM_A": "required"}, {}, "the group 1 has traits, but no resources"),
+        ({"pci_passthrough:alias": "a:1"}, {}, "an alias that Nova's configuration has"),
+    ],
+)
+def test_a_refusal_names_what_is_wrong(specs, image, said):
+    with pytest.raises(InvalidRequest) as caught:
+        translate(flavor(image.items(), **specs), Rules())
+    assert said in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0-3,^2", {0, 1, 3}),
+        (" 1 , ,3 - 4", {1, 3, 4}),
+        ("^0,0-1", {1}),
+        ("0,99999999999", {0, MAX_CPUS}),
+        ("0-99999999999,^1-99999999999", {0}),
+        ("", set()),
+    ],
+)
+def test_a_list_of_cpus(text, cpus):
+    assert parse(text) == sum(1 << cpu for cpu in cpus)
+
+
+@pytest.mark.parametrize("text", ["a", "3-1", "-1", "1-", "^", "^^1", "1-2-3", "0x1"])
+def test_what_is_no_list_of_cpus(text):
+    with pytest.raises(ValueError, match=r"invalid literal|3-1"):
+        parse(text)
+
+
+NAMES = [
+    *(f"hw:{name.partition('_')[2]}" for name in (*CHOICES, *FLAGS, *NUMBERS, *FREE)),
+    *(
+        "hw:numa_cpus.0",
+        "hw:numa_mem.0",
+        "hw:cpu_dedicated_mask",
+        "hw:cpu_realtime",
+        "hw:pmem",
+        "group_policy",
+    ),
+    *(
+        "resources:VCPU",
+        "resources1:PCPU",
+        "trait:HW_CPU_HYPERTHREADING",
+        "trait:",
+        "resources:",
+        "resources_:A",
+    ),
+]
+PROPERTIES = [
+    *CHOICES,
+    *FLAGS,
+    *NUMBERS,
+    *FREE,
+    "hw_numa_cpus.0",
+    "hw_numa_mem.0",
+    "trait:",
+    "vmware_adaptertype",
+]
+VALUES = st.one_of(
+    st.sampled_from([value for choice in CHOICES.values() for value in choice.values]),
+    st.sampled_from(
+        ["true", "1", "2", "-1", "0-1", "^0", "9" * 5000, "1" * 200 + "EB", "-.5b", "mixed", "isolate"]
+    ),
+    st.text(max_size=8),
+)
+
+
+@given(
+    st.integers(1, MAX_CPUS),
+    st.integers(0, 8192),
+    st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6),
+    st.dictionaries(st.sampled_from(PROPERTIES), VALUES, max_size=6),
+    st.builds(Rules, st.booleans(), st.booleans(), st.booleans()),
+)
+@settings(max_examples=examples(500), deadline=None)
+def test_whatever_is_asked_for_is_translated_or_refused(vcpus, ram, specs, properties, rules):
+    asked = Flavor(
+        vcpus, ram, extra_specs=tuple(specs.items()), image=Image("raw", properties=tuple(properties.items()))
+    )
+    with suppress(InvalidRequest):
+        check(translate(asked, rules).request)
+
+
+def check(found):
+    assert all(group.resources for group in found.groups)
+    assert all(amount > 0 for group in found.groups for amount in group.resources.values())
+    assert "COMPUTE_STATUS_DISABLED" in found.root_forbidden
