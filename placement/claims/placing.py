@@ -5,14 +5,15 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop
 from itertools import chain, islice
 from typing import Final
 
 from placement.candidates.budget import Budget, Exhausted
-from placement.candidates.pattern import candidates_of
+from placement.candidates.pattern import Candidate, candidates_of
 from placement.candidates.search import in_turn
 from placement.claims.choice import Choice
-from placement.claims.scoring import score
+from placement.claims.scoring import Found, Scorer
 from placement.claims.splitting import split_choices
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
@@ -127,50 +128,61 @@ def _choices(
     """
     found = _found(world, wanted, budget, rng, left_out)
     if wanted.order:
-        best: list[Choice] = []
-        for choice in islice(found, MAX_SCORED):
-            budget.spend(len(choice.resources))
-            best.append(replace(choice, score=score(world, wanted, choice)))
-        best.sort(key=_total, reverse=True)
-        yield from best
-    for choice in found:
-        yield replace(choice, score=score(world, wanted, choice)) if wanted.order else choice
+        scorer = Scorer(world, wanted)
+        for each in chain(_best_first(islice(found, MAX_SCORED), scorer, budget), found):
+            yield replace(_choice(world, each), score=scorer.score(each))
+    else:
+        for each in found:
+            yield _choice(world, each)
 
 
-def _total(choice: Choice) -> float:
-    return choice.score.total if choice.score else 0.0
+def _best_first(found: Iterable[Found], scorer: Scorer, budget: Budget) -> Iterator[Found]:
+    """The same; of those as good as each other the one that came first."""
+    waiting: list[tuple[float, int, Found]] = []
+    for number, each in enumerate(found):
+        budget.spend()
+        waiting.append((-scorer.total(each), number, each))
+    heapify(waiting)
+    while waiting:
+        yield heappop(waiting)[2]
+
+
+def _choice(world: World, found: Found) -> Choice:
+    return Choice.of(world.snapshot, found) if isinstance(found, Candidate) else found
 
 
 def _found(
     world: World, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None
-) -> Iterator[Choice]:
-    """All choices: one of each host, from anywhere on, then a second of each."""
+) -> Iterator[Found]:
+    """All there is to choose from: one of each host, from anywhere on, then a second of each."""
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
     avoid = wanted.avoid if left_out is None else wanted.avoid | {left_out}
     avoided = {snapshot.by_uuid[uuid] for uuid in avoid if uuid in snapshot.by_uuid}
     only = None if wanted.only is None else {snapshot.by_uuid.get(uuid) for uuid in wanted.only}
-    # Where nothing is shared, who is anchored at a root is on that host.
-    early = group if group is not None and SHARES not in snapshot.by_trait else None
+    shared = SHARES in snapshot.by_trait
 
     def arrange(roots: Iterable[int]) -> Iterable[int]:
         roots = list(roots)
         if avoided or only is not None:
             roots = [root for root in roots if root not in avoided and (only is None or root in only)]
-        if early is not None:
-            roots = [root for root in roots if early.allows((root,), beside)]
+        if group is not None and not shared:  # who is anchored at a root takes of that host alone
+            roots = [root for root in roots if group.allows((root,), beside)]
         first = rng.randrange(len(roots)) if roots else 0
         return chain(islice(roots, first, None), islice(roots, first))
 
     if wanted.topology is None:
-        found = candidates_of(in_turn(snapshot, wanted.request, budget, arrange))
-        choices: Iterator[Choice] = (Choice.of(snapshot, candidate) for candidate in found)
+        found: Iterator[Found] = candidates_of(in_turn(snapshot, wanted.request, budget, arrange))
     else:
-        choices = split_choices(snapshot, wanted.request, wanted.topology, world.distances, budget, arrange)
-    for choice in choices:
+        found = split_choices(snapshot, wanted.request, wanted.topology, world.distances, budget, arrange)
+    if not shared:
+        yield from found
+        return
+    for each in found:
+        choice = _choice(world, each)
         if wanted.avoid and not avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
             continue
-        if group is None or group is early or group.allows(choice.hosts, beside):
-            yield choice
+        if group is None or group.allows(choice.hosts, beside):
+            yield each
 
 
 def _alternates(

@@ -1,75 +1,231 @@
-"""How good a choice is, by criteria: pure functions of the choice and the world in which it is made."""
+"""How good a choice is, by criteria, in the world in which it is made.
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+Criteria look at what is taken by :class:`_Taking`. Of a candidate that takes from its own tree alone most of
+that is the same for all trees of a kind, and found out once for each pattern: only what is free differs.
+"""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final, Protocol
+
+from placement.candidates.pattern import Candidate, Pattern
 from placement.claims.choice import Choice, Score
+from placement.claims.topology import LOCAL, distance_of
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.claims.zones import zone_of
 from placement.model.provider import Provider
+from placement.model.trees import Kind, Tree
+
+Found = Candidate | Choice
+"""What may be chosen, as the search has it or made already."""
 
 
-def score(world: World, wanted: Wanted, choice: Choice) -> Score:
-    """The score of a choice for one that is wanted, which nobody holds yet in this world."""
-    criteria = {name: CRITERIA[name](world, wanted, choice) for name, _ in wanted.order}
-    return Score(sum(weight * criteria[name] for name, weight in wanted.order), criteria)
+class Scorer:
+    """Scores for one that is wanted, of what nobody holds yet in a world."""
+
+    def __init__(self, world: World, wanted: Wanted) -> None:
+        self._world = world
+        self._wanted = wanted
+        self._terms: dict[tuple[Kind, int], _Terms] = {}
+
+    def score(self, found: Found) -> Score:
+        """What each criterion says, and the sum."""
+        taking = self._taking(found)
+        criteria = {name: CRITERIA[name](taking) for name, _ in self._wanted.order}
+        return Score(sum(weight * criteria[name] for name, weight in self._wanted.order), criteria)
+
+    def total(self, found: Found) -> float:
+        """The sum alone."""
+        taking = self._taking(found)
+        return sum([weight * CRITERIA[name](taking) for name, weight in self._wanted.order])
+
+    def _taking(self, found: Found) -> "_Taking":
+        if isinstance(found, Candidate):
+            tree, pattern = found
+            if isinstance(tree, Tree):
+                # Like trees have the same pattern, which the terms keep, so that no other has its id.
+                terms = self._terms.get((tree.kind, id(pattern)))
+                if terms is None:
+                    terms = self._terms[tree.kind, id(pattern)] = _Terms.of(self._world, tree, pattern)
+                return _OfTree(self._world, self._wanted, tree, terms)
+            found = Choice.of(self._world.snapshot, found)
+        return _OfChoice(self._world, self._wanted, found)
 
 
-def pack(world: World, wanted: Wanted, choice: Choice) -> float:
+class _Taking(Protocol):
+    """What is taken, as criteria look at it."""
+
+    def shares(self) -> Iterable[float]:
+        """Of each class that is taken, the share of the host that would be used."""
+
+    def fits(self) -> Iterable[float]:
+        """Of each amount, how much it is of what its provider has free."""
+
+    def zones(self) -> int:
+        """How many NUMA nodes something is taken of."""
+
+    def distances(self) -> Iterable[int]:
+        """How far these are apart, two at a time."""
+
+    def liking(self) -> float:
+        """How well it goes with the others of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What a pattern takes of trees of a kind.
+
+    ``zones`` are the positions of NUMA nodes, ``demands`` slots with amounts, ``taken`` has the sum by class.
+    """
+
+    pattern: Pattern
+    zones: tuple[int, ...]
+    demands: tuple[tuple[int, int], ...]
+    taken: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, world: World, tree: Tree, pattern: Pattern) -> "_Terms":
+        at = {member.id: position for position, member in enumerate(tree.members)}
+        zones = {zone_of(world.snapshot, tree.members[position]) for position in pattern.resources}
+        taken: dict[str, int] = {}
+        for amounts in pattern.resources.values():
+            for name, amount in amounts.items():
+                taken[name] = taken.get(name, 0) + amount
+        slots = tree.kind.shape.slots
+        return cls(
+            pattern,
+            tuple(sorted(at[zone] for zone in zones if zone is not None)),
+            tuple(
+                (slots[position, name], amount)
+                for position, amounts in pattern.resources.items()
+                for name, amount in amounts.items()
+            ),
+            tuple(taken.items()),
+        )
+
+
+@dataclass(slots=True)  # that are made fast
+class _OfTree:
+    """A pattern that a tree follows without any help of others."""
+
+    world: World
+    wanted: Wanted
+    tree: Tree
+    terms: _Terms
+
+    def shares(self) -> Iterable[float]:
+        return [_share(*self.tree.sums(name), amount) for name, amount in self.terms.taken]
+
+    def fits(self) -> Iterable[float]:
+        free = self.tree.free
+        return [amount / free[slot] for slot, amount in self.terms.demands]
+
+    def zones(self) -> int:
+        return len(self.terms.zones)
+
+    def distances(self) -> Iterable[int]:
+        return _apart(self.world, [self.tree.members[position].id for position in self.terms.zones])
+
+    def liking(self) -> float:
+        return _liking(self.world, self.wanted, (self.tree.root.id,))
+
+
+@dataclass(slots=True)
+class _OfChoice:
+    """Whatever a choice takes."""
+
+    world: World
+    wanted: Wanted
+    choice: Choice
+
+    def shares(self) -> Iterator[float]:
+        tree = self.world.snapshot.whole_trees()[self.choice.root.id]
+        taken: dict[str, list[tuple[Provider, int]]] = {}
+        for provider, amounts in self.choice.resources:
+            for name, amount in amounts.items():
+                taken.setdefault(name, []).append((provider, amount))
+        for name, parts in taken.items():
+            used, capacity = tree.sums(name) if name in tree.kind.shape.having else (0, 0)
+            for provider, _ in parts:
+                if provider.root_id != tree.root.id:
+                    used += provider.used.get(name, 0)
+                    capacity += max(0, provider.inventories[name].capacity)
+            yield _share(used, capacity, sum(amount for _, amount in parts))
+
+    def fits(self) -> Iterator[float]:
+        for provider, amounts in self.choice.resources:
+            for name, amount in amounts.items():
+                yield amount / provider.free(name)
+
+    def zones(self) -> int:
+        return len(self._zones())
+
+    def distances(self) -> Iterable[int]:
+        return _apart(self.world, self._zones())
+
+    def liking(self) -> float:
+        return _liking(self.world, self.wanted, self.choice.hosts)
+
+    def _zones(self) -> set[int]:
+        found = (zone_of(self.world.snapshot, provider) for provider, _ in self.choice.resources)
+        return {zone for zone in found if zone is not None}
+
+
+def pack(taking: _Taking) -> float:
     """How much of the host would be used: of each class that is taken the share, and of these the mean.
 
     A provider outside of the host that shares with it counts for what is taken of it.
     """
-    snapshot = world.snapshot
-    host = {each.id: each for each in snapshot.whole_trees()[choice.root.id].members}
-    taken: dict[str, dict[int, int]] = {}
-    for provider, amounts in choice.resources:
-        for name, amount in amounts.items():
-            taken.setdefault(name, {})[provider.id] = amount
-    shares = []
-    for name, by_provider in taken.items():
-        others = [snapshot.providers[each] for each in by_provider if each not in host]
-        shares.append(_used_share(name, (*host.values(), *others), sum(by_provider.values())))
+    shares = [*taking.shares()]
     return sum(shares) / len(shares)
 
 
-def spread(world: World, wanted: Wanted, choice: Choice) -> float:
+def spread(taking: _Taking) -> float:
     """How much of the host would be free: what is left of 1 by :func:`pack`."""
-    return 1 - pack(world, wanted, choice)
+    return 1 - pack(taking)
 
 
-def zones(world: World, wanted: Wanted, choice: Choice) -> float:
+def zones(taking: _Taking) -> float:
     """1 by the number of NUMA nodes that something is taken of; what is in none of them does not count."""
-    found = {zone_of(world.snapshot, provider) for provider, _ in choice.resources} - {None}
-    return 1 / max(1, len(found))
+    return 1 / (taking.zones() or 1)
 
 
-def fit(world: World, wanted: Wanted, choice: Choice) -> float:
+def distance(taking: _Taking) -> float:
+    """How near these are to each other: the distance within one, by the mean of that between two of them."""
+    apart = [*taking.distances()]
+    return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
+
+
+def fit(taking: _Taking) -> float:
     """How much is taken of what is free, where that is the largest share: 1 where it is used up."""
-    return max(
-        amount / provider.free(name)
-        for provider, amounts in choice.resources
-        for name, amount in amounts.items()
-    )
+    return max(taking.fits())
 
 
-def group(world: World, wanted: Wanted, choice: Choice) -> float:
+def group(taking: _Taking) -> float:
     """How well it is placed beside the others of its group: how many of them are there, or how few."""
-    return wanted.group.liking(choice.hosts, world.beside(wanted.group)) if wanted.group else 0.0
+    return taking.liking()
 
 
-CRITERIA: Final[Mapping[str, Callable[[World, Wanted, Choice], float]]] = {
+CRITERIA: Final[Mapping[str, Callable[[_Taking], float]]] = {
     "pack": pack,
     "spread": spread,
     "zones": zones,
+    "distance": distance,
     "fit": fit,
     "group": group,
 }
 
 
-def _used_share(name: str, providers: Iterable[Provider], taken: int) -> float:
-    """How much of a class would be used of these providers together, if so much more of it were."""
-    having = [each for each in providers if name in each.inventories]
-    used = sum(each.used.get(name, 0) for each in having) + taken
-    return min(1.0, used / sum(max(0, each.inventories[name].capacity) for each in having))
+def _share(used: int, capacity: int, taken: int) -> float:
+    """How much would be used if so much more were."""
+    return min(1.0, (used + taken) / capacity)
+
+
+def _apart(world: World, zones: Iterable[int]) -> Iterable[int]:
+    return [distance_of(world.distances, one, other) for one, other in combinations(zones, 2)]
+
+
+def _liking(world: World, wanted: Wanted, hosts: Iterable[int]) -> float:
+    return wanted.group.liking([*hosts], world.beside(wanted.group)) if wanted.group else 0.0

@@ -21,11 +21,12 @@ from placement.claims.topology import (
     Topology,
     Zone,
     best_splits,
+    distance_of,
 )
 from placement.claims.zones import zones_of
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.trees import Kind, Tree
 
 Arrange = Callable[[Iterable[int]], Iterable[int]]
 
@@ -58,9 +59,13 @@ def split_choices(
         for group in request.groups
         if group.suffix == ""
     )
+    zoned: dict[Kind, tuple[str, ...]] = {}
     by_names: dict[tuple[str, ...], set[int]] = {}
     for root, tree in snapshot.whole_trees().items():
-        by_names.setdefault(_zoned(tree, asked), set()).add(root)
+        names = zoned.get(tree.kind)
+        if names is None:
+            names = zoned[tree.kind] = _zoned(tree, asked)
+        by_names.setdefault(names, set()).add(root)
     for names, roots in by_names.items():
         among = partial(_among, arrange, roots)
         if names:
@@ -85,11 +90,14 @@ def _zoned(tree: Tree, asked: Iterable[str]) -> tuple[str, ...]:
 class _Layout:
     """Where the zones of trees of a kind have what is asked for: class, position and slot of each room.
 
-    ``zones`` are the positions of the providers that are the zones.
+    ``zones`` are the positions of the providers that are the zones; ``is_complete`` says whether there is a
+    room for each class, and ``apart`` how far apart the zones are if nobody knows.
     """
 
     zones: tuple[int, ...]
     rooms: tuple[tuple[tuple[str, int, int], ...], ...]
+    is_complete: bool
+    apart: tuple[tuple[int, ...], ...]
 
 
 class _Splitting:
@@ -170,12 +178,12 @@ class _Splitting:
         """The best splits beside the others, by positions in the tree."""
         tree = self._snapshot.whole_trees()[others.root.id]
         layout = self._layout(tree)
-        if len({name for zone in layout.rooms for name, _, _ in zone}) < len(self._asked):
+        if not layout.is_complete:
             return None
-        ids = [tree.members[at].id for at in layout.zones]
-        apart = tuple(
-            tuple(0 if one == other else self._distance(one, other) for other in ids) for one in ids
-        )
+        apart = layout.apart
+        if self._distances:
+            ids = [tree.members[at].id for at in layout.zones]
+            apart = tuple(tuple(distance_of(self._distances, one, other) for other in ids) for one in ids)
         key: Hashable = None
         if self._alike and not self._contested:
             free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
@@ -201,18 +209,18 @@ class _Splitting:
             self._known[key] = found
         return found
 
-    def _distance(self, one: int, other: int) -> int:
-        return self._distances.get((min(one, other), max(one, other)), REMOTE)
-
     def _layout(self, tree: Tree) -> _Layout:
         key: Hashable = tree.kind if self._alike else tree
         found = self._layouts.get(key)
         if found is None:
             zones = zones_of(tree)
             self._budget.spend(len(tree.members))
+            rooms = tuple(tuple(self._rooms(tree, zone)) for zone in zones)
             found = self._layouts[key] = _Layout(
                 tuple(zone[0] for zone in zones),
-                tuple(tuple(self._rooms(tree, zone)) for zone in zones),
+                rooms,
+                {name for zone in rooms for name, _, _ in zone} == self._asked.keys(),
+                ((REMOTE,) * len(zones),) * len(zones),
             )
         return found
 

@@ -18,11 +18,18 @@ from placement.model.provider import Inventory
 SPLIT: Final = ("PCPU", "MEMORY_MB")
 """The classes that are split."""
 
+LOCAL: Final = 10
+"""The distance within a zone, as firmware tables have it."""
 REMOTE: Final = 20
-"""The distance of two zones of which none is known, as firmware tables have it (within a zone it is 10)."""
+"""That of two zones of which none is known."""
 
 Distances = Mapping[tuple[int, int], int]
 """Of two zones, by the ids of their providers in ascending order, how far apart they are."""
+
+
+def distance_of(distances: Distances, one: int, other: int) -> int:
+    """How far apart two zones are."""
+    return distances.get((one, other) if one < other else (other, one), REMOTE)
 
 
 class Topology(StrEnum):

@@ -72,7 +72,7 @@ class Tree(ProviderSet):
     go; ``aggregates`` those of each provider.
     """
 
-    __slots__ = ("aggregates", "free", "kind", "max_free", "root")
+    __slots__ = ("_sums", "aggregates", "free", "kind", "max_free", "root")
 
     def __init__(self, root: Provider, members: tuple[Provider, ...], kind: Kind) -> None:
         super().__init__(members, len(members))
@@ -90,6 +90,20 @@ class Tree(ProviderSet):
             if at_once > self.max_free.get(name, -1):
                 self.max_free[name] = at_once
         self.free = tuple(free)
+        self._sums: dict[str, tuple[int, int]] = {}
+
+    def sums(self, name: str) -> tuple[int, int]:
+        """Of a class that it has how much all its providers together use, and could give; found out once."""
+        found = self._sums.get(name)
+        if found is None:
+            used = capacity = 0
+            for at, slot in self.kind.shape.having[name]:
+                here = self.members[at].inventories[name].capacity
+                used += here - self.free[slot]
+                if here > 0:
+                    capacity += here
+            found = self._sums[name] = used, capacity
+        return found
 
     def when_empty(self) -> tuple[Provider, ...]:
         """The providers if nothing were used of them, with as much as the largest tree of the shape has."""

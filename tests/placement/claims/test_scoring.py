@@ -5,8 +5,10 @@ PLACEMENT_EXAMPLES_PERCENT=400 tries two thousand clouds.
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import combinations
+from statistics import mean
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from placement.candidates.budget import Budget
 from placement.claims.placing import Placed, Unplaced, place
 from placement.claims.scoring import CRITERIA
+from placement.claims.topology import Distances
 from placement.claims.wanted import Order, Wanted
 from placement.claims.world import World
 from placement.claims.zones import ZONE
@@ -50,14 +53,23 @@ def pack(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
     return sum(min(1.0, used[name] / there[name]) for name in classes) / len(classes)
 
 
-def zones(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
+def zone_ids(snapshot: Snapshot, taken: TAKEN) -> set[int]:
     found = set()
     for provider_id, _, _ in taken:
         marked = [
             each for each in brute.ancestry(snapshot, provider_id) if ZONE in snapshot.providers[each].traits
         ]
         found |= set(marked[:1])
-    return 1 / len(found) if found else 1.0
+    return found
+
+
+def zones(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
+    return 1 / max(1, len(zone_ids(snapshot, taken)))
+
+
+def distance(distances: Distances, snapshot: Snapshot, taken: TAKEN) -> float:
+    apart = [distances.get(pair, 20) for pair in combinations(sorted(zone_ids(snapshot, taken)), 2)]
+    return 10 / mean(apart) if apart else 1.0
 
 
 def fit(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
@@ -68,7 +80,7 @@ def fit(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
     return max(shares)
 
 
-def group(wanted: Wanted, members: dict[int, int], root: Provider) -> float:
+def group(wanted: Wanted, members: Mapping[int, int], root: Provider) -> float:
     assert wanted.group is not None
     if "anti" in wanted.group.policy:
         return 1 / (1 + members.get(root.id, 0))
@@ -90,8 +102,17 @@ def zoned(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def totals(snapshot: Snapshot, wanted: Wanted, members: dict[int, int]) -> dict[int, list[float]]:
+def value(name: str, world: World, wanted: Wanted, root: Provider, taken: TAKEN) -> float:
+    if name == "group":
+        return group(wanted, world.groups["g"], root)
+    if name == "distance":
+        return distance(world.distances, world.snapshot, taken)
+    return JUDGES[name](world.snapshot, root, taken)
+
+
+def totals(world: World, wanted: Wanted) -> dict[int, list[float]]:
     """By the root of a host what all the choices there are worth."""
+    snapshot = world.snapshot
     found: dict[int, list[float]] = {}
     for root in snapshot:
         if root.parent_id is None and brute.root_is_right(root, wanted.request):
@@ -101,11 +122,7 @@ def totals(snapshot: Snapshot, wanted: Wanted, members: dict[int, int]) -> dict[
                 if all(rule(snapshot, wanted.request, assignment) for rule in brute.RULES)
             }
             values = [
-                sum(
-                    weight
-                    * (group(wanted, members, root) if name == "group" else JUDGES[name](snapshot, root, way))
-                    for name, weight in wanted.order
-                )
+                sum(weight * value(name, world, wanted, root, way) for name, weight in wanted.order)
                 for way in ways
             ]
             if values:
@@ -127,11 +144,14 @@ def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situatio
     assume(not any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
     roots = st.sampled_from(sorted(snapshot.trees))
     members = data.draw(st.dictionaries(roots, st.integers(1, 3), max_size=3))
+    near = data.draw(st.integers(11, 40))
+    zone_pairs = combinations(sorted(each.id for each in snapshot if ZONE in each.traits), 2)
+    world = World(snapshot, {"g": members}, {pair: near for pair in zone_pairs if sum(pair) % 2})
     joins = Group("g", policy)
     wanted = Wanted("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()), group=joins)
-    possible = totals(snapshot, wanted, members)
+    possible = totals(world, wanted)
     rng = random.Random(data.draw(st.integers(0, 99)))
-    found = place(World(snapshot, {"g": members}), [wanted], Budget(), rng)
+    found = place(world, [wanted], Budget(), rng)
     if isinstance(found, Unplaced):
         assert not possible
         return
@@ -167,6 +187,7 @@ def nodes(name: str, *used: int) -> list[Spec]:
         ((("spread", 1.0),), "empty", {"spread": 0.75}),
         ((("zones", 2.0), ("pack", 1.0)), "half", {"zones": 1.0, "pack": 0.5}),
         ((("fit", 1.0), ("zones", 0.1)), "half", {"fit": 1.0, "zones": 1.0}),
+        ((("distance", 1.0), ("pack", 1.0)), "half", {"distance": 1.0, "pack": 0.5}),
     ],
 )
 def test_what_each_criterion_prefers(order: Order, root: str, criteria: dict[str, float]) -> None:
@@ -176,3 +197,24 @@ def test_what_each_criterion_prefers(order: Order, root: str, criteria: dict[str
     assert found.choice.score is not None
     assert found.choice.score.criteria == pytest.approx(criteria)
     assert found.choice.score.total == pytest.approx(sum(weight * criteria[name] for name, weight in order))
+
+
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
+@given(anything, orders.map(lambda order: {name: order[name] for name in order if name != "group"}))
+def test_what_is_taken_of_shared_pools_counts_as_the_criteria_say(situation, order):  # type: ignore[no-untyped-def]
+    snapshot, request = zoned(situation[0]), situation[1]
+    named = frozenset[str]().union(*request.same_subtrees)
+    assume(all(group.resources or group.suffix in named for group in request.groups))
+    assume(order and any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
+    world = World(snapshot)
+    wanted = Wanted("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()))
+    found = place(world, [wanted], Budget(), random.Random(0))
+    for choice in () if isinstance(found, Unplaced) else (found[0].choice, *found[0].alternates):
+        taken = frozenset(
+            (provider.id, name, amount)
+            for provider, amounts in choice.resources
+            for name, amount in amounts.items()
+        )
+        assert choice.score is not None
+        expected = {name: value(name, world, wanted, choice.root, taken) for name in order}
+        assert choice.score.criteria == pytest.approx(expected)
