@@ -16,6 +16,7 @@ from placement.claims.topology import REMOTE, Room, Topology, divide
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.claims.zones import ZONE
+from placement.flavors.flavor import Rules
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
 from placement.schemas import explanation
@@ -202,8 +203,8 @@ def rank(world: World, wanted: Wanted, choice: Choice) -> tuple[float, float]:
 
 
 def wants(query: str, topology: Topology, **fields: object) -> Wanted:
-    request, version = explanation.parse({"query": query, "microversion": "1.39"})
-    return Wanted("c", None, OWNER, request, version, topology=topology, **fields)  # type: ignore[arg-type]
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, Rules())
+    return Wanted("c", None, OWNER, asked.request, asked.version, topology=topology, **fields)  # type: ignore[arg-type]
 
 
 @settings(max_examples=examples(500), deadline=None)
