@@ -99,6 +99,11 @@ class _Layout:
     is_complete: bool
     apart: tuple[tuple[int, ...], ...]
 
+    @property
+    def places(self) -> set[int]:
+        """The positions of all providers that have a room."""
+        return {at for zone in self.rooms for _, at, _ in zone}
+
 
 class _Splitting:
     """One request on its way through the trees whose zones have all of the classes that are split."""
@@ -178,7 +183,7 @@ class _Splitting:
         """The best splits beside the others, by positions in the tree."""
         tree = self._snapshot.whole_trees()[others.root.id]
         layout = self._layout(tree)
-        if not layout.is_complete:
+        if not layout.is_complete or not self._has_traits(tree, others, layout.places):
             return None
         apart = layout.apart
         if self._distances:
@@ -203,7 +208,7 @@ class _Splitting:
             self._zones(tree, layout, None),
             apart,
             self._budget,
-            lambda split: self._has_traits(tree, others, split),
+            lambda split: self._has_traits(tree, others, [share.provider for share in split]),
         )
         if key is not None:
             self._known[key] = found
@@ -249,9 +254,11 @@ class _Splitting:
             zones.append(rooms)
         return zones
 
-    def _has_traits(self, tree: Tree, others: Choice, split: Split) -> bool:
-        """Whether the providers of the group without a suffix together have the traits that it requires."""
-        serving = [*others.mappings.get("", ()), *(tree.members[share.provider] for share in split)]
+    def _has_traits(self, tree: Tree, others: Choice, positions: Iterable[int]) -> bool:
+        """Whether those there, and others of the group without a suffix, together have what it requires."""
+        if not self._required:
+            return True
+        serving = [*others.mappings.get("", ()), *(tree.members[at] for at in positions)]
         return all(
             any(not provider.traits.isdisjoint(traits) for provider in serving) for traits in self._required
         )

@@ -5,7 +5,7 @@ of its providers can give of a class now. A *split* takes all that is asked for 
 as evenly as the rooms allow.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -132,8 +132,9 @@ def _of_sizes(
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
             if not found or distance <= min(found):
-                split = _split(asked, [zones[number] for number in chosen], even=even)
-                if split is not None and accepts(split):
+                splits = _splits(asked, [zones[number] for number in chosen], budget, even=even)
+                split = next(filter(accepts, splits), None)
+                if split is not None:
                     found.setdefault(distance, []).append(split)
         if found:
             nearest = min(found)
@@ -146,23 +147,35 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
     return sum(most[:size]) >= amount
 
 
-def _split(asked: Mapping[str, int], zones: Sequence[Zone], *, even: bool) -> Split | None:
-    """What is taken of these zones, of each of them something; None if they cannot give it."""
-    shares: list[Share] = []
+def _splits(
+    asked: Mapping[str, int], zones: Sequence[Zone], budget: Budget, *, even: bool
+) -> Iterator[Split]:
+    """What may be taken of these zones: always as much of each, and of none nothing, of other providers."""
+    parts: list[tuple[str, int, Sequence[Room]]] = []
     used: set[int] = set()
     for name, amount in asked.items():
         rooms = [_together(zone.get(name, ())) for zone in zones]
         divided = _evenly(amount, rooms) if even else divide(amount, rooms)
         if divided is None:
-            return None
+            return
         for number, part in enumerate(divided):
             if part:
-                within = _of_zone(name, part, zones[number][name])
-                if within is None:
-                    return None
                 used.add(number)
-                shares += within
-    return tuple(shares) if len(used) == len(zones) else None
+                parts.append((name, part, zones[number][name]))
+    if len(used) == len(zones):
+        yield from _out_of(parts, budget)
+
+
+def _out_of(parts: Sequence[tuple[str, int, Sequence[Room]]], budget: Budget) -> Iterator[Split]:
+    """All ways to take these amounts of classes, each out of the rooms beside it."""
+    if not parts:
+        yield ()
+        return
+    (name, amount, rooms), *others = parts
+    for shares in _of_zone(name, amount, rooms):
+        budget.spend(len(shares))
+        for more in _out_of(others, budget):
+            yield (*shares, *more)
 
 
 def _together(rooms: Sequence[Room]) -> Room:
@@ -174,19 +187,16 @@ def _together(rooms: Sequence[Room]) -> Room:
     return Room(0, least, sum(room.most for room in useful), lcm(*(room.step for room in useful)))
 
 
-def _of_zone(name: str, amount: int, rooms: Sequence[Room]) -> list[Share] | None:
-    """The amount out of as few providers of a zone as can give it: of one, where it fits best."""
-    useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: -room.most)
-    for room in reversed(useful):
-        if room.least <= amount <= room.most and amount % room.step == 0:
-            return [Share(room.provider, name, amount)]
-    for count in range(2, len(useful) + 1):
-        divided = divide(amount, useful[:count])
-        if divided is not None and all(divided):
-            return [
-                Share(room.provider, name, part) for room, part in zip(useful[:count], divided, strict=True)
-            ]
-    return None
+def _of_zone(name: str, amount: int, rooms: Sequence[Room]) -> Iterator[Split]:
+    """The amount out of the providers of a zone, as few as can give it first, where it fits best."""
+    useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
+    for count in range(1, len(useful) + 1):
+        for chosen in combinations(useful, count):
+            divided = divide(amount, chosen)
+            if divided is not None and all(divided):
+                yield tuple(
+                    Share(room.provider, name, part) for room, part in zip(chosen, divided, strict=True)
+                )
 
 
 def divide(amount: int, rooms: Sequence[Room]) -> list[int] | None:
