@@ -84,7 +84,7 @@ def replace_of_consumer(call: Call, consumer_uuid: str) -> Response:
         raise InvalidRequest(f"Malformed consumer_uuid: {consumer_uuid}")
     body = call.body(schemas.put(call.version))
     claim = claim_of(call.service.conf, call.version, uuid, body)
-    call.service.database.write(lambda tx: store.replace(tx, [claim]))
+    call.service.write(lambda tx: store.replace(tx, [claim]))
     return call.nothing()
 
 
@@ -95,7 +95,7 @@ def replace_several(call: Call) -> Response:
     """Make this all that several consumers hold, at once."""
     body = call.wrapped_body(schemas.post(call.version), "allocations")
     claims = [claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body.items()]
-    call.service.database.write(lambda tx: store.replace(tx, claims))
+    call.service.write(lambda tx: store.replace(tx, claims))
     return call.nothing()
 
 

@@ -23,7 +23,7 @@ from placement.api import (
     usages,
     versioning,
 )
-from placement.api.ext import capacity, claims, explanations
+from placement.api.ext import capacity, claims, explanations, reservations
 from placement.api.ext import root as ext
 from placement.api.service import Service
 
@@ -44,6 +44,7 @@ BLUEPRINTS: Final = (
     capacity.blueprint,
     explanations.blueprint,
     claims.blueprint,
+    reservations.blueprint,
 )
 
 

@@ -54,6 +54,11 @@ class Call:
             raise InvalidRequest(f"Invalid query string parameters: {error}") from None
         return list(request.args.items(multi=True))
 
+    @property
+    def project_id(self) -> str:
+        """The project of the caller; empty if it has none."""
+        return context.of(request.environ).project_id or ""
+
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
         """Refuse who may not do this.
 

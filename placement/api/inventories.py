@@ -57,7 +57,7 @@ def create(call: Call, uuid: str) -> Response:
         body = call.body(_CREATE)
     name, values = body["resource_class"], body["values"]
     may_have_none = call.version >= microversion.ALL_RESERVED
-    generation = call.service.database.write(
+    generation = call.service.write(
         lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
     )
     document = {"resource_provider_generation": generation, **_shown(values)}
@@ -75,7 +75,7 @@ def replace_all(call: Call, uuid: str) -> Response:
     wanted = {name: each["values"] for name, each in body["inventories"].items()}
     given = body["resource_provider_generation"]
     may_have_none = call.version >= microversion.ALL_RESERVED
-    generation = call.service.database.write(
+    generation = call.service.write(
         lambda tx: store.replace_all(tx, known, given, wanted, may_have_none=may_have_none)
     )
     documents = {name: _shown(values) for name, values in wanted.items()}
@@ -93,7 +93,7 @@ def replace_all(call: Call, uuid: str) -> Response:
 def delete_all(call: Call, uuid: str) -> Response:
     """Remove all inventories of a provider."""
     known = path_uuid(uuid)
-    call.service.database.write(lambda tx: store.remove_all(tx, known))
+    call.service.write(lambda tx: store.remove_all(tx, known))
     return call.nothing()
 
 
@@ -120,7 +120,7 @@ def update(call: Call, uuid: str, resource_class: str) -> Response:
     values = body["values"]
     given = body["resource_provider_generation"]
     may_have_none = call.version >= microversion.ALL_RESERVED
-    generation = call.service.database.write(
+    generation = call.service.write(
         lambda tx: store.change(tx, known, given, resource_class, values, may_have_none=may_have_none)
     )
     return call.answer({"resource_provider_generation": generation, **_shown(values)}, time.time())
@@ -132,5 +132,5 @@ def delete(call: Call, uuid: str, resource_class: str) -> Response:
     known = path_uuid(uuid)
     if not storable(resource_class):
         raise NotFound(f"No inventory of class {resource_class} found for delete")
-    call.service.database.write(lambda tx: store.remove(tx, known, resource_class))
+    call.service.write(lambda tx: store.remove(tx, known, resource_class))
     return call.nothing()

@@ -27,5 +27,5 @@ def reshape(call: Call) -> Response:
     claims = [
         claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body["allocations"].items()
     ]
-    call.service.database.write(lambda tx: store.reshape(tx, wanted, claims))
+    call.service.write(lambda tx: store.reshape(tx, wanted, claims))
     return call.nothing()

@@ -186,5 +186,5 @@ def update(call: Call, uuid: str) -> Response:
 def delete(call: Call, uuid: str) -> Response:
     """Remove a provider that has neither children nor allocations."""
     known = canonical_uuid(uuid) or uuid
-    call.service.database.write(lambda tx: providers.delete(tx, known))
+    call.service.write(lambda tx: providers.delete(tx, known))
     return call.nothing()

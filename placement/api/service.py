@@ -1,16 +1,17 @@
 """What the handlers of one worker share."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock, Thread
-from typing import Final
+from typing import Final, TypeVar
 
 from oslo_config import cfg
 
 from placement.api.explaining import Explainer
 from placement.candidates.render import Summaries
 from placement.db import migration
-from placement.db.database import Database
+from placement.db.database import Database, Transaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
 from placement.flavors.flavor import Rules
@@ -18,9 +19,10 @@ from placement.maintenance.sync import sync
 from placement.model.feed import Model
 from placement.model.turns import LONG_REQUESTS
 from placement.policies.enforcer import Enforcer
-from placement.store import classes
+from placement.store import classes, reservations
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _LOCK_TIMEOUT: Final = 3.0  # seconds for another request that prepares the database, which mostly takes less
 
@@ -64,7 +66,7 @@ class Service:
         database = Database(group.connection, options)
         # only placement-api knows the number of its threads, an option of its command line
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
-        model = Model(database, long_requests)
+        model = Model(database, long_requests, reservations.give_back_expired)
         explainer = Explainer(model, conf.api.explanations_deadline) if conf.api.explain_empty else None
         rules = Rules(
             query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,
@@ -73,6 +75,10 @@ class Service:
             disable_fallback_pcpu_query=conf.flavors.disable_fallback_pcpu_query,
         )
         return cls(conf, database, model, Enforcer(conf), explainer, rules)
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """As :meth:`Database.write`, for what may need the room of reservations that expired."""
+        return reservations.making_room(self.database, work)
 
     def prepare(self) -> None:
         """Migrate the database if so configured, and make the standard names.

@@ -1,6 +1,6 @@
 """A candidate that was chosen, and what is left of the world beside it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placement.candidates.pattern import Candidate
@@ -69,6 +69,29 @@ def giving_back(snapshot: Snapshot, held: Iterable[Allocation]) -> Snapshot:
     for each in held:
         _use(world, each.provider, {each.resource_class: -each.used})
     return world
+
+
+def within(snapshot: Snapshot, held: Collection[Allocation]) -> tuple[Snapshot, frozenset[str]]:
+    """The world of a claim that takes all from what is held, and the roots (uuids) of the hosts in question.
+
+    There, and on what hosts share, nothing is free but that; other hosts are as they were. The snapshot must
+    not be changed while it is needed.
+    """
+    world = snapshot.copy()
+    amounts: dict[int, dict[str, int]] = {}
+    for each in held:
+        provider = snapshot.get(each.provider)
+        if provider is not None and each.resource_class in provider.inventories:
+            amounts.setdefault(provider.id, {})[each.resource_class] = each.used
+    roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
+    concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
+        SHARES, set()
+    )
+    for provider_id in concerned:
+        provider, free = snapshot.providers[provider_id], amounts.get(provider_id, {})
+        used = {name: each.capacity - free.get(name, 0) for name, each in provider.inventories.items()}
+        world.put(replace(provider, used=used))
+    return world, frozenset(snapshot.providers[root].uuid for root in roots)
 
 
 def _use(world: Snapshot, uuid: str, amounts: Mapping[str, int]) -> None:

@@ -3,25 +3,26 @@
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import thread_time
+from typing import Final
 
 from placement import microversion
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.request import check_names
-from placement.claims.choice import Choice, giving_back
+from placement.claims.choice import Choice, giving_back, within
 from placement.claims.fallback import place_or_fall_back
 from placement.claims.placing import Placed, Unplaced
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.db.batch import Batch
-from placement.db.database import Database
+from placement.db.database import Database, Transaction
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
 from placement.explanations.document import document
 from placement.explanations.explain import explain
 from placement.explanations.words import sentence
 from placement.model.feed import Model, View
-from placement.store import allocations, bindings, consumers, memberships
+from placement.store import allocations, bindings, consumers, memberships, reservations
 from placement.store.claims import Claim
 from placement.store.groups import Members
 
@@ -56,10 +57,20 @@ class Claimer:
         self._check_awaited = check_awaited
         self._rng = random.Random()
 
-    def claim(self, wanted: Sequence[Wanted], *, dry_run: bool = False) -> list[Placed]:
+    def claim(
+        self,
+        wanted: Sequence[Wanted],
+        *,
+        dry_run: bool = False,
+        reservation: str | None = None,
+        also: Callable[[Transaction], None] | None = None,
+    ) -> list[Placed]:
         """Have each consumer hold what it wants, or none of them; with ``dry_run`` only say what it would be.
 
+        :param reservation: what all that they take is moved from.
+        :param also: what else happens in the transaction that puts the claims into effect.
         :raises NoCandidate: there is no place for all of them.
+        :raises Conflict: there is no such reservation for them.
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         :raises InvalidRequest: a class or a trait does not exist, or the search takes too long.
         :raises Unavailable: others were faster each time.
@@ -68,7 +79,7 @@ class Claimer:
         for attempt in range(1, self._limits.retries + 2):
             held, members = self._held(wanted), self._members(wanted)
             try:
-                placed = self._place(wanted, held, members, end - thread_time())
+                placed = self._place(wanted, held, members, end - thread_time(), reservation)
             except NoCandidate as error:
                 self._check_generations(wanted)  # if one is not what the client knows, nothing follows
                 if self._members(wanted) != members:
@@ -80,7 +91,7 @@ class Claimer:
                 self._check_generations(wanted)
                 return placed
             try:
-                self._bind(placed)
+                self._bind(placed, reservation, also)
             except bindings.LostRace as error:
                 LOG.debug("claim attempt %d lost a race: %s", attempt, error)
             else:
@@ -90,7 +101,9 @@ class Claimer:
             "Please try again."
         )
 
-    def _bind(self, placed: Sequence[Placed]) -> None:
+    def _bind(
+        self, placed: Sequence[Placed], reservation: str | None, also: Callable[[Transaction], None] | None
+    ) -> None:
         claims = [_claim(each.wanted, each.choice) for each in placed]
         described = {
             provider.id: provider.described_seq for each in placed for provider in each.choice.providers
@@ -100,7 +113,13 @@ class Claimer:
             for each in placed
             if each.wanted.group is not None
         ]
-        self._database.write(lambda tx: bindings.bind(tx, claims, described, joining))
+
+        def work(tx: Transaction) -> None:
+            bindings.bind(tx, claims, described, joining, reservation)
+            if also is not None:
+                also(tx)
+
+        self._database.write(work)
 
     def _place(
         self,
@@ -108,11 +127,18 @@ class Claimer:
         held: Sequence[allocations.Allocation],
         members: Members,
         seconds: float,
+        reservation: str | None,
     ) -> list[Placed]:
+        reserved = None if reservation is None else self._reserved(reservation, wanted)
         with self._model.fresh() as view:
             for each in wanted:
                 check_names(each.request, view.names.classes, view.names.traits)
             snapshot = giving_back(view.snapshot, held) if held else view.snapshot
+            if reserved is not None:
+                snapshot, roots = within(snapshot, reserved)
+                wanted = [
+                    replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
+                ]
             budget = Budget(seconds, give_way=view.giving_way_after(self._check_awaited))
             try:
                 placed = place_or_fall_back(World.of(snapshot, members, wanted), wanted, budget, self._rng)
@@ -123,8 +149,24 @@ class Claimer:
                     SEARCH_TOO_LONG,
                 ) from None
             if isinstance(placed, Unplaced):
+                if reserved is not None:
+                    raise _not_within(wanted, placed, reserved)
                 raise self._refusal(view, wanted, placed)
         return placed
+
+    def _reserved(self, reservation: str, wanted: Sequence[Wanted]) -> list[allocations.Allocation]:
+        """What the reservation holds.
+
+        :raises Conflict: not all who want something may take from it.
+        """
+        with self._database.read() as conn:
+            found = reservations.find(conn, reservation)
+            held = allocations.of_consumer(conn, reservation)
+        for each in wanted:
+            group = None if each.group is None else each.group.name
+            if found is None or not found.serves(each.owner.project_id, group):
+                raise reservations.unusable(reservation, each.owner.project_id)
+        return held
 
     def _held(self, wanted: Sequence[Wanted]) -> list[allocations.Allocation]:
         """What those of them hold that exist: they give it back, so that it is free for them."""
@@ -172,6 +214,27 @@ def _others(wanted: Wanted) -> str:
     asked += ["its group"] if wanted.group else []
     asked += ["its topology"] if wanted.topology else []
     return " or ".join((", ".join(asked[:-1]), asked[-1]))
+
+
+def _not_within(
+    wanted: Sequence[Wanted], unplaced: Unplaced, reserved: Sequence[allocations.Allocation]
+) -> NoCandidate:
+    """That a reservation does not hold what is wanted."""
+    each = wanted[unplaced.number]
+    which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
+    holds = ", ".join(
+        f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
+    )
+    more = f" and {len(reserved) - _MAX_SAID} more" if len(reserved) > _MAX_SAID else ""
+    return NoCandidate(
+        f"There is no candidate for {which}consumer {each.consumer} within the reservation, which holds"
+        f" {holds}{more}.",
+        None,
+    )
+
+
+_MAX_SAID: Final = 5
+"""Of all that a reservation holds so much is named."""
 
 
 def _claim(wanted: Wanted, choice: Choice) -> Claim:

@@ -2,8 +2,8 @@
 
 Every provider belongs to one of :data:`PROVIDER_BUCKETS` buckets for good, chosen by its
 uuid; one more bucket stands for the names of resource classes and traits, one for
-the shape of trees, one, the :data:`EPOCH`, for all there is, and :data:`GROUP_BUCKETS` for
-groups of consumers, by their names. A transaction that
+the shape of trees, one for when reservations expire, one, the :data:`EPOCH`, for all there is,
+and :data:`GROUP_BUCKETS` for groups of consumers, by their names. A transaction that
 writes to a provider first increments the counter of its bucket and so holds that
 row's lock until it ends. Two things follow:
 
@@ -40,7 +40,8 @@ NAMES: Final = 256
 TREES: Final = 257
 EPOCH: Final = 258
 GROUP_BUCKETS: Final = range(EPOCH + 1, EPOCH + 65)
-ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH, *GROUP_BUCKETS)
+RESERVATIONS: Final = GROUP_BUCKETS.stop
+ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH, *GROUP_BUCKETS, RESERVATIONS)
 
 _EPOCHS: Final = 1 << 60  # with all counters it adds up to less than 64 bits hold
 _MAX_STEP: Final = 1 << 24  # a trillion of them, on average half as large, is what 64 bits hold

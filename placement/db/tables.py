@@ -29,6 +29,10 @@ ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """Every claim that is tried takes a number; the integers of SQLite are as large anyway."""
 
 
+RESERVATION: Final = "RESERVATION"
+"""The consumer type of reservations: a consumer that is given another one is a reservation no more."""
+
+
 def _table(name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
     return sa.Table(name, metadata, *parts, sqlite_autoincrement=True, **_mysql)
 
@@ -116,6 +120,16 @@ consumer_groups = _table(
     # of no number of its own: who has it as a consumer's is a member, and none when the consumer is gone
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(255), nullable=False, index=True),
+)
+
+reservations = _table(
+    "reservations",
+    # what it holds, and for which project, is that of the consumer; without it there is no reservation
+    sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
+    # the one group of claims that may take from it; NULL: all of the project
+    sa.Column("claim_group", sa.String(255), nullable=True),
+    # by the clock of the database (placement.db.clock)
+    sa.Column("expires_at", sa.Double, nullable=False, index=True),
 )
 
 change_buckets = _table(

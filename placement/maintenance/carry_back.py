@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from placement.db import remedies
+from placement.db.tables import RESERVATION
 from placement.exceptions import Conflict
 from placement.maintenance.content import BATCH
 from placement.maintenance.difference import CUSTOM, INVENTORY, Change, Key, Portable, compare
@@ -24,6 +25,8 @@ from placement.maintenance.trees import find_roots
 _FIRST_CUSTOM_CLASS: Final = 10_000  # below are the standard ones
 _DIGITS: Final = 6  # of a FLOAT of MySQL
 
+_NAMED: Final = 10  # of things that may be many
+
 Row = dict[str, Any]
 
 
@@ -31,6 +34,13 @@ def expressible(after: Portable, source: Source) -> tuple[Portable, list[str]]:
     """What of our content the tables of the source can hold, and in words what they cannot."""
     notes: list[str] = []
     things = dict(after.things)
+    reserved = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind == RESERVATION]
+    if reserved:
+        notes.append(
+            f"reservations: OpenStack Placement has none, {len(reserved)} consumers hold what is reserved"
+            f" until their allocations are deleted: {', '.join(uuid for (uuid,) in reserved[:_NAMED])}"
+            + (" ..." if len(reserved) > _NAMED else "")
+        )
     if not source.has_types:
         typed = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind is not None]
         if typed:

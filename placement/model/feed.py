@@ -15,6 +15,8 @@ history differ. Where something does not fit, everything is read anew.
 
 import gc
 import logging
+import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -80,7 +82,8 @@ class _State:
     """A snapshot and the point in the history of the database that it shows.
 
     ``stamps`` has, by bucket and id, when each provider changed last: in any way, and in
-    another way than that more or less of it is used. While changes are applied it is not
+    another way than that more or less of it is used. At ``next_expiry``, by the clock of the database,
+    a reservation is to be given back. While changes are applied it is not
     ``whole``, nor afterwards if the database broke off in between.
     """
 
@@ -89,6 +92,7 @@ class _State:
     counters: dict[int, int] = field(default_factory=dict)
     deletions: dict[int, int] = field(default_factory=dict)
     stamps: dict[int, dict[int, _Stamps]] = field(default_factory=dict)
+    next_expiry: float = math.inf
     whole: bool = True
 
     def counters_sum(self) -> int:
@@ -121,10 +125,20 @@ class Model:
     takes long gives way (:meth:`View.give_way`): from then on the snapshot that it looks at is
     left alone, and what others have to change in it they change in a copy. Only
     ``long_requests`` at once may: threads are left for those that are short.
+
+    :param give_back_expired: gives back what reservations hold that expired, and has all workers read anew
+        when the next one does; of how many that was.
     """
 
-    def __init__(self, database: Database, long_requests: int = LONG_REQUESTS) -> None:
+    def __init__(
+        self,
+        database: Database,
+        long_requests: int = LONG_REQUESTS,
+        give_back_expired: Callable[[Database], int] | None = None,
+    ) -> None:
         self._database = database
+        self._give_back_expired = give_back_expired
+        self._expiring = threading.Lock()
         self._turns = Turns(long_requests)
         self._state: _State | None = None
         #: where the database stood when the model was brought up to date; None while it may not be
@@ -138,20 +152,38 @@ class Model:
 
     @contextmanager
     def fresh(self) -> Iterator[View]:
-        """The model with every change that was committed before this call.
+        """The model with every change that was committed before this call, and without what expired.
 
         :raises placement.exceptions.Unavailable: when the database does not answer.
         """
-        # Asked before our turn, so that who waits for the database keeps nobody.
-        refreshed, position = self.refreshed, self._database.position()
-        with Turn(self._turns) as turn:
-            # Somebody may have brought it up to date while we asked, or waited for our turn.
-            if position != self._position and refreshed != self.refreshed:
-                position = self._database.position()
-            if position != self._position:
-                self._refresh(position.history)
-            assert self._state is not None
-            yield View(self._state.snapshot, self._state.names, turn)
+        expires = self._give_back_expired is not None
+        while True:
+            # Asked before our turn, so that who waits for the database keeps nobody.
+            refreshed, position = self.refreshed, self._database.position()
+            with Turn(self._turns) as turn:
+                # Somebody may have brought it up to date while we asked, or waited for our turn.
+                if position != self._position and refreshed != self.refreshed:
+                    position = self._database.position()
+                if position != self._position:
+                    self._refresh(position.history)
+                assert self._state is not None
+                if position.clock < self._state.next_expiry or not expires:
+                    yield View(self._state.snapshot, self._state.names, turn)
+                    return
+            # Nobody is kept meanwhile. If there was nothing to give back, the server that is written to has a
+            # slower clock than the one that was asked, as nodes of one Galera cluster may: it decides.
+            expires = self._expire(position.clock)
+
+    def _expire(self, now: float) -> bool:
+        """Have given back what expired until then; whether anything may have been."""
+        assert self._give_back_expired is not None
+        with self._expiring:  # one thread does it for all
+            if self._state is None or now < self._state.next_expiry:
+                return True
+            count = self._give_back_expired(self._database)
+        if count:
+            LOG.info("gave back what %d expired reservations held", count)
+        return bool(count)
 
     @contextmanager
     def aside(self) -> Iterator[tuple[Snapshot, int]]:
@@ -183,7 +215,7 @@ class Model:
             if self._state is None:
                 self._state = self._read_all(conn)
         self._history = history
-        self._position = Position(self._state.counters_sum(), history)
+        self._position = Position(self._state.counters_sum(), history, math.nan)
         self.refreshed += 1
 
     def _goes_on(self, history: str) -> bool:
@@ -218,6 +250,7 @@ class Model:
             state.deletions[bucket] = deletions
         for row, provider in rows.read_all(conn, state.names, self._shared):
             state.put(row, provider)
+        state.next_expiry = rows.read_next_expiry(conn)
         state.snapshot.whole_trees()
         # What was read stays for as long as the worker lives: garbage collections need not walk through it.
         gc.collect()
@@ -249,6 +282,9 @@ class Model:
                 return False
             state.names = names
             state.counters[buckets.NAMES] = now[buckets.NAMES][0]
+        if buckets.RESERVATIONS in moved:
+            state.next_expiry = rows.read_next_expiry(conn)
+            state.counters[buckets.RESERVATIONS] = moved.pop(buckets.RESERVATIONS)[0]
         for bucket, (_, deletions) in moved.items():
             if deletions != state.deletions[bucket]:
                 self._forget_deleted(conn, state, bucket)

@@ -1,5 +1,6 @@
 """Reading providers, and all that belongs to them, out of the database."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,10 +10,13 @@ import sqlalchemy as sa
 
 from placement.db.batch import Batch, Prepared, Rows, bind_parameters, bind_values
 from placement.db.tables import (
+    RESERVATION,
     allocations,
+    consumers,
     inventories,
     provider_aggregates,
     provider_traits,
+    reservations,
     resource_classes,
     resource_providers,
     traits,
@@ -197,6 +201,19 @@ def read_some(
         chosen = {"ids": [row.id for row in chunk]}
         parts = {kind: conn.execute(query, chosen).all() for kind, query in _some.items()}
         yield from _assemble(chunk, parts, names, shared)
+
+
+_next_expiry: Final = (
+    sa.select(sa.func.min(reservations.c.expires_at))
+    .select_from(reservations.join(consumers, consumers.c.id == reservations.c.consumer_id))
+    .where(consumers.c.consumer_type == RESERVATION)
+)
+
+
+def read_next_expiry(conn: sa.Connection) -> float:
+    """When the next reservation expires, in seconds since 1970 by the database's clock."""
+    found = conn.execute(_next_expiry).scalar()
+    return math.inf if found is None else found
 
 
 def sum_up(rows: Iterable[Any], names: Names) -> dict[int, dict[str, int]]:

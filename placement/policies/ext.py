@@ -2,11 +2,18 @@
 
 from typing import Final
 
-from placement.policies.base import operation
+from placement.policies.base import ADMIN_OR_PROJECT_READER_OR_SERVICE, operation
 
 CAPACITY: Final = "placement:ext:capacity"
 CLAIM: Final = "placement:ext:claims:create"
 EXPLAIN: Final = "placement:ext:explanations:list"
+RESERVATIONS: Final = "placement:ext:reservations:list"
+RESERVE: Final = "placement:ext:reservations:create"
+CHANGE_RESERVATION: Final = "placement:ext:reservations:update"
+DELETE_RESERVATION: Final = "placement:ext:reservations:delete"
+
+_RESERVATIONS: Final = "/ext/v1/reservations"
+_RESERVATION: Final = "/ext/v1/reservations/{uuid}"
 
 RULES: Final = [
     operation(CAPACITY, "Count how many guests of flavors fit.", ("POST", "/ext/v1/capacity")),
@@ -16,4 +23,14 @@ RULES: Final = [
         "Explain why a request has the allocation candidates that it has, or none.",
         ("POST", "/ext/v1/explanations"),
     ),
+    operation(
+        RESERVATIONS,
+        "List and show reservations.",
+        ("GET", _RESERVATIONS),
+        ("GET", _RESERVATION),
+        check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
+    ),
+    operation(RESERVE, "Hold resources for a project until a time.", ("POST", _RESERVATIONS)),
+    operation(CHANGE_RESERVATION, "Change when a reservation expires.", ("PUT", _RESERVATION)),
+    operation(DELETE_RESERVATION, "Give back what a reservation holds.", ("DELETE", _RESERVATION)),
 ]

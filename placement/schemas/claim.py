@@ -1,5 +1,6 @@
 """The body of ``POST /ext/v1/claims``."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from placement.candidates.request import CandidatesRequest
@@ -18,6 +19,7 @@ MAX_CLAIMS: Final = 64
 """In one call: each may have to be tried with each choice of those before."""
 MAX_ALTERNATES: Final = 100
 MAX_WEIGHT: Final = 1000.0
+GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP: Final = "group"
 """The criterion by which soft policies order."""
 
@@ -25,23 +27,28 @@ GROUP: Final = "group"
 class _Group(Schema):
     """The group that the consumer is to be in, and what is asked of its place beside the other members."""
 
-    name = String(required=True, min_length=1, max_length=255, pattern="^[A-Za-z0-9._:@+-]+$")
+    name = String(required=True, min_length=1, max_length=255, pattern=GROUP_NAME)
     policy = String(required=True, choices=[each.value for each in Policy])
     max_per_root = Integer(1, load_default=None)
 
 
-class _Claim(explanation.Explanation):
-    """What one consumer wants: a query or a flavor, and who it is, as in ``PUT /allocations``."""
+class Owned(explanation.Explanation):
+    """What somebody wants: a query or a flavor, and whose what is found shall be."""
 
-    consumer_uuid = Uuid(required=True)
-    consumer_generation = Integer(required=True, allow_none=True)
-    consumer_type = String(required=True, min_length=1, max_length=255, pattern="^[A-Z0-9_]+$")
     project_id = String(required=True, min_length=1, max_length=255)
     user_id = String(required=True, min_length=1, max_length=255)
     hosts = Array(Uuid(), min_items=1, load_default=None, data_key="only")
     avoid = Array(Uuid(), load_default=list)
-    alternates = Integer(0, MAX_ALTERNATES, load_default=0)
     order = Map(f"^({'|'.join(CRITERIA)})$", Number(0, MAX_WEIGHT), load_default=dict)
+
+
+class _Claim(Owned):
+    """What one consumer wants, and who it is, as in ``PUT /allocations/{consumer_uuid}``."""
+
+    consumer_uuid = Uuid(required=True)
+    consumer_generation = Integer(required=True, allow_none=True)
+    consumer_type = String(required=True, min_length=1, max_length=255, pattern="^[A-Z0-9_]+$")
+    alternates = Integer(0, MAX_ALTERNATES, load_default=0)
     group = Object(_Group, load_default=None)
     topology = String(choices=[each.value for each in Topology], load_default=None)
 
@@ -51,6 +58,7 @@ class Claims(Schema):
 
     claims = Array(Object(_Claim), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = Boolean(load_default=False)
+    reservation = Uuid(load_default=None, allow_none=False)
 
 
 def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
@@ -63,25 +71,41 @@ def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     if len(set(consumers)) < len(consumers):
         raise InvalidRequest("A consumer is named by more than one of the claims.")
+    if body["reservation"] in consumers:
+        raise InvalidRequest("A reservation cannot claim what it holds itself.")
     return [_wanted(each, rules) for each in body["claims"]]
 
 
 def _wanted(claim: dict[str, Any], rules: Rules) -> Wanted:
-    asked = explanation.parse(claim, rules)
     group = _group(claim["group"])
-    return Wanted(
-        consumer=claim["consumer_uuid"],
+    wanted = owned(claim, rules, claim["consumer_uuid"], claim["consumer_type"], group)
+    return replace(
+        wanted,
         generation=claim["consumer_generation"],
-        owner=Owner(claim["project_id"], claim["user_id"], claim["consumer_type"]),
+        alternates=claim["alternates"],
+        topology=_topology(claim["topology"], wanted.request),
+    )
+
+
+def owned(
+    claim: dict[str, Any], rules: Rules, consumer: str, consumer_type: str, group: Group | None = None
+) -> Wanted:
+    """What a new consumer of this uuid and type shall hold.
+
+    :raises InvalidRequest: the query or the flavor is none, or the order makes no sense.
+    """
+    asked = explanation.parse(claim, rules)
+    return Wanted(
+        consumer=consumer,
+        generation=None,
+        owner=Owner(claim["project_id"], claim["user_id"], consumer_type),
         request=asked.request,
         version=asked.version,
         fallback=asked.fallback,
         only=None if claim["hosts"] is None else frozenset(claim["hosts"]),
         avoid=frozenset(claim["avoid"]),
-        alternates=claim["alternates"],
         order=_order(claim["order"], group),
         group=group,
-        topology=_topology(claim["topology"], asked.request),
     )
 
 

@@ -56,16 +56,21 @@ def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
 
 
 def lock_claimed(
-    tx: Transaction, claims: Sequence[Claim], more: Iterable[str] = (), buckets: Iterable[int] = ()
+    tx: Transaction,
+    claims: Sequence[Claim],
+    more: Iterable[str] = (),
+    buckets: Iterable[int] = (),
+    others: Sequence[str] = (),
 ) -> Locked:
     """Make new consumers and lock all that the claims touch, consumers first.
 
     :param more: the uuids of providers to be locked with them; ``buckets`` likewise.
+    :param others: consumers to be locked, with what they hold.
     """
     # Consumers that the client calls new most often are: looked up only if they cannot be inserted.
     new_only = all(claim.generation is None and claim.takes for claim in claims)
-    looked_up = () if tx.optimistic and new_only else [claim.consumer for claim in claims]
-    locked = _lock(tx, looked_up)
+    looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
+    locked = _lock(tx, [*looked_up, *others])
     new = [claim for claim in claims if claim.takes and claim.consumer not in locked.consumers]
     consumer_store.create(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
@@ -239,14 +244,20 @@ def delete(tx: Transaction, consumer: str) -> None:
 
     :raises NotFound: when it holds nothing.
     """
-    locked = _lock(tx, [consumer])
-    if not locked.consumers:
+    if not give_back(tx, [consumer]):
         raise NotFound(f"No allocations for consumer '{consumer}'")
+
+
+def give_back(tx: Transaction, uuids: Collection[str]) -> int:
+    """Give back all that these consumers hold; how many of them held something."""
+    locked = _lock(tx, uuids)
     ids = [row.id for row in locked.consumers.values()]
-    tx.lock(locked.providers)
-    _remove(tx, ids)
-    consumer_store.remove(tx, ids)
-    tx.changed(locked.provider_ids, generation=False, usage_only=True)
+    if ids:
+        tx.lock(locked.providers)
+        _remove(tx, ids)
+        consumer_store.remove(tx, ids)
+        tx.changed(locked.provider_ids, generation=False, usage_only=True)
+    return len(ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,12 +290,18 @@ _shown: Final = (
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"))
+_of_consumers: Final = _shown.where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
 _of_provider: Final = _shown.where(resource_providers.c.uuid == sa.bindparam("provider"))
 
 
 def of_consumer(conn: sa.Connection, consumer: str) -> list[Allocation]:
     """All that a consumer holds."""
     return [Allocation(*row) for row in conn.execute(_of_consumer, {"consumer": consumer})]
+
+
+def of_consumers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
+    """All that these consumers hold."""
+    return [Allocation(*row) for row in conn.execute(_of_consumers, {"consumers": list(uuids)})]
 
 
 def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:

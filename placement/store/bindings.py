@@ -10,7 +10,7 @@ from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_value
 from placement.db.database import Transaction
 from placement.db.tables import resource_providers
 from placement.exceptions import Conflict, InvalidRequest
-from placement.store import memberships
+from placement.store import memberships, reservations
 from placement.store.allocations import check_generations, lock_claimed, write_claims
 from placement.store.claims import Claim
 from placement.store.groups import Group, Members, present
@@ -30,18 +30,31 @@ class Joining:
 
 
 def bind(
-    tx: Transaction, claims: Sequence[Claim], described: Mapping[int, int], joining: Sequence[Joining] = ()
+    tx: Transaction,
+    claims: Sequence[Claim],
+    described: Mapping[int, int],
+    joining: Sequence[Joining] = (),
+    reservation: str | None = None,
 ) -> None:
     """Put all the claims into effect, or none of them; the consumers are then in these groups and no others.
 
     :param described: the ``described_seq``, by id, of each provider that makes the choices good, as of then.
         Those that nothing is taken of are not locked: who changes them later comes later.
+    :param reservation: what all that they take is moved from.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
+    :raises Conflict: there is no such reservation for them.
     :raises LostRace: the choice is no longer good.
     """
     names = {each.group.name for each in joining}
-    locked = lock_claimed(tx, claims, buckets=memberships.buckets_of(names))
+    others = [] if reservation is None else [reservation]
+    locked = lock_claimed(tx, claims, buckets=memberships.buckets_of(names), others=others)
     check_generations(claims, locked)
+    if reservation is not None:
+        groups = {each.consumer: each.group.name for each in joining}
+        left = reservations.remainder(tx, reservation, claims, groups, locked)
+        if left is None:
+            raise LostRace(f"Reservation {reservation} does not hold all of it any more.")
+        claims = [*claims, left]
     found = tx.queue(_described(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*memberships.lookup(names)) if names else None
     try:

@@ -18,12 +18,14 @@ class Claim:
 
     ``generation`` is the consumer's as the client knows it, None for a new
     consumer, :data:`~placement.store.consumers.ANY_GENERATION` before 1.28.
+    What is left of what it held may come ``in_any_portions``, whatever the inventories say of them.
     """
 
     consumer: str
     resources: ByProvider
     generation: Generation
     owner: Owner
+    in_any_portions: bool = False
 
     @property
     def takes(self) -> bool:
@@ -83,13 +85,13 @@ def check_capacity(
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used
     taken: Counter[tuple[int, int]] = Counter()
-    for uuid, name, amount in _amounts(claims):
+    for claim, uuid, name, amount in _amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
         if inventory is None:
             raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
-        if not inventory.portions(amount):
+        if not (claim.in_any_portions or inventory.portions(amount)):
             raise _refusal(f"{what} The requested amount would violate inventory constraints.")
         which = (supply.provider_id, class_id)
         taken[which] += amount
@@ -97,12 +99,12 @@ def check_capacity(
             raise _refusal(f"{what} The requested amount would exceed the capacity.")
 
 
-def _amounts(claims: Iterable[Claim]) -> Iterator[tuple[str, str, int]]:
-    """Everything that is claimed: provider, resource class, amount."""
+def _amounts(claims: Iterable[Claim]) -> Iterator[tuple[Claim, str, str, int]]:
+    """Everything that is claimed: by which claim, provider, resource class, amount."""
     for claim in claims:
         for uuid, resources in claim.resources.items():
             for name, amount in resources.items():
-                yield uuid, name, amount
+                yield claim, uuid, name, amount
 
 
 def _refusal(why: str) -> Conflict:

@@ -111,6 +111,7 @@ SETUPS: Final = {
     "install/keystone": KEYSTONE,
     "install/agent": INSTALLED,
     "howto/claim-in-one-call": SERVICE,
+    "howto/reserve": SERVICE,
     "howto/careful-start": SERVICE + CONFIGURED,
     "howto/run-a-process": SERVICE + AGENT,
     "howto/change-cpu-sets": SERVICE + AGENT,

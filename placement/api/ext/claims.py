@@ -22,15 +22,19 @@ def create(call: Call) -> Response:
     """Find what each consumer wants, and have it hold that: all of them, or none."""
     body = call.body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.flavor_rules), body["dry_run"]
+    placed = claimer(call).claim(wanted, dry_run=dry_run, reservation=body["reservation"])
+    return call.answer({"claims": [_claim(each) for each in placed]}, status=200 if dry_run else 201)
+
+
+def claimer(call: Call) -> Claimer:
+    """Who claims for a call, within the limits that the options set."""
     conf = call.service.conf
     limits = Limits(
         searching=conf.api.candidates_deadline,
         explaining=conf.api.explanations_deadline,
         retries=conf.placement.allocation_conflict_retry_count,
     )
-    claimer = Claimer(call.service.model, call.service.database, limits, call.check_awaited)
-    placed = claimer.claim(wanted, dry_run=dry_run)
-    return call.answer({"claims": [_claim(each) for each in placed]}, status=200 if dry_run else 201)
+    return Claimer(call.service.model, call.service.database, limits, call.check_awaited)
 
 
 def _claim(placed: Placed) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from placement.schemas import (
     explanation,
     inventory,
     membership,
+    reservation,
     resource_provider,
 )
 from placement.schemas import query as queries
@@ -44,12 +45,15 @@ SCHEMAS = {
     "explainAllocationCandidates": explanation.Explanation(),
     "showCapacity": capacity.Capacity(),
     "claim": claim.Claims(),
+    "reserve": reservation.Create(),
+    "updateReservation": reservation.Update(),
 }
 PARSERS = {
     "listResourceProviders": queries.parse_provider_filter,
     "listTraits": queries.parse_traits,
     "listAllocationCandidates": queries.parse_candidates,
     "showUsages": queries.parse_usages,
+    "listReservations": reservation.parse_list,
 }
 
 

@@ -23,6 +23,10 @@ REQUESTS = {
     "placement:ext:capacity": ("POST", "/ext/v1/capacity"),
     "placement:ext:claims:create": ("POST", "/ext/v1/claims"),
     "placement:ext:explanations:list": ("POST", "/ext/v1/explanations"),
+    "placement:ext:reservations:list": ("GET", "/ext/v1/reservations?project_id={project}"),
+    "placement:ext:reservations:create": ("POST", "/ext/v1/reservations"),
+    "placement:ext:reservations:update": ("PUT", f"/ext/v1/reservations/{NOWHERE}"),
+    "placement:ext:reservations:delete": ("DELETE", f"/ext/v1/reservations/{NOWHERE}"),
     "placement:resource_providers:list": ("GET", "/resource_providers"),
     "placement:resource_providers:create": ("POST", "/resource_providers"),
     "placement:resource_providers:show": ("GET", PROVIDER),
@@ -112,7 +116,8 @@ def ask_everything(keystone: Keystone, service: Placement) -> dict[str, set[str]
 
 def test_roles_may_do_what_the_policies_say(allowed: dict[str, set[str]], enforce_new_defaults: bool) -> None:
     expected = dict.fromkeys(REQUESTS, ALLOWED_BY_DEFAULT)
-    expected["placement:usages"] = {"admin", "service", "member", "reader"}
+    for rule in ("placement:usages", "placement:ext:reservations:list"):
+        expected[rule] = {"admin", "service", "member", "reader"}
     if enforce_new_defaults:
         expected["placement:reshaper:reshape"] = {"service"}
     assert allowed == expected

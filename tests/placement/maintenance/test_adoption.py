@@ -266,6 +266,22 @@ def test_consumers_in_groups_are_counted_on_the_way_back_and_their_allocations_a
     assert held["resources"] == {"MEMORY_MB": 256}
 
 
+def test_reservations_that_go_on_without_an_end_are_named(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    write(service)
+    body = {"query": "resources=VCPU:1", "project_id": "green", "user_id": "green", "expires_in": 3600}
+    uuid = "7d9f3a52-1c64-4f0e-9a7e-000000000001"
+    assert service.post("/ext/v1/reservations", {"uuid": uuid, **body}) == 201
+    said = (
+        "reservations: OpenStack Placement has none, 1 consumers hold what is reserved until their"
+        f" allocations are deleted: {uuid}"
+    )
+    assert said in abandon(stock.url, OWNER, Way.CARRY_BACK).notes
+    adopted(stock)
+    assert Service(stock.url).get(f"/allocations/{uuid}")["consumer_type"] == "RESERVATION"
+
+
 def test_what_belongs_to_nothing_is_refused_and_nothing_is_changed(stock):
     stock.execute("INSERT INTO inventories VALUES (NULL, NULL, 99, 4711, 0, 1, 0, 1, 1, 1, 1.0)")
     before, named = contents(stock.url), names(stock.url)

@@ -17,6 +17,9 @@ ADMIN_OR_SERVICE = [
     "placement:ext:capacity",
     "placement:ext:claims:create",
     "placement:ext:explanations:list",
+    "placement:ext:reservations:create",
+    "placement:ext:reservations:delete",
+    "placement:ext:reservations:update",
     "placement:resource_classes:create",
     "placement:resource_classes:delete",
     "placement:resource_classes:list",
@@ -45,7 +48,7 @@ ADMIN_OR_SERVICE = [
     "placement:traits:update",
 ]
 RESHAPE = "placement:reshaper:reshape"
-USAGES = "placement:usages"
+FOR_READERS = ["placement:ext:reservations:list", "placement:usages"]
 
 OURS, THEIRS = "0f1c", "77ab"
 CALLERS = {
@@ -88,9 +91,10 @@ def test_only_services_reshape(enforcer, caller):
     assert allowed(enforcer, RESHAPE, caller) == (caller == "service")
 
 
+@pytest.mark.parametrize("rule", FOR_READERS)
 @pytest.mark.parametrize("caller", CALLERS)
-def test_readers_see_the_usages_of_their_own_project(enforcer, caller):
-    assert allowed(enforcer, USAGES, caller, {"project_id": OURS}) == (
+def test_readers_see_what_is_of_their_own_project(enforcer, rule, caller):
+    assert allowed(enforcer, rule, caller, {"project_id": OURS}) == (
         caller in ADMINS_AND_SERVICES | {"member", "reader"}
     )
 
@@ -108,7 +112,7 @@ def test_without_new_defaults_admins_reshape_too():
 
 def test_every_operation_has_a_rule_and_every_rule_is_tested_here():
     names = [rule.name for rule in list_rules() if rule.name.startswith("placement:")]
-    assert sorted(names) == sorted([*ADMIN_OR_SERVICE, RESHAPE, USAGES])
+    assert sorted(names) == sorted([*ADMIN_OR_SERVICE, RESHAPE, *FOR_READERS])
 
 
 def test_rules_that_others_are_made_of_keep_their_names():

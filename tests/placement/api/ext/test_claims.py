@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from placement.db import migration
+from tests.placement.api.ext.asking import claim, host, refused, used, wants
 from tests.placement.running import Admin, application
 
 PATH = "/ext/v1/claims"
@@ -17,45 +18,8 @@ def admin(tmp_path):
     return Admin(application(url))
 
 
-def host(admin, name, **totals):
-    """A root provider with these inventories; its uuid."""
-    made = admin("POST", "/resource_providers", json={"name": name}).json["uuid"]
-    body = {
-        "resource_provider_generation": 0,
-        "inventories": {each: {"total": total} for each, total in totals.items()},
-    }
-    assert admin("PUT", f"/resource_providers/{made}/inventories", json=body).status_code == 200
-    return made
-
-
-def wants(query, **fields):
-    """A claim of a new consumer."""
-    return {
-        "consumer_uuid": str(uuid.uuid4()),
-        "consumer_generation": None,
-        "consumer_type": "INSTANCE",
-        "project_id": "project",
-        "user_id": "user",
-        "query": query,
-        **fields,
-    }
-
-
-def claim(admin, *claims, **fields):
-    return admin("POST", PATH, json={"claims": claims, **fields})
-
-
 def held(admin, consumer):
     return admin("GET", f"/allocations/{consumer}").json
-
-
-def used(admin, provider):
-    return admin("GET", f"/resource_providers/{provider}/usages").json["usages"]
-
-
-def refused(answer):
-    (error,) = answer.json["errors"]
-    return answer.status_code, error["code"], error["detail"]
 
 
 def test_what_is_found_is_held(admin):

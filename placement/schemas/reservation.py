@@ -1,0 +1,93 @@
+"""The bodies and the query of ``/ext/v1/reservations``."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from placement import microversion
+from placement.claims.wanted import Wanted
+from placement.exceptions import InvalidRequest
+from placement.flavors.flavor import Rules
+from placement.microversion import Microversion
+from placement.schemas.base import Integer, Number, Schema, String, Uuid
+from placement.schemas.claim import GROUP_NAME, Owned, owned
+from placement.schemas.query_base import Params, load_query, since
+from placement.store.reservations import TYPE, End
+
+MAX_SECONDS: Final = 10 * 366 * 86_400.0
+MAX_PAGE: Final = 1000
+_TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
+
+
+class _Ending(Schema):
+    """What says when it expires: one of the two."""
+
+    expires_at = String(pattern=_TIME, load_default=None, allow_none=False)
+    expires_in = Number(0, MAX_SECONDS, load_default=None, allow_none=False)
+
+
+class Create(_Ending, Owned):
+    """``POST /ext/v1/reservations``: a query or a flavor, whose it is, and until when."""
+
+    uuid = Uuid(load_default=None, allow_none=False)
+    group = String(load_default=None, allow_none=False, min_length=1, max_length=255, pattern=GROUP_NAME)
+
+
+class Update(_Ending):
+    """``PUT /ext/v1/reservations/{uuid}``."""
+
+    generation = Integer(0, required=True)
+
+
+class _ListQuery(Schema):
+    """``GET /ext/v1/reservations``."""
+
+    project_id = String(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
+    group = String(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
+    limit = String(pattern="^[1-9][0-9]{0,3}$", metadata=since(microversion.INITIAL))
+    marker = Uuid(metadata=since(microversion.INITIAL))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which reservations are listed: those of a project, for a group, after a uuid, so many."""
+
+    project_id: str | None = None
+    group: str | None = None
+    marker: str | None = None
+    limit: int = MAX_PAGE
+
+
+def parse_list(params: Params, version: Microversion) -> Page:
+    """The query string of ``GET /ext/v1/reservations``.
+
+    :raises InvalidRequest: naming what is wrong with it.
+    """
+    values = load_query(_ListQuery, params, version)
+    limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
+    return Page(limit=limit, **values)
+
+
+def end_of(body: dict[str, Any]) -> End:
+    """When the reservation of such a body expires.
+
+    :raises InvalidRequest: it says nothing of it, or two things, or names no time that there is.
+    """
+    at, seconds = body["expires_at"], body["expires_in"]
+    if (at is None) == (seconds is None):
+        raise InvalidRequest("One of expires_at and expires_in is needed.")
+    if at is None:
+        return End(None, seconds)
+    try:
+        return End(datetime.fromisoformat(at).timestamp(), None)
+    except ValueError as error:
+        raise InvalidRequest(f"expires_at is no time: {error}") from None
+
+
+def wanted_of(body: dict[str, Any], rules: Rules, uuid: str) -> Wanted:
+    """What the reservation of such a body shall hold.
+
+    :param rules: by which flavors are translated.
+    :raises InvalidRequest: the query or the flavor is none.
+    """
+    return owned(body, rules, uuid, TYPE)

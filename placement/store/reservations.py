@@ -1,0 +1,250 @@
+"""Reservations: consumers that hold something for claims to take from, until a time of the database's clock.
+
+A reservation is a consumer of the type :data:`TYPE` with a row of its own. Once it holds nothing it
+is gone, as every consumer is. One that expired is given back by whoever looks next, or needs the room
+(:func:`making_room`): nobody else has to run.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+
+from placement.db import buckets, clock
+from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
+from placement.db.database import Database, Transaction
+from placement.db.tables import RESERVATION, consumers, reservations, resource_classes
+from placement.exceptions import NO_RESERVATION, Conflict, InvalidRequest, NotFound
+from placement.store import allocations
+from placement.store import consumers as consumer_store
+from placement.store.claims import Claim
+from placement.store.consumers import ANY_GENERATION, Owner
+
+T = TypeVar("T")
+
+TYPE: Final = RESERVATION
+_AT_ONCE: Final = 100
+"""So many that expired are given back in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A reservation that has not expired; ``expires_at`` is in seconds since 1970 by the database's clock.
+
+    ``group`` is the name of the one group whose members may take from it, None for all of its project.
+    """
+
+    uuid: str
+    project_id: str
+    user_id: str
+    generation: int
+    group: str | None
+    expires_at: float
+
+    def serves(self, project_id: str, group: str | None) -> bool:
+        """Whether a claim of this project, of who joins this group if any, may take from it."""
+        return project_id == self.project_id and self.group in (None, group)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """When a reservation expires: at a time, or so many seconds from now; one of them is None."""
+
+    at: float | None
+    seconds: float | None
+
+
+_holds: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
+_expired: Final = sa.and_(consumers.c.consumer_type == TYPE, reservations.c.expires_at <= clock.now())
+_shown: Final = (
+    sa.select(
+        consumers.c.uuid,
+        consumers.c.project_id,
+        consumers.c.user_id,
+        consumers.c.generation,
+        reservations.c.claim_group,
+        reservations.c.expires_at,
+    )
+    .select_from(_holds)
+    .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.now())
+)
+_one: Final = _shown.where(consumers.c.uuid == sa.bindparam("uuid"))
+
+
+def find(conn: sa.Connection, uuid: str) -> Reservation | None:
+    """The reservation of that uuid, unless it has expired."""
+    row = conn.execute(_one, {"uuid": uuid}).first()
+    return None if row is None else Reservation(*row)
+
+
+def some(
+    conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
+) -> list[Reservation]:
+    """The first of those of a project, for a group, and after a uuid, as far as these are given; by uuid."""
+    query = _shown.order_by(consumers.c.uuid).limit(limit)
+    if project_id is not None:
+        query = query.where(consumers.c.project_id == project_id)
+    if group is not None:
+        query = query.where(reservations.c.claim_group == group)
+    if after is not None:
+        query = query.where(consumers.c.uuid > after)
+    return [Reservation(*row) for row in conn.execute(query)]
+
+
+def missing(uuid: str) -> NotFound:
+    """The error that there is no such reservation."""
+    return NotFound(f"No reservation {uuid}: there never was one, or it expired, or all of it was taken.")
+
+
+def make(tx: Transaction, consumer: str, group: str | None, end: End) -> None:
+    """Make a consumer, which this transaction has made and has hold something, a reservation.
+
+    :raises InvalidRequest: it would end before it begins.
+    """
+    tx.lock_buckets([buckets.RESERVATIONS])
+    which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
+    values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
+    tx.conn.execute(sa.insert(reservations).values(values))
+    _check_end(tx, consumer)
+
+
+def change(tx: Transaction, uuid: str, generation: int, end: End) -> None:
+    """Have a reservation end at another time; its generation goes up by one.
+
+    :raises NotFound: there is no such reservation.
+    :raises ConcurrentUpdate: the generation is not the present one.
+    :raises InvalidRequest: it would have ended.
+    """
+    row = _locked(tx, uuid)
+    consumer_store.check_generation(row, generation)
+    consumer_store.advance(tx, row, Owner(row.project_id, row.user_id, row.consumer_type))
+    tx.lock_buckets([buckets.RESERVATIONS])
+    query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
+    tx.conn.execute(query.values(expires_at=_time_of(end)))
+    _check_end(tx, uuid)
+
+
+def delete(tx: Transaction, uuid: str) -> None:
+    """Give back what a reservation still holds.
+
+    :raises NotFound: there is no such reservation.
+    """
+    _locked(tx, uuid)
+    allocations.delete(tx, uuid)
+
+
+def _time_of(end: End) -> sa.ColumnElement[float]:
+    return (
+        clock.now() + sa.literal(end.seconds, sa.Double) if end.at is None else sa.literal(end.at, sa.Double)
+    )
+
+
+def _check_end(tx: Transaction, uuid: str) -> None:
+    if find(tx.conn, uuid) is None:
+        raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
+
+
+def _locked(tx: Transaction, uuid: str) -> consumer_store.Row:
+    """The consumer of a reservation, which stays as it is until the transaction ends.
+
+    :raises NotFound: there is no such reservation.
+    """
+    rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
+    if not rows or find(tx.conn, uuid) is None:
+        raise missing(uuid)
+    return rows[0]
+
+
+def remainder(
+    tx: Transaction,
+    reservation: str,
+    claims: Sequence[Claim],
+    groups: Mapping[str, str],
+    locked: allocations.Locked,
+) -> Claim | None:
+    """What a (locked) reservation holds once these claims have taken all that they take from it.
+
+    :param groups: the names of the groups that their consumers join.
+    :returns: None if it holds less than that.
+    :raises Conflict: there is no such reservation for them.
+    """
+    row, found = locked.consumers.get(reservation), find(tx.conn, reservation)
+    for claim in claims:
+        project_id, group = claim.owner.project_id, groups.get(claim.consumer)
+        if row is None or found is None or not found.serves(project_id, group):
+            raise unusable(reservation, project_id)
+    assert row is not None
+    held = [each for each in locked.holdings if each.consumer == reservation]
+    names = _names(tx, {each.class_id for each in held})
+    left = Counter({(each.provider, names[each.class_id]): each.used for each in held})
+    for claim in claims:
+        for provider, taken in claim.resources.items():
+            for name, amount in taken.items():
+                left[provider, name] -= amount
+    if any(amount < 0 for amount in left.values()):
+        return None
+    resources: dict[str, dict[str, int]] = {}
+    for (provider, name), amount in left.items():
+        if amount:
+            resources.setdefault(provider, {})[name] = amount
+    owner = Owner(row.project_id, row.user_id, row.consumer_type)
+    return Claim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True)
+
+
+def unusable(reservation: str, project_id: str) -> Conflict:
+    """The error that a claim of a project cannot take from it; whose else it is, if it is, is not said."""
+    return Conflict(
+        f"There is no reservation {reservation} that this claim of project {project_id} may take from: it may"
+        " have expired, or be for another group, or all of it was taken.",
+        NO_RESERVATION,
+    )
+
+
+def _names(tx: Transaction, class_ids: Iterable[int]) -> Mapping[int, str]:
+    chosen = sorted(class_ids)
+    rows = tx.queue(_classes(len(chosen)), bind_values("id", chosen)).rows
+    return {class_id: name for class_id, name in rows}  # noqa: C416  # rows are not pairs to dict()
+
+
+@lru_cache(KEPT_SIZES)
+def _classes(count: int) -> Prepared:
+    chosen = resource_classes.c.id.in_(bind_parameters("id", count, sa.Integer))
+    return Prepared(sa.select(resource_classes.c.id, resource_classes.c.name).where(chosen))
+
+
+def making_room(database: Database, work: Callable[[Transaction], T]) -> T:
+    """As :meth:`Database.write`; where what expired is in the way, it is given back and all tried again.
+
+    :raises Conflict: the state that there is without them contradicts the work.
+    """
+    while True:
+        try:
+            return database.write(work)
+        except Conflict:
+            if not give_back_expired(database):
+                raise
+
+
+def give_back_expired(database: Database) -> int:
+    """Give back what expired reservations hold, of the first of them; of how many that was.
+
+    All workers look anew at when the next one expires.
+    """
+    return database.write(_give_back_expired)
+
+
+def _give_back_expired(tx: Transaction) -> int:
+    query = sa.select(consumers.c.uuid).select_from(_holds).where(_expired).order_by(consumers.c.uuid)
+    found = list(tx.conn.execute(query.limit(_AT_ONCE)).scalars())
+    if found:
+        # locked in one order, as everybody does; then it is true that they expired, or they do not any more
+        consumer_store.lock(tx, found)
+        expired = list(tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars())
+        allocations.give_back(tx, expired)
+    else:
+        expired = []
+    tx.lock_buckets([buckets.RESERVATIONS])
+    return len(expired)

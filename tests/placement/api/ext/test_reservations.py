@@ -1,0 +1,383 @@
+"""``/ext/v1/reservations``: what is held until a time, and claims that take from it."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from werkzeug.test import TestResponse
+
+from placement.db import engine
+from placement.db.engine import PoolOptions
+from placement.db.tables import reservations
+from tests.databases import DatabaseServer
+from tests.placement.api.ext.asking import claim, host, refused, used, wants
+from tests.placement.running import Admin, application
+
+PATH = "/ext/v1/reservations"
+GONE = "there never was one, or it expired, or all of it was taken"
+NOBODY = "00000000-0000-4000-8000-00000000dead"
+
+
+@pytest.fixture
+def url(database_server: DatabaseServer, database_template: str) -> Iterator[str]:
+    url = database_server.clone(database_template)
+    yield url
+    database_server.drop_database(url)
+
+
+@pytest.fixture
+def admin(url: str) -> Admin:
+    return Admin(application(url))
+
+
+def reserve(admin: Admin, query: str, **fields: Any) -> TestResponse:
+    until = {} if "expires_at" in fields else {"expires_in": 3600}
+    body = {"query": query, "project_id": "project", "user_id": "user", **until, **fields}
+    return admin("POST", PATH, json=body)
+
+
+def reserved(admin: Admin, query: str, **fields: Any) -> str:
+    answer = reserve(admin, query, **fields)
+    assert answer.status_code == 201, answer.json
+    found: str = answer.json["reservation"]["uuid"]
+    return found
+
+
+def let_expire(admin: Admin, reservation: str) -> None:
+    """Have it expire, and wait until the database says so; nobody else looks at anything."""
+    generation = admin("GET", f"{PATH}/{reservation}").json["reservation"]["generation"]
+    body = {"generation": generation, "expires_in": 0.05}
+    assert admin("PUT", f"{PATH}/{reservation}", json=body).status_code in (200, 404)
+    end = time.monotonic() + 60
+    while admin("GET", f"{PATH}/{reservation}").status_code != 404:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def seconds_left(shown: dict[str, Any]) -> float:
+    """Of a reservation, by the clock of the machine, which is that of the databases here."""
+    return (datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)).total_seconds()
+
+
+def put(admin: Admin, provider: str, **resources: int) -> TestResponse:
+    """What PUT /allocations of a new consumer is answered."""
+    body = {
+        "allocations": {provider: {"resources": resources}},
+        "project_id": "project",
+        "user_id": "user",
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+    }
+    return admin("PUT", f"/allocations/{uuid.uuid4()}", json=body)
+
+
+def test_what_is_reserved_is_held_for_a_project_until_a_time(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8, MEMORY_MB=1024)
+    chosen = str(uuid.uuid4())
+    answer = reserve(admin, "resources=VCPU:6,MEMORY_MB:512", uuid=chosen)
+    assert answer.headers["Location"].endswith(f"{PATH}/{chosen}")
+    shown = answer.json["reservation"]
+    assert admin("GET", f"{PATH}/{chosen}").json["reservation"].keys() == shown.keys()
+    assert (shown["uuid"], shown["project_id"], shown["user_id"], shown["generation"]) == (
+        chosen,
+        "project",
+        "user",
+        1,
+    )
+    assert shown["allocations"] == {only: {"resources": {"VCPU": 6, "MEMORY_MB": 512}}}
+    assert 3500 < seconds_left(shown) <= 3600
+    held = admin("GET", f"/allocations/{chosen}").json
+    assert (held["consumer_type"], held["allocations"][only]["resources"]["VCPU"]) == ("RESERVATION", 6)
+    assert put(admin, only, VCPU=3).status_code == 409
+    assert refused(claim(admin, wants("resources=VCPU:3")))[:2] == (409, "placement.ext.no_candidate")
+    assert refused(reserve(admin, "resources=VCPU:3"))[:2] == (409, "placement.ext.no_candidate")
+
+
+def test_it_may_end_at_a_time_that_is_in_the_future(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    at = datetime.now(UTC).replace(microsecond=0, tzinfo=None) + timedelta(days=2)
+    shown = reserve(admin, "resources=VCPU:1", expires_at=f"{at.isoformat()}Z").json["reservation"]
+    assert shown["expires_at"] == f"{at.isoformat()}.000Z"
+    past = reserve(admin, "resources=VCPU:1", expires_at="2020-01-01T00:00:00Z")
+    assert refused(past)[::2] == (
+        400,
+        "A reservation has to end in the future, by the clock of the database.",
+    )
+    assert len(admin("GET", PATH).json["reservations"]) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"expires_in": None},
+        {"expires_in": 5, "expires_at": None},
+        {"expires_in": 5, "expires_at": "2100-01-01T00:00:00Z"},
+        {"expires_at": "2100-13-01T00:00:00Z"},
+        {"expires_at": "2100-01-01 00:00"},
+        {"expires_in": 1e300},
+        {"uuid": "none"},
+    ],
+)
+def test_what_says_no_end_or_no_sense_is_refused(admin: Admin, fields: dict[str, Any]) -> None:
+    host(admin, "cn", VCPU=8)
+    assert reserve(admin, "resources=VCPU:1", **fields).status_code == 400
+
+
+def test_a_claim_takes_from_a_reservation_all_that_it_takes(admin: Admin) -> None:
+    other, only = host(admin, "other", VCPU=8), host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:6", only=[only])
+    answer = claim(admin, wants("resources=VCPU:4"), reservation=reservation)
+    assert answer.json["claims"][0]["allocations"] == {only: {"resources": {"VCPU": 4}}}
+    shown = admin("GET", f"{PATH}/{reservation}").json["reservation"]
+    assert (shown["allocations"], shown["generation"]) == ({only: {"resources": {"VCPU": 2}}}, 2)
+    assert (used(admin, only), used(admin, other)) == ({"VCPU": 6}, {"VCPU": 0})
+    status, code, detail = refused(claim(admin, wants("resources=VCPU:3"), reservation=reservation))
+    assert (status, code) == (409, "placement.ext.no_candidate")
+    assert f"within the reservation, which holds 2 VCPU of {only}." in detail
+    assert used(admin, only) == {"VCPU": 6}
+
+
+def test_a_reservation_of_which_all_was_taken_is_gone(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:8")
+    answer = claim(admin, wants("resources=VCPU:4"), wants("resources=VCPU:4"), reservation=reservation)
+    assert answer.status_code == 201
+    assert refused(admin("GET", f"{PATH}/{reservation}")) == (
+        404,
+        "placement.undefined_code",
+        f"No reservation {reservation}: {GONE}.",
+    )
+    assert used(admin, only) == {"VCPU": 8}
+    late = refused(claim(admin, wants("resources=VCPU:1"), reservation=reservation))
+    assert late[:2] == (409, "placement.ext.no_reservation")
+
+
+def test_what_is_left_may_be_less_than_can_be_had_at_once(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8)
+    body = {"resource_provider_generation": 1, "total": 8, "min_unit": 3}
+    assert admin("PUT", f"/resource_providers/{only}/inventories/VCPU", json=body).status_code == 200
+    reservation = reserved(admin, "resources=VCPU:5")
+    assert claim(admin, wants("resources=VCPU:3"), reservation=reservation).status_code == 201
+    shown = admin("GET", f"{PATH}/{reservation}").json["reservation"]
+    assert shown["allocations"] == {only: {"resources": {"VCPU": 2}}}
+
+
+def test_a_claim_of_another_project_is_told_of_no_reservation(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:4")
+    answers = [
+        refused(claim(admin, wants("resources=VCPU:1", project_id="other"), reservation=each))
+        for each in (reservation, NOBODY)
+    ]
+    assert [answer[:2] for answer in answers] == [(409, "placement.ext.no_reservation")] * 2
+    assert answers[0][2].replace(reservation, NOBODY) == answers[1][2]
+
+
+def test_only_members_take_from_a_reservation_for_a_group(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:4", group="web")
+    web, db = ({"name": name, "policy": "affinity"} for name in ("web", "db"))
+    for wanted in (wants("resources=VCPU:1"), wants("resources=VCPU:1", group=db)):
+        answer = refused(claim(admin, wanted, reservation=reservation))
+        assert answer[:2] == (409, "placement.ext.no_reservation")
+    assert claim(admin, wants("resources=VCPU:3", group=web), reservation=reservation).status_code == 201
+    shown = admin("GET", f"{PATH}/{reservation}").json["reservation"]
+    assert (shown["group"], shown["allocations"][only]["resources"]) == ("web", {"VCPU": 1})
+    assert admin("GET", f"{PATH}?group=db").json["reservations"] == []
+    assert admin("GET", f"{PATH}?group=web").json["reservations"] == [shown]
+
+
+def test_a_dry_run_takes_nothing_and_sees_only_what_is_reserved(admin: Admin) -> None:
+    one, other = host(admin, "one", VCPU=8), host(admin, "other", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:4", only=[other])
+    for _ in range(4):
+        answer = claim(admin, wants("resources=VCPU:4"), reservation=reservation, dry_run=True)
+        assert answer.json["claims"][0]["root_provider_uuid"] == other
+    assert claim(admin, wants("resources=VCPU:4", only=[one]), reservation=reservation).status_code == 409
+    assert used(admin, other) == {"VCPU": 4}
+
+
+def test_a_reservation_does_not_claim_from_itself(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:4")
+    own = wants("resources=VCPU:1", consumer_uuid=reservation, consumer_generation=1)
+    assert claim(admin, own, reservation=reservation).status_code == 400
+
+
+def test_what_expired_is_free_for_candidates(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:8")
+    query = "/allocation_candidates?resources=VCPU:8"
+    assert admin("GET", query).json["allocation_requests"] == []
+    let_expire(admin, reservation)
+    assert list(admin("GET", query).json["provider_summaries"]) == [only]
+    assert used(admin, only) == {"VCPU": 0}
+
+
+def test_what_expired_is_free_for_claims(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    let_expire(admin, reserved(admin, "resources=VCPU:8"))
+    assert claim(admin, wants("resources=VCPU:8")).status_code == 201
+
+
+def test_what_expired_is_free_for_allocations_of_placement(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8)
+    let_expire(admin, reserved(admin, "resources=VCPU:8"))
+    assert put(admin, only, VCPU=8).status_code == 204
+
+
+def test_what_expired_keeps_no_inventory_and_no_provider(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8)
+    path = f"/resource_providers/{only}"
+    first = reserved(admin, "resources=VCPU:1")
+    assert admin("DELETE", f"{path}/inventories/VCPU").status_code == 409
+    let_expire(admin, first)
+    assert admin("DELETE", f"{path}/inventories/VCPU").status_code == 204
+    body = {"resource_provider_generation": 3, "inventories": {"VCPU": {"total": 8}}}
+    generation = admin("GET", path).json["generation"]
+    body["resource_provider_generation"] = generation
+    assert admin("PUT", f"{path}/inventories", json=body).status_code == 200
+    let_expire(admin, reserved(admin, "resources=VCPU:1"))
+    assert admin("DELETE", path).status_code == 204
+
+
+def test_an_expired_one_is_none_to_claim_from_to_change_or_to_delete(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:8")
+    let_expire(admin, reservation)
+    taken = refused(claim(admin, wants("resources=VCPU:1"), reservation=reservation))
+    assert taken[:2] == (409, "placement.ext.no_reservation")
+    body = {"generation": 2, "expires_in": 60}
+    assert admin("PUT", f"{PATH}/{reservation}", json=body).status_code == 404
+    assert admin("DELETE", f"{PATH}/{reservation}").status_code == 404
+    assert admin("GET", PATH).json == {"reservations": []}
+
+
+@pytest.mark.parametrize("skew", [-3600, 3600])
+def test_clocks_of_workers_do_not_matter(
+    admin: Admin, url: str, skew: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:8", expires_in=1800)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + skew)
+    skewed = Admin(application(url))
+    assert claim(skewed, wants("resources=VCPU:1")).status_code == 409
+    assert put(skewed, only, VCPU=1).status_code == 409
+    assert skewed("GET", f"{PATH}/{reservation}").status_code == 200
+    let_expire(admin, reservation)
+    assert claim(skewed, wants("resources=VCPU:4")).status_code == 201
+    made = reserve(skewed, "resources=VCPU:4", expires_in=1800).json["reservation"]
+    assert 1700 < seconds_left(made) <= 1800
+
+
+def test_a_worker_that_starts_later_knows_what_expired(admin: Admin, url: str) -> None:
+    only = host(admin, "cn", VCPU=8)
+    let_expire(admin, reserved(admin, "resources=VCPU:8"))
+    assert used(Admin(application(url)), only) == {"VCPU": 0}
+
+
+def test_more_than_are_given_back_at_once(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placement.store.reservations._AT_ONCE", 2)
+    only = host(admin, "cn", VCPU=8)
+    for reservation in [reserved(admin, "resources=VCPU:1") for _ in range(7)]:
+        let_expire(admin, reservation)
+    assert claim(admin, wants("resources=VCPU:8")).status_code == 201
+    assert used(admin, only) == {"VCPU": 8}
+
+
+def test_one_that_is_prolonged_stays(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:8", expires_in=0.3)
+    path = f"{PATH}/{reservation}"
+    stale = admin("PUT", path, json={"generation": 7, "expires_in": 60})
+    answer = admin("PUT", path, json={"generation": 1, "expires_in": 3600})
+    if answer.status_code == 200:  # else the machine was too slow for that
+        assert refused(stale)[:2] == (409, "placement.concurrent_update")
+        time.sleep(0.35)
+        assert answer.json["reservation"]["generation"] == 2
+        assert refused(claim(admin, wants("resources=VCPU:1")))[:2] == (409, "placement.ext.no_candidate")
+
+
+def test_a_deleted_one_holds_nothing(admin: Admin, url: str) -> None:
+    only = host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:8")
+    assert admin("DELETE", f"{PATH}/{reservation}").status_code == 204
+    assert used(admin, only) == {"VCPU": 0}
+    assert admin("GET", f"/allocations/{reservation}").json == {"allocations": {}}
+    assert rows(url) == 0
+    other = reserved(admin, "resources=VCPU:8")
+    assert admin("DELETE", f"/allocations/{other}").status_code == 204  # as any consumer
+    assert admin("GET", f"{PATH}/{other}").status_code == 404
+    assert rows(url) == 0
+
+
+def test_a_consumer_that_is_something_else_now_does_not_expire(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8)
+    reservation = reserved(admin, "resources=VCPU:8", expires_in=600)
+    body = {
+        "allocations": {only: {"resources": {"VCPU": 8}}},
+        "project_id": "project",
+        "user_id": "user",
+        "consumer_generation": 1,
+        "consumer_type": "INSTANCE",
+    }
+    assert admin("PUT", f"/allocations/{reservation}", json=body).status_code == 204
+    assert admin("GET", f"{PATH}/{reservation}").status_code == 404
+    assert admin("DELETE", f"{PATH}/{reservation}").status_code == 404
+    assert used(admin, only) == {"VCPU": 8}
+
+
+def rows(url: str) -> int:
+    source = engine.create(url, "READ COMMITTED", PoolOptions())
+    try:
+        with source.connect() as conn:
+            return int(conn.execute(sa.select(sa.func.count()).select_from(reservations)).scalar_one())
+    finally:
+        source.dispose()
+
+
+def reader(admin: Admin, path: str, project: str = "project") -> TestResponse:
+    headers = {"X-Auth-Token": f"ann:{project}", "X-Roles": "reader", "X-Project-Id": project}
+    return admin("GET", path, headers=headers)
+
+
+def test_pages_follow_each_other(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    ours = sorted(reserved(admin, "resources=VCPU:1") for _ in range(5))
+    theirs = reserved(admin, "resources=VCPU:1", project_id="other")
+    everything = admin("GET", PATH).json
+    assert [each["uuid"] for each in everything["reservations"]] == sorted([*ours, theirs])
+    assert "links" not in everything
+    seen, path = [], f"{PATH}?project_id=project&limit=2"
+    while path:
+        page = admin("GET", path).json
+        seen.append([each["uuid"] for each in page["reservations"]])
+        path = page["links"][0]["href"] if "links" in page else ""
+    assert seen == [ours[:2], ours[2:4], ours[4:]]
+
+
+def test_a_reader_sees_its_own_project_alone(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    ours, theirs = (
+        reserved(admin, "resources=VCPU:1"),
+        reserved(admin, "resources=VCPU:1", project_id="other"),
+    )
+    assert [each["uuid"] for each in reader(admin, PATH).json["reservations"]] == [ours]
+    assert reader(admin, f"{PATH}?project_id=other").status_code == 403
+    assert reader(admin, f"{PATH}/{ours}").json["reservation"]["uuid"] == ours
+    hidden, missing = reader(admin, f"{PATH}/{theirs}"), reader(admin, f"{PATH}/{NOBODY}")
+    assert refused(hidden)[2].replace(theirs, NOBODY) == refused(missing)[2]
+    assert reader(admin, PATH, project="").status_code in (401, 403)
+    headers = {"X-Auth-Token": "ann:project", "X-Roles": "reader"}
+    for method, path in (("POST", PATH), ("PUT", f"{PATH}/{ours}"), ("DELETE", f"{PATH}/{ours}")):
+        assert admin(method, path, headers=headers, json={}).status_code == 403
+
+
+def test_a_query_that_is_none_is_refused(admin: Admin) -> None:
+    for query in ("limit=0", "limit=x", "marker=x", "nothing=1"):
+        assert admin("GET", f"{PATH}?{query}").status_code == 400
