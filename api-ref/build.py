@@ -149,6 +149,8 @@ _NAMES: Final = {
     "^[A-Z0-9_]+$|^all$|^unknown$": "{consumer type}",
     "^[a-zA-Z0-9_-]{0,64}$": "{suffix}",
     "^.{1,255}$": "{name}",
+    "^[A-Za-z][A-Za-z0-9_.-]{0,63}$": "{attribute}",
+    "^attribute:[A-Za-z][A-Za-z0-9_.-]{0,63}$": "attribute:{attribute}",
 }
 
 

@@ -132,11 +132,14 @@ def read_kinds(files: SysFiles, online: frozenset[int]) -> Mapping[int, str]:
     }
     if len(set(by_pmu.values())) > 1:
         return by_pmu
-    capacities = {cpu: files.number(f"{CPU_FOLDER}/cpu{cpu}/cpu_capacity") for cpu in online}
-    by_capacity = {
-        cpu: f"capacity-{capacity}" for cpu, capacity in capacities.items() if capacity is not None
-    }
+    by_capacity = {cpu: f"capacity-{each}" for cpu, each in read_capacities(files, online).items()}
     return by_capacity if len(set(by_capacity.values())) > 1 else {}
+
+
+def read_capacities(files: SysFiles, online: frozenset[int]) -> Mapping[int, int]:
+    """How much each CPU does, with 1024 for the fastest kind of core, where the kernel tells (not on x86)."""
+    found = {cpu: files.number(f"{CPU_FOLDER}/cpu{cpu}/cpu_capacity") for cpu in online}
+    return {cpu: capacity for cpu, capacity in found.items() if capacity is not None}
 
 
 def _parts(files: SysFiles, package: Package, name: str) -> Iterable[tuple[int, frozenset[int]]]:

@@ -15,6 +15,7 @@ from compute_agent.model import cpuset
 LOG = logging.getLogger(__name__)
 
 NODE_FOLDER: Final = "sys/devices/system/node"
+TIER_FOLDER: Final = "sys/devices/virtual/memory_tiering"
 
 _MEM_TOTAL: Final = re.compile(r"(?:^|\s)MemTotal:\s*([0-9]+)\s*kB", re.ASCII)
 
@@ -81,6 +82,15 @@ def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int,
             return {}
         matrix[node] = dict(zip(ids, map(int, row), strict=True))
     return matrix
+
+
+def read_tiers(files: SysFiles) -> Mapping[int, int]:
+    """The memory tier of every NUMA node whose kernel tells (since 6.1): the lower the faster."""
+    return {
+        node: tier
+        for tier in files.numbered(TIER_FOLDER, "memory_tier")
+        for node in files.cpu_list(f"{TIER_FOLDER}/memory_tier{tier}/nodelist") or ()
+    }
 
 
 def _huge_pages(files: SysFiles, folder: str) -> Mapping[int, int]:

@@ -44,6 +44,8 @@ def read_topology(root: Path) -> Topology:
         offline=states.offline,
         present=states.present,
         distances=memory.read_distances(files, nodes),
+        memory_tiers=memory.read_tiers(files),
+        cpu_capacities=cpus.read_capacities(files, states.online),
         memory_kib=memory.read_memory_kib(files),
         cpu_flags=processor.flags_of(info, states.online),
         architecture=processor.architecture_of(files, info),

@@ -97,6 +97,10 @@ class Topology:
     present: CpuSet = frozenset()
     distances: Mapping[int, Mapping[int, int]] = field(default_factory=dict, hash=False)
     """Distance from node to node as in SLIT: 10 is local. Empty where the kernel does not tell."""
+    memory_tiers: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """The tier of the memory of nodes, the lower the faster. Empty where the kernel does not tell."""
+    cpu_capacities: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """How much CPUs do, with 1024 for the fastest kind of core. Empty where the kernel does not tell."""
     memory_kib: int = 0
     """MemTotal of /proc/meminfo; 0 where it is not known."""
     cpu_flags: frozenset[str] = frozenset()

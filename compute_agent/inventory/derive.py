@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.host.topology import Topology
-from compute_agent.inventory import traits
+from compute_agent.inventory import attributes, traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.tree import (
     Field,
@@ -94,7 +94,7 @@ def derive(
     if control.groups > 0:
         on_root[RESCTRL_GROUP] = _inventory(control.groups, min(control.groups_taken, control.groups))
     root = _root(topology, root_uuid, root_name, on_root, traits.root_traits(topology, control.features))
-    children = _children(root, zones, by_zone, control)
+    children = _children(root, zones, by_zone, control, topology)
     configured = frozenset(field for option, field in CONFIGURABLE.items() if option in settings.configured)
     return ProviderTree((root, *children), configured)
 
@@ -112,7 +112,7 @@ def _beside(
         for zone in zones
         if zone.l3 is not None and zone.l3.id in control.domains
     }
-    children = _children(root, zones, found, control)
+    children = _children(root, zones, found, control, topology)
     features = traits.resctrl_traits(control.features)
     if control.groups > 0 or features:
         groups = min(control.groups_taken, control.groups)
@@ -149,6 +149,7 @@ def _children(
     zones: Sequence[Zone],
     inventories: Mapping[str, Mapping[str, Inventory]],
     control: CachePlatform,
+    topology: Topology,
 ) -> list[ProviderNode]:
     """The providers of the zones, with these inventories by the zone's name."""
     return [
@@ -158,6 +159,7 @@ def _children(
             parent=root.uuid if zone.parent is None else child_uuid(root.uuid, zone.parent),
             inventories=inventories[zone.name],
             traits=_zone_traits(zone, control),
+            attributes=attributes.of_zone(topology, zones, zone, root.uuid),
             cpus=zone.cpus,
             numa_nodes=zone.numa_nodes,
             l3_ids=zone.l3_ids,

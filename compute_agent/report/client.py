@@ -37,6 +37,10 @@ PREFERRED_MICROVERSION: Final = (1, 39)
 # Below 1.28 neither nested providers nor consumer generations and error codes can be relied on.
 MINIMUM_MICROVERSION: Final = (1, 28)
 
+_NO_EXTENSIONS: Final = (0, 0)
+_ATTRIBUTES_SINCE: Final = (1, 8)
+"""The version of the API below ``/ext/v1``."""
+
 _UNTYPED_MICROVERSION: Final = "1.37"
 _NO_TYPE: Final = "unknown"
 
@@ -66,6 +70,7 @@ class PlacementClient:
     def __init__(self, adapter: ks_adapter.Adapter) -> None:
         self._adapter = adapter
         self._microversion: str | None = None
+        self._extensions: tuple[int, int] | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -147,6 +152,35 @@ class PlacementClient:
         """Replace all traits of a provider. Returns its new generation."""
         body = {"traits": sorted(traits), "resource_provider_generation": generation}
         answer = self._request("PUT", f"/resource_providers/{uuid}/traits", body)
+        return int(answer["resource_provider_generation"])
+
+    # Attributes, which are of an API that not every Placement has
+
+    def keeps_attributes(self) -> bool:
+        """Whether the server keeps attributes of providers; asked for once.
+
+        :raises PlacementError:
+        """
+        with self._lock:
+            if self._extensions is None:
+                self._extensions = self._find_extensions()
+            return self._extensions >= _ATTRIBUTES_SINCE
+
+    def _find_extensions(self) -> tuple[int, int]:
+        try:
+            return _version(self._send("GET", "/ext/v1", None, {})["version"]["max_version"])
+        except NotFoundError:
+            return _NO_EXTENSIONS
+
+    def attributes(self, uuid: str) -> tuple[dict[str, str | float], int]:
+        """The attributes of a provider, and the provider's generation."""
+        answer = self._request("GET", f"/ext/v1/resource_providers/{uuid}/attributes")
+        return answer["attributes"], answer["resource_provider_generation"]
+
+    def set_attributes(self, uuid: str, attributes: Mapping[str, str | float], generation: int) -> int:
+        """Replace all attributes of a provider. Returns its new generation."""
+        body = {"attributes": attributes, "resource_provider_generation": generation}
+        answer = self._request("PUT", f"/ext/v1/resource_providers/{uuid}/attributes", body)
         return int(answer["resource_provider_generation"])
 
     # Names

@@ -20,6 +20,7 @@ from compute_agent.report.plan import (
     CreateTrait,
     DeleteProvider,
     ReportedProvider,
+    SetAttributes,
     SetInventories,
     SetTraits,
     UpdateProvider,
@@ -112,7 +113,9 @@ class Execution:
         match action:
             case CreateProvider(parent=parent) if parent in self._missing:
                 return f"its parent {parent} could not be created"
-            case SetInventories(uuid=uuid) | SetTraits(uuid=uuid) if uuid in self._missing:
+            case SetInventories(uuid=uuid) | SetTraits(uuid=uuid) | SetAttributes(uuid=uuid) if (
+                uuid in self._missing
+            ):
                 return "the provider could not be created"
             case SetInventories(uuid=uuid, inventories=inventories):
                 added = inventories.keys() - self._providers[uuid].inventories.keys()
@@ -156,6 +159,9 @@ class Execution:
             case SetTraits(uuid, traits):
                 generation = client.set_traits(uuid, traits, providers[uuid].generation)
                 providers[uuid] = replace(providers[uuid], generation=generation, traits=traits)
+            case SetAttributes(uuid, attributes):
+                generation = client.set_attributes(uuid, attributes, providers[uuid].generation)
+                providers[uuid] = replace(providers[uuid], generation=generation, attributes=dict(attributes))
             case DeleteProvider(uuid):
                 client.delete_provider(uuid)
                 del providers[uuid]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from compute_agent.inventory.attributes import is_ours
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
 from compute_agent.model.naming import called
 from compute_agent.model.resource_class import HOST_OWNED
@@ -27,6 +28,7 @@ class ReportedProvider:
     generation: int
     inventories: Mapping[str, Inventory] = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
+    attributes: Mapping[str, str | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,14 @@ class SetTraits:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAttributes:
+    """Replace the attributes of a provider by these: ours as they are now, and those of others unchanged."""
+
+    uuid: str
+    attributes: Mapping[str, str | float]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteProvider:
     """Delete a provider that the agent made and does not need any more."""
 
@@ -107,16 +117,18 @@ Action = (
     | UpdateProvider
     | SetInventories
     | SetTraits
+    | SetAttributes
     | DeleteProvider
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Names that the server knows."""
+    """Names that the server knows, and whether it keeps attributes."""
 
     classes: frozenset[str]
     traits: frozenset[str]
+    attributes: bool = False
 
 
 def plan(
@@ -134,7 +146,7 @@ def plan(
 def _actions(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: Known
 ) -> Iterator[Action]:
-    """Names, providers, what shrinks, what grows, traits.
+    """Names, providers, what shrinks, what grows, traits, attributes.
 
     Capacity that moves is never counted twice on the way.
     """
@@ -170,6 +182,11 @@ def _actions(
         wanted_set = wanted_traits(node, has, owned.get(node.uuid, Owned()), known)
         if wanted_set != has.traits:
             yield SetTraits(node.uuid, wanted_set)
+        if known.attributes:
+            others = {name: value for name, value in has.attributes.items() if not is_ours(name)}
+            kept = {**others, **node.attributes}
+            if kept != dict(has.attributes):
+                yield SetAttributes(node.uuid, kept)
 
 
 def wanted_inventories(

@@ -266,15 +266,22 @@ class Reporter:
         for _ in range(MAX_ATTEMPTS):
             inventories, before = self._client.inventories(uuid)
             traits, after = self._client.traits(uuid)
+            attributes: Mapping[str, str | float] = {}
+            if before == after and self._names().attributes:
+                attributes, after = self._client.attributes(uuid)
             if before == after:
                 parsed = {rc: from_api(record) for rc, record in inventories.items()}
-                return ReportedProvider(uuid, name, parent, after, parsed, traits)
+                return ReportedProvider(uuid, name, parent, after, parsed, traits, attributes)
         path = f"/resource_providers/{uuid}/traits"
         raise ConcurrentUpdateError("GET", path, "the provider changed while it was read", status=200)
 
     def _names(self) -> Known:
         if self._known is None:
-            self._known = Known(self._client.resource_classes(), self._client.known_traits())
+            self._known = Known(
+                self._client.resource_classes(),
+                self._client.known_traits(),
+                self._client.keeps_attributes(),
+            )
         return self._known
 
     def plan_report(self, tree: ProviderTree) -> tuple[Action, ...]:

@@ -23,7 +23,7 @@ from placement.api import (
     usages,
     versioning,
 )
-from placement.api.ext import capacity, claims, explanations, reservations
+from placement.api.ext import attributes, capacity, claims, explanations, reservations
 from placement.api.ext import root as ext
 from placement.api.service import Service
 
@@ -45,6 +45,7 @@ BLUEPRINTS: Final = (
     explanations.blueprint,
     claims.blueprint,
     reservations.blueprint,
+    attributes.blueprint,
 )
 
 

@@ -138,13 +138,14 @@ def _choices(
 
 def _best_first(found: Iterable[Found], scorer: Scorer, budget: Budget) -> Iterator[Found]:
     """The same; of those as good as each other the one that came first."""
-    waiting: list[tuple[float, int, Found]] = []
+    waiting: list[tuple[bool, float, int, Found]] = []
     for number, each in enumerate(found):
         budget.spend()
-        waiting.append((-scorer.total(each), number, each))
+        lacks, total = scorer.rank(each)
+        waiting.append((lacks, -total, number, each))
     heapify(waiting)
     while waiting:
-        yield heappop(waiting)[2]
+        yield heappop(waiting)[3]
 
 
 def _choice(world: World, found: Found) -> Choice:

@@ -16,7 +16,11 @@ from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.claims.zones import zone_of
 from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
 from placement.model.trees import Kind, Tree
+
+ATTRIBUTE: Final = "attribute:"
+"""What the criteria begin with that are attributes of providers; their names follow."""
 
 Found = Candidate | Choice
 """What may be chosen, as the search has it or made already."""
@@ -29,17 +33,33 @@ class Scorer:
         self._world = world
         self._wanted = wanted
         self._terms: dict[tuple[Kind, int], _Terms] = {}
+        self._plain = [(CRITERIA[name], weight) for name, weight in wanted.order if name in CRITERIA]
+        self._attributes = [
+            (name.removeprefix(ATTRIBUTE), weight) for name, weight in wanted.order if name not in CRITERIA
+        ]
 
     def score(self, found: Found) -> Score:
         """What each criterion says, and the sum."""
         taking = self._taking(found)
-        criteria = {name: CRITERIA[name](taking) for name, _ in self._wanted.order}
-        return Score(sum(weight * criteria[name] for name, weight in self._wanted.order), criteria)
+        criteria = {
+            name: CRITERIA[name](taking) if name in CRITERIA else self._attribute(taking, name, weight) or 0.0
+            for name, weight in self._wanted.order
+        }
+        return Score(sum(abs(weight) * criteria[name] for name, weight in self._wanted.order), criteria)
 
-    def total(self, found: Found) -> float:
-        """The sum alone."""
+    def rank(self, found: Found) -> tuple[bool, float]:
+        """Whether it lacks a number that the order goes by, so that it comes last; and the sum alone."""
         taking = self._taking(found)
-        return sum([weight * CRITERIA[name](taking) for name, weight in self._wanted.order])
+        total = sum([weight * criterion(taking) for criterion, weight in self._plain])
+        lacks = False
+        for name, weight in self._attributes:
+            value = self._attribute(taking, ATTRIBUTE + name, weight)
+            lacks = lacks or value is None
+            total += abs(weight) * (value or 0.0)
+        return lacks, total
+
+    def _attribute(self, taking: "_Taking", name: str, weight: float) -> float | None:
+        return attribute(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
 
     def _taking(self, found: Found) -> "_Taking":
         if isinstance(found, Candidate):
@@ -56,6 +76,9 @@ class Scorer:
 
 class _Taking(Protocol):
     """What is taken, as criteria look at it."""
+
+    def providers(self) -> Iterable[Provider]:
+        """Those that something is taken of."""
 
     def shares(self) -> Iterable[float]:
         """Of each class that is taken, the share of the host that would be used."""
@@ -115,6 +138,9 @@ class _OfTree:
     tree: Tree
     terms: _Terms
 
+    def providers(self) -> Iterable[Provider]:
+        return [self.tree.members[position] for position in self.terms.pattern.resources]
+
     def shares(self) -> Iterable[float]:
         return [_share(*self.tree.sums(name), amount) for name, amount in self.terms.taken]
 
@@ -139,6 +165,9 @@ class _OfChoice:
     world: World
     wanted: Wanted
     choice: Choice
+
+    def providers(self) -> Iterable[Provider]:
+        return [provider for provider, _ in self.choice.resources]
 
     def shares(self) -> Iterator[float]:
         tree = self.world.snapshot.whole_trees()[self.choice.root.id]
@@ -208,6 +237,26 @@ def group(taking: _Taking) -> float:
     return taking.liking()
 
 
+def attribute(snapshot: Snapshot, taking: _Taking, name: str, *, low: bool) -> float | None:
+    """From 0 to 1 where the numbers of an attribute are among those of all providers, 1 being the best.
+
+    What something is taken of counts by itself, or by the nearest above it that has such a number; where
+    these are several, by the mean. None if one of them has none.
+
+    :param low: whether the lowest is the best.
+    """
+    found = [_number(snapshot, provider, name) for provider in taking.providers()]
+    numbers = [each for each in found if each is not None]
+    bounds = snapshot.attribute_range(name)
+    if bounds is None or len(numbers) < len(found):
+        return None
+    least, most = bounds
+    # halves, as the difference of two numbers may be more than a number holds
+    mean = sum(each / 2 / len(numbers) for each in numbers)
+    share = (mean - least / 2) / (most / 2 - least / 2) if most > least else 1.0
+    return 1 - share if low and most > least else share
+
+
 CRITERIA: Final[Mapping[str, Callable[[_Taking], float]]] = {
     "pack": pack,
     "spread": spread,
@@ -221,6 +270,17 @@ CRITERIA: Final[Mapping[str, Callable[[_Taking], float]]] = {
 def _share(used: int, capacity: int, taken: int) -> float:
     """How much would be used if so much more were."""
     return min(1.0, (used + taken) / capacity)
+
+
+def _number(snapshot: Snapshot, provider: Provider, name: str) -> float | None:
+    """The number of an attribute of the nearest provider, upwards from this one, that has it."""
+    here: Provider | None = provider
+    while here is not None:
+        value = here.attributes.get(name)
+        if isinstance(value, float):
+            return value
+        here = None if here.parent_id is None else snapshot.providers[here.parent_id]
+    return None
 
 
 def _apart(world: World, zones: Iterable[int]) -> Iterable[int]:

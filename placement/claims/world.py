@@ -28,8 +28,11 @@ class World:
     @classmethod
     def of(cls, snapshot: Snapshot, members: Members, wanted: Iterable[Wanted]) -> "World":
         """The world before any of those wanted has a place."""
+        wanted = list(wanted)
         moving = {each.consumer for each in wanted}
-        return cls(snapshot, {name: present(each, moving) for name, each in members.items()})
+        groups = {name: present(each, moving) for name, each in members.items()}
+        far = any(each.topology is not None or "distance" in dict(each.order) for each in wanted)
+        return cls(snapshot, groups, snapshot.distances() if far else {})
 
     def beside(self, group: Group | None) -> Mapping[int, int]:
         """How many members each host has that whoever joins this group would be beside."""

@@ -94,6 +94,15 @@ provider_aggregates = _table(
     sa.Column("aggregate", sa.String(36), primary_key=True),
 )
 
+provider_attributes = _table(
+    "provider_attributes",
+    sa.Column("provider_id", sa.ForeignKey("resource_providers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("name", sa.String(64), primary_key=True),
+    # one of the two
+    sa.Column("text", sa.String(255), nullable=True),
+    sa.Column("number", sa.Double, nullable=True),
+)
+
 consumers = _table(
     "consumers",
     sa.Column("id", ConsumerId, primary_key=True),

@@ -8,12 +8,13 @@ doing it again goes on from there.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import sqlalchemy as sa
 
 from placement.db import adoption, migration
 from placement.db.adoption import KEPT, Record, Stage
-from placement.db.tables import consumer_groups
+from placement.db.tables import consumer_groups, provider_attributes
 from placement.exceptions import Conflict, PlacementError
 from placement.maintenance import relations, rights
 from placement.maintenance.adopt import ASIDE, OURS, STOCK, ours_among, put_back, stay
@@ -112,7 +113,7 @@ def _resolve_changes(conn: sa.Connection, owner: Owner, way: Way, prefix: str = 
     source = read(conn, owner, KEPT)
     before, after = portable(source), portable(of_ours(conn, prefix))
     carried, notes = expressible(after, source)
-    notes += _groups(conn, prefix + consumer_groups.name)
+    notes += _lost(conn, prefix)
     changes = compare(before, carried)
     words = describe(changes, before, carried)
     if not changes or way is Way.DISCARD:
@@ -131,10 +132,19 @@ def _resolve_changes(conn: sa.Connection, owner: Owner, way: Way, prefix: str = 
     return Outcome(tuple(words), tuple(notes))
 
 
-def _groups(conn: sa.Connection, table: str) -> list[str]:
-    """In words, what is lost of groups of consumers."""
-    if table not in _tables(conn):
-        return []  # the schema is that of a version before them
-    count = conn.execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
-    note = f"groups of claims: OpenStack Placement has none, {count} consumers leave theirs"
-    return [note] if count else []
+_LOST: Final = {
+    consumer_groups.name: "groups of claims: OpenStack Placement has none, {} consumers leave theirs",
+    provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, {} are lost",
+}
+"""What goes with tables that the other schema has nothing like."""
+
+
+def _lost(conn: sa.Connection, prefix: str) -> list[str]:
+    """In words, what nothing can be carried back of; the schema may be that of a version before it."""
+    present = _tables(conn)
+    counts = {
+        table: conn.execute(sa.select(sa.func.count()).select_from(sa.table(prefix + table))).scalar_one()
+        for table in _LOST
+        if prefix + table in present
+    }
+    return [_LOST[table].format(count) for table, count in counts.items() if count]

@@ -49,6 +49,10 @@ class Inventory:
         return self.portions(amount) and used + amount <= self.capacity
 
 
+Attribute = str | float
+"""What an attribute says. The service keeps it, and compares numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Provider:
     """A resource provider with all that belongs to it. Never changed, only replaced."""
@@ -64,6 +68,7 @@ class Provider:
     used: Mapping[str, int]
     traits: frozenset[str]
     aggregates: frozenset[str]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
     described_seq: int = 0
     """Which description of it this is: another one if anything changed but how much is used."""
 

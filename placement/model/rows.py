@@ -15,13 +15,14 @@ from placement.db.tables import (
     consumers,
     inventories,
     provider_aggregates,
+    provider_attributes,
     provider_traits,
     reservations,
     resource_classes,
     resource_providers,
     traits,
 )
-from placement.model.provider import Inventory, Provider
+from placement.model.provider import Attribute, Inventory, Provider
 
 _CHUNK: Final = 500
 _MAX_PAIRS: Final = 64  # of bucket and counter, in one statement
@@ -59,6 +60,12 @@ _used: Final = sa.select(
     allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)
 ).group_by(allocations.c.provider_id, allocations.c.resource_class_id)
 _traits: Final = sa.select(provider_traits.c.provider_id, provider_traits.c.trait_id)
+_attributes: Final = sa.select(
+    provider_attributes.c.provider_id,
+    provider_attributes.c.name,
+    provider_attributes.c.text,
+    provider_attributes.c.number,
+)
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
 _some: Final = {
@@ -66,12 +73,14 @@ _some: Final = {
     "used": _used.where(allocations.c.provider_id.in_(_own)),
     "traits": _traits.where(provider_traits.c.provider_id.in_(_own)),
     "aggregates": _aggregates.where(provider_aggregates.c.provider_id.in_(_own)),
+    "attributes": _attributes.where(provider_attributes.c.provider_id.in_(_own)),
 }
 _all: Final = {
     "inventories": _inventories,
     "used": _used,
     "traits": _traits,
     "aggregates": _aggregates,
+    "attributes": _attributes,
 }
 
 
@@ -237,6 +246,9 @@ def _assemble(
     aggregates: dict[int, list[str]] = {}
     for provider_id, aggregate in parts["aggregates"]:
         aggregates.setdefault(provider_id, []).append(shared(aggregate))
+    attributes: dict[int, dict[str, Attribute]] = {}
+    for provider_id, name, text, number in parts["attributes"]:
+        attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
     for row in rows:
         provider_id = row.id
         yield (
@@ -253,6 +265,7 @@ def _assemble(
                 used=used.get(provider_id, NOTHING),
                 traits=shared(frozenset(owned_traits.get(provider_id, ()))),
                 aggregates=shared(frozenset(aggregates.get(provider_id, ()))),
+                attributes=attributes.get(provider_id, NOTHING),
                 described_seq=row.described_seq,
             ),
         )

@@ -12,6 +12,10 @@ from placement.model.index import Index
 from placement.model.provider import Provider
 from placement.model.trees import Kinds, Tree
 
+DISTANCE: Final = "numa_distance."
+"""What attributes of a NUMA node begin with that are its distances to others, whose uuids follow."""
+Distances = Mapping[tuple[int, int], int]
+Range = tuple[float, float] | None
 _ANEW_SHARE: Final = 0.1  # of all trees changed: sorting all by what they have free is cheaper
 
 
@@ -30,6 +34,10 @@ class Snapshot:
         self.by_class: Index[str] = Index()
         self.by_trait: Index[str] = Index()
         self.by_aggregate: Index[str] = Index()
+        self.by_attribute: Index[str] = Index()
+        #: what was found out about attributes: by name the range of its numbers, and distances
+        self._ranges: dict[str, Range] = {}
+        self._distances: Distances | None = None
         #: how many requests look at it, and need it as it is, without being the only one to
         self.keepers = 0
         self._kinds = Kinds()
@@ -54,6 +62,9 @@ class Snapshot:
         new.by_class = self.by_class.copy()
         new.by_trait = self.by_trait.copy()
         new.by_aggregate = self.by_aggregate.copy()
+        new.by_attribute = self.by_attribute.copy()
+        new._ranges = self._ranges.copy()
+        new._distances = self._distances
         new._kinds = self._kinds
         new._whole = self._whole.copy()
         new._free_indexes = self._free_indexes.copy()
@@ -106,9 +117,43 @@ class Snapshot:
             roots = index.roots[name] = tuple(sorted(found))
         return roots
 
+    def attribute_range(self, name: str) -> Range:
+        """The lowest and the highest number that a provider has by that name; None if none has."""
+        if name not in self._ranges:
+            if name not in self.by_attribute:
+                return None  # and not remembered: clients may ask for any name
+            values = [self.providers[each].attributes[name] for each in self.by_attribute[name]]
+            numbers = [value for value in values if isinstance(value, float)]
+            self._ranges[name] = (min(numbers), max(numbers)) if numbers else None
+        return self._ranges[name]
+
+    def distances(self) -> Distances:
+        """How far NUMA nodes of a host are from each other, by the ids of their providers in ascending order.
+
+        As SLIT tells it: 10 is local. Of two directions the longer one counts; what nobody told is missing.
+        """
+        if self._distances is None:
+            found: dict[tuple[int, int], int] = {}
+            for name in self.by_attribute:
+                other = self.by_uuid.get(name.removeprefix(DISTANCE)) if name.startswith(DISTANCE) else None
+                if other is None:
+                    continue
+                for one in self.by_attribute[name]:
+                    value = self.providers[one].attributes[name]
+                    if isinstance(value, float) and self._are_together(one, other):
+                        pair = (one, other) if one < other else (other, one)
+                        found[pair] = max(round(value), found.get(pair, 0))
+            self._distances = found
+        return self._distances
+
+    def _are_together(self, one: int, other: int) -> bool:
+        return one != other and self.providers[one].root_id == self.providers[other].root_id
+
     def put(self, provider: Provider) -> None:
         """Add a provider, or replace the one with its id."""
         old = self.providers.get(provider.id)
+        if provider.attributes is not (old.attributes if old else None):
+            self._forget_attributes()
         if old is not None:
             self._unlink(old, provider)
         self._link(provider, old)
@@ -124,6 +169,11 @@ class Snapshot:
         if old is not None:
             self._unlink(old, None)
             self._stale.add(old.root_id)
+            self._forget_attributes()
+
+    def _forget_attributes(self) -> None:
+        self._ranges.clear()
+        self._distances = None
 
     def _link(self, provider: Provider, old: Provider | None) -> None:
         provider_id = provider.id
@@ -157,6 +207,7 @@ class Snapshot:
         yield self.by_class, provider.inventories, other.inventories if other else ()
         yield self.by_trait, provider.traits, other.traits if other else ()
         yield self.by_aggregate, provider.aggregates, other.aggregates if other else ()
+        yield self.by_attribute, provider.attributes, other.attributes if other else ()
 
 
 def _parents(provider: Provider | None) -> tuple[int, ...]:

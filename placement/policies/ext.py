@@ -4,6 +4,8 @@ from typing import Final
 
 from placement.policies.base import ADMIN_OR_PROJECT_READER_OR_SERVICE, operation
 
+ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:list"
+CHANGE_ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:update"
 CAPACITY: Final = "placement:ext:capacity"
 CLAIM: Final = "placement:ext:claims:create"
 EXPLAIN: Final = "placement:ext:explanations:list"
@@ -13,9 +15,13 @@ CHANGE_RESERVATION: Final = "placement:ext:reservations:update"
 DELETE_RESERVATION: Final = "placement:ext:reservations:delete"
 
 _RESERVATIONS: Final = "/ext/v1/reservations"
-_RESERVATION: Final = "/ext/v1/reservations/{uuid}"
+_RESERVATION: Final = "/ext/v1/reservations/{reservation_uuid}"
+
+_ATTRIBUTES: Final = "/ext/v1/resource_providers/{uuid}/attributes"
 
 RULES: Final = [
+    operation(ATTRIBUTES, "List the attributes of a resource provider.", ("GET", _ATTRIBUTES)),
+    operation(CHANGE_ATTRIBUTES, "Replace the attributes of a resource provider.", ("PUT", _ATTRIBUTES)),
     operation(CAPACITY, "Count how many guests of flavors fit.", ("POST", "/ext/v1/capacity")),
     operation(CLAIM, "Find candidates and claim them in one call.", ("POST", "/ext/v1/claims")),
     operation(

@@ -32,12 +32,13 @@ class Violation(str):
         return self
 
 
-def _fail(keyword: str, sentence: str) -> ValidationError:
+def violation(keyword: str, sentence: str) -> ValidationError:
+    """The error that a keyword is violated, as a sentence says."""
     return ValidationError([Violation(keyword, sentence)])
 
 
 def _wrong_type(value: Any, expected: str) -> ValidationError:
-    return _fail("type", f"{value!r} is not of type {expected!r}")
+    return violation("type", f"{value!r} is not of type {expected!r}")
 
 
 class Field(fields.Field[Any]):
@@ -53,7 +54,7 @@ class Field(fields.Field[Any]):
 
     def _validate_missing(self, value: Any) -> None:
         if value is missing and self.required:
-            raise _fail("required", f"{self.name!r} is a required property")
+            raise violation("required", f"{self.name!r} is a required property")
         if value is None and not self.allow_none:
             raise _wrong_type(None, self.json_type)
 
@@ -107,9 +108,9 @@ class Number(Field):
 
 def _check_range(value: float, minimum: float | None, maximum: float | None) -> None:
     if minimum is not None and value < minimum:
-        raise _fail("minimum", f"{value!r} is less than the minimum of {minimum!r}")
+        raise violation("minimum", f"{value!r} is less than the minimum of {minimum!r}")
     if maximum is not None and value > maximum:
-        raise _fail("maximum", f"{value!r} is greater than the maximum of {maximum!r}")
+        raise violation("maximum", f"{value!r} is greater than the maximum of {maximum!r}")
 
 
 class String(Field):
@@ -137,16 +138,16 @@ class String(Field):
         if not isinstance(value, str):
             raise _wrong_type(value, "string")
         if self.choices is not None and value not in self.choices:
-            raise _fail("enum", f"{value!r} is not one of {list(self.choices)!r}")
+            raise violation("enum", f"{value!r} is not one of {list(self.choices)!r}")
         if len(value) < self.min_length:
             shortage = "should be non-empty" if self.min_length == 1 else "is too short"
-            raise _fail("minLength", f"{value!r} {shortage}")
+            raise violation("minLength", f"{value!r} {shortage}")
         if self.max_length is not None and len(value) > self.max_length:
-            raise _fail("maxLength", f"{value!r} is too long")
+            raise violation("maxLength", f"{value!r} is too long")
         if self._matches is not None and not self._matches(value):
-            raise _fail("pattern", f"{value!r} does not match {self.pattern!r}")
+            raise violation("pattern", f"{value!r} does not match {self.pattern!r}")
         if not storable(value):
-            raise _fail("pattern", f"{value!r} holds characters that no text may hold")
+            raise violation("pattern", f"{value!r} holds characters that no text may hold")
         return value
 
 
@@ -170,7 +171,7 @@ class Uuid(Field):
             raise _wrong_type(value, "string")
         canonical = canonical_uuid(value)
         if canonical is None:
-            raise _fail("format", f"{value!r} is not a 'uuid'")
+            raise violation("format", f"{value!r} is not a 'uuid'")
         return canonical
 
 
@@ -212,12 +213,12 @@ class Array(Field):
             raise _wrong_type(value, "array")
         if len(value) < self.min_items:
             shortage = "should be non-empty" if self.min_items == 1 else "is too short"
-            raise _fail("minItems", f"{value!r} {shortage}")
+            raise violation("minItems", f"{value!r} {shortage}")
         if self.max_items is not None and len(value) > self.max_items:
-            raise _fail("maxItems", f"{len(value)} items are too many, {self.max_items} may be given")
+            raise violation("maxItems", f"{len(value)} items are too many, {self.max_items} may be given")
         loaded = _each({index: (item, self.items) for index, item in enumerate(value)})
         if self.unique and len(set(loaded.values())) != len(value):
-            raise _fail("uniqueItems", f"{value!r} has non-unique elements")
+            raise violation("uniqueItems", f"{value!r} has non-unique elements")
         return list(loaded.values())
 
 
@@ -235,6 +236,7 @@ class Map(Field):
         values: fields.Field[Any],
         *,
         min_properties: int = 0,
+        max_properties: int | None = None,
         canonical: Callable[[str], str | None] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -243,23 +245,28 @@ class Map(Field):
         self._matches = _compile(keys).search
         self.values = values
         self.min_properties = min_properties
+        self.max_properties = max_properties
         self.canonical = canonical
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise _wrong_type(value, "object")
         if len(value) < self.min_properties:
-            raise _fail("minProperties", f"{value!r} should be non-empty")
+            raise violation("minProperties", f"{value!r} should be non-empty")
+        if self.max_properties is not None and len(value) > self.max_properties:
+            raise violation(
+                "maxProperties", f"{len(value)} properties are too many, {self.max_properties} may be given"
+            )
         named: dict[Any, tuple[Any, fields.Field[Any]]] = {}
         for key, item in value.items():
             name = self.canonical(key) if self.canonical else key
             if name is None or not self._matches(name):
-                raise _fail(
+                raise violation(
                     "additionalProperties",
                     f"{key!r} does not match any of the regexes: {self.keys!r}",
                 )
             if name in named:
-                raise _fail("uniqueItems", f"{key!r} names the same thing as another key")
+                raise violation("uniqueItems", f"{key!r} names the same thing as another key")
             named[name] = (item, self.values)
         return _each(named)
 
@@ -309,7 +316,7 @@ class Schema(MarshmallowSchema):
             if missing_ones:
                 raise ValidationError(missing_ones[0])
             if unknown:
-                raise _fail("additionalProperties", unexpected(unknown))
+                raise violation("additionalProperties", unexpected(unknown))
 
 
 def _keyword(found: Any) -> str | None:

@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from placement.candidates.request import CandidatesRequest
-from placement.claims.scoring import CRITERIA
+from placement.claims.scoring import ATTRIBUTE, CRITERIA
 from placement.claims.splitting import is_splittable
 from placement.claims.topology import SPLIT, Topology
 from placement.claims.wanted import Order, Wanted
 from placement.exceptions import InvalidRequest
 from placement.flavors.flavor import Rules
 from placement.schemas import explanation
+from placement.schemas.attribute import NAME
 from placement.schemas.base import Array, Boolean, Integer, Map, Number, Object, Schema, String, Uuid
 from placement.store.consumers import Owner
 from placement.store.groups import Group, Policy
@@ -39,7 +40,9 @@ class Owned(explanation.Explanation):
     user_id = String(required=True, min_length=1, max_length=255)
     hosts = Array(Uuid(), min_items=1, load_default=None, data_key="only")
     avoid = Array(Uuid(), load_default=list)
-    order = Map(f"^({'|'.join(CRITERIA)})$", Number(0, MAX_WEIGHT), load_default=dict)
+    order = Map(
+        f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{NAME})$", Number(-MAX_WEIGHT, MAX_WEIGHT), load_default=dict
+    )
 
 
 class _Claim(Owned):
@@ -132,6 +135,9 @@ def _topology(given: str | None, request: CandidatesRequest) -> Topology | None:
 
 def _order(given: dict[str, float], group: Group | None) -> Order:
     """The order that is given; where a soft policy is to decide, it weighs 1 if nothing else is said."""
+    for name, weight in given.items():
+        if weight < 0 and not name.startswith(ATTRIBUTE):
+            raise InvalidRequest(f"The weight of {name} is below zero, which is for attributes alone.")
     if group is None and GROUP in given:
         raise InvalidRequest("The order names group, and the claim has none.")
     if group is not None and group.policy.is_soft:

@@ -15,6 +15,7 @@ from placement.db.tables import (
     allocations,
     inventories,
     provider_aggregates,
+    provider_attributes,
     provider_traits,
     resource_providers,
 )
@@ -254,7 +255,7 @@ def delete(tx: Transaction, uuid: str) -> None:
             f"Unable to delete resource provider {uuid}: Resource provider has allocations.",
             exceptions.PROVIDER_IN_USE,
         )
-    for table in (inventories, provider_traits, provider_aggregates):
+    for table in (inventories, provider_traits, provider_aggregates, provider_attributes):
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
     tx.deleted(uuid)

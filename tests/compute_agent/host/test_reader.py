@@ -203,6 +203,22 @@ def test_sparse_nodes_without_cpus_or_memory_exist(tmp_path: Path) -> None:
     assert topology.distances[252] == {0: 80, 1: 80, 252: 10}
 
 
+def test_tiers_of_memory_and_capacities_of_cpus_are_read(tmp_path: Path) -> None:
+    four_cpus(tmp_path)
+    tiers = "sys/devices/virtual/memory_tiering"
+    write(tmp_path, {f"{tiers}/memory_tier4/nodelist": "0-1", f"{tiers}/memory_tier22/nodelist": "252"})
+    write(
+        tmp_path,
+        {
+            f"sys/devices/system/cpu/cpu{cpu}/cpu_capacity": str(capacity)
+            for cpu, capacity in ((0, 1024), (3, 446))
+        },
+    )
+    topology = read_topology(tmp_path)
+    assert topology.memory_tiers == {0: 4, 1: 4, 252: 22}
+    assert topology.cpu_capacities == {0: 1024, 3: 446}
+
+
 @pytest.mark.parametrize("row", ["10", "10 21 30", "10 near", ""])
 def test_distances_that_do_not_fit_are_not_used(
     tmp_path: Path, row: str, caplog: pytest.LogCaptureFixture

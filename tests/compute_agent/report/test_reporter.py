@@ -1,5 +1,7 @@
 """Reports to the real service."""
 
+from dataclasses import replace
+
 import pytest
 
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
@@ -107,6 +109,41 @@ def test_what_an_operator_set_is_told_once_and_kept(client, memory, caplog):
         assert reporter.report(numa_tree()).sent == 0
     assert caplog.text.count("reserved of PCPU was set to 1 through the API and stays") == 1
     assert client.inventories(NODE_0)[0]["PCPU"]["reserved"] == 1
+
+
+def with_attributes(tree, **attributes):
+    return replace(tree, nodes=(*tree.nodes[:-1], replace(tree.nodes[-1], attributes=attributes)))
+
+
+def test_attributes_are_reported_and_those_of_others_stay(client, memory, live_placement):
+    reporter = memory.reporter(client)
+    first = with_attributes(numa_tree(), memory_tier=4, cpu_capacity=0.5)
+    assert reporter.report(first).sent == 7
+    live_placement.writes()
+    assert reporter.report(first).sent == 0
+    assert live_placement.requests == [("GET", "/resource_providers")]
+    found, generation = client.attributes(NODE_0)
+    assert found == {"memory_tier": 4, "cpu_capacity": 0.5}
+    client.set_attributes(NODE_0, {"price": 7, "memory_tier": 9}, generation)
+    assert reporter.report(with_attributes(numa_tree(), memory_tier=5)).sent == 1
+    assert client.attributes(NODE_0)[0] == {"price": 7, "memory_tier": 5}
+
+
+def test_a_service_without_attributes_is_asked_once(client, memory, live_placement, monkeypatch):
+    send, asked = type(client)._send, []
+
+    def stock(self, method, url, body, headers):
+        if url.startswith("/ext/"):
+            asked.append(url)
+            url = "/no" + url
+        return send(self, method, url, body, headers)
+
+    monkeypatch.setattr(type(client), "_send", stock)
+    reporter = memory.reporter(client)
+    assert reporter.report(with_attributes(numa_tree(), memory_tier=4)).sent == 6
+    reporter.forget()
+    assert reporter.report(with_attributes(numa_tree(), memory_tier=5)).sent == 0
+    assert asked == ["/ext/v1"]
 
 
 def test_a_change_behind_our_back_is_repaired(client, memory):

@@ -66,6 +66,8 @@ STORY: Final[list[Step]] = [
     ("deleteReservation", 204),
     ("claim", 201),
     ("DELETE", f"/allocations/{CLAIMED}", None),
+    ("updateAttributes", 200),
+    ("listAttributes", 200),
     ("deleteProviderTraits", 204),
     ("deleteTrait", 204),
     ("deleteInventory", 204),

@@ -10,6 +10,7 @@ from werkzeug.test import TestResponse
 from placement import microversion
 from placement.schemas import (
     allocation,
+    attribute,
     capacity,
     claim,
     explanation,
@@ -45,6 +46,7 @@ SCHEMAS = {
     "explainAllocationCandidates": explanation.Explanation(),
     "showCapacity": capacity.Capacity(),
     "claim": claim.Claims(),
+    "updateAttributes": attribute.Attributes(),
     "reserve": reservation.Create(),
     "updateReservation": reservation.Update(),
 }

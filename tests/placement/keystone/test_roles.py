@@ -23,6 +23,8 @@ REQUESTS = {
     "placement:ext:capacity": ("POST", "/ext/v1/capacity"),
     "placement:ext:claims:create": ("POST", "/ext/v1/claims"),
     "placement:ext:explanations:list": ("POST", "/ext/v1/explanations"),
+    "placement:ext:resource_providers:attributes:list": ("GET", f"/ext/v1{PROVIDER}/attributes"),
+    "placement:ext:resource_providers:attributes:update": ("PUT", f"/ext/v1{PROVIDER}/attributes"),
     "placement:ext:reservations:list": ("GET", "/ext/v1/reservations?project_id={project}"),
     "placement:ext:reservations:create": ("POST", "/ext/v1/reservations"),
     "placement:ext:reservations:update": ("PUT", f"/ext/v1/reservations/{NOWHERE}"),

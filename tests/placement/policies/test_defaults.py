@@ -17,6 +17,8 @@ ADMIN_OR_SERVICE = [
     "placement:ext:capacity",
     "placement:ext:claims:create",
     "placement:ext:explanations:list",
+    "placement:ext:resource_providers:attributes:list",
+    "placement:ext:resource_providers:attributes:update",
     "placement:ext:reservations:create",
     "placement:ext:reservations:delete",
     "placement:ext:reservations:update",

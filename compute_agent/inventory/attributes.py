@@ -1,0 +1,46 @@
+"""What is kept with the providers of a host beside inventories and traits: pure functions of its topology.
+
+For claims that go by it, where the service keeps attributes. Other names are somebody else's.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from compute_agent.host.topology import Topology
+from compute_agent.inventory.tree import child_uuid
+from compute_agent.inventory.zones import Zone
+
+DISTANCE: Final = "numa_distance."
+"""Of a NUMA node to another, as in SLIT (10 is local); the uuid of that one's provider follows."""
+MEMORY_TIER: Final = "memory_tier"
+"""Of the memory of a NUMA node, as the kernel counts them: the lower the faster."""
+CPU_CAPACITY: Final = "cpu_capacity"
+"""How much a CPU of the zone does on average; 1 is the fastest kind of core of the host."""
+
+_MAX_DISTANCES: Final = 200
+"""A provider takes 256 attributes, which others want to have some of, too."""
+_FULL_CAPACITY: Final = 1024
+
+
+def is_ours(name: str) -> bool:
+    """Whether an attribute of that name on one of the agent's providers is the agent's."""
+    return name in (MEMORY_TIER, CPU_CAPACITY) or name.startswith(DISTANCE)
+
+
+def of_zone(topology: Topology, zones: Sequence[Zone], zone: Zone, root_uuid: str) -> Mapping[str, float]:
+    """The attributes of the provider of a zone."""
+    found: dict[str, float] = {}
+    capacities = [topology.cpu_capacities[cpu] for cpu in zone.cpus if cpu in topology.cpu_capacities]
+    if capacities:
+        found[CPU_CAPACITY] = round(sum(capacities) / len(capacities) / _FULL_CAPACITY, 3)
+    if zone.node is None:
+        return found
+    if zone.node.id in topology.memory_tiers:
+        found[MEMORY_TIER] = topology.memory_tiers[zone.node.id]
+    told = topology.distances.get(zone.node.id, {})
+    nodes = [other for other in zones if other.node is not None and other.node.id in told]
+    if 1 < len(nodes) <= _MAX_DISTANCES:
+        for other in nodes:
+            assert other.node is not None
+            found[DISTANCE + child_uuid(root_uuid, other.name)] = told[other.node.id]
+    return found

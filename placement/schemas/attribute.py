@@ -1,0 +1,39 @@
+"""The body of ``PUT /ext/v1/resource_providers/{uuid}/attributes``."""
+
+import math
+from typing import Any, Final
+
+from placement.model.provider import Attribute
+from placement.schemas.base import Field, Integer, Map, Schema, String, violation
+
+MAX_ATTRIBUTES: Final = 256
+"""Of one provider: the distances of each zone to each other one of a large host, and as much again."""
+NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
+
+
+class _Value(Field):
+    """A JSON string of up to 255 characters, or a number."""
+
+    json_type = "string"
+    _text = String(max_length=255)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Attribute:
+        if isinstance(value, str):
+            text: str = self._text.deserialize(value)
+            return text
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise violation("type", f"{value!r} is not of type 'string', 'number'")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise violation("maximum", f"{value!r} is more than can be kept")
+        return number
+
+
+class Attributes(Schema):
+    """All attributes of a provider."""
+
+    attributes = Map(f"^{NAME}$", _Value(), max_properties=MAX_ATTRIBUTES, required=True)
+    resource_provider_generation = Integer(required=True)

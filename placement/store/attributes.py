@@ -1,0 +1,49 @@
+"""Attributes of providers: what somebody wants to be kept with them."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db.batch import Prepared
+from placement.db.database import Transaction
+from placement.db.tables import provider_attributes, resource_providers
+from placement.model.provider import Attribute
+from placement.store import providers
+
+
+def replace(tx: Transaction, uuid: str, generation: int, wanted: Mapping[str, Attribute]) -> int:
+    """Make the provider's attributes exactly these; return its generation, which goes up if they were others.
+
+    :raises NotFound: no such provider.
+    :raises ConcurrentUpdate: the generation is stale.
+    """
+    tx.lock([uuid])
+    present = tx.queue(_present, {"provider": uuid})
+    row = providers.locked(tx, uuid)
+    providers.check_generation(row, generation)
+    if {name: number if text is None else text for name, text, number in present.rows} == wanted:
+        return row.generation
+    tx.queue(_removal, {"provider": row.id})
+    rows = [
+        {
+            "provider_id": row.id,
+            "name": name,
+            "text": value if isinstance(value, str) else None,
+            "number": None if isinstance(value, str) else value,
+        }
+        for name, value in sorted(wanted.items())
+    ]
+    tx.insert(provider_attributes, rows)
+    tx.changed([row.id], generation=True)
+    return row.generation + 1
+
+
+_present: Final = Prepared(
+    sa.select(provider_attributes.c.name, provider_attributes.c.text, provider_attributes.c.number)
+    .join(resource_providers, resource_providers.c.id == provider_attributes.c.provider_id)
+    .where(resource_providers.c.uuid == sa.bindparam("provider"))
+)
+_removal: Final = Prepared(
+    sa.delete(provider_attributes).where(provider_attributes.c.provider_id == sa.bindparam("provider"))
+)

@@ -1,0 +1,143 @@
+"""``/ext/v1/resource_providers/{uuid}/attributes``, and claims that go by them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from werkzeug.test import TestResponse
+
+from tests.databases import DatabaseServer
+from tests.placement.api.ext.asking import claim, host, refused, wants
+from tests.placement.running import Admin, application
+
+NOBODY = "00000000-0000-4000-8000-00000000dead"
+
+
+@pytest.fixture
+def url(database_server: DatabaseServer, database_template: str) -> Iterator[str]:
+    url = database_server.clone(database_template)
+    yield url
+    database_server.drop_database(url)
+
+
+@pytest.fixture
+def admin(url: str) -> Admin:
+    return Admin(application(url))
+
+
+def path(provider: str) -> str:
+    return f"/ext/v1/resource_providers/{provider}/attributes"
+
+
+def put(admin: Admin, provider: str, generation: int | None = None, **attributes: Any) -> TestResponse:
+    if generation is None:
+        generation = admin("GET", f"/resource_providers/{provider}").json["generation"]
+    body = {"attributes": attributes, "resource_provider_generation": generation}
+    return admin("PUT", path(provider), json=body)
+
+
+def chosen(answer: TestResponse) -> str:
+    assert answer.status_code in (200, 201), answer.json
+    root: str = answer.json["claims"][0]["root_provider_uuid"]
+    return root
+
+
+def test_strings_and_numbers_are_kept_with_a_provider_and_seen_by_every_worker(
+    admin: Admin, url: str
+) -> None:
+    only, other = host(admin, "cn", VCPU=8), Admin(application(url))
+    assert other("GET", path(only)).json == {"attributes": {}, "resource_provider_generation": 1}
+    values = {"price": 0.1, "rack": "r12", "power": 450, "empty": "", "least": -1e300, "slots": 2**53}
+    answer = put(admin, only, **values)
+    assert answer.json == {"attributes": values, "resource_provider_generation": 2}
+    assert other("GET", path(only)).json == answer.json
+    assert put(other, only, rack="r13").json["resource_provider_generation"] == 3
+    assert admin("GET", path(only)).json["attributes"] == {"rack": "r13"}
+    assert put(admin, only, rack="r13").json["resource_provider_generation"] == 3  # nothing changed
+
+
+def test_a_stale_generation_and_an_unknown_provider_are_refused(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8)
+    assert put(admin, only, price=1).status_code == 200
+    assert refused(put(admin, only, 1, price=2))[:2] == (409, "placement.concurrent_update")
+    assert admin("GET", path(only)).json["attributes"] == {"price": 1}
+    assert put(admin, NOBODY, 1, price=2).status_code == 404
+    assert admin("GET", path(NOBODY)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"1st": 1},
+        {"a b": 1},
+        {"n" * 65: 1},
+        {"": 1},
+        {"a": True},
+        {"a": None},
+        {"a": []},
+        {"a": "x" * 256},
+        {"a": 10**400},
+        {"a": "\0"},
+        {f"a{number}": 1 for number in range(257)},
+    ],
+)
+def test_what_is_no_name_or_no_value_or_too_much_is_refused(admin: Admin, attributes: dict[str, Any]) -> None:
+    only = host(admin, "cn", VCPU=8)
+    assert put(admin, only, **attributes).status_code == 400
+    assert admin("GET", path(only)).json["attributes"] == {}
+
+
+def test_a_provider_goes_with_its_attributes(admin: Admin) -> None:
+    only = host(admin, "cn", VCPU=8)
+    assert put(admin, only, price=1).status_code == 200
+    assert admin("DELETE", f"/resource_providers/{only}").status_code == 204
+    again = {"name": "cn", "uuid": only}
+    assert admin("POST", "/resource_providers", json=again).status_code == 200
+    assert admin("GET", path(only)).json["attributes"] == {}
+
+
+def test_claims_go_by_a_number_low_or_high(admin: Admin) -> None:
+    hosts = {price: host(admin, f"cn{price}", VCPU=8) for price in (3, 1, 2)}
+    for price, each in hosts.items():
+        assert put(admin, each, price=price).status_code == 200
+    for weight, best in ((-1, 1), (1, 3)):
+        answer = claim(
+            admin,
+            wants("resources=VCPU:1", order={"attribute:price": weight}, alternates=5),
+            dry_run=True,
+        )
+        (found,) = answer.json["claims"]
+        roots = [each["root_provider_uuid"] for each in (found, *found["alternates"])]
+        assert roots == [hosts[best], hosts[2], hosts[4 - best]]
+        scores = [each["score"]["criteria"]["attribute:price"] for each in (found, *found["alternates"])]
+        assert scores == [1.0, 0.5, 0.0]
+
+
+def test_hosts_without_the_number_come_last_whatever_else_counts(admin: Admin) -> None:
+    dear, none, text = host(admin, "dear", VCPU=2), host(admin, "none", VCPU=99), host(admin, "text", VCPU=99)
+    cheap = host(admin, "cheap", VCPU=1)
+    for each, price in ((dear, 9), (cheap, 1), (text, "much")):
+        assert put(admin, each, price=price).status_code == 200
+    order = {"attribute:price": -1, "spread": 1000}
+    assert chosen(claim(admin, wants("resources=VCPU:2", order=order))) == dear
+    assert chosen(claim(admin, wants("resources=VCPU:2", order=order))) in (none, text)
+
+
+def test_a_number_of_the_root_holds_for_its_zones_and_one_of_their_own_comes_first(admin: Admin) -> None:
+    near, far = host(admin, "near"), host(admin, "far")
+    assert put(admin, near, power=5).status_code == 200
+    assert put(admin, far, power=9).status_code == 200
+    zones = {root: host(admin, f"zone{root}", parent=root, VCPU=8) for root in (near, far)}
+    wanted = {"query": "resources=VCPU:1", "order": {"attribute:power": -1}}
+    assert chosen(claim(admin, wants(**wanted), dry_run=True)) == near
+    assert put(admin, zones[far], power=1).status_code == 200
+    assert chosen(claim(admin, wants(**wanted), dry_run=True)) == far
+    assert put(admin, zones[far]).status_code == 200
+    assert chosen(claim(admin, wants(**wanted), dry_run=True)) == near
+
+
+def test_only_attributes_are_better_low(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    assert claim(admin, wants("resources=VCPU:1", order={"pack": -1})).status_code == 400
+    assert claim(admin, wants("resources=VCPU:1", order={"attribute:": 1})).status_code == 400
+    assert claim(admin, wants("resources=VCPU:1", order={"attribute:nowhere": 1})).status_code == 201
