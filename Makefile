@@ -10,7 +10,7 @@
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
 # make test-openstack  Nova's life of guests on this service and on OpenStack Placement, with a table: 20 minutes
 # make test-packages  builds, installs and removes Debian packages and an image; kolla's templates: ten minutes
-# make test-nova    Nova's own functional tests that are about Placement, on both services
+# make test-nova    Nova's own functional tests that are about Placement, on both services; what Nova makes of flavors
 # make lint         the first three of these
 # make doc          builds the site in doc/_build/html; a warning is an error
 # make man         writes the pages for man(1) to doc/_build/man

@@ -19,14 +19,13 @@ class Encryption:
     """How a CPU encrypts the memory of a guest, and what that asks of the guest."""
 
     trait: str
-    locks_memory: bool = False
     is_stateless: bool = False
     has_no_video: bool = False
 
 
 _ENCRYPTIONS: Final[Mapping[str, Encryption]] = {
-    "amd-sev": Encryption("HW_CPU_X86_AMD_SEV", locks_memory=True),
-    "amd-sev-es": Encryption("HW_CPU_X86_AMD_SEV_ES", locks_memory=True),
+    "amd-sev": Encryption("HW_CPU_X86_AMD_SEV"),
+    "amd-sev-es": Encryption("HW_CPU_X86_AMD_SEV_ES"),
     "amd-sev-snp": Encryption("HW_CPU_X86_AMD_SEV_SNP", is_stateless=True),
     "intel-tdx": Encryption("HW_CPU_X86_INTEL_TDX", is_stateless=True, has_no_video=True),
 }
@@ -99,8 +98,8 @@ def has_pages(guest: Guest) -> bool:
     return size != 0
 
 
-def _page_size(text: str) -> str | float:
-    """In KiB, if it is no word."""
+def _page_size(text: str) -> str | int:
+    """A word, or a size; it is of no consequence in which unit."""
     if text in _BY_WORDS:
         return text
     try:
@@ -109,8 +108,8 @@ def _page_size(text: str) -> str | float:
         match = _SIZE.fullmatch(text)
         if match:
             number, unit, kind = match.groups()
-            amount = float(number) * 1024.0 ** _UNITS.index(unit or " ")
-            return math.ceil(amount if kind == "B" else amount / 8)
+            size = float(number) * 1024.0 ** _UNITS.index(unit or " ")
+            return math.ceil(size if kind == "B" else size / 8)
     except (OverflowError, ValueError):
         pass
     raise refused(f"a size of memory pages cannot be {text!r}")

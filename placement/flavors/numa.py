@@ -70,7 +70,7 @@ def _check_parts(guest: Guest, node_cpus: tuple[int, ...], node_memory: tuple[in
     if given != everything:
         raise refused("hw:numa_cpus does not give each CPU to a NUMA node")
     if sum(node_memory) != guest.flavor.ram:
-        raise refused(f"hw:numa_mem adds up to {sum(node_memory)} MiB, the flavor has {guest.flavor.ram}")
+        raise refused(f"hw:numa_mem does not add up to the {guest.flavor.ram} MiB of the flavor")
 
 
 def _one_of(

@@ -30,7 +30,7 @@ class Translation:
     ignored: tuple[str, ...] = ()
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def translate(flavor: Flavor, rules: Rules) -> Translation:
     """What Nova would ask Placement for.
 

@@ -1,7 +1,7 @@
 """Flavors and images that each show one thing; what Nova makes of them is recorded.
 
-``python -m tests.nova.handpicked`` records them anew, together with some at random, for the tests that have
-no Nova: :mod:`tests.placement.flavors.test_translation`.
+``python -m tests.nova.handpicked`` records them anew, together with those of Nova's unit tests and some at
+random, for the tests that have no Nova: :mod:`tests.placement.flavors.test_translation`.
 """
 
 import json
@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from benchmarks.reference import environment
 from tests.nova.flavors import Case, cases
-from tests.nova.judging import REQUIREMENTS, verdicts
-from tests.placement.flavors.answers import RECORDED
+from tests.nova.judging import REQUIREMENTS, of_unit_tests, verdicts
+from tests.placement.flavors.answers import AT_RANDOM, OF_UNIT_TESTS, RECORDED
 
-AT_RANDOM: Final = 150
+_COUNT: Final = 150
 _SEED: Final = 2026
 
 _PINNED: Final = {"hw:cpu_policy": "dedicated"}
@@ -245,8 +245,12 @@ def _case(
 
 def main() -> None:
     """Record them."""
-    named = [*handpicked(), *(("at random", case) for case in cases(AT_RANDOM, _SEED))]
     programs = environment("nova-functional-34.0.0", REQUIREMENTS)
+    named = [
+        *handpicked(),
+        *((OF_UNIT_TESTS, case) for case in of_unit_tests(programs)),
+        *((AT_RANDOM, case) for case in cases(_COUNT, _SEED)),
+    ]
     said = verdicts(programs, [case for _, case in named])
     lines = [
         json.dumps({"about": about, **case, "nova": verdict})

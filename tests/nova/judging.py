@@ -15,11 +15,20 @@ _SECONDS: Final = 900
 
 def verdicts(programs: Path, asked: list[Case]) -> list[dict[str, Any]]:
     """What :mod:`tests.nova.judge` says of each, in an environment that has Nova."""
+    return _said(programs, "judge.py", "".join(f"{json.dumps(case)}\n" for case in asked))
+
+
+def of_unit_tests(programs: Path) -> list[Case]:
+    """What Nova's unit tests are about, which takes minutes: see :mod:`tests.nova.tables`."""
+    return _said(programs, "tables.py", "")
+
+
+def _said(programs: Path, program: str, asked: str) -> list[dict[str, Any]]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OS_"))}
     done = subprocess.run(
-        [programs / "python", "-P", _FOLDER / "judge.py"],
+        [programs / "python", "-P", _FOLDER / program],
         env=environ,
-        input="".join(f"{json.dumps(case)}\n" for case in asked),
+        input=asked,
         capture_output=True,
         text=True,
         timeout=_SECONDS,

@@ -21,6 +21,8 @@ Answer = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """A request and the one to fall back to; None for none."""
 
 REFUSED: Final[Answer] = (None, None)
+OF_UNIT_TESTS: Final = "of Nova's unit tests"
+AT_RANDOM: Final = "at random"
 RECORDED: Final = Path(__file__).with_name("recorded.jsonl")
 
 

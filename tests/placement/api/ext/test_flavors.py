@@ -7,7 +7,7 @@ import pytest
 from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db import migration
-from tests.placement.api.ext.test_claims import claim, held, host, refused, wants
+from tests.placement.api.ext.test_claims import claim, held, host, refused, used, wants
 from tests.placement.running import Admin
 
 FLAVOR = {"vcpus": 4, "ram": 2048, "disk": 10, "swap": 1500}
@@ -211,6 +211,15 @@ def test_a_host_that_has_dedicated_cpus_goes_before_one_to_fall_back_to(url):
     answer = claim(falling, *pinned)
     assert answer.status_code == 201
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [new, old, old]
+
+
+def test_all_or_none_of_those_that_fall_back_are_claimed(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    old, new = host(falling, "old", VCPU=8, **SIZES), host(falling, "new", PCPU=6, **SIZES)
+    pinned = [asks(**{"hw:cpu_policy": "dedicated"}) for _ in range(4)]
+    assert refused(claim(falling, *pinned))[:2] == (409, "placement.ext.no_candidate")
+    assert [used(falling, each)["MEMORY_MB"] for each in (old, new)] == [0, 0]
+    assert claim(falling, *pinned[:3]).status_code == 201
 
 
 def test_where_falling_back_does_not_help_either_the_explanation_is_of_what_was_asked_for(url):
