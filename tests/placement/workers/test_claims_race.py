@@ -1,6 +1,7 @@
 """Many claim the same few hosts, each in one call: all there is goes to somebody before one is sent away.
 
-`PLACEMENT_RACING_CLAIMS=100000` has so many claims race.
+So it is with the places that the policy of a group leaves. `PLACEMENT_RACING_CLAIMS=100000` has so many
+claims race.
 """
 
 import os
@@ -8,8 +9,10 @@ import random
 import signal
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -27,6 +30,10 @@ HOSTS = 6
 NODES = 2
 PER_NODE = 10
 CAPACITY = HOSTS * NODES * PER_NODE
+PER_HOST = NODES * PER_NODE
+MEMBERS = 2
+"""How many of a group that is kept apart one host may have."""
+PLACES = HOSTS * MEMBERS
 OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
 QUERY = "resources1=PCPU:1"
 NO_CANDIDATE = "placement.ext.no_candidate"
@@ -34,11 +41,14 @@ NO_CANDIDATE = "placement.ext.no_candidate"
 
 @dataclass
 class Client(threading.Thread):
-    """Claims until there is no room: one or two at once, in turn; by an order, or wherever there is room."""
+    """Claims until there is no room: one or two at once, in turn.
+
+    ``fields`` are more of each claim, and ``room`` says how many could be claimed yet.
+    """
 
     running: Service
-    hosts: list[str]
-    order: dict[str, int]
+    room: Callable[[], int]
+    fields: dict[str, Any]
     claimed: list[list[str]] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -70,7 +80,7 @@ class Client(threading.Thread):
                     "consumer_uuid": each,
                     "consumer_generation": None,
                     "query": QUERY,
-                    "order": self.order,
+                    **self.fields,
                     **OWNER,
                 }
                 for each in consumers
@@ -91,7 +101,7 @@ class Client(threading.Thread):
                 return True
             if code == NO_CANDIDATE:
                 # nobody gives anything back, so what is free now was free when it was said
-                free = CAPACITY - sum(used_of(self.running, each) for each in self.hosts)
+                free = self.room()
                 if free >= len(consumers):
                     self.failures.append(f"no candidate for {len(consumers)} while {free} are free")
                 return False
@@ -100,8 +110,14 @@ class Client(threading.Thread):
                 return False
 
 
-def used_of(running: Service, uuid: str) -> int:
-    return sum(running.get(f"/resource_providers/{uuid}/usages")["usages"].values())
+def used(running: Service, nodes: list[str]) -> list[int]:
+    found = [running.get(f"/resource_providers/{uuid}/usages")["usages"] for uuid in nodes]
+    return [sum(each.values()) for each in found]
+
+
+def used_by_host(running: Service, nodes: list[str]) -> list[int]:
+    found = used(running, nodes)
+    return [sum(found[start : start + NODES]) for start in range(0, len(found), NODES)]
 
 
 def make_hosts(running: Service) -> list[str]:
@@ -122,10 +138,15 @@ def make_hosts(running: Service) -> list[str]:
     return nodes
 
 
-def fill(running: Service, nodes: list[str], rng: random.Random) -> list[Client]:
+def fill(
+    running: Service, room: Callable[[], int], fields: dict[str, Any], rng: random.Random
+) -> list[Client]:
     """Have all clients claim until there is no room; meanwhile a worker is killed."""
     # half of them want the same: the host that is fullest
-    clients = [Client(running, nodes, {"pack": 1} if number % 2 else {}) for number in range(CLIENTS)]
+    clients = [
+        Client(running, room, {**fields, "order": {"pack": 1} if number % 2 else {}})
+        for number in range(CLIENTS)
+    ]
     for client in clients:
         client.start()
     clients[0].join(rng.uniform(0, 0.3))
@@ -135,7 +156,18 @@ def fill(running: Service, nodes: list[str], rng: random.Random) -> list[Client]
     for client in clients:
         client.join(timeout=300)
         assert not client.is_alive()
+    assert [each for client in clients for each in client.failures] == []
     return clients
+
+
+def consumers_of(clients: list[Client]) -> list[str]:
+    return [consumer for client in clients for each in client.claimed for consumer in each]
+
+
+def give_back(running: Service, consumers: list[str]) -> None:
+    for consumer in consumers:
+        path = f"{running.base}/allocations/{consumer}"
+        assert requests.delete(path, headers=HEADERS, timeout=60).status_code == 204
 
 
 def held(running: Service, consumer: str) -> int:
@@ -151,16 +183,38 @@ def test_all_is_claimed_before_anybody_is_sent_away(
     with service(database_url, tmp_path, WORKERS) as running:
         nodes = make_hosts(running)
         for _ in range(max(1, CLAIMS // CAPACITY)):
-            clients = fill(running, nodes, rng)
-            assert [each for client in clients for each in client.failures] == []
+            clients = fill(running, lambda: CAPACITY - sum(used(running, nodes)), {}, rng)
             # all that there is, and no more, is held by those who were told so
-            assert [used_of(running, uuid) for uuid in nodes] == [PER_NODE] * len(nodes)
-            claimed = [consumer for client in clients for each in client.claimed for consumer in each]
+            assert used(running, nodes) == [PER_NODE] * len(nodes)
+            claimed = consumers_of(clients)
             assert len(claimed) == CAPACITY
             assert [held(running, consumer) for consumer in claimed] == [1] * CAPACITY
-            for consumer in claimed:
-                path = f"{running.base}/allocations/{consumer}"
-                assert requests.delete(path, headers=HEADERS, timeout=60).status_code == 204
+            give_back(running, claimed)
+            answers.update(sum((client.answers for client in clients), Counter()))
+    print(f"{database_server.kind}: {dict(answers)}")
+    assert answers[f"409 {NO_CANDIDATE}"] > 0
+
+
+def test_all_places_that_a_group_leaves_are_taken_and_no_more(
+    database_server: DatabaseServer, database_url: str, tmp_path: Path
+) -> None:
+    rng = random.Random(CLAIMS)
+    answers: Counter[str] = Counter()
+    with service(database_url, tmp_path, WORKERS) as running:
+        nodes = make_hosts(running)
+        for _ in range(max(1, CLAIMS // CAPACITY)):
+            apart = {"name": str(uuid4()), "policy": "anti-affinity", "max_per_root": MEMBERS}
+            clients = fill(running, lambda: PLACES - sum(used(running, nodes)), {"group": apart}, rng)
+            assert used_by_host(running, nodes) == [MEMBERS] * HOSTS
+            assert len(consumers_of(clients)) == PLACES
+            give_back(running, consumers_of(clients))
+            answers.update(sum((client.answers for client in clients), Counter()))
+
+            together = {"name": str(uuid4()), "policy": "affinity"}
+            clients = fill(running, lambda: PER_HOST - sum(used(running, nodes)), {"group": together}, rng)
+            assert sorted(used_by_host(running, nodes)) == [0] * (HOSTS - 1) + [PER_HOST]
+            assert len(consumers_of(clients)) == PER_HOST
+            give_back(running, consumers_of(clients))
             answers.update(sum((client.answers for client in clients), Counter()))
     print(f"{database_server.kind}: {dict(answers)}")
     assert answers[f"409 {NO_CANDIDATE}"] > 0
