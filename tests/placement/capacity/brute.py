@@ -1,14 +1,21 @@
-"""The slow and obvious way to count guests, the judge of the quick one: every order of claims is tried."""
+"""The slow and obvious way to count guests, the judge of the quick one: every order of claims is tried.
+
+A random cloud in which there are too many of them is left out (:func:`hypothesis.reject`).
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
+
+from hypothesis import reject
 
 from placement.candidates.request import CandidatesRequest
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from tests.placement.candidates import brute
 
+_MAX_STATES = 20_000
+"""Of a cloud, after claims; to try a state takes about a tenth of a millisecond."""
 Amounts = frozenset[tuple[int, str, int]]
 PLENTY = 10_000
 State = frozenset[tuple[int, str, int]]
@@ -32,6 +39,8 @@ def most(
 
     @cache
     def more(state: State) -> int:
+        if more.cache_info().currsize > _MAX_STATES:
+            reject()
         found = (
             1 + more(after) for amounts in candidates if (after := claim(cloud, state, amounts)) is not None
         )
@@ -59,6 +68,8 @@ def most_sets(snapshot: Snapshot, requests: Sequence[CandidatesRequest], numbers
 
     @cache
     def fit(state: State, left: tuple[int, ...]) -> bool:
+        if fit.cache_info().currsize > _MAX_STATES:
+            reject()
         number = next((number for number, guests in enumerate(left) if guests), None)
         if number is None:
             return True
