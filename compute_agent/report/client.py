@@ -350,6 +350,7 @@ def _failure(method: str, url: str, response: Any) -> PlacementError:
     try:
         first = response.json()["errors"][0]
         code, detail = first.get("code"), first.get("detail") or detail
+        detail = detail.strip().rpartition("\n\n")[2]  # a general sentence is before it
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         pass  # a proxy answered, or an older server: its text will do
     kind = PlacementError

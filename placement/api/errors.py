@@ -8,7 +8,7 @@ import html
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from flask import Flask, Response, g, request
@@ -26,6 +26,15 @@ _STATUS: Mapping[type[PlacementError], HTTPStatus] = {
     exceptions.NotFound: HTTPStatus.NOT_FOUND,
     exceptions.Conflict: HTTPStatus.CONFLICT,
     exceptions.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+#: What OpenStack Placement says of a status before it says what is wrong; Nova's tests look for both.
+_GENERAL: Final[Mapping[HTTPStatus, str]] = {
+    HTTPStatus.BAD_REQUEST: "The server could not comply with the request since it is either malformed"
+    " or otherwise incorrect.",
+    HTTPStatus.FORBIDDEN: "Access was denied to this resource.",
+    HTTPStatus.NOT_FOUND: "The resource could not be found.",
+    HTTPStatus.CONFLICT: "There was a conflict when trying to complete your request.",
 }
 
 
@@ -62,7 +71,7 @@ def _http_exception(error: HTTPException) -> Response:
             "min_version": microversion.text(microversion.MIN),
         }
     elif status is HTTPStatus.NOT_FOUND and error.description == type(error).description:
-        detail = "The resource could not be found."
+        detail = ""
     response = render(status, detail, **extra)
     response.headers.update(headers)
     return response
@@ -76,9 +85,13 @@ def _unexpected(error: Exception) -> Response:
 def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED, **extra: Any) -> Response:
     """The answer to a request that failed, as JSON unless the client takes only HTML or text.
 
-    The detail is made one line: some clients show the last one only, whatever a user put into a name.
+    The detail is made one line, whatever a user put into a name: some clients show the last line only. In
+    Placement's own API the general sentence of its status and an empty line go before it.
     """
-    detail = " ".join(detail.splitlines())
+    lines = [" ".join(detail.splitlines())] if detail else []
+    if status in _GENERAL and (not detail or not is_ours(request.path)):
+        lines.insert(0, _GENERAL[status])
+    detail = "\n\n ".join(lines)
     error: dict[str, Any] = {
         "status": status.value,
         "title": status.phrase,
@@ -93,6 +106,6 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
         return Response(orjson.dumps({"errors": [error]}), status.value, mimetype="application/json")
     if accepted["text/html"] > 0:
         title = f"<!doctype html><title>{status.phrase}</title><h1>{status.phrase}</h1>"
-        page = f"{title}<p>{html.escape(detail)}</p>"
+        page = title + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
         return Response(page, status.value, mimetype="text/html")
     return Response(f"{status.value} {status.phrase}\n\n{detail}\n", status.value, mimetype="text/plain")

@@ -62,6 +62,8 @@ MATCHED: Final = tuple(
         r"The method \w+ is not allowed for this resource",
     )
 )
+_GENERAL: Final = (400, 403, 404, 409)
+"""Statuses of which both say a general sentence before the message."""
 _HEADERS: Final = ("openstack-api-version", "content-type", "cache-control", "allow")
 Candidate = dict[str, dict[str, int]]
 
@@ -124,7 +126,10 @@ def _errors(theirs: Answer, ours: Answer) -> Compared:
         if match[0] not in here:
             yield "words", f"{match[0]!r} in {there!r}", repr(here)
     if ours.error:
-        yield "lines", 1, len(here.splitlines())
+        message = here.rpartition("\n\n")[2]
+        yield "lines of the message", 1, len(message.splitlines()) or 1
+        if theirs.status in _GENERAL:
+            yield "general sentence", there.partition("\n")[0], here.partition("\n")[0]
 
 
 def _bodies(exchange: Exchange) -> Compared:

@@ -114,6 +114,12 @@ def test_an_error_says_request_status_and_detail(tmp_path, server, status, code,
     assert caught.value.code == code
 
 
+def test_of_what_the_service_says_of_a_conflict_the_general_sentence_is_left_out(tmp_path, server):
+    server.answers = [(409, errors(None, "There was a conflict.\n\n it is\n in use  "))]
+    with pytest.raises(ConflictError, match=r"HTTP 409: it is in use(;|$)"):
+        make_client(tmp_path, server.url).inventories(UUID)
+
+
 def test_an_error_of_a_proxy_is_told_in_its_own_words(tmp_path, server):
     server.answers = [(502, "<h1>Bad Gateway</h1>")]
     with pytest.raises(UnavailableError, match="Bad Gateway"):

@@ -11,6 +11,12 @@ IN_USE = "Inventory for 'VCPU' on resource provider '{host}' in use."
 CHANGED = "Resource provider's generation already changed. Please update the generation and try again."
 CONCURRENT = "placement.concurrent_update"
 UNDEFINED = "placement.undefined_code"
+#: what OpenStack Placement says of each status before the message (Nova's tests look for it)
+GENERAL = {
+    400: "The server could not comply with the request since it is either malformed or otherwise incorrect.",
+    404: "The resource could not be found.",
+    409: "There was a conflict when trying to complete your request.",
+}
 
 
 @pytest.fixture
@@ -37,11 +43,13 @@ def host(admin: Admin) -> str:
 def refusal(
     admin: Admin, method: str, path: str, body: Any = None, version: str = "1.39"
 ) -> tuple[int, str, str]:
-    """Status, code and detail of the answer."""
+    """Status, code and message of the answer, whose detail begins with what its status says in general."""
     headers = {"OpenStack-API-Version": f"placement {version}"}
     answer = admin(method, path, headers=headers, **({} if body is None else {"json": body}))
     (error,) = answer.json["errors"]
-    return answer.status_code, error.get("code", ""), error["detail"]
+    general, message = error["detail"].split("\n\n ")
+    assert general == GENERAL[answer.status_code]
+    return answer.status_code, error.get("code", ""), message
 
 
 def test_who_takes_away_what_is_in_use_is_told_so_in_the_words_of_each_request(
@@ -177,11 +185,32 @@ def test_a_provider_needs_a_name(admin: Admin) -> None:
         ("GET", "/resource_classes/a%E2%80%A8b", None, "No such resource class a b."),
     ],
 )
-def test_the_detail_is_one_line(admin: Admin, method: str, path: str, body: Any, text: str) -> None:
+def test_the_message_is_one_line(admin: Admin, method: str, path: str, body: Any, text: str) -> None:
     """Some clients show the last line only, which has to be the message."""
-    _, _, detail = refusal(admin, method, path, body)
-    assert text in detail
-    assert detail.splitlines() == [detail]
+    _, _, message = refusal(admin, method, path, body)
+    assert text in message
+    assert message.splitlines() == [message]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "detail"),
+    [
+        ("GET", "/nothing", 404, GENERAL[404]),
+        ("DELETE", "/resource_providers", 405, "The method DELETE is not allowed for this resource."),
+        ("GET", "/ext/v1/nothing", 404, GENERAL[404]),
+    ],
+)
+def test_what_has_no_message_says_one_sentence(
+    admin: Admin, method: str, path: str, status: int, detail: str
+) -> None:
+    answer = admin(method, path)
+    assert (answer.status_code, answer.json["errors"][0]["detail"]) == (status, detail)
+
+
+def test_the_api_of_our_own_says_the_message_alone(admin: Admin) -> None:
+    answer = admin("POST", "/ext/v1/claims", json={"claims": 1})
+    assert answer.status_code == 400
+    assert answer.json["errors"][0]["detail"].startswith("JSON does not validate: ")
 
 
 def test_a_required_property_is_missing_in_the_object(admin: Admin) -> None:

@@ -47,10 +47,15 @@ def statuses(exchange: Exchange) -> tuple[int, int]:
 def sentences(play: Play, names: Names) -> None:
     play("POST", "/resource_providers", {"name": 1})
     theirs, ours = (each.error["detail"] for each in (play.exchanges[-1].theirs, play.exchanges[-1].ours))
-    assert len(theirs.splitlines()) == 3
+    first, empty, last = theirs.splitlines()
     said = "JSON does not validate: 1 is not of type 'string'"
-    assert ours == f"{said} Failed validating 'type' in schema['properties']['name']"
-    assert said in theirs.splitlines()[-1]
+    assert ours.splitlines() == [
+        first,
+        empty,
+        f" {said} Failed validating 'type' in schema['properties']['name']",
+    ]
+    assert last.startswith(f" {said} ")
+    assert len(last) > len(last.rstrip()) > len(ours.splitlines()[-1])
 
 
 def order(play: Play, names: Names) -> None:

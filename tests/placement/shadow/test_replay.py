@@ -154,6 +154,7 @@ def test_a_known_deviation_has_its_name() -> None:
 
 def test_other_words_in_an_error_are_known() -> None:
     def error(detail: str) -> Received:
+        detail = f"This is wrong.\n\n {detail}"
         return received(400, {"errors": [{"status": 400, "title": "Bad Request", "detail": detail}]})
 
     player = Player(lambda copy: error("The name is missing."))
@@ -223,6 +224,27 @@ def test_two_that_wait_for_each_other_are_concluded() -> None:
     player.replay.take(copy(1, "PUT", "/allocations/y", received(204), 0))
     assert player.verdicts() == {0: Verdict.RACED, 1: Verdict.RACED}
     assert all(each.parts for each in player.outcomes.values())
+
+
+@pytest.mark.parametrize(
+    ("there", "beside", "parts"),
+    [
+        (received(200, {"traits": ["CUSTOM_B", "CUSTOM_A"]}), (1,), False),
+        (received(200, {"traits": ["CUSTOM_A"]}), (1,), True),
+        (received(404), (1,), True),
+        (received(200, {"traits": ["CUSTOM_B", "CUSTOM_A"]}), (), True),
+    ],
+)
+def test_of_two_that_set_the_same_traits_at_once_the_second_parts_nothing(
+    there: Received, beside: tuple[int, ...], parts: bool
+) -> None:
+    """OpenStack Placement takes it with an old generation, as it changes nothing then."""
+    player = Player(lambda copy: there if copy.request.method == "GET" else received(409))
+    path, body = "/resource_providers/x/traits", {"traits": ["CUSTOM_A", "CUSTOM_B"]}
+    player.replay.take(copy(0, "PUT", path, received(200), *beside, body=body))
+    player.replay.finish()
+    assert player.verdicts() == {0: Verdict.RACED if beside else Verdict.DIFFERENT}
+    assert player.outcomes[0].parts is parts
 
 
 def test_what_never_comes_is_not_waited_for_at_the_end() -> None:
