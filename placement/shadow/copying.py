@@ -99,7 +99,11 @@ def copy(databases: Databases, is_quiet: Callable[[Moment], bool] = lambda _: Tr
 
 @contextmanager
 def _source(databases: Databases) -> Iterator[tuple[Source, Moment]]:
-    with tempfile.TemporaryDirectory(prefix="placement-shadow-") as folder:
+    try:
+        made = tempfile.TemporaryDirectory(prefix="placement-shadow-")
+    except OSError as error:
+        raise InvalidRequest(f"There is no folder for a copy of the source database: {error}") from error
+    with made as folder:
         earliest = time.monotonic()
         url = _readable(databases.source, Path(folder) / "copy.sqlite")
         with open_source(url, databases.owner) as source:
@@ -126,5 +130,9 @@ def _readable(source: str, file: Path) -> str:
         ):
             there.backup(here)
     except sqlite3.Error as error:
-        raise InvalidRequest(f"The source database cannot be read: {error}") from error
+        folder = file.parent.parent
+        raise InvalidRequest(
+            f"The source database cannot be read, or not be copied to {folder} (TMPDIR names another folder):"
+            f" {error}"
+        ) from error
     return str(URL.create("sqlite", database=str(file)))

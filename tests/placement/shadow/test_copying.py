@@ -1,12 +1,17 @@
 """The moment at which our database becomes a copy."""
 
 import logging
+import sqlite3
+import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from placement.exceptions import InvalidRequest
 from placement.maintenance import importer
 from placement.shadow import copying
 from placement.shadow.backlog import Backlog
@@ -73,3 +78,37 @@ def test_a_write_in_flight_is_one_that_may_be_in_it_or_not(
     backlog = Backlog(BOUNDS)
     backlog.put(Copy(1, Request(method, "/traits/CUSTOM_A", (), b""), None, started, seconds, frozenset()))
     assert was_quiet(backlog, Moment(6.0, 6.1)) is quiet
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Databases:
+    """A file of a megabyte, to be copied."""
+    file = tmp_path / "stock.sqlite"
+    with closing(sqlite3.connect(file)) as there, there:
+        there.execute("CREATE TABLE t AS SELECT zeroblob(1000000) AS x")
+    return Databases(f"sqlite:///{file}", "", Owner("p", "u", None), ())
+
+
+def test_no_folder_for_the_copy_is_said(
+    source: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(InvalidRequest, match=r"no folder for a copy of the source database: .*none"):
+        copying._source(source).__enter__()
+
+
+@pytest.mark.root
+def test_a_disk_on_which_the_copy_finds_no_room_is_named(
+    source: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(small)]).returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(small))
+        with pytest.raises(InvalidRequest, match=f"copied to {small} .*TMPDIR.*disk is full"):
+            copying._source(source).__enter__()
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
