@@ -53,7 +53,7 @@ def best_move(
         if cost < min_gain:
             continue  # nothing to gain, whatever the policy says
         new = policy(supply, request)
-        if not isinstance(new, Assignment) or new.held == current.held:
+        if not isinstance(new, Assignment):
             continue
         gain = cost - place_cost(supply, request, new) - move_cost(current, new)
         if gain >= min_gain and (best is None or gain > best.gain):

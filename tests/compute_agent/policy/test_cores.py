@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compute_agent.model.guest_settings import ThreadPolicy
-from compute_agent.policy.cores import Want, choose, cost
+from compute_agent.policy.cores import Want, capacity, choose, cost
 from compute_agent.policy.pieces import free_cores
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
@@ -111,3 +111,25 @@ def test_a_core_of_which_one_thread_is_online_is_not_broken_by_who_takes_it(poli
     for _ in range(300):
         free = frozenset(cpu for cpu in sorted(host.online) if chance.random() < 0.6)
         check(host, free, chance.randint(1, 8), policy)
+
+
+ONE_THREAD_LEFT = frozenset({0, 1, 2, 3, 4})
+"""Of :data:`HOST`: a whole core, and one thread of another."""
+
+
+@pytest.mark.parametrize(
+    ("want", "cpus"),
+    [
+        (Want(ThreadPolicy.PREFER, 1), 5),
+        (Want(ThreadPolicy.ISOLATE, 1), 4),
+        (Want(ThreadPolicy.ISOLATE, 1, extra=True), 5),
+        (Want(ThreadPolicy.REQUIRE, 1), 4),
+    ],
+)
+def test_a_single_cpu_counts_for_who_does_not_want_cores_or_has_a_cpu_beside_them(want, cpus):
+    (free,) = free_cores(HOST, ONE_THREAD_LEFT)
+    assert capacity(free, want) == cpus
+
+
+def test_where_nothing_is_free_there_is_no_piece():
+    assert free_cores(HOST, frozenset()) == []

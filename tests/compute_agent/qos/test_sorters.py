@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.qos import sorters
-from compute_agent.qos.snapshot import Series
+from compute_agent.qos.snapshot import GuestUsage, Series
 from tests.compute_agent.qos.builders import CPU, MEMORY, guest
 
 
@@ -34,6 +34,11 @@ FIRST_BY = [
 def test_first_difference_decides(sorter, series, first, second):
     assert names(sorter, series, second, first) == [first.uuid, second.uuid]
     assert names(sorter, series, first, second) == [first.uuid, second.uuid]
+
+
+def test_a_guest_of_which_nobody_knows_since_when_it_runs_counts_as_the_oldest():
+    unknown, young = GuestUsage("a", "BE", 0), GuestUsage("z", "BE", 0, started=0.5)
+    assert names(sorters.GENERAL, CPU, unknown, young) == ["z", "a"]
 
 
 def test_new_metric_gives_one_comparison_between_the_general_ones():

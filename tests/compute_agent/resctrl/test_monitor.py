@@ -183,7 +183,9 @@ def test_rmids_of_control_groups_and_of_others_are_taken():
     assert monitor.spare_rmids(Platform(Vendor.INTEL), Present(groups), lambda name: True) == 0
 
 
-@pytest.mark.parametrize(("closids", "there", "used"), [(4, 4, 60), (16, 4, 48), (64, 4, 30), (16, 16, 48)])
+@pytest.mark.parametrize(
+    ("closids", "there", "used"), [(4, 4, 60), (16, 4, 48), (64, 4, 30), (16, 16, 48), (3, 4, 60)]
+)
 def test_rmids_are_left_for_control_groups_that_may_come(closids, there, used):
     cache = CacheControl(3, ("L3",), (0,), MaskRules(Mask(0xFF)), Mask(0), closids)
     platform = Platform(Vendor.INTEL, l3=cache, monitoring=Monitoring(64, frozenset()))

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from placement.candidates import search as module
-from placement.candidates.budget import Budget
+from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.feasibility import fits_at_all
 from placement.candidates.needs import needs_of
 from placement.candidates.pattern import candidates_of
@@ -203,3 +203,19 @@ class TestRootsWithinManyAggregates:
 
     def test_there_is_one_for_all_classes(self) -> None:
         assert sum(self.spent(self.CLASSES)) - sum(self.spent(1)) < self.HOSTS
+
+
+def test_steps_count_as_one_each_unless_said_otherwise() -> None:
+    one_by_one, at_once = (Budget(seconds=0) for _ in range(2))
+
+    def spend(most: int) -> int:
+        for step in range(most):
+            try:
+                one_by_one.spend()
+            except Exhausted:
+                return step
+        return most
+
+    at_once.spend(spend(1_000_000))
+    with pytest.raises(Exhausted):
+        at_once.spend(1)

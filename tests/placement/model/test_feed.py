@@ -146,6 +146,30 @@ def test_one_change_does_not_read_everything_anew(
     assert names(model) == {HOST: "host", CHILD: "child"}
 
 
+def test_of_a_claim_nothing_but_the_usage_is_read(
+    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(writer)
+    writer.write(lambda tx: inventories.add(tx, HOST, "VCPU", FOUR))
+    names(model)
+    described: list[Any] = []
+    read_some = feed.rows.read_some
+    monkeypatch.setattr(feed.rows, "read_all", lambda *args: pytest.fail("everything was read"))
+    monkeypatch.setattr(
+        feed.rows,
+        "read_some",
+        lambda conn, rows, *more: described.extend(rows) or read_some(conn, rows, *more),
+    )
+    for consumer, used in ((CHILD, 1), (HOST, 3)):
+        claim = Claim(consumer, {HOST: {"VCPU": used}}, None, Owner("project", "user", None))
+        writer.write(lambda tx, claim=claim: allocations.replace(tx, [claim]))
+    with model.fresh() as view:
+        provider = view.snapshot.get(HOST)
+        assert provider is not None
+        assert (provider.used, provider.generation) == ({"VCPU": 4}, 3)
+    assert (described, model.reread) == ([], 0)
+
+
 def test_the_last_provider_of_its_bucket_goes_without_reading_everything_anew(
     writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
