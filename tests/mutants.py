@@ -135,9 +135,11 @@ def _is_never_changed(node: NodeOrLeaf) -> bool:
 
 
 def _declarations(source: str) -> Iterator[tuple[Place, Place]]:
+    """Types, decorators, and whether :func:`zip` compares lengths, which are always the same."""
     for node in ast.walk(ast.parse(source)):
         hints = (getattr(node, "annotation", None), getattr(node, "returns", None))
-        for part in filter(None, (*hints, *getattr(node, "decorator_list", ()))):
+        strict = [node.value] if isinstance(node, ast.keyword) and node.arg == "strict" else []
+        for part in filter(None, (*hints, *strict, *getattr(node, "decorator_list", ()))):
             yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
 
 

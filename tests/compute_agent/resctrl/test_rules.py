@@ -568,6 +568,40 @@ def test_none_of_one_cache_is_no_hindrance_to_some_of_another(tmp_path):
     assert schemata.get("MB", 1) == 30
 
 
+def test_a_limit_cuts_what_a_guest_has_of_its_own_and_what_it_shares(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    demand = Demand("a", "BE", ways={0: 4}, bandwidth={0: 60})
+    demand = replace(demand, way_limits={0: 2, 1: 3}, bandwidth_limits={0: 40, 1: 1})
+    found = resolve(host, {"BE": Wish(mb=80)}, [demand], present)
+    schemata = found.groups["ours.guest.a"].schemata
+    assert [bin(schemata.get("L3", cache)).count("1") for cache in (0, 1)] == [2, 3]
+    assert [schemata.get("MB", cache) for cache in (0, 1)] == [40, 10]  # no less than the processor can
+    assert found.refused == {}
+
+
+@pytest.mark.parametrize(("limit", "percent"), [(79, 79), (80, 80), (81, 80), (100, 80)])
+def test_a_limit_above_what_there_is_gives_no_more(limit, percent, tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    demand = Demand(
+        "a", "BE", ways={0: 2}, bandwidth={0: 30}, way_limits={0: 9}, bandwidth_limits={0: 90, 1: limit}
+    )
+    found = resolve(host, {"BE": Wish(mb=80)}, [demand], present)
+    schemata = found.groups["ours.guest.a"].schemata
+    assert [schemata.get("MB", cache) for cache in (0, 1)] == [30, -(-percent // 10) * 10]
+    assert bin(schemata.get("L3", 0)).count("1") == 2
+
+
+def test_a_limit_of_a_cache_that_there_is_not_is_refused_and_the_others_count(tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    demand = Demand("a", "BE", bandwidth={1: 60}, way_limits={7: 1, 1: 3}, bandwidth_limits={7: 10, 1: 40})
+    found = resolve(host, BE, [demand], present)
+    assert found.refused == {
+        "a": ("the ways of L3 cache 7 cannot be limited", "the bandwidth of L3 cache 7 cannot be limited")
+    }
+    schemata = found.groups["ours.guest.a"].schemata
+    assert (bin(schemata.get("L3", 1)).count("1"), schemata.get("MB", 1)) == (3, 40)
+
+
 def test_bandwidth_that_nobody_knows_is_refused(tmp_path):
     host, present = world(fake.INTEL_MBPS, tmp_path)
     classes = {"BE": Wish(mb=50), "LS": Wish(mb=100)}
