@@ -133,3 +133,22 @@ def test_a_single_cpu_counts_for_who_does_not_want_cores_or_has_a_cpu_beside_the
 
 def test_where_nothing_is_free_there_is_no_piece():
     assert free_cores(HOST, frozenset()) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "cpus", "expected"),
+    [
+        (range(12), 1, (0, 0)),
+        (range(12), 3, (0, 0)),
+        (range(12), 4, (1, 0)),
+        (range(12), 12, (9, 0)),
+        (range(12), 13, None),
+        (range(1, 12), 2, (0, 0)),  # whole cores first
+        (range(1, 12), 3, (0, 1)),
+        (range(1, 12), 5, (2, 1)),
+        ((0, 4, 8), 3, (0, 3)),
+    ],
+)
+def test_spread_costs_each_thread_beside_another_and_each_core_shared_with_others(free, cpus, expected):
+    """Three cores of four threads."""
+    assert cost(free_cores(HOST, frozenset(free)), Want(ThreadPolicy.SPREAD, cpus)) == expected
