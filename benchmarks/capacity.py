@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl
 
-from benchmarks.explaining import shown, snapshot_of
+from benchmarks.explaining import shown, used_at_random
 from benchmarks.worlds import LLC, MBA, WORLDS
 from placement.candidates.budget import Budget
 from placement.capacity.counting import Cloud, count
@@ -47,7 +47,7 @@ def main() -> None:
     top.add_argument("--count", type=int, default=20, help="how many of each; default: %(default)s")
     options = top.parse_args()
     for world in [options.world] if options.world else ASKED:
-        snapshot = snapshot_of(WORLDS[world], options.trees, random.Random(1))
+        snapshot = used_at_random(WORLDS[world], options.trees, random.Random(1))
         flavors = {
             name: parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
             for name, query in ASKED[world].items()

@@ -5,22 +5,20 @@ time of the thread, as others may use the machine; p95 is to be at most 100 ms o
 """
 
 import argparse
-import gc
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Final
 from urllib.parse import parse_qsl
 
+from benchmarks.models import Inventories, snapshot_of
 from benchmarks.queries import QUERIES
-from benchmarks.worlds import LLC, MBA, WORLDS, World, aggregate, uuid_of
+from benchmarks.worlds import LLC, MBA, WORLDS, Provider, World, aggregate, uuid_of
 from placement.candidates.budget import Budget
 from placement.explanations.explain import explain
 from placement.explanations.words import sentence
 from placement.microversion import MAX
-from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
 from placement.schemas.query_candidates import parse_candidates
 
@@ -61,43 +59,16 @@ ASKED: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
 }
 
 
-def snapshot_of(world: World, trees: int, rng: random.Random) -> Snapshot:
+def used_at_random(world: World, trees: int, rng: random.Random) -> Snapshot:
     """The read model of so many trees, of each of which something is used."""
-    ids: dict[str, int] = {}
-    roots: dict[str, int] = {}
-    numbers = count(1)
 
-    def providers() -> Iterator[Provider]:
-        for each in (each for number in range(trees) for each in world.tree(number)):
-            provider_id = ids[each.uuid] = next(numbers)
-            roots[each.uuid] = provider_id if each.parent is None else roots[each.parent]
-            inventories = {
-                name: Inventory(
-                    values["total"],
-                    values.get("reserved", 0),
-                    values.get("min_unit", 1),
-                    values["max_unit"],
-                    values.get("step_size", 1),
-                    values.get("allocation_ratio", 1.0),
-                    0.0,
-                )
-                for name, values in each.inventories.items()
-            }
-            used = {
-                name: rng.randrange(each.capacity + 1) // each.step_size * each.step_size
-                for name, each in inventories.items()
-            }
-            parent = None if each.parent is None else ids[each.parent]
-            yield Provider(
-                provider_id, each.uuid, each.name, 0, parent, roots[each.uuid], 0.0, inventories, used,
-                frozenset(each.traits), frozenset(each.aggregates),
-            )  # fmt: skip
+    def used(provider: Provider, inventories: Inventories) -> dict[str, int]:
+        return {
+            name: rng.randrange(each.capacity + 1) // each.step_size * each.step_size
+            for name, each in inventories.items()
+        }
 
-    snapshot = Snapshot(providers())
-    snapshot.whole_trees()
-    gc.collect()
-    gc.freeze()  # as the service does
-    return snapshot
+    return snapshot_of(map(world.tree, range(trees)), used)
 
 
 def main() -> None:
@@ -109,7 +80,7 @@ def main() -> None:
     top.add_argument("--sentences", action="store_true", help="print them, too")
     options = top.parse_args()
     for name in [options.world] if options.world else ASKED:
-        snapshot = snapshot_of(WORLDS[name], options.trees, random.Random(1))
+        snapshot = used_at_random(WORLDS[name], options.trees, random.Random(1))
         for title, query in ASKED[name]:
             request = parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
             clock, work = [], []

@@ -64,21 +64,26 @@ def _nested(number: int) -> Tree:
     """A compute node with disk, two NUMA nodes, and below each an FPGA and a GPU: 7 providers."""
     root = Provider(
         f"nested-{number}",
-        inventories={"DISK_GB": _of(2000)},
+        inventories={"DISK_GB": inventory(2000)},
         traits=("COMPUTE_NODE", "STORAGE_DISK_SSD") if number % 2 else ("COMPUTE_NODE",),
         aggregates=(aggregate(number % 3),),
     )
     tree = [root]
     for node in range(2):
-        cpus = {"VCPU": _of(32, allocation_ratio=4.0), "MEMORY_MB": _of(131072, reserved=1024, step_size=16)}
+        cpus = {
+            "VCPU": inventory(32, allocation_ratio=4.0),
+            "MEMORY_MB": inventory(131072, reserved=1024, step_size=16),
+        }
         numa = Provider(
             f"nested-{number}-numa{node}", root.uuid, cpus, ("HW_NUMA_ROOT", "HW_CPU_X86_AVX512F")
         )
         vendor = "CUSTOM_FPGA_INTEL" if (number + node) % 2 else "CUSTOM_FPGA_XILINX"
         tree += [
             numa,
-            Provider(f"nested-{number}-fpga{node}", numa.uuid, {"FPGA": _of(4)}, (vendor,)),
-            Provider(f"nested-{number}-gpu{node}", numa.uuid, {"VGPU": _of(16)}, ("HW_GPU_API_VULKAN",)),
+            Provider(f"nested-{number}-fpga{node}", numa.uuid, {"FPGA": inventory(4)}, (vendor,)),
+            Provider(
+                f"nested-{number}-gpu{node}", numa.uuid, {"VGPU": inventory(16)}, ("HW_GPU_API_VULKAN",)
+            ),
         ]
     return tree
 
@@ -86,9 +91,9 @@ def _nested(number: int) -> Tree:
 def _flat(number: int) -> Tree:
     """A host that is one provider, with some of four traits, in one of three aggregates."""
     inventories = {
-        "VCPU": _of(64, allocation_ratio=16.0),
-        "MEMORY_MB": _of(262144, reserved=512, allocation_ratio=1.5),
-        "DISK_GB": _of(10000),
+        "VCPU": inventory(64, allocation_ratio=16.0),
+        "MEMORY_MB": inventory(262144, reserved=512, allocation_ratio=1.5),
+        "DISK_GB": inventory(10000),
     }
     traits = tuple(trait for every, trait in enumerate(_FLAT_TRAITS, start=1) if number % every == 0)
     return [Provider(f"flat-{number}", None, inventories, traits, (aggregate(number % 3),))]
@@ -98,33 +103,34 @@ def _numa(number: int) -> Tree:
     """A root, two NUMA nodes with dedicated and shared CPUs, an L3 domain below each: 5 providers."""
     root = Provider(
         f"numa-{number}",
-        inventories={"MEMORY_MB": _of(262144), "DISK_GB": _of(4000)},
+        inventories={"MEMORY_MB": inventory(262144), "DISK_GB": inventory(4000)},
         traits=("COMPUTE_NODE", "CUSTOM_RESCTRL_L3_CAT") if number % 4 else ("COMPUTE_NODE",),
         aggregates=(aggregate(number % 3),),
     )
     tree = [root]
     for node in range(2):
-        cpus = {"PCPU": _of(24), "VCPU": _of(8, allocation_ratio=8.0)}
+        cpus = {"PCPU": inventory(24), "VCPU": inventory(8, allocation_ratio=8.0)}
         traits = ("HW_CPU_HYPERTHREADING", "HW_NUMA_ROOT")
         numa = Provider(f"numa-{number}-numa{node}", root.uuid, cpus, traits)
-        cache = {LLC: _of(15, reserved=1), MBA: _of(100, min_unit=10, step_size=10)}
+        cache = {LLC: inventory(15, reserved=1), MBA: inventory(100, min_unit=10, step_size=10)}
         tree += [numa, Provider(f"numa-{number}-l3-{node}", numa.uuid, cache, ("CUSTOM_L3",))]
     return tree
 
 
 def _wide(number: int) -> Tree:
     """A host with 16 devices, each a provider of one unit."""
-    root = Provider(f"wide-{number}", inventories={"VCPU": _of(2000)})
+    root = Provider(f"wide-{number}", inventories={"VCPU": inventory(2000)})
     return [
         root,
         *(
-            Provider(f"wide-{number}-device{device}", root.uuid, {"PCI_DEVICE": _of(1)})
+            Provider(f"wide-{number}-device{device}", root.uuid, {"PCI_DEVICE": inventory(1)})
             for device in range(16)
         ),
     ]
 
 
-def _of(total: int, **other: float) -> dict[str, float]:
+def inventory(total: int, **other: float) -> dict[str, float]:
+    """An inventory as the API takes it, all of which may be had in one go."""
     return {"total": total, "max_unit": total, **other}
 
 

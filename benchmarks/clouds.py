@@ -1,0 +1,193 @@
+"""Clouds of unlike hosts, nearly full: ``python -m benchmarks.clouds``, alone or beside the reference.
+
+Alone it is the read model in this process, by part and by number of hosts; between two questions a guest
+comes or goes. Beside the reference it is both services with their databases. Every question is a new one.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+from urllib.parse import parse_qsl
+
+from benchmarks import table
+from benchmarks.clouds_reference import measure
+from benchmarks.measure import MIN_REPEATS, Result
+from benchmarks.mixed import CLOUDS, Cloud
+from benchmarks.mixed_queries import FAMILIES, paths
+from benchmarks.models import Inventories, snapshot_of
+from benchmarks.worlds import Provider
+from placement.candidates.budget import Budget
+from placement.candidates.order import topology_first
+from placement.candidates.render import Summaries, render
+from placement.candidates.search import search
+from placement.microversion import MAX
+from placement.model.snapshot import Snapshot
+from placement.schemas.query_candidates import parse_candidates
+
+_PARTS: Final = ("parse", "search", "order", "render")
+_WARM: Final = 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.clouds", description=__doc__)
+    top.add_argument("--clouds", type=_words, default=tuple(CLOUDS), help=f"of {','.join(CLOUDS)}")
+    top.add_argument("--queries", type=_words, default=tuple(FAMILIES), help="their names; default: all")
+    top.add_argument("--hosts", type=_words, default=("1000", "10000"), help="default: 1000,10000")
+    top.add_argument("--limits", type=_words, default=("1000", "100"), help="default: 1000,100")
+    top.add_argument("--count", type=int, default=15, help="questions of each; default: %(default)s")
+    top.add_argument(
+        "--repeats", type=int, default=MIN_REPEATS, help="beside the reference; default: %(default)s"
+    )
+    top.add_argument("--reference", action="store_true", help="beside the reference, at the first of --hosts")
+    top.add_argument("--seconds", type=float, default=60.0, help="to wait for an answer of a service")
+    return top
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one question took: milliseconds of CPU of each part, of the clock for all; what it found."""
+
+    parts: Mapping[str, float]
+    clock: float
+    candidates: int
+    size: int
+
+    @property
+    def cpu(self) -> float:
+        """Of all parts."""
+        return sum(self.parts.values())
+
+
+class Alone:
+    """The model of a cloud in this process, where guests come and go between questions."""
+
+    def __init__(self, cloud: Cloud, hosts: int) -> None:
+        self.snapshot = model_of(cloud, hosts)
+        self._summaries = Summaries()
+        self._changing = [each.id for each in self.snapshot if "VCPU" in each.inventories]
+        self._changes = 0
+
+    def ask(self, path: str) -> Asked:
+        """Answer a question as the service does, without anything of HTTP."""
+        self._change()
+        clock = time.perf_counter()
+        stamps = [time.thread_time()]
+        request = parse_candidates(parse_qsl(path.partition("?")[2]), MAX)
+        stamps.append(time.thread_time())
+        found = search(self.snapshot, request, budget=Budget(60.0))
+        stamps.append(time.thread_time())
+        found = topology_first(found)
+        stamps.append(time.thread_time())
+        body = render(self.snapshot, found, MAX, self._summaries)
+        stamps.append(time.thread_time())
+        clock = time.perf_counter() - clock
+        parts = {
+            part: 1000 * (end - begin)
+            for part, begin, end in zip(_PARTS, stamps[:-1], stamps[1:], strict=True)
+        }
+        return Asked(parts, 1000 * clock, sum([len(batch) for _, batch in found]), len(body))
+
+    def _change(self) -> None:
+        """Somewhere a guest starts, and later it ends."""
+        provider = self.snapshot.providers[self._changing[self._changes // 2 * 7919 % len(self._changing)]]
+        used = provider.used.get("VCPU", 0) + (-1 if self._changes % 2 else 1)
+        self.snapshot.put(replace(provider, used={**provider.used, "VCPU": used}))
+        self.snapshot.whole_trees()
+        self._changes += 1
+
+
+def model_of(cloud: Cloud, hosts: int) -> Snapshot:
+    """The read model of a cloud."""
+    usage: dict[str, dict[str, int]] = {}
+    trees = [[pool] for pool in cloud.pools()]
+    for tree, guests in cloud.hosts(hosts):
+        trees.append(tree)
+        for guest in guests:
+            for uuid, amounts in guest.items():
+                here = usage.setdefault(uuid, {})
+                for name, amount in amounts.items():
+                    here[name] = here.get(name, 0) + amount
+
+    def used(provider: Provider, inventories: Inventories) -> Mapping[str, int]:
+        return usage.get(provider.uuid, {})
+
+    return snapshot_of(trees, used)
+
+
+def alone(options: argparse.Namespace) -> Iterator[str]:
+    """The lines of the tables of this service alone."""
+    for name in options.clouds:
+        for hosts in map(int, options.hosts):
+            model = Alone(CLOUDS[name], hosts)
+            for limit in map(int, options.limits):
+                yield f"\n{name}, {hosts:,} hosts, {len(model.snapshot):,} providers, limit={limit}\n"
+                yield "| query | candidates | kB | CPU ms | p95 | clock ms | " + " | ".join(_PARTS) + " |"
+                yield "| --- |" + " ---: |" * (5 + len(_PARTS))
+                of_all = []
+                for query in options.queries:
+                    questions = paths(query, CLOUDS[name], limit)
+                    asked = [model.ask(path) for path in islice(questions, _WARM + options.count)][_WARM:]
+                    of_all.append(statistics.median([each.cpu for each in asked]))
+                    yield _line(query, asked)
+                yield f"\nMedian {statistics.median(of_all):.2f}, highest {max(of_all):.2f} ms of CPU."
+
+
+def _line(query: str, asked: Sequence[Asked]) -> str:
+    def median(values: Iterable[float]) -> float:
+        return statistics.median(values)
+
+    cpu = sorted([each.cpu for each in asked])
+    cells = [
+        query,
+        f"{median(each.candidates for each in asked):.0f}",
+        f"{median(each.size for each in asked) / 1000:.0f}",
+        f"{median(cpu):.2f}",
+        f"{cpu[int(len(cpu) * 0.95)]:.2f}",
+        f"{median(each.clock for each in asked):.2f}",
+        *(f"{median(each.parts[part] for each in asked):.2f}" for part in _PARTS),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parser().parse_args()
+    lines = _beside(options) if options.reference else alone(options)
+    for line in lines:
+        print(line, flush=True)
+
+
+def _beside(options: argparse.Namespace) -> Iterator[str]:
+    """The lines of the tables beside the reference, at the first number of hosts and the first limit."""
+    hosts, limit = int(options.hosts[0]), int(options.limits[0])
+    for name in options.clouds:
+        results = []
+        for result in measure(CLOUDS[name], hosts, limit, options.queries, options.repeats, options.seconds):
+            print(f"{result.section}: {result.name}", file=sys.stderr, flush=True)
+            results.append(result)
+        yield table.text(results)
+        for what, ratios in _ratios(results).items():
+            yield f"\n{what}: median {statistics.median(ratios):.1f}x, lowest {min(ratios):.1f}x\n"
+
+
+def _ratios(results: Sequence[Result]) -> Mapping[str, Sequence[float]]:
+    cpu = [
+        reference / ours
+        for each in results
+        if (ours := each.cpu.get("ours")) and (reference := each.cpu.get("reference"))
+    ]
+    return {"clock": [each.ratio for each in results if each.ratio], "CPU": cpu}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""A cloud in the database of OpenStack Placement, and imported into this service: who is faster."""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import sqlalchemy as sa
+
+from benchmarks.http import Connection
+from benchmarks.measure import Latency, Result, interleave
+from benchmarks.mixed import AGGREGATES, DEVICES, TRAITS, Cloud, Guest
+from benchmarks.mixed_queries import paths
+from benchmarks.reference import install
+from benchmarks.servers import OpenStack, Ours, Service
+from benchmarks.worlds import Tree, uuid_of
+from placement.maintenance.stock_tables import StockTables
+from tests import databases
+
+_MADE: Final = {"created_at": datetime(2026, 1, 1), "updated_at": None}
+_FIRST_OWN: Final = 10_000
+"""Where the ids of custom resource classes and traits begin."""
+_BATCH: Final = 5_000
+_WORKERS: Final = 2
+_THREADS: Final = 4
+_SETS_COMPARED: Final = 2
+"""Of how many questions the answers are compared."""
+
+
+def measure(
+    cloud: Cloud, hosts: int, limit: int, queries: Sequence[str], repeats: int, seconds: float
+) -> Iterator[Result]:
+    """A result for each family of questions: both services on PostgreSQL, in turns."""
+    with ExitStack() as stack:
+        server = stack.enter_context(databases.create("postgresql", durable=True))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
+        source, target = server.fresh_database(), server.fresh_database()
+        theirs = OpenStack(source, folder, _WORKERS, _THREADS, install())
+        with theirs:
+            pass  # it makes its tables, and its names of classes and traits
+        fill(source, cloud, hosts)
+        ours = Ours(target, folder, _WORKERS, _THREADS)
+        with ours:
+            pass
+        _import(ours, source)
+        services: dict[str, Service] = {"ours": ours, "reference": theirs}
+        for service in services.values():
+            stack.callback(service.stop)
+            service.start()
+        for name in queries:
+            yield _query(services, name, cloud, hosts, limit, repeats, seconds)
+
+
+def _query(
+    services: Mapping[str, Service],
+    name: str,
+    cloud: Cloud,
+    hosts: int,
+    limit: int,
+    repeats: int,
+    seconds: float,
+) -> Result:
+    with ExitStack() as stack:
+        connections = {
+            side: stack.enter_context(Connection(service.port, seconds)) for side, service in services.items()
+        }
+        latencies = {
+            side: Latency(connection, paths(name, cloud, limit), services[side].cpu_seconds)
+            for side, connection in connections.items()
+        }
+        samples = interleave(latencies, repeats, failed=lambda side: services[side].restart())
+        notes: dict[str, Any] = {}
+        if all(sample.failure is None for sample in samples.values()):
+            notes = _compared(connections, islice(paths(name, cloud, limit, seed=1), _SETS_COMPARED), limit)
+    return Result(
+        f"{cloud.name}, {hosts:,} hosts, limit={limit}",
+        name,
+        "ms",
+        samples["ours"],
+        samples["reference"],
+        goal=20 if not cloud.alike else 40,
+        cpu={side: each.cpu for side, each in latencies.items()},
+        notes=notes,
+    )
+
+
+def _compared(connections: Mapping[str, Connection], questions: Iterator[str], limit: int) -> dict[str, Any]:
+    """Whether both say the same.
+
+    Ours may have more: the reference leaves out hosts that have nothing of the group without a suffix but
+    what is shared with them ("sharing-alone" in the table of deviations).
+    """
+    same, found, more = True, [], 0
+    for path in questions:
+        ours, theirs = [
+            {
+                _comparable(each)
+                for each in orjson.loads(connection.expect("GET", path))["allocation_requests"]
+            }
+            for connection in connections.values()
+        ]
+        found.append(len(ours))
+        more += len(ours - theirs) if len(ours) < limit else len(ours) - len(theirs)
+        same &= len(theirs) <= len(ours) and (len(ours) == limit or theirs <= ours)
+    return {"same answer": same, "candidates": statistics.mean(found), "more than the reference": more}
+
+
+def _comparable(candidate: Any) -> bytes:
+    mappings = {suffix: sorted(uuids) for suffix, uuids in candidate["mappings"].items()}
+    return orjson.dumps({**candidate, "mappings": mappings}, option=orjson.OPT_SORT_KEYS)
+
+
+def _import(ours: Service, source: str) -> None:
+    config = str(ours.log.with_name("placement.conf"))
+    command = [sys.executable, "-m", "placement.cmd.manage", "--config-file", config, "import", source]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+
+
+def fill(url: str, cloud: Cloud, hosts: int) -> None:
+    """Write a cloud into the tables of a stock service, which has its standard names."""
+    tables = StockTables()
+    engine = sa.create_engine(url)
+    with engine.begin() as conn:
+        writing = _Writing(conn, tables)
+        for pool in cloud.pools():
+            writing.tree([pool])
+        for tree, guests in cloud.hosts(hosts):
+            writing.tree(tree)
+            writing.guests(guests)
+        writing.write()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        conn.execute(sa.text("ANALYZE"))
+    engine.dispose()
+
+
+class _Writing:
+    """Rows that wait for their turn, and the ids of what has been written."""
+
+    def __init__(self, conn: sa.Connection, tables: StockTables) -> None:
+        self._conn = conn
+        self._tables = tables
+        self._rows: dict[sa.Table, list[dict[str, Any]]] = {
+            table: [] for table in tables.metadata.tables.values()
+        }
+        self._providers: dict[str, int] = {}
+        self._guests = 0
+        self._aggregates = {uuid: number for number, uuid in enumerate(AGGREGATES, 1)}
+        for uuid, number in self._aggregates.items():
+            self._add(tables.aggregates, id=number, uuid=uuid)
+        for table in (tables.projects, tables.users):
+            self._add(table, id=1, external_id="mixed")
+        self._classes = self._names(tables.classes, DEVICES)
+        self._traits = self._names(tables.traits, TRAITS)
+
+    def _names(self, table: sa.Table, own: Sequence[str]) -> dict[str, int]:
+        known = {row.name: row.id for row in self._conn.execute(sa.select(table.c.id, table.c.name))}
+        for number, name in enumerate(own, _FIRST_OWN):
+            known[name] = number
+            self._add(table, id=number, name=name)
+        return known
+
+    def tree(self, tree: Tree) -> None:
+        """All providers of a host."""
+        tables = self._tables
+        for each in tree:
+            own = self._providers[each.uuid] = len(self._providers) + 1
+            parent = None if each.parent is None else self._providers[each.parent]
+            root = self._providers[tree[0].uuid]
+            self._add(
+                tables.providers, id=own, uuid=each.uuid, name=each.name, generation=1,
+                root_provider_id=root, parent_provider_id=parent,
+            )  # fmt: skip
+            for name, values in each.inventories.items():
+                defaults = {"reserved": 0, "min_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
+                self._own(
+                    tables.inventories, own, resource_class_id=self._classes[name], **{**defaults, **values}
+                )
+            for trait in each.traits:
+                self._own(tables.provider_traits, own, trait_id=self._traits[trait])
+            for aggregate in each.aggregates:
+                self._own(tables.provider_aggregates, own, aggregate_id=self._aggregates[aggregate])
+
+    def guests(self, guests: Sequence[Guest]) -> None:
+        """Guests, each a consumer."""
+        for guest in guests:
+            self._guests += 1
+            uuid = uuid_of(f"mixed-guest-{self._guests}")
+            self._add(
+                self._tables.consumers,
+                uuid=uuid,
+                project_id=1,
+                user_id=1,
+                generation=1,
+                consumer_type_id=None,
+            )
+            for provider, amounts in guest.items():
+                for name, amount in amounts.items():
+                    self._own(
+                        self._tables.allocations, self._providers[provider],
+                        consumer_id=uuid, resource_class_id=self._classes[name], used=amount,
+                    )  # fmt: skip
+
+    def _own(self, table: sa.Table, provider: int, **values: Any) -> None:
+        self._add(table, resource_provider_id=provider, **values)
+
+    def _add(self, table: sa.Table, **values: Any) -> None:
+        self._rows[table].append({**values, **_MADE})
+        if len(self._rows[table]) == _BATCH:
+            self.write()
+
+    def write(self) -> None:
+        """All that waits; what others refer to comes first."""
+        for table in (self._tables.providers, *self._rows):
+            if self._rows[table]:
+                self._conn.execute(sa.insert(table), self._rows[table])
+                self._rows[table].clear()

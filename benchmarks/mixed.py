@@ -1,0 +1,275 @@
+"""Clouds as they are: hosts of many generations, unlike in traits and aggregates, and nearly full.
+
+A host follows from its number and the seed of its cloud, whatever else there is: hosts 0 to 999 are the same
+in a cloud of 1,000 and in one of 50,000. What is used of it comes about as in life: guests of usual flavors
+start and end at random, each on one NUMA node, until the host is as full as it is meant to be.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from benchmarks.worlds import Provider, Tree, inventory, uuid_of
+
+#: what random hosts have; the first is rare, as hosts that an operator has taken out of service
+DISABLED: Final = "COMPUTE_STATUS_DISABLED"
+TRAITS: Final = tuple(f"CUSTOM_MIXED_{number}" for number in range(60))
+ZONES: Final = tuple(uuid_of(f"mixed-zone-{number}") for number in range(3))
+TENANTS: Final = tuple(uuid_of(f"mixed-tenant-{number}") for number in range(24))
+_POOLS: Final = tuple(uuid_of(f"mixed-pool-{number}") for number in range(3))
+AGGREGATES: Final = (*ZONES, *TENANTS, *_POOLS)
+"""All 30 of them."""
+
+NIC, GPU, NVME = DEVICES = ("CUSTOM_PCI_NIC", "CUSTOM_PCI_GPU", "CUSTOM_PCI_NVME")
+_NEED: Final = {"VCPU": 1, "MEMORY_MB": 1024}
+_POOL_SIZE: Final = 1_000_000_000
+_FAILURES: Final = 12
+"""Starts in a row that fail before a host is taken for full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Hosts that were bought together: NUMA nodes, and what each of these has.
+
+    With one node there is no provider for it, as Nova shows hosts. ``disk`` 0 stands for hosts that have
+    theirs from a pool.
+    """
+
+    nodes: int
+    cpus: int
+    ratio: float
+    gigabytes: int
+    dedicated: int = 0
+    disk: int = 0
+    devices: Mapping[str, int] = field(default_factory=dict)
+
+
+_GENERATIONS: Final = (
+    Generation(1, 16, 4.0, 192, 0, 4_000, {}),
+    Generation(1, 32, 2.0, 256, 0, 8_000, {NIC: 1}),
+    Generation(1, 48, 1.5, 256, 8, 0, {}),
+    Generation(2, 12, 3.0, 128, 0, 6_000, {NIC: 1}),
+    Generation(2, 16, 2.0, 128, 8, 0, {NIC: 2}),
+    Generation(2, 24, 2.0, 192, 8, 12_000, {NIC: 1, GPU: 1}),
+    Generation(2, 32, 1.0, 192, 16, 0, {NVME: 2}),
+    Generation(4, 12, 2.0, 96, 4, 16_000, {NIC: 1}),
+    Generation(4, 8, 1.0, 64, 8, 0, {GPU: 1}),
+    Generation(4, 16, 1.5, 96, 0, 24_000, {NIC: 1, NVME: 1}),
+    Generation(8, 8, 1.5, 64, 0, 0, {NIC: 1}),
+    Generation(8, 6, 2.0, 48, 2, 32_000, {GPU: 1}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """What a guest takes of a node, of disk, and of devices of its node; how common it is."""
+
+    node: Mapping[str, int]
+    disk: int
+    device: str | None = None
+    weight: int = 1
+
+
+_FLAVORS: Final = (
+    Flavor({"VCPU": 1, "MEMORY_MB": 2048}, 20, weight=6),
+    Flavor({"VCPU": 2, "MEMORY_MB": 4096}, 40, weight=8),
+    Flavor({"VCPU": 4, "MEMORY_MB": 8192}, 80, weight=6),
+    Flavor({"VCPU": 8, "MEMORY_MB": 16384}, 160, weight=3),
+    Flavor({"VCPU": 2, "MEMORY_MB": 2048}, 20, weight=3),
+    Flavor({"VCPU": 2, "MEMORY_MB": 8192}, 20, weight=2),
+    Flavor({"PCPU": 2, "MEMORY_MB": 4096}, 40, weight=3),
+    Flavor({"PCPU": 4, "MEMORY_MB": 8192}, 80, weight=1),
+    Flavor({"VCPU": 2, "MEMORY_MB": 4096}, 40, NIC, weight=2),
+    Flavor({"VCPU": 4, "MEMORY_MB": 8192}, 80, GPU, weight=1),
+    Flavor({"VCPU": 4, "MEMORY_MB": 8192}, 20, NVME, weight=1),
+)
+_WEIGHTS: Final = [flavor.weight for flavor in _FLAVORS]
+
+Guest = Mapping[str, Mapping[str, int]]
+"""What a guest holds: amounts by class by uuid of the provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """A kind of cloud.
+
+    :param full: how much of the VCPU of a host is used, about.
+    :param alike: whether hosts of a generation have the same sizes; otherwise no two are of one shape.
+    """
+
+    name: str
+    full: float
+    alike: bool = True
+    seed: int = 18
+
+    def pools(self) -> Tree:
+        """The pools of disk; each is a tree of its own."""
+        return [
+            Provider(
+                f"{self.name}-pool-{number}",
+                None,
+                {"DISK_GB": inventory(_POOL_SIZE)},
+                ("MISC_SHARES_VIA_AGGREGATE",),
+                (aggregate,),
+            )
+            for number, aggregate in enumerate(_POOLS)
+        ]
+
+    def host(self, number: int) -> tuple[Tree, list[Guest]]:
+        """One host, and the guests that run there."""
+        rng = random.Random(f"{self.seed} {self.name} {number}")
+        generation = _GENERATIONS[number % len(_GENERATIONS)]
+        if not self.alike:
+            generation = _another(generation, number, rng)
+        tree = list(self._providers(number, generation, rng))
+        pool = rng.randrange(len(_POOLS))
+        if not generation.disk:
+            tree[0] = replace(tree[0], aggregates=(*tree[0].aggregates, _POOLS[pool]))
+        disk = tree[0].uuid if generation.disk else uuid_of(f"{self.name}-pool-{pool}")
+        return tree, _Host(tree, generation, disk, rng).lived(min(1.0, rng.gauss(self.full, 0.04)))
+
+    def hosts(self, count: int) -> Iterator[tuple[Tree, list[Guest]]]:
+        """The first hosts."""
+        return map(self.host, range(count))
+
+    def _providers(self, number: int, generation: Generation, rng: random.Random) -> Iterator[Provider]:
+        name = f"{self.name}-{number}"
+        traits = (
+            "COMPUTE_IMAGE_TYPE_QCOW2",
+            *rng.sample(TRAITS, rng.randrange(10, 25)),
+            *([DISABLED] if rng.random() < 0.02 else []),
+        )
+        aggregates = (rng.choice(ZONES), *rng.sample(TENANTS, rng.randrange(1, 5)))
+        disk = {"DISK_GB": inventory(generation.disk, reserved=20)} if generation.disk else {}
+        nodes = [_node_of(generation) for _ in range(generation.nodes)]
+        if generation.nodes == 1:
+            nodes[0]["MEMORY_MB"] |= {"reserved": 512}
+            disk |= nodes[0]
+        root = Provider(name, None, disk, traits, aggregates)
+        yield root
+        for at, inventories in enumerate(nodes):
+            parent = root
+            if generation.nodes > 1:
+                parent = Provider(f"{name}-numa{at}", root.uuid, inventories, ("HW_NUMA_ROOT",))
+                yield parent
+            for device, count in generation.devices.items():
+                # a slot may be empty, so that hosts of one generation are of several shapes
+                for slot in range(count if rng.random() < 0.75 else count - 1):
+                    yield Provider(f"{name}-{at}-{device}-{slot}", parent.uuid, {device: inventory(1)})
+
+
+MIXED: Final = Cloud("mixed", 0.90)
+CLOUDS: Final[Mapping[str, Cloud]] = {
+    each.name: each
+    for each in (
+        MIXED,
+        Cloud("mixed-full", 0.985),
+        Cloud("unlike", 0.90, alike=False),
+        Cloud("unlike-full", 0.985, alike=False),
+    )
+}
+
+
+def _node_of(generation: Generation) -> dict[str, dict[str, float]]:
+    inventories = {
+        "VCPU": inventory(generation.cpus, allocation_ratio=generation.ratio),
+        "MEMORY_MB": inventory(generation.gigabytes * 1024),
+    }
+    if generation.dedicated:
+        inventories["PCPU"] = inventory(generation.dedicated)
+    return inventories
+
+
+def _another(generation: Generation, number: int, rng: random.Random) -> Generation:
+    """One that no other host is of: the total of its memory, and so the largest portion, is its own."""
+    return replace(
+        generation,
+        nodes=rng.choice((1, 2, 2, 4, 8)),
+        cpus=rng.randrange(8, 33),
+        ratio=rng.choice((1.0, 1.5, 2.0)),
+        gigabytes=100 + number,
+        dedicated=rng.choice((0, 0, 2, 4, 8)),
+        disk=rng.choice((0, rng.randrange(5_000, 50_000))),
+        devices={device: rng.randrange(1, 3) for device in DEVICES if rng.random() < 0.4},
+    )
+
+
+class _Host:
+    """A host while guests come and go."""
+
+    def __init__(
+        self, tree: Sequence[Provider], generation: Generation, disk: str, rng: random.Random
+    ) -> None:
+        self._rng = rng
+        self._disk = disk
+        self._free = {
+            each.uuid: {
+                name: int((values["total"] - values.get("reserved", 0)) * values.get("allocation_ratio", 1.0))
+                for name, values in each.inventories.items()
+            }
+            for each in tree
+        }
+        self._free.setdefault(disk, {"DISK_GB": _POOL_SIZE})
+        self._nodes = [each.uuid for each in tree if "VCPU" in each.inventories]
+        self._devices = {
+            (each.parent, name): [
+                other.uuid for other in tree if other.parent == each.parent and name in other.inventories
+            ]
+            for each in tree
+            for name in each.inventories
+            if name in DEVICES
+        }
+        self._guests: list[dict[str, dict[str, int]]] = []
+
+    def lived(self, full: float) -> list[Guest]:
+        """The guests once so much of the VCPU is used, or nothing that comes fits any more."""
+        rng = self._rng
+        wanted = full * self._vcpu()
+        used = 0
+        total, failed = self._vcpu(), 0
+        while used < wanted and failed < _FAILURES:
+            (flavor,) = rng.choices(_FLAVORS, _WEIGHTS)
+            if used + flavor.node.get("VCPU", 0) > wanted or not self._started(flavor):
+                failed += 1
+            else:
+                failed = 0
+            if self._guests and not failed and rng.random() < 0.3:
+                self._end(rng.randrange(len(self._guests)))
+            used = total - self._vcpu()
+        return list(self._guests)
+
+    def _vcpu(self) -> int:
+        return sum([self._free[node]["VCPU"] for node in self._nodes])
+
+    def _started(self, flavor: Flavor) -> bool:
+        nodes = self._rng.sample(self._nodes, len(self._nodes))
+        for node in nodes:
+            guest = {node: dict(flavor.node)}
+            if flavor.device is not None:
+                devices = self._devices.get((node, flavor.device), ())
+                found = next((each for each in devices if self._free[each][flavor.device]), None)
+                if found is None:
+                    continue
+                guest[found] = {flavor.device: 1}
+            guest.setdefault(self._disk, {})["DISK_GB"] = flavor.disk
+            if self._fits(guest):
+                self._take(guest, 1)
+                self._guests.append(guest)
+                return True
+        return False
+
+    def _fits(self, guest: Guest) -> bool:
+        return all(
+            amount <= self._free[uuid].get(name, 0)
+            for uuid, amounts in guest.items()
+            for name, amount in amounts.items()
+        )
+
+    def _end(self, at: int) -> None:
+        self._take(self._guests.pop(at), -1)
+
+    def _take(self, guest: Guest, sign: int) -> None:
+        for uuid, amounts in guest.items():
+            for name, amount in amounts.items():
+                self._free[uuid][name] -= sign * amount

@@ -1,0 +1,49 @@
+"""The read model of a world in this process, without a database."""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+
+from benchmarks.worlds import Provider, Tree
+from placement.model import provider as model
+from placement.model.provider import Inventory
+from placement.model.snapshot import Snapshot
+
+Inventories = Mapping[str, Inventory]
+
+
+def snapshot_of(
+    trees: Iterable[Tree], used: Callable[[Provider, Inventories], Mapping[str, int]]
+) -> Snapshot:
+    """The read model of these trees; ``used`` says how much of the inventories of a provider is."""
+    ids: dict[str, int] = {}
+    roots: dict[str, int] = {}
+    numbers = count(1)
+
+    def providers() -> Iterator[model.Provider]:
+        for each in (each for tree in trees for each in tree):
+            provider_id = ids[each.uuid] = next(numbers)
+            roots[each.uuid] = provider_id if each.parent is None else roots[each.parent]
+            inventories = {
+                name: Inventory(
+                    int(values["total"]),
+                    int(values.get("reserved", 0)),
+                    int(values.get("min_unit", 1)),
+                    int(values["max_unit"]),
+                    int(values.get("step_size", 1)),
+                    values.get("allocation_ratio", 1.0),
+                    0.0,
+                )
+                for name, values in each.inventories.items()
+            }
+            parent = None if each.parent is None else ids[each.parent]
+            yield model.Provider(
+                provider_id, each.uuid, each.name, 0, parent, roots[each.uuid], 0.0, inventories,
+                used(each, inventories), frozenset(each.traits), frozenset(each.aggregates),
+            )  # fmt: skip
+
+    snapshot = Snapshot(providers())
+    snapshot.whole_trees()
+    gc.collect()
+    gc.freeze()  # as the service does
+    return snapshot
