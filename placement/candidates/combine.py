@@ -19,6 +19,8 @@ from placement.candidates.feasibility import fits_at_all
 from placement.candidates.rules import Assignment, Rules
 from placement.model.provider import Provider
 
+SMALL: Final = 256
+"""So many ways are tried one by one: whatever could tell in advance which are none costs more."""
 _CHOICES_BEFORE_REST: Final = 256
 """How many choices without a result it takes to rest for the first time; then twice as many, and so on."""
 
@@ -39,10 +41,22 @@ def combine(
         return
     if rules.independent and settled:
         yield from product(*options)
-    elif fits_at_all(rules.needs, options, rules.isolate, budget=rules.budget):
+    elif (small := ways(options) <= SMALL) or fits_at_all(
+        rules.needs, options, rules.isolate, budget=rules.budget
+    ):
         assignment = Assignment(rules, options)
-        for complete in _complete(assignment, _order(rules, options)):
+        for complete in _complete(assignment, _order(rules, options), small):
             yield [provider for provider in assignment.chosen if provider is not None] if complete else None
+
+
+def ways(options: Sequence[Sequence[object]]) -> int:
+    """How many ways there are to choose one option for each need; more than :data:`SMALL` if it is more."""
+    found = 1
+    for each in options:
+        found *= len(each)
+        if found > SMALL:
+            break
+    return found
 
 
 def _order(rules: Rules, options: Sequence[Sequence[Provider]]) -> list[int]:
@@ -67,12 +81,12 @@ def _order(rules: Rules, options: Sequence[Sequence[Provider]]) -> list[int]:
     return sorted(range(len(options)), key=key)
 
 
-def _complete(assignment: Assignment, order: Sequence[int]) -> Iterator[bool]:
+def _complete(assignment: Assignment, order: Sequence[int], small: bool) -> Iterator[bool]:
     """Run through all complete states of the assignment, stopping at each, and where it rests (False).
 
     Without recursion, as requests may have hundreds of groups. Most requests
     never meet a dead end; from the first one on every step is looked at
-    closely before it is made.
+    closely before it is made, unless there are few.
     """
     options, budget = assignment.options, assignment.rules.budget
     tried = [0] * len(order)  # options of the need at each depth
@@ -113,8 +127,9 @@ def _complete(assignment: Assignment, order: Sequence[int]) -> Iterator[bool]:
             depth += 1
             continue
         if found == found_before[depth]:
-            dead_ends = dead_ends or DeadEnds(assignment)
-            dead_ends.add()
+            if not small:
+                dead_ends = dead_ends or DeadEnds(assignment)
+                dead_ends.add()
             suffix = assignment.rules.needs[index].suffix
             budget.dead_ends[suffix] = budget.dead_ends.get(suffix, 0) + 1
         tried[depth] = 0

@@ -18,7 +18,7 @@ class Condition(ABC):
 
     reads: ClassVar[str] = "root.id"
     """The attribute of :class:`~placement.model.trees.Tree` that has all the condition looks at: where it is
-    equal in two trees of a kind, the same positions meet the condition. By default one that is equal in
+    equal in two trees of a shape, the same positions meet the condition. By default one that is equal in
     no two trees, which is always right."""
 
     @abstractmethod
@@ -56,12 +56,18 @@ class InAggregates(Condition):
 
     def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider, or its root for it, is where it has to be, and both where they may be."""
-        memberships = [provider.aggregates]
-        if self.or_root:
-            memberships.append(snapshot.providers[provider.root_id].aggregates)
-        return all(map(self.forbidden.isdisjoint, memberships)) and any(
-            not any(map(aggregates.isdisjoint, self.member_of)) for aggregates in memberships
+        own = provider.aggregates
+        if not self.or_root or provider.parent_id is None:
+            return self.forbidden.isdisjoint(own) and self._in_all(own)
+        root = snapshot.providers[provider.root_id].aggregates
+        return (
+            self.forbidden.isdisjoint(own)
+            and self.forbidden.isdisjoint(root)
+            and (self._in_all(own) or self._in_all(root))
         )
+
+    def _in_all(self, aggregates: frozenset[str]) -> bool:
+        return not any(map(aggregates.isdisjoint, self.member_of))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,18 @@ Of what is free only what matters to the request is compared: which providers st
 have enough for what may be asked of them, and, of classes that several parts of the
 request ask for, how much there is, up to the sum of these parts. Trees alike in that
 have candidates of the same patterns.
+
+So have trees of several shapes, where what their shapes have to do with the request is the same.
 """
 
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import chain, tee
+from itertools import chain, product, tee
 from operator import itemgetter
 from typing import Any
 
 from placement.candidates.budget import Exhausted
-from placement.candidates.combine import combine
+from placement.candidates.combine import SMALL, combine, ways
 from placement.candidates.needs import Need
 from placement.candidates.pattern import Pattern, PatternBatch
 from placement.candidates.rules import Rules
@@ -22,6 +24,22 @@ from placement.model.trees import ProviderSet, Tree
 
 _Option = tuple[int, tuple[tuple[int, int], ...]]
 """Of a provider that may serve a need: its position, and slots and amounts of what it has to have free."""
+Options = Sequence[Sequence[_Option]]
+"""For each need who may serve it, if they have enough."""
+
+
+class Searched:
+    """What a request found out about trees, for others that are like them.
+
+    :param batch: how many patterns are looked for at once.
+    """
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        #: by all that decides on them the patterns: all in a tuple, or an iterator to start copies from
+        self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
+        #: by the positions chosen for the needs
+        self.patterns: dict[tuple[int, ...], Pattern] = {}
 
 
 class Plan:
@@ -30,43 +48,41 @@ class Plan:
     :param tree: any of these trees; traits, aggregates and tree that the request asks
         for have to be the same in all.
     :param shared: the providers that share with all of them.
-    :param batch: how many patterns are looked for at once.
+    :param options: of all of them, as :func:`options_of` finds them.
+    :param traits: by trait of the group without a suffix at which of the options it is.
     """
 
-    def __init__(self, rules: Rules, tree: Tree, shared: Sequence[Provider], batch: int) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        tree: Tree,
+        shared: Sequence[Provider],
+        options: Options,
+        traits: Hashable,
+        searched: Searched,
+    ) -> None:
         self._rules = rules
-        self._batch = batch
-        self._options: list[list[_Option]] = []
-        for need, like in zip(rules.needs, rules.first_alike, strict=True):
-            if like < len(self._options):
-                self._options.append(self._options[like])
-            else:
-                options = [
-                    *_own_options(rules, need, tree),
-                    *_shared_options(rules, need, shared, len(tree.members)),
-                ]
-                self._options.append(options)
-                if not options:
-                    break
-        #: whether a tree with enough free would have candidates, as far as each need alone tells
-        self.hopeful = len(self._options) == len(rules.needs) and all(self._options)
+        self._shape = tree.shape
+        self._options = options
+        self._searched = searched
         #: what a look at all of them costs
-        self._steps = sum(map(len, self._options))
+        self._steps = sum(map(len, options))
         #: the needs, those first that the last trees could not serve
-        self._hardest_first = list(range(len(self._options)))
+        self._hardest_first = list(range(len(options)))
         #: whether nothing of the trees themselves is of use
-        self.only_shared = all(at >= len(tree.members) for options in self._options for at, _ in options)
-        slots = sorted({slot for options in self._options for _, demands in options for slot, _ in demands})
-        self._relevant = _picker(slots)
-        self._by_relevant: dict[Hashable, Iterable[PatternBatch]] = {}
-        self._by_likeness: dict[Hashable, Iterable[PatternBatch]] = {}
-        #: slots of classes that several needs ask for, and the sum of what they ask for
-        self._contested = [
-            (slot, asked)
-            for name, asked in rules.contested.items()
-            for _, slot in tree.kind.shape.having.get(name, ())
-            if slot in slots
-        ]
+        self.only_shared = bool(shared) and min([at for each in options for at, _ in each]) >= len(
+            tree.members
+        )
+        #: what decides on patterns beside options and what is free of contested classes
+        self._apart: Hashable = ()
+        if not rules.by_options_alone:
+            lineages = self._shape.lineages
+            used = {at for each in options for at, _ in each if at < len(lineages)}
+            related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
+            whose = (len(lineages), *[each.id for each in shared]) if shared else ()
+            self._apart = (related, traits, whose)
+        self._relevant: Callable[[tuple[int, ...]], Any] | None = None
+        self._by_relevant: dict[Hashable, Iterable[PatternBatch]] | None = None
 
     def batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
@@ -81,22 +97,30 @@ class Plan:
         if rng is not None:
             options = self._having_enough(free)
             return self._in_batches(self._patterns(provider_set, options, rng)) if options else ()
-        relevant = self._relevant(free)
-        known = self._by_relevant.get(relevant)
-        if known is None:
-            known = self._by_relevant[relevant] = self._alike(provider_set, free)
+        known: Iterable[PatternBatch] | None
+        if self._by_relevant is None:  # there may be no other tree like the first
+            self._by_relevant = {}
+            known = self._alike(provider_set, free)
+        else:
+            if self._relevant is None:
+                self._relevant = _picker(
+                    sorted({slot for each in self._options for _, demands in each for slot, _ in demands})
+                )
+            relevant = self._relevant(free)
+            known = self._by_relevant.get(relevant)
+            if known is None:
+                known = self._by_relevant[relevant] = self._alike(provider_set, free)
         return known if type(known) is tuple else tee(known, 2)[1]
 
     def _alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
         """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
-        options = self._having_enough(free)
+        options: Sequence[Sequence[int]] | None = self._having_enough(free)
+        for rule in self._rules.subtrees:
+            options = options and self._within_reach(rule, options)
         if options is None:
             return ()
-        likeness = (
-            *map(tuple, options),
-            *[asked if free[slot] > asked else free[slot] for slot, asked in self._contested],
-        )
-        known = self._by_likeness.get(likeness)
+        likeness = (*map(tuple, options), *self._contested(options, free), self._apart)
+        known = self._searched.batches.get(likeness)
         if known is None:
             patterns = self._patterns(provider_set, options)
             first, more = self._next_batch(patterns)
@@ -104,8 +128,44 @@ class Plan:
                 known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
             else:
                 known = (first,) if first else ()
-            self._by_likeness[likeness] = known
+            self._searched.batches[likeness] = known
         return known
+
+    def _within_reach(
+        self, rule: Sequence[int], options: Sequence[Sequence[int]]
+    ) -> Sequence[Sequence[int]] | None:
+        """The options without those that cannot be in one subtree with any of the other needs of a rule.
+
+        None where nothing is left. The root of the subtree serves one of the needs itself.
+        """
+        lineages = self._shape.lineages
+        if any(options[index][-1] >= len(lineages) for index in rule):
+            return options  # what shares has ancestors elsewhere
+        below: dict[int, int] = {}
+        self._rules.budget.spend(sum([len(options[index]) for index in rule]))
+        for index in rule:
+            for above in {above for at in options[index] for above in lineages[at]}:
+                below[above] = below.get(above, 0) + 1
+        serving = {at for index in rule for at in options[index]}
+        tops = {at for at, needs in below.items() if needs == len(rule) and at in serving}
+        if not tops:
+            return None
+        left = [*options]
+        for index in rule:
+            left[index] = [at for at in options[index] if not tops.isdisjoint(lineages[at])]
+        return left
+
+    def _contested(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int]:
+        """How much each option can give of each class that it is contested for, as far as it matters."""
+        rules, shape = self._rules, self._shape
+        found = []
+        for name, asking in rules.adding_up.items():
+            positions = {at for index in asking for at in options[index]}
+            asked = rules.contested[name]
+            for at, slot in shape.having.get(name, ()):
+                if at in positions:
+                    found.append(min(free[slot], shape.portions[slot].max_unit, asked))
+        return found
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
         """For each need the positions of those that can serve it now; None if one has none."""
@@ -127,14 +187,29 @@ class Plan:
     def _patterns(
         self, provider_set: ProviderSet, options: Sequence[Sequence[int]], rng: random.Random | None = None
     ) -> Iterator[Pattern | None]:
-        members, budget = provider_set.members, self._rules.budget
-        positions = {provider.id: at for at, provider in enumerate(members)}
-        for chosen in combine(self._rules, [[members[at] for at in found] for found in options], rng):
+        members, rules = provider_set.members, self._rules
+        if rng is None and rules.by_options_alone:
+            yield from map(self._pattern, product(*options))
+            return
+        if rng is None and rules.distinct_alone and ways(options) <= SMALL:
+            suffixed = rules.suffixed
+            for positions in product(*options):
+                if len({positions[index] for index in suffixed}) == len(suffixed):
+                    yield self._pattern(positions)
+            return
+        positions_of = {members[at].id: at for found in options for at in found}
+        for chosen in combine(rules, [[members[at] for at in found] for found in options], rng):
             if chosen is None:
                 yield None
             else:
-                budget.spend(len(chosen))
-                yield Pattern.of(self._rules, [positions[provider.id] for provider in chosen])
+                yield self._pattern(tuple([positions_of[provider.id] for provider in chosen]))
+
+    def _pattern(self, positions: tuple[int, ...]) -> Pattern:
+        self._rules.budget.spend(len(positions))
+        known = self._searched.patterns.get(positions)
+        if known is None:
+            known = self._searched.patterns[positions] = Pattern.of(self._rules, positions)
+        return known
 
     def _in_batches(self, patterns: Iterator[Pattern | None]) -> Iterator[PatternBatch]:
         more = True
@@ -151,7 +226,7 @@ class Plan:
                 if pattern is None:
                     return PatternBatch(batch), True
                 batch.append(pattern)
-                if len(batch) == self._batch:
+                if len(batch) == self._searched.batch:
                     return PatternBatch(batch), True
         except Exhausted:
             if not batch:
@@ -159,21 +234,43 @@ class Plan:
         return PatternBatch(batch), False
 
 
-def _own_options(rules: Rules, need: Need, tree: Tree) -> Iterator[_Option]:
-    shape, members = tree.kind.shape, tree.members
-    having = shape.having.get(need.resources[0][0], ()) if need.resources else None
-    positions = range(len(members)) if having is None else [at for at, _ in having]
-    rules.budget.spend(len(positions))
-    for at in positions:
-        if need.suits(members[at], rules.snapshot):
-            demands = tuple([(shape.slots[at, name], amount) for name, amount in need.resources])
-            if all(amount <= shape.capacities[slot] for slot, amount in demands):
-                yield at, demands
+def options_of(rules: Rules, tree: Tree, shared: Sequence[Provider]) -> Options | None:
+    """For each need who may serve it with nothing used; None where a need has nobody."""
+    found: list[Sequence[_Option]] = []
+    for need, like in zip(rules.needs, rules.first_alike, strict=True):
+        if like < len(found):
+            found.append(found[like])
+            continue
+        options = _own_options(rules, need, tree)
+        if shared:
+            options += _shared_options(rules, need, shared, len(tree.members))
+        if not options:
+            return None
+        found.append(options)
+    return found
 
 
-def _shared_options(rules: Rules, need: Need, shared: Sequence[Provider], first: int) -> Iterator[_Option]:
+def _own_options(rules: Rules, need: Need, tree: Tree) -> list[_Option]:
+    shape, members, snapshot = tree.shape, tree.members, rules.snapshot
+    capacities = shape.capacities
+    if not need.resources:
+        rules.budget.spend(len(members))
+        return [(at, ()) for at, each in enumerate(members) if need.suits(each, snapshot)]
+    (name, amount), *others = need.resources
+    having = shape.having.get(name, ())
+    rules.budget.spend(len(having))
+    found: list[_Option] = []
+    for at, slot in having:
+        if amount <= capacities[slot] and need.suits(members[at], snapshot):
+            demands = ((slot, amount), *[(shape.slots[at, other], asked) for other, asked in others])
+            if all(asked <= capacities[where] for where, asked in demands):
+                found.append((at, demands))
+    return found
+
+
+def _shared_options(rules: Rules, need: Need, shared: Sequence[Provider], first: int) -> list[_Option]:
     rules.budget.spend(len(shared))
-    return ((at, ()) for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot))
+    return [(at, ()) for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
 
 
 def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:

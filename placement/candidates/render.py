@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from placement import microversion
-from placement.candidates.pattern import Offer, Pattern, candidates_of
+from placement.candidates.pattern import Offer, Pattern, PatternBatch, candidates_of
 from placement.microversion import Microversion
 from placement.model.provider import Provider, in_order
 from placement.model.snapshot import Snapshot
@@ -86,7 +86,8 @@ def render(
 
 def _allocation_requests(offers: Sequence[Offer], version: Microversion) -> list[bytes]:
     """The JSON of the candidates of each offer."""
-    templates = {patterns: _template(patterns, version) for patterns in {patterns for _, patterns in offers}}
+    make = _Templates(version)
+    templates = {patterns: make(patterns) for patterns in {patterns for _, patterns in offers}}
     requests = []
     for provider_set, patterns in offers:
         text, pick = templates[patterns]
@@ -98,22 +99,47 @@ _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 """JSON with a gap for each uuid, and which of the uuids of a set of providers fill them."""
 
 
-def _template(patterns: Iterable[Pattern], version: Microversion) -> _Template:
-    """Nothing in it needs escaping, neither names nor uuids."""
-    gaps: list[int] = []
-    requests = []
-    for pattern in patterns:
-        gaps += pattern.resources
-        allocations = ",".join([_allocation(amounts, version) for amounts in pattern.resources.values()])
+class _Templates:
+    """Makes templates; what patterns have in common is made once.
+
+    Nothing in it needs escaping, neither names nor uuids.
+    """
+
+    def __init__(self, version: Microversion) -> None:
+        self._version = version
+        #: by the identity of patterns, and of amounts that one provider gives, which live longer than this
+        self._patterns: dict[int, tuple[str, list[int]]] = {}
+        self._allocations: dict[int, str] = {}
+
+    def __call__(self, patterns: Iterable[Pattern]) -> _Template:
+        """The template of a batch."""
+        gaps: list[int] = []
+        requests = []
+        for pattern in patterns:
+            known = self._patterns.get(id(pattern))
+            if known is None:
+                known = self._patterns[id(pattern)] = self._of_one(pattern)
+            requests.append(known[0])
+            gaps += known[1]
+        return ",".join(requests).encode(), itemgetter(*gaps)
+
+    def _of_one(self, pattern: Pattern) -> tuple[str, list[int]]:
+        version = self._version
+        gaps = [*pattern.resources]
+        allocations = ",".join([self._allocation(amounts) for amounts in pattern.resources.values()])
         if version < microversion.ALLOCATIONS_BY_PROVIDER:
-            requests.append(f'{{"allocations":[{allocations}]}}')
-        elif version < microversion.MAPPINGS:
-            requests.append(f'{{"allocations":{{{allocations}}}}}')
-        else:
-            gaps += chain.from_iterable(pattern.mappings.values())
-            mappings = ",".join([_mapping(suffix, len(at)) for suffix, at in pattern.mappings.items()])
-            requests.append(f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}')
-    return ",".join(requests).encode(), itemgetter(*gaps)
+            return f'{{"allocations":[{allocations}]}}', gaps
+        if version < microversion.MAPPINGS:
+            return f'{{"allocations":{{{allocations}}}}}', gaps
+        gaps += chain.from_iterable(pattern.mappings.values())
+        mappings = ",".join([_mapping(suffix, len(at)) for suffix, at in pattern.mappings.items()])
+        return f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}', gaps
+
+    def _allocation(self, amounts: Mapping[str, int]) -> str:
+        known = self._allocations.get(id(amounts))
+        if known is None:
+            known = self._allocations[id(amounts)] = _allocation(amounts, self._version)
+        return known
 
 
 def _allocation(amounts: Mapping[str, int], version: Microversion) -> str:
@@ -147,14 +173,23 @@ def _summaries(
 
 def _trees(snapshot: Snapshot, offers: Iterable[Offer]) -> Iterable[Tree]:
     """The trees of all providers of which the candidates take something, each once."""
-    provider_sets = dict.fromkeys([provider_set for provider_set, _ in offers])
-    found = {provider_set: None for provider_set in provider_sets if isinstance(provider_set, Tree)}
-    if len(found) < len(provider_sets):
-        trees = snapshot.whole_trees()
-        for candidate in candidates_of(offers):
-            if candidate.provider_set not in found:
-                roots = {snapshot.providers[provider_id].root_id for provider_id in candidate.resources}
-                found.update((trees[root], None) for root in roots)
+    trees = snapshot.whole_trees()
+    found: dict[Tree, None] = {}
+    used_by: dict[PatternBatch, list[int]] = {}
+    for provider_set, patterns in offers:
+        if isinstance(provider_set, Tree):
+            found[provider_set] = None
+            continue
+        used = used_by.get(patterns)
+        if used is None:
+            used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.resources})
+        members, own = provider_set.members, provider_set.own
+        if used[0] < own:
+            found[trees[members[0].root_id]] = None
+        for at in reversed(used):
+            if at < own:
+                break
+            found[trees[members[at].root_id]] = None
     return found
 
 

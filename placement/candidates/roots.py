@@ -5,7 +5,7 @@ share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
 aggregate in common with any member of the tree.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -20,16 +20,34 @@ from placement.model.snapshot import Snapshot
 
 _MUCH_RARER: Final = 0.5
 """Roots by what is free have to be sorted first, others are kept in order."""
+_TELLING: Final = 0.7
+"""What more than this share of all trees has tells too little to be looked up for each."""
 
 
 class Sharing:
-    """The sharing providers by aggregate, as far as they matter to a request."""
+    """The sharing providers by aggregate, as far as they matter.
 
-    def __init__(self, snapshot: Snapshot, budget: Budget) -> None:
-        self.providers = snapshot.by_trait.get(SHARES, set())
+    :param needs: to those alone that may serve one of these; to all if nobody says.
+    """
+
+    def __init__(self, snapshot: Snapshot, budget: Budget, needs: Iterable[Need] | None = None) -> None:
+        self.providers: Collection[int] = snapshot.by_trait.get(SHARES, set())
         #: what may be spent on the request
         self.budget = budget
         self._snapshot = snapshot
+        #: whether some of them could serve each of the needs by themselves
+        self.suffice = bool(self.providers)
+        if self.providers and needs is not None:
+            asked = dict.fromkeys([frozenset([name for name, _ in need.resources]) for need in needs])
+            serving = [_having_all(snapshot, self.providers, names) for names in asked]
+            self.suffice = all(serving)
+            self.providers = set().union(*serving)
+        self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
+
+    @cached_property
+    def classes(self) -> set[str]:
+        """Of all that they have."""
+        return {name for each in self.providers for name in self._snapshot.providers[each].inventories}
 
     @cached_property
     def _by_aggregate(self) -> dict[str, set[int]]:
@@ -40,15 +58,33 @@ class Sharing:
                 sharing.setdefault(aggregate, set()).add(provider_id)
         return sharing
 
-    def with_tree(self, root: int) -> list[Provider]:
-        """The providers outside the tree that share with it, in ascending order of their ids."""
-        found: set[int] = set()
-        members = self._snapshot.trees[root]
-        for member in members:
-            for aggregate in self._snapshot.providers[member].aggregates:
-                found |= self._by_aggregate.get(aggregate, set())
-        self.budget.spend(len(members) + len(found))
-        return [self._snapshot.providers[provider_id] for provider_id in sorted(found - members)]
+    @cached_property
+    def _aggregates(self) -> frozenset[str]:
+        return frozenset(self._by_aggregate)
+
+    @cached_property
+    def roots(self) -> set[int]:
+        """Of the trees that they are in."""
+        return {self._snapshot.providers[provider_id].root_id for provider_id in self.providers}
+
+    def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
+        """The providers outside the tree that share with it, in ascending order of their ids; their uuids."""
+        self.budget.spend()
+        via = self._aggregates & self._snapshot.whole_trees()[root].all_aggregates
+        known = self._known.get(via)
+        if known is None:
+            known = self._known[via] = self._found(via, set())
+        if known[0] and root in self.roots:
+            return self._found(via, self._snapshot.trees[root])
+        return known
+
+    def _found(
+        self, aggregates: Iterable[str], without: set[int]
+    ) -> tuple[list[Provider], tuple[bytes, ...]]:
+        found = set().union(*[self._by_aggregate[aggregate] for aggregate in aggregates]) - without
+        self.budget.spend(len(found))
+        providers = [self._snapshot.providers[provider_id] for provider_id in sorted(found)]
+        return providers, tuple([each.uuid.encode() for each in providers])
 
     def anchors(self, provider_id: int) -> Iterator[int]:
         """The roots of all trees that a sharing provider shares with; some may come twice."""
@@ -58,61 +94,67 @@ class Sharing:
                 yield self._snapshot.providers[member].root_id
 
 
+def _having_all(snapshot: Snapshot, providers: Collection[int], names: Iterable[str]) -> set[int]:
+    """Those of the providers that have all of these classes."""
+    found = set(providers)
+    for name in names:
+        found &= snapshot.by_class.get(name, set())
+    return found
+
+
 def possible_roots(
     snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Need], sharing: Sharing
 ) -> Iterable[int]:
     """The ids of roots at which candidates may be anchored, in ascending order, each once.
 
-    Of everything the request asks for only the rarest is looked up here, so
+    Of what the request asks for the rarest is looked up here, and of the rest what tells much, so
     the result may hold roots that serve nothing; it misses none that does.
     """
     needs = tuple(needs)
     scarcest = min(
-        ((snapshot.free_index(name), amount) for need in needs for name, amount in need.resources),
+        (
+            (snapshot.free_index(name), amount)
+            for need in needs
+            for name, amount in need.resources
+            if not sharing.providers or name not in sharing.classes
+        ),
         key=lambda asked: asked[0].count(asked[1]),
         default=None,
     )
     having = scarcest[0].count(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
         return ()
-    if not sharing.providers:
-        kept = _unshared_roots(snapshot, request, needs)
-        return scarcest[0].roots(scarcest[1]) if scarcest and having < len(kept) * _MUCH_RARER else kept
-    size, providers, anchored = min(
-        _seeds(snapshot, request, needs, sharing.budget), key=lambda seed: seed[0]
-    )
-    if size == 0:
+    named = [_anchored(snapshot, members, sharing) for members in _trees_named(snapshot, needs)]
+    if named:
+        return sorted(set.intersection(*named))
+    wanted = [_Wanted(snapshot, each, sharing) for each in _indexed(snapshot, request, needs)]
+    wanted.sort(key=lambda each: each.size)
+    if wanted and wanted[0].size == 0:
         return ()
-    sharing.budget.spend(size)
-    provider_ids = providers()
-    if not anchored:
-        return sorted(
-            provider_id for provider_id in provider_ids if snapshot.providers[provider_id].parent_id is None
-        )
-    roots = {snapshot.providers[provider_id].root_id for provider_id in provider_ids}
-    for provider_id in sharing.providers.intersection(provider_ids):
-        roots.update(sharing.anchors(provider_id))
-    return sorted(roots)
+    rarest = wanted[0].size if wanted else len(snapshot.trees)
+    found: Sequence[int]
+    if scarcest and having < rarest * _MUCH_RARER:
+        found, others = scarcest[0].roots(scarcest[1]), wanted
+    else:
+        found, others = wanted[0].roots() if wanted else sorted(snapshot.trees), wanted[1:]
+    telling = [each.sets for each in others if each.of_roots and each.size < _TELLING * len(snapshot.trees)]
+    return _in_all(found, telling) if telling else found
 
 
-def _unshared_roots(snapshot: Snapshot, request: CandidatesRequest, needs: Sequence[Need]) -> Sequence[int]:
-    """As :func:`possible_roots` where nothing is shared, from roots that the snapshot keeps in order."""
-    for members in _trees_named(snapshot, needs):
-        return sorted({snapshot.providers[provider_id].root_id for provider_id in members})
-    rarest = min(
-        (
-            [snapshot.roots_having(each.index, name) for name in each.names]
-            for each in _indexed(snapshot, request, needs)
-        ),
-        key=lambda any_roots: sum(map(len, any_roots)),
-        default=None,
-    )
-    if rarest is None:
-        return sorted(snapshot.trees)
-    return rarest[0] if len(rarest) == 1 else sorted(set().union(*rarest))
+def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
+    """Those that are, for everything that is wanted, in one of its sets."""
+    for root in roots:
+        for any_of in wanted:
+            for one in any_of:
+                if root in one:
+                    break
+            else:
+                break
+        else:
+            yield root
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Indexed:
     """Something that a provider of every candidate has: one of the names in an index of the snapshot.
 
@@ -121,7 +163,7 @@ class _Indexed:
     """
 
     index: Index[str]
-    names: Collection[str]
+    names: tuple[str, ...]
     at_root: bool = False
     spans_trees: bool = False
 
@@ -132,10 +174,9 @@ def _indexed(snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Nee
         yield _Indexed(snapshot.by_trait, (trait,), at_root=True)
     for group in request.groups:
         for any_trait in group.required:
-            yield _Indexed(snapshot.by_trait, any_trait)
-    for need in needs:
-        for name, _ in need.resources:
-            yield _Indexed(snapshot.by_class, (name,))
+            yield _Indexed(snapshot.by_trait, tuple(any_trait))
+    for name in dict.fromkeys([name for need in needs for name, _ in need.resources]):
+        yield _Indexed(snapshot.by_class, (name,))
     for any_aggregate, or_root in dict.fromkeys(
         (any_aggregate, condition.or_root)
         for need in needs
@@ -143,7 +184,7 @@ def _indexed(snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Nee
         if isinstance(condition, InAggregates)
         for any_aggregate in condition.member_of
     ):
-        yield _Indexed(snapshot.by_aggregate, any_aggregate, spans_trees=or_root)
+        yield _Indexed(snapshot.by_aggregate, tuple(any_aggregate), spans_trees=or_root)
 
 
 def _trees_named(snapshot: Snapshot, needs: Iterable[Need]) -> Iterator[set[int]]:
@@ -155,30 +196,51 @@ def _trees_named(snapshot: Snapshot, needs: Iterable[Need]) -> Iterator[set[int]
                 yield snapshot.trees[member.root_id] if member else set()
 
 
-Seed = tuple[int, Callable[[], Iterable[int]], bool]
+def _anchored(snapshot: Snapshot, members: set[int], sharing: Sharing) -> set[int]:
+    """The roots of all trees at which a candidate with one of these providers may be anchored."""
+    sharing.budget.spend(len(members))
+    roots = {snapshot.providers[provider_id].root_id for provider_id in members}
+    for provider_id in members.intersection(sharing.providers):
+        roots.update(sharing.anchors(provider_id))
+    return roots
 
 
-def _seeds(
-    snapshot: Snapshot, request: CandidatesRequest, needs: Sequence[Need], budget: Budget
-) -> Iterator[Seed]:
-    """Sets of providers of which every candidate has one: size, ids, and whether they may also share.
+class _Wanted:
+    """Something that a provider of every candidate has, and about how many trees have it."""
 
-    A set that may not share holds the root of the anchoring tree itself.
-    """
-    for each in _indexed(snapshot, request, needs):
-        sets = [each.index.get(name, set()) for name in each.names]
-        budget.spend(sum(map(len, sets)) if each.spans_trees else 1)
-        if each.spans_trees:
-            sets = [_with_trees(snapshot, members) for members in sets]
-        yield _seed(sets, anchored=not each.at_root)
-    for members in _trees_named(snapshot, needs):
-        yield _seed([members])
+    def __init__(self, snapshot: Snapshot, what: _Indexed, sharing: Sharing) -> None:
+        self._snapshot = snapshot
+        self._what = what
+        self._sharing = sharing
+        #: of all that have it, by name
+        self.sets = [what.index[name] for name in what.names if name in what.index]
+        sharing.budget.spend(1 + what.spans_trees * sum(map(len, self.sets)))
+        each = [snapshot.roots_having(what.index, name) for name in what.names]
+        self._roots = [roots for roots in each if roots.ids]
+        self._sharing_it = self._who_shares() if sharing.providers and not what.at_root else set()
+        self.size = sum([len(roots.ids) for roots in self._roots])
+        for provider_id in self._sharing_it:
+            aggregates = snapshot.providers[provider_id].aggregates
+            self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
+        #: whether the root of a tree tells whether the tree may serve
+        self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
 
+    def _who_shares(self) -> set[int]:
+        """The sharing providers that have it."""
+        sharing, providers = self._sharing, self._snapshot.providers
+        found = {each for members in self.sets for each in members.intersection(sharing.providers)}
+        if self._what.spans_trees:
+            roots = {root for members in self.sets for root in members.intersection(sharing.roots)}
+            found.update(
+                [each for each in sharing.providers if providers[each].root_id in roots] if roots else ()
+            )
+        return found
 
-def _seed(sets: list[set[int]], *, anchored: bool = True) -> Seed:
-    return sum(map(len, sets)), lambda: set().union(*sets), anchored
-
-
-def _with_trees(snapshot: Snapshot, members: set[int]) -> set[int]:
-    """The providers, and of those that are roots all of their trees."""
-    return members.union(*(snapshot.trees.get(member, set()) for member in members))
+    def roots(self) -> Sequence[int]:
+        """The ids of the roots of all trees that may serve, in ascending order."""
+        if len(self._roots) == 1 and not self._sharing_it:
+            return self._roots[0].ids
+        found = {root for roots in self._roots for root in roots.ids}
+        for provider_id in self._sharing_it:
+            found.update(self._sharing.anchors(provider_id))
+        return sorted(found)

@@ -28,6 +28,8 @@ class Rules:
         self.budget = budget
         #: no two suffixed groups at one provider
         self.isolate = request.group_policy == "isolate"
+        #: whether it matters how the providers of a tree are related
+        self.by_lineage = bool(request.same_subtrees) or not request.nested
         #: whether several providers of a tree may be combined
         self.nested = request.nested
         #: what the providers of the group without a suffix must have together
@@ -41,7 +43,8 @@ class Rules:
                 ]
             )
         )
-        self._unsuffixed = [index for index, need in enumerate(needs) if need.unsuffixed]
+        #: the indexes of the needs of the group without a suffix
+        self.unsuffixed = [index for index, need in enumerate(needs) if need.unsuffixed]
         subtrees = [
             [index for index, need in enumerate(needs) if need.suffix in suffixes]
             for suffixes in request.same_subtrees
@@ -53,13 +56,33 @@ class Rules:
         self.first_alike = [first.setdefault(need.terms, index) for index, need in enumerate(needs)]
         #: of classes that several needs ask for, the sum that they ask for
         self.contested = _contested(needs)
+        #: of these, those of which one provider may give to several needs: which needs these are
+        self.adding_up = {
+            name: asking
+            for name in self.contested
+            if (asking := [index for index, amounts in enumerate(self.amounts) if name in amounts])
+            and not (self.isolate and not any(needs[index].unsuffixed for index in asking))
+        }
         #: whether any choice for one need goes with any choice for the others, traits of the group apart
         self.independent = (
             self.nested
             and not request.same_subtrees
             and not (self.isolate and sum(not need.unsuffixed for need in needs) > 1)
-            and not self.contested
+            and not self.adding_up
         )
+        #: whether who can serve the needs says all that there is to say about the candidates of a tree
+        self.by_options_alone = self.independent and not self.unsuffixed_traits
+        #: whether beside that only no two suffixed groups may have the same provider
+        self.distinct_alone = (
+            self.isolate
+            and self.nested
+            and not request.same_subtrees
+            and not self.adding_up
+            and not self.unsuffixed_traits
+        )
+        self.suffixed = [index for index, need in enumerate(needs) if not need.unsuffixed]
+        #: the needs of each same_subtree rule
+        self.subtrees = subtrees
         #: for each need, of what same_subtree rules it is part: the needs of each
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
 
@@ -70,8 +93,8 @@ class Rules:
         """
         settled: bool | None = True
         for traits in self.unsuffixed_traits:
-            self.budget.spend(sum([len(options[index]) for index in self._unsuffixed]))
-            had = [[not at.traits.isdisjoint(traits) for at in options[index]] for index in self._unsuffixed]
+            self.budget.spend(sum([len(options[index]) for index in self.unsuffixed]))
+            had = [[not at.traits.isdisjoint(traits) for at in options[index]] for index in self.unsuffixed]
             if not any(map(any, had)):
                 return False
             if not any(map(all, had)):
@@ -88,6 +111,11 @@ class Assignment:
         self.chosen: list[Provider | None] = [None] * len(options)
         #: what the chosen ones give, by provider id and resource class
         self.taken: Taken = {}
+        #: by provider id, how many suffixed groups it serves
+        self._groups_at: dict[int, int] = {}
+        self._lineages: dict[int, frozenset[int]] = {}
+        #: for each need the ids of its options
+        self._ids = [frozenset([at.id for at in found]) for found in options] if rules.by_lineage else []
         #: what a look at one choice may cost: rules on several needs look at the options of all
         max_rules = len(rules.unsuffixed_traits) + max(map(len, rules.subtrees_of), default=0)
         self.steps = 1 + max_rules * sum(map(len, options))
@@ -95,7 +123,10 @@ class Assignment:
     def take(self, index: int, provider: Provider) -> None:
         """Let the provider serve the need of that index."""
         self.chosen[index] = provider
-        for name, amount in self.rules.needs[index].resources:
+        need = self.rules.needs[index]
+        if not need.unsuffixed:
+            self._groups_at[provider.id] = self._groups_at.get(provider.id, 0) + 1
+        for name, amount in need.resources:
             key = (provider.id, name)
             self.taken[key] = self.taken.get(key, 0) + amount
 
@@ -104,7 +135,10 @@ class Assignment:
         provider = self.chosen[index]
         if provider is not None:
             self.chosen[index] = None
-            for name, amount in self.rules.needs[index].resources:
+            need = self.rules.needs[index]
+            if not need.unsuffixed:
+                self._groups_at[provider.id] -= 1
+            for name, amount in need.resources:
                 self.taken[provider.id, name] -= amount
 
     def allows(self, index: int, provider: Provider) -> bool:
@@ -115,7 +149,7 @@ class Assignment:
             before = self.taken.get((provider.id, name), 0)
             if before and not _accepts(provider, name, before + amount):
                 return False
-        if rules.isolate and not need.unsuffixed and self._is_taken_by_a_group(provider):
+        if rules.isolate and not need.unsuffixed and self._groups_at.get(provider.id):
             return False
         if not rules.nested and self._has_a_relative(provider):
             return False
@@ -134,12 +168,6 @@ class Assignment:
         needs = [self.rules.needs[index] for index in rest]
         return fits_at_all(needs, left, self.rules.isolate, self.taken, self.rules.budget)
 
-    def _is_taken_by_a_group(self, provider: Provider) -> bool:
-        return any(
-            at is not None and at.id == provider.id and not need.unsuffixed
-            for need, at in zip(self.rules.needs, self.chosen, strict=True)
-        )
-
     def _has_a_relative(self, provider: Provider) -> bool:
         return any(
             at is not None and at.root_id == provider.root_id and at.id != provider.id for at in self.chosen
@@ -156,28 +184,37 @@ class Assignment:
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
         """Whether one provider of the rule is, or can become, an ancestor of all the others."""
-        others = [other for other in rule if other != index]
-        self.rules.budget.spend(sum([len(self._possible(other)) for other in others]))
         above = self._lineage(provider)
-        for other in others:
-            at = self.chosen[other]
-            if at is not None:
-                above &= self._lineage(at)
-        return provider.id in above or any(at.id in above for other in others for at in self._possible(other))
+        open_ones, chosen = [], [provider.id]
+        for other in rule:
+            if other != index:
+                at = self.chosen[other]
+                if at is None:
+                    open_ones.append(other)
+                else:
+                    above &= self._lineage(at)
+                    chosen.append(at.id)
+        if not above.isdisjoint(chosen):
+            return True
+        self.rules.budget.spend(sum([len(self.options[other]) for other in open_ones]))
+        return not all(above.isdisjoint(self._ids[other]) for other in open_ones)
 
     def _possible(self, index: int) -> Sequence[Provider]:
         """The provider chosen for a need, or all that may be."""
         at = self.chosen[index]
         return self.options[index] if at is None else (at,)
 
-    def _lineage(self, provider: Provider) -> set[int]:
+    def _lineage(self, provider: Provider) -> frozenset[int]:
         """The ids of the provider and all its ancestors."""
-        found = {provider.id}
-        parent = provider.parent_id
-        while parent is not None:
-            found.add(parent)
-            parent = self.rules.snapshot.providers[parent].parent_id
-        return found
+        known = self._lineages.get(provider.id)
+        if known is None:
+            found = {provider.id}
+            parent = provider.parent_id
+            while parent is not None:
+                found.add(parent)
+                parent = self.rules.snapshot.providers[parent].parent_id
+            known = self._lineages[provider.id] = frozenset(found)
+        return known
 
 
 def _contested(needs: Iterable[Need]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.conditions import HasTraits
 from placement.candidates.needs import Need, needs_of
 from placement.candidates.pattern import Candidate, Offer, PatternBatch, candidates_of
-from placement.candidates.plan import Plan
+from placement.candidates.plan import Plan, Searched, options_of
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
 from placement.candidates.rules import Rules
@@ -237,21 +237,29 @@ class _Search:
         self._request = request
         self._rng = rng
         self._needs = needs_of(request)
-        self._sharing = Sharing(snapshot, budget)
+        self._sharing = Sharing(snapshot, budget, self._needs)
         self._rules = Rules(snapshot, request, self._needs, budget)
         self._classes = {name for need in self._needs for name, _ in need.resources}
+        #: of classes that nothing shares the most that is asked for at once
+        self._least: list[tuple[str, int]] = list(
+            {
+                name: amount
+                for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
+                if not self._sharing.providers or name not in self._sharing.classes
+            }.items()
+        )
         self._root = HasTraits(
             tuple(frozenset({trait}) for trait in request.root_required), request.root_forbidden
         )
+        self._any_root = not request.root_required and not request.root_forbidden
         #: all of a tree that decides on its plan, beside what is shared with it: conditions look at no more
-        self._read = attrgetter(
-            *sorted({"kind", self._root.reads, *[each.reads for each in self._rules.conditions]})
-        )
-        #: whether the same candidate may be found at two roots
-        self.may_repeat = bool(self._sharing.providers)
-        #: by what is quickly known of trees, and by which of their providers meet the conditions
+        self._read = attrgetter(*sorted({"shape", *[each.reads for each in self._rules.conditions]}))
+        #: whether the same candidate may be found at two roots: one of sharing providers alone
+        self.may_repeat = self._sharing.suffice
+        #: by what is quickly known of trees, and by who of their providers may serve
         self._plans: dict[Hashable, Plan | None] = {}
-        self._distinct_plans: dict[Hashable, Plan | None] = {}
+        self._distinct_plans: dict[Hashable, Plan] = {}
+        self._searched = Searched(1)
         self._when_empty: dict[Plan, PatternBatch] = {}
         #: sharing providers that served for a tree without any help of its own
         self._alone: set[tuple[int, ...]] = set()
@@ -275,7 +283,9 @@ class _Search:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
         trees = self._snapshot.whole_trees()
+        self._searched.batch = batch
         shared: Sequence[Provider] = ()
+        uuids: tuple[bytes, ...] = ()
         uncounted = 0
         for root in roots:
             uncounted += 1
@@ -283,32 +293,36 @@ class _Search:
                 self.budget.spend(_ROOTS)
                 uncounted = 0
             tree = trees[root]
-            if self.may_repeat:
-                shared = self._sharing.with_tree(root)
-            plan = self._plan_of(tree, shared, batch)
-            if plan is None:
-                continue
-            if each_root or not (plan.only_shared and self._is_repeated(shared)):
-                provider_set = ProviderSet((*tree.members, *shared), tree.own) if shared else tree
-                yield provider_set, plan.batches(provider_set, tree.free, self._rng)
+            max_free = tree.max_free
+            for name, amount in self._least:
+                if max_free.get(name, -1) < amount:
+                    break
+            else:
+                if self._sharing.providers:
+                    shared, uuids = self._sharing.with_tree(root)
+                plan = self._plan_of(tree, shared)
+                if plan is not None and (each_root or not (plan.only_shared and self._is_repeated(shared))):
+                    provider_set = tree.beside(shared, uuids) if shared else tree
+                    yield provider_set, plan.batches(provider_set, tree.free, self._rng)
 
     def serves(self, tree: Tree, shared: Sequence[Provider]) -> bool:
         """Whether any candidate is anchored at a tree, with what shares with it."""
-        plan = self._plan_of(tree, shared, 1)
+        plan = self._plan_of(tree, shared)
         if plan is None:
             return False
-        provider_set = ProviderSet((*tree.members, *shared), tree.own) if shared else tree
+        provider_set = tree.beside(shared, tuple([each.uuid.encode() for each in shared])) if shared else tree
         return any(plan.batches(provider_set, tree.free))
 
     def when_empty(self, tree: Tree, shared: Sequence[Provider]) -> PatternBatch:
         """All patterns of a tree of which nothing is used."""
-        plan = self._plan_of(tree, shared, _BATCH)
+        self._searched.batch = _BATCH
+        plan = self._plan_of(tree, shared)
         if plan is None:
             return _NO_PATTERNS
         found = self._when_empty.get(plan)
         if found is None:
-            empty = ProviderSet((*tree.when_empty(), *shared), tree.own)
-            patterns = chain.from_iterable(plan.batches(empty, tuple(tree.kind.shape.capacities)))
+            empty = tree.when_empty(shared)
+            patterns = chain.from_iterable(plan.batches(empty, tuple(tree.shape.capacities)))
             found = self._when_empty[plan] = PatternBatch(patterns)
         return found
 
@@ -329,32 +343,42 @@ class _Search:
         self._alone.add(provider_ids)
         return repeated
 
-    def _plan_of(self, tree: Tree, shared: Sequence[Provider], batch: int) -> Plan | None:
+    def _plan_of(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
         """As :meth:`_plan`, which is asked once for trees that are the same to the request."""
+        if not self._any_root and not self._root.met_by(tree.root, self._snapshot):
+            return None
         read = self._read(tree)
         key = (read, *[each.id for each in shared]) if shared else read
         try:
             return self._plans[key]
         except KeyError:
-            plan = self._plans[key] = self._plan(tree, shared, batch)
+            plan = self._plans[key] = self._plan(tree, shared)
             return plan
 
-    def _plan(self, tree: Tree, shared: Sequence[Provider], batch: int) -> Plan | None:
+    def _plan(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""
-        conditions, members, snapshot = self._rules.conditions, tree.members, self._snapshot
-        self.budget.spend((1 + len(conditions)) * len(members))
-        if not self._root.met_by(tree.root, snapshot):
+        rules = self._rules
+        self.budget.spend()
+        if not shared and not self._classes <= tree.shape.classes:
             return None
-        if not shared and not self._classes <= tree.kind.shape.classes:
+        options = options_of(rules, tree, shared)
+        if options is None:
             return None
-        met = [tuple([condition.met_by(each, snapshot) for each in members]) for condition in conditions]
-        if not shared and not all(map(any, met)):
-            return None
-        key = (tree.kind.shape, *met, *[each.id for each in shared])
-        if key not in self._distinct_plans:
-            plan = Plan(self._rules, tree, shared, batch)
-            self._distinct_plans[key] = plan if plan.hopeful else None
-        return self._distinct_plans[key]
+        members = (*tree.members, *shared) if shared else tree.members
+        traits = []
+        for any_of in rules.unsuffixed_traits:
+            positions = {at for index in rules.unsuffixed for at, _ in options[index]}
+            having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
+            if not having:
+                return None
+            traits.append(having)
+        positions_of_all = tuple([tuple([at for at, _ in each]) for each in options])
+        key = (tree.shape, positions_of_all, *traits, *[each.id for each in shared])
+        plan = self._distinct_plans.get(key)
+        if plan is None:
+            plan = Plan(rules, tree, shared, options, tuple(traits), self._searched)
+            self._distinct_plans[key] = plan
+        return plan
 
 
 def _size(need: Need) -> int:

@@ -60,7 +60,7 @@ class Cloud:
             if root in self._avoided:
                 continue
             if self.sharing:
-                shared = [each for each in sharing.with_tree(root) if each.id in self.sharing]
+                shared = [each for each in sharing.with_tree(root)[0] if each.id in self.sharing]
             yield tree, shared
 
 

@@ -97,7 +97,7 @@ def sort_out(
         key: Hashable = tree.kind
         if by_aggregates or (named and tree.root.id in named):
             if sharing.providers:
-                shared = tuple(sharing.with_tree(tree.root.id))
+                shared = tuple(sharing.with_tree(tree.root.id)[0])
             in_named = tree.root.id if tree.root.id in named else None
             key = (tree.kind, tree.aggregates, in_named, *[each.id for each in shared])
         kin = kins.get(key)

@@ -1,8 +1,18 @@
 """Which providers have something in common."""
 
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 K = TypeVar("K", int, str)
+
+
+class Roots(NamedTuple):
+    """Of some providers the ids of the roots of their trees, in order; whether each is itself a root."""
+
+    ids: tuple[int, ...]
+    alone: bool
+
+
+NO_ROOTS: Final = Roots((), True)
 
 
 class Index(dict[K, set[int]]):
@@ -14,8 +24,8 @@ class Index(dict[K, set[int]]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: of the providers of each set the roots of their trees in order, where somebody asked for them
-        self.roots: dict[K, tuple[int, ...]] = {}
+        #: of the providers of each set the roots of their trees, where somebody asked for them
+        self.roots: dict[K, Roots] = {}
         #: in a copy: under which keys the sets are its own
         self._own: set[K] | None = None
 

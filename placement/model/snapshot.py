@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from placement.model.free import FreeIndex, FreeIndexes
-from placement.model.index import Index
+from placement.model.index import NO_ROOTS, Index, Roots
 from placement.model.provider import Provider
 from placement.model.trees import Kinds, Tree
 
@@ -104,17 +104,18 @@ class Snapshot:
         self.whole_trees()
         return self._free_indexes.of(name)
 
-    def roots_having(self, index: Index[str], name: str) -> tuple[int, ...]:
-        """The ids of the roots of all trees with a provider that ``index`` has under the name, in order.
+    def roots_having(self, index: Index[str], name: str) -> Roots:
+        """The roots of all trees with a provider that ``index`` has under the name.
 
         :param index: :attr:`by_class`, :attr:`by_trait` or :attr:`by_aggregate`.
         """
         roots = index.roots.get(name)
         if roots is None:
             if name not in index:
-                return ()  # and not remembered: clients may ask for any name
-            found = {self.providers[provider_id].root_id for provider_id in index[name]}
-            roots = index.roots[name] = tuple(sorted(found))
+                return NO_ROOTS  # and not remembered: clients may ask for any name
+            members = index[name]
+            found = {self.providers[provider_id].root_id for provider_id in members}
+            roots = index.roots[name] = Roots(tuple(sorted(found)), found == members)
         return roots
 
     def attribute_range(self, name: str) -> Range:

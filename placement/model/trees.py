@@ -7,9 +7,12 @@ tree of a kind holds for every other that has as much free.
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 from weakref import WeakValueDictionary
 
 from placement.model.provider import Inventory, Provider
+
+_NOWHERE: Final[frozenset[str]] = frozenset()
 
 
 class Shape:
@@ -19,9 +22,24 @@ class Shape:
     :attr:`Tree.free` has how much of it is free.
     """
 
-    __slots__ = ("__weakref__", "capacities", "classes", "having", "slots")
+    __slots__ = (
+        "__weakref__",
+        "branches",
+        "capacities",
+        "classes",
+        "having",
+        "lineages",
+        "portions",
+        "slots",
+    )
 
     def __init__(self, members: Sequence[Provider]) -> None:
+        positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
+        parents = [positions.get(each.parent_id) for each in members]
+        #: by position: those of the provider and of its ancestors, the root last
+        self.lineages = tuple([_lineage(at, parents) for at in range(len(members))])
+        #: by position: that of the topmost provider below the root that it is, or is below; None for the root
+        self.branches = tuple([each[-2] if len(each) > 1 else None for each in self.lineages])
         inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
         self.slots = {inventory: slot for slot, inventory in enumerate(inventories)}
         #: by class: positions and slots of those that have it
@@ -32,6 +50,8 @@ class Shape:
         self.classes = frozenset(self.having)
         #: by slot: no tree of this shape ever had more
         self.capacities = [0] * len(inventories)
+        #: by slot: who says in which portions there is something
+        self.portions = [members[at].inventories[name] for at, name in inventories]
 
     def note_capacities(self, members: Sequence[Provider]) -> None:
         """Take notice of a tree of this shape."""
@@ -39,6 +59,13 @@ class Shape:
             capacity = members[at].inventories[name].capacity
             if capacity > self.capacities[slot]:
                 self.capacities[slot] = capacity
+
+
+def _lineage(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
+    found = [at]
+    while (parent := parents[found[-1]]) is not None:
+        found.append(parent)
+    return tuple(found)
 
 
 class Kind:
@@ -53,15 +80,17 @@ class Kind:
 class ProviderSet:
     """Providers that one candidate may combine, in a fixed order; equal only to itself.
 
-    The first ``own`` of them are those of the tree, the others share with it.
+    The first ``own`` of them are those of a tree of the ``shape``, the others share with it; ``uuids`` are as
+    answers have them.
     """
 
-    __slots__ = ("members", "own", "uuids")
+    __slots__ = ("members", "own", "shape", "uuids")
 
-    def __init__(self, members: tuple[Provider, ...], own: int) -> None:
+    def __init__(self, members: tuple[Provider, ...], shape: Shape, uuids: tuple[bytes, ...]) -> None:
         self.members = members
-        self.own = own
-        self.uuids = tuple([each.uuid.encode() for each in members])
+        self.own = len(shape.lineages)
+        self.shape = shape
+        self.uuids = uuids
 
 
 class Tree(ProviderSet):
@@ -69,16 +98,18 @@ class Tree(ProviderSet):
 
     ``free`` has what is free of each inventory, below zero where more is used than
     there is; ``max_free``, by class, how much of it one of the providers could give in one
-    go; ``aggregates`` those of each provider.
+    go; ``aggregates`` those of each provider, ``all_aggregates`` those of any.
     """
 
-    __slots__ = ("_sums", "aggregates", "free", "kind", "max_free", "root")
+    __slots__ = ("_sums", "aggregates", "all_aggregates", "free", "kind", "max_free", "root")
 
     def __init__(self, root: Provider, members: tuple[Provider, ...], kind: Kind) -> None:
-        super().__init__(members, len(members))
+        super().__init__(members, kind.shape, tuple([each.uuid.encode() for each in members]))
         self.root = root
         self.kind = kind
         self.aggregates = tuple([each.aggregates for each in members])
+        first, *others = {*self.aggregates} - {_NOWHERE} or {_NOWHERE}
+        self.all_aggregates = first.union(*others) if others else first
         self.max_free: dict[str, int] = {}
         free = []
         for at, name in kind.shape.slots:
@@ -105,8 +136,12 @@ class Tree(ProviderSet):
             found = self._sums[name] = used, capacity
         return found
 
-    def when_empty(self) -> tuple[Provider, ...]:
-        """The providers if nothing were used of them, with as much as the largest tree of the shape has."""
+    def beside(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
+        """The set of these providers and of those that share with them, which have these uuids."""
+        return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
+
+    def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
+        """The set if nothing were used of the tree, with as much as the largest tree of the shape has."""
         capacities = self.kind.shape.capacities
         inventories: list[dict[str, Inventory]] = [{} for _ in self.members]
         for slot, (at, name) in enumerate(self.kind.shape.slots):
@@ -114,11 +149,12 @@ class Tree(ProviderSet):
             inventories[at][name] = replace(
                 inventory, total=capacities[slot], reserved=0, allocation_ratio=1.0
             )
-        return tuple(
-            [
-                replace(each, inventories=empty, used={})
-                for each, empty in zip(self.members, inventories, strict=True)
-            ]
+        own = [
+            replace(each, inventories=empty, used={})
+            for each, empty in zip(self.members, inventories, strict=True)
+        ]
+        return ProviderSet(
+            (*own, *shared), self.kind.shape, self.uuids + tuple([each.uuid.encode() for each in shared])
         )
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.index import Index
+from placement.model.index import Index, Roots
 from placement.model.provider import Inventory, capacity, in_order
 
 
@@ -34,12 +34,12 @@ def test_the_roots_of_what_changes_are_not_known_any_more() -> None:
     index: Index[str] = Index()
     for key in "ab":
         index.add(key, 1)
-        index.roots[key] = (1,)
+        index.roots[key] = Roots((1,), True)
     index.add("a", 2)
-    assert index.roots == {"b": (1,)}
-    index.roots["a"] = (1, 2)
+    assert index.roots == {"b": Roots((1,), True)}
+    index.roots["a"] = Roots((1, 2), False)
     index.discard("a", 2)
-    assert index.roots == {"b": (1,)}
+    assert index.roots == {"b": Roots((1,), True)}
 
 
 CHANGES = st.lists(st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(1, 4)), max_size=12)

@@ -116,5 +116,5 @@ def test_a_copy_shares_what_did_not_change() -> None:
 def test_names_that_nobody_has_are_not_remembered() -> None:
     snapshot = Snapshot()
     for provider_id in range(100):
-        assert snapshot.roots_having(snapshot.by_aggregate, f"made-up-{provider_id}") == ()
+        assert snapshot.roots_having(snapshot.by_aggregate, f"made-up-{provider_id}").ids == ()
     assert not snapshot.by_aggregate.roots
