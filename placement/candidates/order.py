@@ -9,7 +9,7 @@ from itertools import islice
 from operator import le
 
 from placement.candidates.pattern import Offer, Pattern, PatternBatch
-from placement.model.trees import ProviderSet
+from placement.model.trees import ProviderSet, Shape
 
 _Branches = tuple[int | None, ...]
 
@@ -23,17 +23,31 @@ def topology_first(offers: Sequence[Offer]) -> list[Offer]:
     """
     if len({provider_set for provider_set, _ in offers}) < len(offers):
         return _of_several_batches(offers)
-    known: dict[tuple[PatternBatch, _Branches], PatternBatch] = {}
+    where = {batch: provider_set for provider_set, batch in offers if len(batch) > 1}
+    if len({provider_set.shape for provider_set, _ in offers}) > 1:
+        return _of_several_shapes(offers)
+    ordered = {batch: _ordered(branches_of(each), (batch,))[0] for batch, each in where.items()}
+    return [(each, ordered.get(batch, batch)) for each, batch in offers] if ordered else [*offers]
+
+
+def _of_several_shapes(offers: Iterable[Offer]) -> list[Offer]:
+    of_shapes: dict[tuple[PatternBatch, Shape], PatternBatch] = {}
+    of_branches: dict[tuple[PatternBatch, _Branches], PatternBatch] = {}
     found = []
     for offer in offers:
         provider_set, batch = offer
         if len(batch) > 1:
-            key = (batch, branches_of(provider_set))
-            ordered = known.get(key)
+            shape = provider_set.shape
+            ordered = of_shapes.get((batch, shape))
             if ordered is None:
-                (ordered,) = _ordered(key[1], (batch,))
-                known[key] = ordered
-            offer = (provider_set, ordered)
+                branches = branches_of(provider_set)
+                ordered = of_branches.get((batch, branches))
+                if ordered is None:
+                    (ordered,) = _ordered(branches, (batch,))
+                    of_branches[batch, branches] = ordered
+                of_shapes[batch, shape] = ordered
+            if ordered is not batch:
+                offer = (provider_set, ordered)
         found.append(offer)
     return found
 

@@ -253,7 +253,12 @@ class _Search:
         )
         self._any_root = not request.root_required and not request.root_forbidden
         #: all of a tree that decides on its plan, beside what is shared with it: conditions look at no more
-        self._read = attrgetter(*sorted({"shape", *[each.reads for each in self._rules.conditions]}))
+        reads = {each.reads for each in self._rules.conditions}
+        self._read = attrgetter(
+            *sorted(reads if "kind" in reads else {"shape", *reads})
+        )  # a kind is of a shape
+        #: by the traits of a root whether it may be one
+        self._good_roots: dict[frozenset[str], bool] = {}
         #: whether the same candidate may be found at two roots: one of sharing providers alone
         self.may_repeat = self._sharing.suffice
         #: by what is quickly known of trees, and by who of their providers may serve
@@ -286,6 +291,7 @@ class _Search:
         self._searched.batch = batch
         shared: Sequence[Provider] = ()
         uuids: tuple[bytes, ...] = ()
+        sharing = bool(self._sharing.providers)
         uncounted = 0
         for root in roots:
             uncounted += 1
@@ -293,17 +299,22 @@ class _Search:
                 self.budget.spend(_ROOTS)
                 uncounted = 0
             tree = trees[root]
-            max_free = tree.max_free
-            for name, amount in self._least:
-                if max_free.get(name, -1) < amount:
-                    break
-            else:
-                if self._sharing.providers:
-                    shared, uuids = self._sharing.with_tree(root)
-                plan = self._plan_of(tree, shared)
-                if plan is not None and (each_root or not (plan.only_shared and self._is_repeated(shared))):
-                    provider_set = tree.beside(shared, uuids) if shared else tree
-                    yield provider_set, plan.batches(provider_set, tree.free, self._rng)
+            if sharing:
+                if self._has_too_little(tree):
+                    continue
+                shared, uuids = self._sharing.with_tree(root)
+            plan = self._plan_of(tree, shared, in_use=True)
+            if plan is not None and (each_root or not (plan.only_shared and self._is_repeated(shared))):
+                provider_set = tree.beside(shared, uuids) if shared else tree
+                yield provider_set, plan.batches(provider_set, tree.free, self._rng)
+
+    def _has_too_little(self, tree: Tree) -> bool:
+        """Whether a class that nothing shares is used so far that a need has no place."""
+        max_free = tree.max_free
+        for name, amount in self._least:  # noqa: SIM110  # a generator costs more than all that it does
+            if max_free.get(name, -1) < amount:
+                return True
+        return False
 
     def serves(self, tree: Tree, shared: Sequence[Provider]) -> bool:
         """Whether any candidate is anchored at a tree, with what shares with it."""
@@ -343,15 +354,25 @@ class _Search:
         self._alone.add(provider_ids)
         return repeated
 
-    def _plan_of(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
-        """As :meth:`_plan`, which is asked once for trees that are the same to the request."""
-        if not self._any_root and not self._root.met_by(tree.root, self._snapshot):
-            return None
+    def _plan_of(self, tree: Tree, shared: Sequence[Provider], in_use: bool = False) -> Plan | None:
+        """As :meth:`_plan`, which is asked once for trees that are the same to the request.
+
+        :param in_use: None also where too much is used for any candidate, if that is quickly known.
+        """
+        if not self._any_root:
+            traits = tree.root.traits
+            good = self._good_roots.get(traits)
+            if good is None:
+                good = self._good_roots[traits] = self._root.met_by(tree.root, self._snapshot)
+            if not good:
+                return None
         read = self._read(tree)
         key = (read, *[each.id for each in shared]) if shared else read
         try:
             return self._plans[key]
         except KeyError:
+            if in_use and not shared and self._has_too_little(tree):
+                return None
             plan = self._plans[key] = self._plan(tree, shared)
             return plan
 
