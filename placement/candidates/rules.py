@@ -194,9 +194,9 @@ class Assignment:
                 else:
                     above &= self._lineage(at)
                     chosen.append(at.id)
+        self.rules.budget.spend(sum([len(self.options[other]) for other in open_ones]))
         if not above.isdisjoint(chosen):
             return True
-        self.rules.budget.spend(sum([len(self.options[other]) for other in open_ones]))
         return not all(above.isdisjoint(self._ids[other]) for other in open_ones)
 
     def _possible(self, index: int) -> Sequence[Provider]:
