@@ -214,7 +214,7 @@ class _Wanted:
         self._sharing = sharing
         #: of all that have it, by name
         self.sets = [what.index[name] for name in what.names if name in what.index]
-        sharing.budget.spend(1 + what.spans_trees * sum(map(len, self.sets)))
+        sharing.budget.spend(sum(map(len, self.sets)) if what.spans_trees else 1)
         each = [snapshot.roots_having(what.index, name) for name in what.names]
         self._roots = [roots for roots in each if roots.ids]
         self._sharing_it = self._who_shares() if sharing.providers and not what.at_root else set()
