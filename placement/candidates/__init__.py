@@ -12,10 +12,12 @@ Nouns
     assignment is a *candidate*; as positions in the provider set, rather than uuids, it is a *pattern*; and a
     provider set with a batch of patterns that it follows is an *offer*.
 
-    A *plan* is what a request may do with all trees of a kind. Of what is free it compares what matters: who
-    has enough for a need, and how much there is of classes that several needs *contest*. Trees alike in that
-    are searched once. A *dead end* is an assignment that cannot be completed, whichever like providers are
-    swapped. A search *rests* when it has found nothing for a while, and *spends* a *budget* of steps.
+    A *plan* is what a request may do with all trees of a shape in which all is equal that its conditions
+    read. Of what is free it compares what matters: who has enough for a need, and how much there is of
+    classes that several needs *contest*. Trees alike in that are searched once, also those of several plans
+    where the positions of options, and what these have to do with each other, are the same. A *dead end* is
+    an assignment that cannot be completed, whichever like providers are swapped. A search *rests* when it has
+    found nothing for a while, and *spends* a *budget* of steps.
 
 Who does what
     ``request`` is made by the schemas; ``needs`` and ``conditions`` say what it comes down to. ``roots``

@@ -3,8 +3,7 @@
 from unittest.mock import patch
 
 import placement.candidates
-from placement.candidates import plan
-from placement.candidates.combine import combine
+from placement.candidates.plan import Plan
 from placement.model.snapshot import Snapshot
 from tests.placement.candidates.asking import ask
 from tests.placement.candidates.snapshots import Spec, build
@@ -31,7 +30,7 @@ def hosts() -> Snapshot:
 
 def test_the_example_has_these_candidates_and_searches_two_trees() -> None:
     query, *candidates = literal(placement.candidates.__doc__)
-    with patch.object(plan, "combine", wraps=combine) as searched:
+    with patch.object(Plan, "_patterns", autospec=True, side_effect=Plan._patterns) as searched:
         assert ask(hosts(), query) == candidates
     assert searched.call_count == 2
 
@@ -44,6 +43,6 @@ def test_what_is_free_is_as_the_example_says() -> None:
 
 def test_a_contested_class_sets_the_third_tree_apart() -> None:
     query, *_ = literal(placement.candidates.__doc__)
-    with patch.object(plan, "combine", wraps=combine) as searched:
+    with patch.object(Plan, "_patterns", autospec=True, side_effect=Plan._patterns) as searched:
         ask(hosts(), f"{query}&resources_CPU2=VCPU:4&group_policy=none")
     assert searched.call_count == 3
