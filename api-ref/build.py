@@ -58,6 +58,8 @@ class Reference:
         """The path with the examples of the query parameters."""
         pairs: list[str] = []
         for each in self.parameters(operation, "query"):
+            if "example" not in each:
+                continue
             example = each["example"]
             if isinstance(example, dict):  # names of their own
                 pairs += [f"{name}={value}" for name, value in example.items()]

@@ -23,7 +23,7 @@ from placement.api import (
     usages,
     versioning,
 )
-from placement.api.ext import attributes, capacity, claims, explanations, reservations
+from placement.api.ext import attributes, capacity, changes, claims, explanations, reservations
 from placement.api.ext import root as ext
 from placement.api.service import Service
 
@@ -46,6 +46,7 @@ BLUEPRINTS: Final = (
     claims.blueprint,
     reservations.blueprint,
     attributes.blueprint,
+    changes.blueprint,
 )
 
 

@@ -25,6 +25,7 @@ _STATUS: Mapping[type[PlacementError], HTTPStatus] = {
     exceptions.Forbidden: HTTPStatus.FORBIDDEN,
     exceptions.NotFound: HTTPStatus.NOT_FOUND,
     exceptions.Conflict: HTTPStatus.CONFLICT,
+    exceptions.Gone: HTTPStatus.GONE,
     exceptions.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Lock, Thread
+from threading import BoundedSemaphore, Lock, Thread
 from typing import Final, TypeVar
 
 from oslo_config import cfg
@@ -39,6 +39,8 @@ class Service:
     """Who says why candidates are empty, where that is wanted."""
     flavor_rules: Rules = field(default_factory=Rules)
     """By which flavors are translated."""
+    waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
+    """Held by each request that waits for changes."""
     summaries: Summaries = field(default_factory=Summaries)
     """Parts of answers about allocation candidates."""
     _prepared: int | None = None
@@ -68,13 +70,16 @@ class Service:
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
         model = Model(database, long_requests, reservations.give_back_expired)
         explainer = Explainer(model, conf.api.explanations_deadline) if conf.api.explain_empty else None
+        threads = conf.threads if "threads" in conf else 0
+        asked = conf.api.waiting_requests
+        waiting = BoundedSemaphore(threads // 4 if asked is None else asked)
         rules = Rules(
             query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,
             image_metadata_prefilter=conf.flavors.image_metadata_prefilter,
             require_owner_nova=conf.flavors.require_owner_nova,
             disable_fallback_pcpu_query=conf.flavors.disable_fallback_pcpu_query,
         )
-        return cls(conf, database, model, Enforcer(conf), explainer, rules)
+        return cls(conf, database, model, Enforcer(conf), explainer, rules, waiting)
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         """As :meth:`Database.write`, for what may need the room of reservations that expired."""

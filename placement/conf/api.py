@@ -83,6 +83,17 @@ line.
 """,
     ),
     cfg.IntOpt(
+        "waiting_requests",
+        min=0,
+        help="""
+How many requests for changes (GET /ext/v1/changes) may wait at the same time in
+a worker until something changes. Each of them has a thread, for a minute at
+most; one more is answered at once, with Retry-After. Without this option it is
+a quarter of the threads of a worker (placement-api --threads), rounded down;
+none under another web server, whose threads nobody knows here.
+""",
+    ),
+    cfg.IntOpt(
         "candidates_size",
         default=128,
         min=1,

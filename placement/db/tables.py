@@ -141,6 +141,15 @@ reservations = _table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
 )
 
+deleted_providers = _table(
+    "deleted_providers",
+    sa.Column("uuid", sa.String(36), primary_key=True),
+    # of the bucket that it was in, and that bucket's counter when it was deleted
+    sa.Column("bucket", sa.SmallInteger, nullable=False),
+    sa.Column("change_seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Index("ix_deleted_providers_bucket_change_seq", "bucket", "change_seq"),
+)
+
 change_buckets = _table(
     "change_buckets",
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),

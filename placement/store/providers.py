@@ -20,6 +20,7 @@ from placement.db.tables import (
     resource_providers,
 )
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
+from placement.store import changes
 
 _rp = resource_providers.c
 
@@ -259,3 +260,4 @@ def delete(tx: Transaction, uuid: str) -> None:
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
     tx.deleted(uuid)
+    changes.note_deletion(tx, uuid)

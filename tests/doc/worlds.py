@@ -112,6 +112,7 @@ SETUPS: Final = {
     "install/agent": INSTALLED,
     "howto/claim-in-one-call": SERVICE,
     "howto/reserve": SERVICE,
+    "howto/follow-changes": SERVICE,
     "howto/choose-by-price": SERVICE,
     "howto/careful-start": SERVICE + CONFIGURED,
     "howto/run-a-process": SERVICE + AGENT,

@@ -69,7 +69,7 @@ class Operation:
         """The query string of the examples of its parameters, spelt as form and exploded."""
         pairs: list[tuple[str, str]] = []
         for each in self.parameters:
-            if each["in"] == "query":
+            if each["in"] == "query" and "example" in each:
                 example = each["example"]
                 if isinstance(example, list):
                     pairs += [(each["name"], value) for value in example]

@@ -59,6 +59,7 @@ STORY: Final[list[Step]] = [
     ("updateSeveralAllocations", 204),
     ("deleteAllocations", 204),
     ("DELETE", f"/allocations/{MIGRATION}", None),
+    ("listChanges", 200),
     ("reserve", 201),
     ("listReservations", 200),
     ("showReservation", 200),

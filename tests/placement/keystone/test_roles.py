@@ -21,6 +21,7 @@ ALLOWED_BY_DEFAULT = {"admin", "service"}
 # A request for each rule, which changes nothing: what it names does not exist, or it says nothing.
 REQUESTS = {
     "placement:ext:capacity": ("POST", "/ext/v1/capacity"),
+    "placement:ext:changes:list": ("GET", "/ext/v1/changes"),
     "placement:ext:claims:create": ("POST", "/ext/v1/claims"),
     "placement:ext:explanations:list": ("POST", "/ext/v1/explanations"),
     "placement:ext:resource_providers:attributes:list": ("GET", f"/ext/v1{PROVIDER}/attributes"),

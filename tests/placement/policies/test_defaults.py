@@ -15,6 +15,7 @@ ADMIN_OR_SERVICE = [
     "placement:allocations:manage",
     "placement:allocations:update",
     "placement:ext:capacity",
+    "placement:ext:changes:list",
     "placement:ext:claims:create",
     "placement:ext:explanations:list",
     "placement:ext:resource_providers:attributes:list",

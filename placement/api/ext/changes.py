@@ -1,0 +1,81 @@
+"""``/ext/v1/changes``: what changed since a cursor, and waiting for it."""
+
+import time
+from typing import Any, Final
+
+from flask import Blueprint, Response
+
+from placement.api.call import Call, operation
+from placement.api.paths import EXT
+from placement.policies import ext as rules
+from placement.schemas.changes import Following, parse_following
+from placement.store import changes as store
+from placement.store.changes import Changes
+
+blueprint = Blueprint("ext_changes", __name__)
+
+_PAUSE: Final = 0.25
+"""Seconds between two looks of who waits; a look is the question that is asked before every answer."""
+_LATER: Final = 5
+"""In how many seconds to come again, who may not wait as too many do."""
+
+
+@operation(blueprint, "GET", f"{EXT}/changes", rules.CHANGES, writes_json=True)
+def list_since(call: Call) -> Response:
+    """What changed since a cursor; without one, a cursor to begin with."""
+    wanted = parse_following(call.parameters, call.version)
+    waiting = call.service.waiting
+    if wanted.wait == 0 or wanted.since is None:
+        return _answer(call, _look(call, wanted))
+    if not waiting.acquire(blocking=False):
+        response = _answer(call, _look(call, wanted))
+        response.headers["Retry-After"] = str(_LATER)
+        return response
+    try:
+        return _answer(call, _wait(call, wanted))
+    finally:
+        waiting.release()
+
+
+def _wait(call: Call, wanted: Following) -> Changes:
+    """The first changes there are, or none when the time is over, or the client gone."""
+    end = time.monotonic() + wanted.wait
+    while True:
+        before = call.service.database.position()
+        found = _look(call, wanted)
+        if found.providers or found.deleted or found.more:
+            return found
+        while time.monotonic() < end and call.service.database.position() == before:
+            time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+            call.check_awaited()
+        if time.monotonic() >= end:
+            return found
+
+
+def _look(call: Call, wanted: Following) -> Changes:
+    database = call.service.database
+    history = database.position().history
+    with database.read() as conn:
+        if wanted.since is None:
+            return Changes(store.now(conn, history))
+        return store.since(conn, history, wanted.since, wanted.limit)
+
+
+def _answer(call: Call, found: Changes) -> Response:
+    document: dict[str, Any] = {
+        "cursor": str(found.cursor),
+        "more": found.more,
+        "deleted_resource_providers": list(found.deleted),
+        "resource_providers": [
+            {
+                "uuid": each.uuid,
+                "generation": each.generation,
+                "changed": "description" if each.described else "usage",
+                "consumers": [
+                    {"uuid": holder.uuid, "generation": holder.generation} for holder in each.holders
+                ],
+            }
+            for each in found.providers
+        ],
+    }
+    return call.answer(document)
