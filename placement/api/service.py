@@ -14,6 +14,7 @@ from placement.db import migration
 from placement.db.database import Database, Transaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
+from placement.flavors import pci
 from placement.flavors.flavor import Rules
 from placement.maintenance.sync import sync
 from placement.model.feed import Model
@@ -78,6 +79,7 @@ class Service:
             image_metadata_prefilter=conf.flavors.image_metadata_prefilter,
             require_owner_nova=conf.flavors.require_owner_nova,
             disable_fallback_pcpu_query=conf.flavors.disable_fallback_pcpu_query,
+            pci_aliases=pci.aliases(conf.flavors.pci_alias or ()),
         )
         return cls(conf, database, model, Enforcer(conf), explainer, rules, waiting)
 

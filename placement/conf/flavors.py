@@ -1,14 +1,62 @@
 """``[flavors]``: how flavors are translated, by the names that Nova's options for the same have."""
 
-from typing import Final
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 GROUP: Final = cfg.OptGroup(
     "flavors",
     title="Flavors",
     help="How flavors in bodies of /ext/v1 are translated. Who runs Nova, too, says the same in nova.conf.",
 )
+
+_ID: Final = re.compile("[0-9a-fA-F]{4}")
+_FIELDS: Final = (
+    *("name", "resource_class", "traits", "vendor_id", "product_id"),
+    *("device_type", "numa_policy", "live_migratable", "capability_type"),
+)
+
+
+class PciAlias(types.ConfigType):
+    """A JSON object as Nova's ``[pci] alias`` takes it, for devices that it has in Placement."""
+
+    def __init__(self) -> None:
+        super().__init__(type_name="PCI alias")
+
+    def __call__(self, value: str) -> Mapping[str, str]:
+        """The object.
+
+        :raises ValueError: it is none, or nothing to ask Placement for.
+        """
+        said = json.loads(value)
+        if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
+            raise ValueError("an alias is a JSON object of texts")
+        if unknown := said.keys() - set(_FIELDS):
+            raise ValueError(f"an alias has no {', '.join(sorted(unknown))}, only {', '.join(_FIELDS)}")
+        if not said.get("name", "").strip():
+            raise ValueError("an alias has a name")
+        ids = [said.get(name, "") for name in ("vendor_id", "product_id")]
+        if not said.get("resource_class") and not all(map(_ID.fullmatch, ids)):
+            raise ValueError(
+                "an alias has a resource_class, or a vendor_id and a product_id of four hex digits"
+            )
+        return said
+
+    def __repr__(self) -> str:
+        return "PciAlias"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PciAlias)
+
+    def __hash__(self) -> int:
+        return hash(PciAlias)
+
+    def _formatter(self, value: Any) -> str:
+        return json.dumps(value)
+
 
 OPTIONS: list[cfg.Opt] = [
     cfg.BoolOpt(
@@ -47,6 +95,17 @@ is no candidate with PCPU. If not, one with VCPU is looked for then. Of Nova's
 [workarounds], where the default is false: Nova looks at the host afterwards,
 and refuses one that does not pin. Nobody does that for a claim, so leave it
 true unless all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
+""",
+    ),
+    cfg.MultiOpt(
+        "pci_alias",
+        item_type=PciAlias(),
+        help="""
+Aliases of PCI devices, which flavors name in pci_passthrough:alias: the
+JSON objects of Nova's [pci] alias, of a Nova with [filter_scheduler]
+pci_in_placement = true. Each device is a group of its own, with the resource
+class (that of vendor_id and product_id, if none is given) and the traits of
+the alias. May be given several times, once for each name.
 """,
     ),
 ]

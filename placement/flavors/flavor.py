@@ -37,17 +37,28 @@ class Flavor:
 
 
 @dataclass(frozen=True, slots=True)
+class PciAlias:
+    """What the devices of an alias are in Placement: a resource class, and traits that they have."""
+
+    name: str
+    resource_class: str
+    traits: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What Nova makes depend on its configuration, by its names.
 
     The defaults are its own but for ``disable_fallback_pcpu_query``: it looks at hosts once more afterwards.
-    ``require_owner_nova`` is what Nova 34 does as soon as no older nova-compute is left.
+    ``require_owner_nova`` is what Nova 34 does as soon as no older nova-compute is left. ``pci_aliases``, no
+    two of the same name, are those of a Nova that has PCI devices in Placement.
     """
 
     query_placement_for_image_type_support: bool = False
     image_metadata_prefilter: bool = False
     require_owner_nova: bool = False
     disable_fallback_pcpu_query: bool = True
+    pci_aliases: tuple[PciAlias, ...] = ()
 
 
 def refused(why: str) -> InvalidRequest:

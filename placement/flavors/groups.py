@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 import os_resource_classes
@@ -24,7 +25,8 @@ class Groups:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {"": _Group()}
-        self.policy: str | None = None
+        self._policy: str | None = None
+        self._suffixes_of_specs = 0
         #: What was ignored, as sentences.
         self.ignored: list[str] = []
 
@@ -33,7 +35,7 @@ class Groups:
         for key, value in specs.items():
             if key == "group_policy":
                 if value in ("none", "isolate"):
-                    self.policy = value
+                    self._policy = value
                 else:
                     self.ignored.append(f"group_policy cannot be {value!r}, only none or isolate")
             elif match := _SPEC.fullmatch(key):
@@ -42,9 +44,10 @@ class Groups:
                     self._add_trait(key, name, value, suffix)
                 else:
                     self._add_amount(key, name, value, suffix)
+        self._suffixes_of_specs = len(self._groups) - 1
 
     def _add_trait(self, key: str, name: str, value: str, suffix: str) -> None:
-        group = self._groups.setdefault(suffix, _Group())
+        group = self._group(suffix)
         if value == "required":
             group.required.add(name)
         elif value == "forbidden":
@@ -53,6 +56,7 @@ class Groups:
             self.ignored.append(f"{key} cannot be {value!r}, only required or forbidden")
 
     def _add_amount(self, key: str, name: str, value: str, suffix: str) -> None:
+        group = self._group(suffix)
         if not name.startswith("CUSTOM_") and name not in _STANDARD:
             self.ignored.append(f"{key} names no resource class that Nova knows")
             return
@@ -63,7 +67,15 @@ class Groups:
         if amount < 0:
             self.ignored.append(f"{key} cannot be {value!r}, only a number from 0 on")
         else:
-            self._groups.setdefault(suffix, _Group()).resources[name] = amount
+            group.resources[name] = amount
+
+    def _group(self, suffix: str) -> _Group:
+        return self._groups.setdefault(suffix, _Group())
+
+    def add_device(self, name: str, traits: frozenset[str]) -> None:
+        """One of this class with these traits, in a group of its own: ``_PCI_0`` and so on."""
+        suffix = next(each for each in map("_PCI_{}".format, count()) if each not in self._groups)
+        self._groups[suffix] = _Group({name: 1}, set(traits))
 
     def set_amount(self, name: str, amount: int) -> None:
         """Of this class so much is wanted, in the group without a suffix."""
@@ -80,6 +92,11 @@ class Groups:
     def has(self, name: str) -> bool:
         """Whether some group says how much of a class is wanted, be it nothing."""
         return any(name in group.resources for group in self._groups.values())
+
+    def policy(self) -> str | None:
+        """The policy for groups with a suffix; a flavor that names several of them itself has to name it."""
+        several = sum(group.suffix != "" for group in self.made()) > 1
+        return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy
 
     def made(self) -> tuple[RequestGroup, ...]:
         """The groups that ask for something, without amounts of nothing."""

@@ -60,12 +60,7 @@ def _check_cpu_topology(guest: Guest) -> None:
 
 
 def _check_left_out(guest: Guest) -> None:
-    """What Nova looks up elsewhere, and what a guest without it would be is another one."""
-    if "pci_passthrough:alias" in guest.specs:
-        raise refused(
-            "pci_passthrough:alias is an alias that Nova's configuration has; "
-            "ask for devices with resources<suffix>: and trait<suffix>:"
-        )
+    """What Nova looks up elsewhere: a guest without it would be another one."""
     if guest.specs.get("accel:device_profile"):
         raise refused(
             "accel:device_profile is a profile that Cyborg has; "

@@ -7,7 +7,7 @@ from functools import lru_cache
 import os_resource_classes
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.flavors import features, limits, memory, numa, pinning
+from placement.flavors import features, limits, memory, numa, pci, pinning
 from placement.flavors.flavor import Flavor, Rules, refused
 from placement.flavors.groups import Groups
 from placement.flavors.guest import Guest
@@ -42,19 +42,20 @@ def translate(flavor: Flavor, rules: Rules) -> Translation:
     memory.check_locked(guest)
     numa.check(guest, pinned)
     root = frozenset(features.of_root(guest, rules))
-    gathered = _gather(guest, pinned)
+    gathered = _gather(guest, pinned, rules)
     fallback = None
     if pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
-        fallback = _request(_gather(guest, None), root)
+        fallback = _request(_gather(guest, None, rules), root)
     return Translation(_request(gathered, root), fallback, tuple(gathered.ignored))
 
 
-def _gather(guest: Guest, pinned: Pinning | None) -> Groups:
+def _gather(guest: Guest, pinned: Pinning | None, rules: Rules) -> Groups:
     """The groups; without the translation of CPU policies if no pinning is given."""
     groups = Groups()
     groups.add_specs(guest.specs)
     if pinned is not None:
         _add_cpus(groups, guest.flavor.vcpus, pinned)
+    pci.add_devices(groups, guest, rules)
     if not groups.has("VCPU") and not groups.has("PCPU"):
         groups.set_amount("VCPU", guest.flavor.vcpus)
     if not groups.has("MEMORY_MB"):
@@ -94,10 +95,11 @@ def _disk(flavor: Flavor) -> int:
 
 def _request(gathered: Groups, root: frozenset[str]) -> CandidatesRequest:
     groups = gathered.made()
-    _check_groups(groups, gathered.policy)
+    policy = gathered.policy()
+    _check_groups(groups, policy)
     return CandidatesRequest(
         groups=groups,
-        group_policy=gathered.policy,
+        group_policy=policy,
         root_required=root,
         root_forbidden=frozenset((features.DISABLED,)),
     )

@@ -60,6 +60,25 @@ def cases(count: int, seed: int) -> list[Case]:
     return [_case(rng) for _ in range(count)]
 
 
+_ALIASES: Final = (
+    {"name": "gpu", "resource_class": "gpu-a100", "traits": "HW_GPU_API_VULKAN,gold,CUSTOM_RUST"},
+    {"name": "nic", "vendor_id": "8086", "product_id": "154d", "device_type": "type-VF"},
+    {"name": "vgpu ", "resource_class": "VGPU", "traits": "", "numa_policy": "required"},
+)
+_DEVICES: Final = (
+    "gpu:1",
+    "gpu:2",
+    "nic:1",
+    "nic:1, vgpu:2",
+    "gpu:1,nic:0",
+    "gpu:-1",
+    "gpu",
+    "none:1",
+    "gpu:a",
+    "",
+)
+
+
 class _Maker:
     """Makes one, a little at a time."""
 
@@ -68,6 +87,7 @@ class _Maker:
         self.vcpus = rng.choice((1, 2, 2, 3, 4, 4, 4, 6, 8, 8, 16, 64))
         self.ram = rng.choice((0, 512, 1000, 1024, 2048, 4096, 8192, 8192, 65536))
         self.specs: dict[str, str] = {}
+        self.aliases: Sequence[dict[str, str]] = ()
         self.properties: dict[str, str] = {}
 
     def likely(self, chance: float) -> bool:
@@ -248,7 +268,12 @@ def _others(make: _Maker) -> None:
     if make.likely(0.2):
         make.specs["quota:cpu_shares"] = "2048"
     if make.likely(0.1):
-        make.specs[make.rng.choice(("pci_passthrough:alias", "accel:device_profile"))] = "gpu:1"
+        make.specs["accel:device_profile"] = "gpu"
+
+
+def _pci(make: _Maker) -> None:
+    make.specs["pci_passthrough:alias"] = make.rng.choice(_DEVICES)
+    make.aliases = _ALIASES if make.likely(0.9) else ()
 
 
 def _amounts(make: _Maker) -> None:
@@ -285,6 +310,7 @@ _PARTS: Final[Sequence[tuple[float, Callable[[_Maker], None]]]] = (
     (0.2, _sound_and_queues),
     (0.15, _topology),
     (0.15, _others),
+    (0.15, _pci),
     (0.25, _amounts),
     (0.2, _traits),
     (0.15, _image_traits),
@@ -388,4 +414,5 @@ def _case(rng: random.Random) -> Case:
         "is_volume_backed": make.likely(0.3),
     }
     names = ("query_placement_for_image_type_support", "image_metadata_prefilter", "require_owner_nova")
-    return {"flavor": flavor, "rules": {name: make.likely(0.4) for name in names}}
+    rules: dict[str, Any] = {name: make.likely(0.4) for name in names}
+    return {"flavor": flavor, "rules": {**rules, "pci_alias": list(make.aliases)} if make.aliases else rules}

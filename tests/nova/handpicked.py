@@ -217,12 +217,35 @@ _OFF: Final = {
     "require_owner_nova": False,
 }
 _ON: Final = dict.fromkeys(_OFF, True)
+_ALIASES: Final = {
+    "pci_alias": [
+        {"name": "gpu", "resource_class": "a100", "traits": "HW_GPU_API_VULKAN,gold"},
+        {"name": "nic", "vendor_id": "8086", "product_id": "154d"},
+    ]
+}
+DEVICES: Final[dict[str, dict[str, str]]] = {
+    "one PCI device": {"pci_passthrough:alias": "nic:1"},
+    "three PCI devices": {"pci_passthrough:alias": "gpu:2, nic:1"},
+    "no such PCI device": {"pci_passthrough:alias": "gpu:1,tpu:1"},
+    "a PCI device without a number": {"pci_passthrough:alias": "gpu"},
+    "PCI devices beside a group": {"pci_passthrough:alias": "gpu:1", "resources_A:VGPU": "1"},
+    "PCI devices apart from each other": {"pci_passthrough:alias": "gpu:2", "group_policy": "isolate"},
+    "PCI devices beside groups without a policy": {
+        "pci_passthrough:alias": "gpu:1",
+        "resources_A:VGPU": "1",
+        "resources_B:VGPU": "0",
+    },
+}
+"""By what they show: extra specs, where the aliases are known."""
 
 
 def handpicked() -> Iterator[tuple[str, Case]]:
     """All of them, with what each shows."""
     for about, (specs, properties) in FLAVORS.items():
         yield about, _case({}, specs, {"properties": properties})
+    for about, specs in DEVICES.items():
+        yield about, _case({}, specs, {}, {**_OFF, **_ALIASES})
+    yield "PCI devices, as Nova filters", _case({}, DEVICES["three PCI devices"], {}, {**_ON, **_ALIASES})
     for about in ("nothing beside sizes", "devices", "a device without a trait"):
         yield f"{about}, as Nova filters", _case({}, {}, {"properties": FLAVORS[about][1]}, _ON)
     yield "an image of no type, as Nova filters", _case({}, {}, {"disk_format": "tar"}, _ON)
@@ -237,7 +260,7 @@ def handpicked() -> Iterator[tuple[str, Case]]:
 
 
 def _case(
-    sizes: dict[str, Any], specs: dict[str, str], image: dict[str, Any], rules: dict[str, bool] = _OFF
+    sizes: dict[str, Any], specs: dict[str, str], image: dict[str, Any], rules: dict[str, Any] = _OFF
 ) -> Case:
     flavor = {"vcpus": 4, "ram": 2048, "disk": 10, **sizes, "extra_specs": specs}
     return {"flavor": {**flavor, "image": {"disk_format": "qcow2", **image}}, "rules": rules}

@@ -23,8 +23,8 @@ class _Context:
         return True
 
 
-def _checked(case: dict[str, Any]) -> tuple[Any, Any]:
-    """The flavor and the image, as Nova's API checks them before it makes a guest."""
+def _checked(case: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The flavor, the image and PCI devices, as Nova's API checks them before it makes a guest."""
     from nova import objects
     from nova.compute import api
     from nova.pci import request as pci_request
@@ -36,10 +36,10 @@ def _checked(case: dict[str, Any]) -> tuple[Any, Any]:
     api.API._validate_flavor_image_nostatus(_Context(), image, flavor, root)
     meta = api._get_image_meta_obj(image)
     hardware.numa_get_constraints(flavor, meta)
-    pci_request.get_pci_requests_from_flavor(flavor)
+    devices = pci_request.get_pci_requests_from_flavor(flavor)
     if flavor.extra_specs.get("accel:device_profile"):
         raise LookupError("there is no Cyborg")
-    return flavor, meta
+    return flavor, meta, devices
 
 
 def _given(said: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -60,7 +60,7 @@ def _given(said: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return flavor, {**image, **said.get("image", {})}
 
 
-def _wanted(case: dict[str, Any], flavor: Any, image: Any) -> Any:
+def _wanted(case: dict[str, Any], flavor: Any, image: Any, devices: Any) -> Any:
     """What a scheduler is given."""
     from nova import objects
 
@@ -71,7 +71,9 @@ def _wanted(case: dict[str, Any], flavor: Any, image: Any) -> Any:
         availability_zone=None,
         requested_networks=objects.NetworkRequestList(objects=[]),
         requested_resources=[],
+        pci_requests=devices,
     )
+    spec.generate_request_groups_from_pci_requests()
     spec.request_level_params = objects.RequestLevelParams(
         root_required=set(), root_forbidden=set(), same_subtree=[]
     )
@@ -95,10 +97,10 @@ def _asked(case: dict[str, Any], spec: Any) -> dict[str, Any]:
 def _verdict(case: dict[str, Any]) -> dict[str, Any]:
     """What Nova makes of a case. Whatever goes wrong while it looks at a flavor, there is no guest of it."""
     try:
-        flavor, image = _checked(case)
+        checked = _checked(case)
     except Exception as error:
         return {"refused": type(error).__name__}
-    spec = _wanted(case, flavor, image)
+    spec = _wanted(case, *checked)
     try:
         return _asked(case, spec)
     except Exception as error:
@@ -109,6 +111,7 @@ def main() -> None:
     """Judge what comes in."""
     import nova.conf
     from nova import objects
+    from nova.pci import request as pci_request
 
     logging.disable()
     objects.register_all()
@@ -120,6 +123,10 @@ def main() -> None:
         case = json.loads(line)
         for name in ("query_placement_for_image_type_support", "image_metadata_prefilter"):
             conf.set_override(name, case["rules"].get(name, False), "scheduler")
+        aliases = case["rules"].get("pci_alias", [])
+        conf.set_override("alias", [json.dumps(each) for each in aliases], "pci")
+        conf.set_override("pci_in_placement", bool(aliases), "filter_scheduler")
+        pci_request.get_alias_from_config.cache_clear()
         print(json.dumps(_verdict(case)), file=output)
     output.flush()
 

@@ -120,6 +120,13 @@ def test_files_from_environment(environ, files):
         ("placement", "additional_resource_classes", "A" * 256),
         ("placement_database", "max_pool_size", "0"),
         ("placement_database", "lock_timeout", "0"),
+        ("flavors", "pci_alias", "gpu"),
+        ("flavors", "pci_alias", '["gpu"]'),
+        ("flavors", "pci_alias", '{"name": "gpu"}'),
+        ("flavors", "pci_alias", '{"resource_class": "VGPU"}'),
+        ("flavors", "pci_alias", '{"name": "gpu", "resource_class": 1}'),
+        ("flavors", "pci_alias", '{"name": "gpu", "resource_class": "VGPU", "colour": "red"}'),
+        ("flavors", "pci_alias", '{"name": "nic", "vendor_id": "8086", "product_id": "x540"}'),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_at_once_and_by_name(tmp_path, group, name, value):

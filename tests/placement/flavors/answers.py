@@ -4,6 +4,8 @@ A case is a flavor as bodies have it, and the rules by which it is translated.
 """
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -11,6 +13,7 @@ from urllib.parse import parse_qsl
 from placement import microversion
 from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest
+from placement.flavors import pci
 from placement.flavors.flavor import Rules
 from placement.flavors.translate import Translation, translate
 from placement.schemas import flavor
@@ -21,6 +24,8 @@ Answer = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """A request and the one to fall back to; None for none."""
 
 REFUSED: Final[Answer] = (None, None)
+_DEVICE: Final = re.compile("_PCI_[0-9]+|[0-9a-f-]{36}-[0-9]+")
+"""A suffix that is made here, and one that Nova makes, which is another one each time."""
 OF_UNIT_TESTS: Final = "of Nova's unit tests"
 AT_RANDOM: Final = "at random"
 RECORDED: Final = Path(__file__).with_name("recorded.jsonl")
@@ -36,10 +41,10 @@ def translated(case: dict[str, Any]) -> Translation:
 
     :raises InvalidRequest: nothing.
     """
-    return translate(
-        flavor.parse(load(flavor.FlavorAsked(), case["flavor"])),
-        Rules(**case["rules"], disable_fallback_pcpu_query=False),
-    )
+    asked = flavor.parse(load(flavor.FlavorAsked(), case["flavor"]))
+    switches = {name: value for name, value in case["rules"].items() if name != "pci_alias"}
+    aliases = pci.aliases(case["rules"].get("pci_alias", ()))
+    return translate(asked, Rules(**switches, disable_fallback_pcpu_query=False, pci_aliases=aliases))
 
 
 def ours(case: dict[str, Any]) -> Answer:
@@ -73,7 +78,13 @@ def _plain(request: CandidatesRequest) -> dict[str, Any]:
         "groups": {
             group.suffix: (dict(group.resources), frozenset(group.required), group.forbidden)
             for group in request.groups
+            if not _DEVICE.fullmatch(group.suffix)
         },
+        "devices": Counter(
+            (tuple(group.resources.items()), frozenset(group.required), group.forbidden)
+            for group in request.groups
+            if _DEVICE.fullmatch(group.suffix)
+        ),
         "policy": request.group_policy,
         "root": (request.root_required, request.root_forbidden),
         "others": (request.same_subtrees, request.limit, request.nested),

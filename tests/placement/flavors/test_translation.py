@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from placement.exceptions import INVALID_FLAVOR, InvalidRequest
 from placement.flavors.cpus import MAX_CPUS, parse
-from placement.flavors.flavor import Flavor, Image, Rules
+from placement.flavors.flavor import Flavor, Image, PciAlias, Rules
 from placement.flavors.property_types import CHOICES, FLAGS, FREE, NUMBERS
 from placement.flavors.translate import translate
 from tests.examples import examples
@@ -68,6 +68,25 @@ def test_there_is_something_to_fall_back_to_only_where_it_is_wanted():
     ]
 
 
+GPU = PciAlias("gpu", "VGPU", frozenset({"CUSTOM_GOLD"}))
+
+
+def test_pci_devices_are_groups_of_their_own_whose_suffixes_nobody_has():
+    specs = {"pci_passthrough:alias": "gpu:2", "resources_PCI_0:CUSTOM_A": "1"}
+    request = translate(flavor(**specs), Rules(pci_aliases=(GPU,))).request
+    assert {each.suffix: dict(each.resources) for each in request.groups if each.suffix} == {
+        "_PCI_0": {"CUSTOM_A": 1},
+        "_PCI_1": {"VGPU": 1},
+        "_PCI_2": {"VGPU": 1},
+    }
+    assert request.group_policy == "none"
+
+
+def test_more_pci_devices_than_anybody_has_are_refused():
+    with pytest.raises(InvalidRequest, match="more than 256 devices"):
+        translate(flavor(**{"pci_passthrough:alias": "gpu:999999999"}), Rules(pci_aliases=(GPU,)))
+
+
 def test_what_is_ignored_is_named():
     specs = {"resources:vgpu": "1", "resources:VGPU": "a", "trait:CUSTOM_A": "yes", "group_policy": "any"}
     assert translate(flavor(**specs), Rules()).ignored == (
@@ -93,7 +112,7 @@ def test_what_is_ignored_is_named():
         ({"hw:tpm_version": "1.2"}, {"hw_tpm_version": "2.0"}, "'1.2', hw_tpm_version of the image '2.0'"),
         ({"resources1:VGPU": "1", "resources2:VGPU": "1"}, {}, "they need group_policy, none or isolate"),
         ({"trait1:CUSTOM_A": "required"}, {}, "the group 1 has traits, but no resources"),
-        ({"pci_passthrough:alias": "a:1"}, {}, "an alias that Nova's configuration has"),
+        ({"pci_passthrough:alias": "a:1"}, {}, "there is no PCI alias 'a' in [flavors] pci_alias"),
     ],
 )
 def test_a_refusal_names_what_is_wrong(specs, image, said):

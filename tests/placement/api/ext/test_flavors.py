@@ -21,9 +21,9 @@ def url(tmp_path):
     return url
 
 
-def serving(url, **options):
+def serving(url, config_files=(), **options):
     """The service with these options of ``[flavors]``."""
-    conf = new_config(config_files=())
+    conf = new_config(config_files=config_files)
     conf.set_override("connection", url, "placement_database")
     conf.set_override("auth_strategy", "noauth2", "api")
     for name, value in options.items():
@@ -190,6 +190,36 @@ def test_options_say_what_hosts_are_asked_for_beside(url, option, trait, image):
     assert trait in answer.json["errors"][0]["explanation"]["sentence"]
     have(filtered, uuid, trait)
     assert claim(filtered, asks(flavor)).status_code == 201
+
+
+def test_pci_devices_come_from_providers_with_the_class_of_their_alias(url, tmp_path):
+    conf = tmp_path / "placement.conf"
+    conf.write_text(
+        "[flavors]\n"
+        'pci_alias = {"name": "nic", "vendor_id": "8086", "product_id": "154d"}\n'
+        'pci_alias = {"name": "gpu", "resource_class": "a100", "traits": "gold"}\n'
+    )
+    admin = serving(url, config_files=[str(conf)])
+    assert admin("PUT", "/resource_classes/CUSTOM_A100").status_code == 201
+    root = host(admin, "cn", VCPU=8, **SIZES)
+    gpu = admin("POST", "/resource_providers", json={"name": "gpu", "parent_provider_uuid": root}).json[
+        "uuid"
+    ]
+    body = {"resource_provider_generation": 0, "inventories": {"CUSTOM_A100": {"total": 2}}}
+    assert admin("PUT", f"/resource_providers/{gpu}/inventories", json=body).status_code == 200
+    have(admin, gpu, "CUSTOM_GOLD")
+    answer = claim(admin, asks(**{"pci_passthrough:alias": "gpu:2"}))
+    assert answer.status_code == 201
+    (claimed,) = answer.json["claims"]
+    assert claimed["allocations"][gpu] == {"resources": {"CUSTOM_A100": 2}}
+    assert (claimed["mappings"]["_PCI_0"], claimed["mappings"]["_PCI_1"]) == ([gpu], [gpu])
+
+
+def test_a_pci_alias_that_is_there_twice_keeps_the_service_from_starting(url, tmp_path):
+    conf = tmp_path / "placement.conf"
+    conf.write_text("[flavors]\n" + 'pci_alias = {"name": "gpu", "resource_class": "VGPU"}\n' * 2)
+    with pytest.raises(ValueError, match=r"\[flavors\] pci_alias: gpu is there more than once"):
+        serving(url, config_files=[str(conf)])
 
 
 def test_dedicated_cpus_fall_back_to_shared_ones_if_so_configured(url):
