@@ -206,7 +206,10 @@ SAME = str(uuid.uuid4())
         ({"claims": [wants("resources=VCPU:1", group=None)]}, "None is not of type 'object'"),
         ({"claims": [wants("resources=VCPU:1", avoid=["cn"])]}, "is not a 'uuid'"),
         ({"claims": [wants("resources=VCPU:1", order={"price": 1})]}, "'price' does not match any"),
-        ({"claims": [wants("resources=VCPU:1", order={"pack": -1})]}, "is less than the minimum of 0"),
+        (
+            {"claims": [wants("resources=VCPU:1", order={"pack": -1})]},
+            "The weight of pack is below zero, which is for attributes alone",
+        ),
         ({"claims": [wants("resources=VCPU:1", alternates=101)]}, "greater than the maximum of 100"),
         ({"claims": [wants("resources=VCPU:1", consumer_uuid=SAME)] * 2}, "named by more than one"),
         ({"claims": [wants("resources=CUSTOM_NONE:1")]}, "No such resource class CUSTOM_NONE"),
