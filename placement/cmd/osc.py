@@ -11,6 +11,8 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
+from placement.cmd.osc_asking import request_ours
+
 _EXPLANATIONS: Final = "/ext/v1/explanations"
 _CAPACITY: Final = "/ext/v1/capacity"
 
@@ -130,11 +132,7 @@ def _ask(asking: command.Command, path: str, body: Mapping[str, Any], version: s
     """What the service answers; the queries are of a microversion, or of the newest."""
     if version is not None:
         body = {**body, "microversion": version}
-    client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
-    try:
-        return client.request("POST", path, json=body).json()
-    except exceptions.NotFound:
-        raise exceptions.CommandError(f"This Placement service has no {path}.") from None
+    return request_ours(asking, "POST", path, json=body)
 
 
 def _flavors(flavor: Mapping[str, Any]) -> Iterable[Row]:

@@ -17,6 +17,8 @@ NODE = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
 RACK = "d1ad1c8f-3cd9-4a36-9c8d-1c4a3b3f4e55"
 GUEST = "67a82c9a-4a12-4b0a-8b5b-6e5d0b2a9b11"
 OTHER = "c8e96ef0-6d1e-4f0c-8a23-0e0f4f4f0a22"
+RESERVED = "7d9f3a52-1c64-4f0e-9a7e-5b1f0c2d8e43"
+CLAIMANT = "0b5d0a34-6bb5-4a2f-9d6e-2f8a4c1b7e90"
 ALLOCATION = "resource provider allocation"
 INVENTORY = "resource provider inventory"
 
@@ -70,6 +72,8 @@ def test_every_command_shows_what_is_true(url, version):
             walk_candidates(shell)
         walk_explanations(shell)
         walk_capacity(shell)
+        walk_attributes(shell)
+        walk_reservations(shell)
         walk_back(shell)
     assert shell.walked == {command for command in COMMANDS if shell.version >= SINCE.get(command, (1, 0))}
 
@@ -354,6 +358,54 @@ def walk_capacity(shell: Shell) -> None:
         shell("resource capacity show --flavor small")
     with pytest.raises(CommandFailed, match="VCPU requires amount >= 1"):
         shell("resource capacity show --flavor small=resources=VCPU:0")
+
+
+def walk_attributes(shell: Shell) -> None:
+    """Our own commands: numbers and texts of a provider, changed one by one."""
+    attribute = "resource provider attribute"
+    assert shell(f"{attribute} list {NODE}") == []
+    set_both = shell(f"{attribute} set {NODE} --attribute price=0.5 --text rack=12")
+    assert set_both == [{"name": "price", "value": 0.5}, {"name": "rack", "value": "12"}]
+    assert shell(f"{attribute} set {NODE} --attribute price=2") == [
+        {"name": "price", "value": 2},
+        set_both[1],
+    ]
+    assert shell(f"{attribute} unset {NODE} --attribute price") == [set_both[1]]
+    assert shell(f"{attribute} list {NODE}") == [set_both[1]]
+    assert shell(f"{attribute} unset {NODE} --attribute rack --attribute nothing") == []
+    with pytest.raises(CommandFailed, match="<name>=<value> is expected"):
+        shell(f"{attribute} set {NODE} --attribute price")
+    with pytest.raises(CommandFailed, match=f"No resource provider with uuid {RACK} found"):
+        shell(f"{attribute} list {RACK}")
+
+
+def walk_reservations(shell: Shell) -> None:
+    """Our own commands: what is reserved, and claimed from it."""
+    whose = "--project-id web --user-id ann"
+    create = f"resource reservation create resources=LLC:3 {whose}"
+    held = {"resources": {"LLC": 3}}
+    made = shell(f"{create} --uuid {RESERVED} --for 3600")
+    assert (made["uuid"], made["generation"], made["allocations"]) == (RESERVED, 1, {NODE: held})
+    (row,) = shell("resource reservation list --project-id web")
+    assert (row["uuid"], row["group"], row["resources"]) == (RESERVED, None, "LLC=3")
+    assert shell("resource reservation list --group nobody") == []
+    later = shell(f"resource reservation set {RESERVED} --until 2126-01-01T00:00:00Z")
+    assert (later["generation"], later["expires_at"]) == (2, "2126-01-01T00:00:00.000Z")
+    assert shell(f"resource reservation show {RESERVED}") == later
+    claim = f"allocation claim create resources=LLC:1 {whose} --uuid {CLAIMANT} --reservation {RESERVED}"
+    claimed = {"consumer": CLAIMANT, "generation": 1, "resource_provider": NODE, "resources": "LLC=1"}
+    assert shell(f"{claim} --dry-run --order pack=1") == [claimed]
+    assert shell(claim) == [claimed]
+    assert shell(f"resource reservation show {RESERVED}")["allocations"] == {NODE: {"resources": {"LLC": 2}}}
+    with pytest.raises(CommandFailed, match="There is no candidate for consumer"):
+        shell(f"allocation claim create resources=LLC:99 {whose}")
+    with pytest.raises(CommandFailed, match="a weight is a number"):
+        shell(f"{claim} --order pack=much")
+    assert shell(f"resource reservation delete {RESERVED}") is None
+    assert shell("resource reservation list") == []
+    with pytest.raises(CommandFailed, match=f"No reservation {RESERVED}"):
+        shell(f"resource reservation show {RESERVED}")
+    assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
 
 
 def walk_back(shell: Shell) -> None:

@@ -1,0 +1,251 @@
+"""Commands of ``openstack`` that claim and reserve, beside those of osc-placement."""
+
+import argparse
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from osc_lib import exceptions
+from osc_lib.command import command
+
+from placement.cmd.osc_asking import in_words, pairs, request, request_ours
+
+_CLAIMS: Final = "/ext/v1/claims"
+_RESERVATIONS: Final = "/ext/v1/reservations"
+_PAGE: Final = 1000
+_SHOWN: Final = ("uuid", "project_id", "user_id", "group", "generation", "expires_at", "allocations")
+
+Row = tuple[Any, ...]
+
+
+class CreateClaim(command.Lister):
+    """Find a candidate and claim it in one call.
+
+    The query is the query string of GET /allocation_candidates::
+
+      openstack allocation claim create 'resources=VCPU:4,MEMORY_MB:8192' --project-id web --user-id ann
+
+    The table has what the consumer holds now, a line for each resource provider. If there is no place, it is
+    said why.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_wanted(parser)
+        parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the consumer (default: a new one)")
+        parser.add_argument(
+            "--consumer-type", metavar="<type>", default="INSTANCE", help="Its type (default: INSTANCE)"
+        )
+        parser.add_argument(
+            "--generation",
+            metavar="<number>",
+            type=int,
+            help="Its generation, if it is there already: what it holds is replaced",
+        )
+        parser.add_argument("--reservation", metavar="<uuid>", help="Reservation that it is taken from")
+        parser.add_argument("--group", metavar="<name>", help="Group that the consumer is to be in")
+        parser.add_argument(
+            "--policy",
+            choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
+            default="anti-affinity",
+            help="Where it is to be beside the others of the group (default: anti-affinity)",
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="Claim nothing, and show what would be claimed"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
+        """Claim, and show what is held."""
+        claim = {
+            **_wanted(parsed_args),
+            "consumer_uuid": parsed_args.uuid or str(uuid.uuid4()),
+            "consumer_generation": parsed_args.generation,
+            "consumer_type": parsed_args.consumer_type,
+        }
+        if parsed_args.group is not None:
+            claim["group"] = {"name": parsed_args.group, "policy": parsed_args.policy}
+        body: dict[str, Any] = {"claims": [claim], "dry_run": parsed_args.dry_run}
+        if parsed_args.reservation is not None:
+            body["reservation"] = parsed_args.reservation
+        (claimed,) = request_ours(self, "POST", _CLAIMS, json=body)["claims"]
+        columns = ("consumer", "generation", "resource_provider", "resources")
+        return columns, [
+            (claimed["consumer_uuid"], claimed["consumer_generation"], provider, in_words(each["resources"]))
+            for provider, each in claimed["allocations"].items()
+        ]
+
+
+class CreateReservation(command.ShowOne):
+    """Hold resources for a project until a time, for claims to take from.
+
+    The query is the query string of GET /allocation_candidates.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_wanted(parser)
+        _add_end(parser)
+        parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the reservation (default: a new one)")
+        parser.add_argument(
+            "--group", metavar="<name>", help="Only members of this group of claims may take from it"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
+        """Reserve, and show it."""
+        body = {**_wanted(parsed_args), **_end(parsed_args)}
+        body |= {
+            name: value
+            for name, value in (("uuid", parsed_args.uuid), ("group", parsed_args.group))
+            if value is not None
+        }
+        return _one(request_ours(self, "POST", _RESERVATIONS, json=body))
+
+
+class ListReservations(command.Lister):
+    """List reservations that have not expired."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("--project-id", metavar="<project>", help="Only those of this project")
+        parser.add_argument("--group", metavar="<name>", help="Only those for this group of claims")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
+        """Read page by page."""
+        asked = {"project_id": parsed_args.project_id, "group": parsed_args.group, "limit": _PAGE}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        rows: list[Row] = []
+        while True:
+            page = request_ours(self, "GET", _RESERVATIONS, params=asked)
+            rows += [_row(each) for each in page["reservations"]]
+            if "links" not in page:
+                return ("uuid", "project_id", "group", "expires_at", "resources"), rows
+            asked["marker"] = page["reservations"][-1]["uuid"]
+
+
+class ShowReservation(command.ShowOne):
+    """Show a reservation, and what it still holds."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        return _with_uuid(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
+        """Ask and show."""
+        return _one(request(self, "GET", f"{_RESERVATIONS}/{parsed_args.uuid}"))
+
+
+class SetReservation(command.ShowOne):
+    """Change when a reservation expires."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser = _with_uuid(super().get_parser(prog_name))
+        _add_end(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
+        """Read its generation, and write."""
+        path = f"{_RESERVATIONS}/{parsed_args.uuid}"
+        generation = request(self, "GET", path)["reservation"]["generation"]
+        return _one(request(self, "PUT", path, json={"generation": generation, **_end(parsed_args)}))
+
+
+class DeleteReservation(command.Command):
+    """Give back what a reservation still holds."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        return _with_uuid(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Delete it."""
+        request(self, "DELETE", f"{_RESERVATIONS}/{parsed_args.uuid}")
+
+
+def _with_uuid(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("uuid", metavar="<uuid>", help="UUID of the reservation")
+    return parser
+
+
+def _add_wanted(parser: argparse.ArgumentParser) -> None:
+    """What is to be found, and for whom."""
+    parser.add_argument("query", metavar="<query>", help="Query string of GET /allocation_candidates")
+    parser.add_argument(
+        "--query-version",
+        metavar="<version>",
+        help="Microversion in whose grammar the query is (default: the newest)",
+    )
+    parser.add_argument("--project-id", metavar="<project>", required=True, help="Project that it belongs to")
+    parser.add_argument("--user-id", metavar="<user>", required=True, help="User that it belongs to")
+    parser.add_argument(
+        "--only", metavar="<uuid>", action="append", help="Root provider that may be chosen (may be repeated)"
+    )
+    parser.add_argument(
+        "--avoid",
+        metavar="<uuid>",
+        action="append",
+        default=[],
+        help="Root provider of which nothing is to be taken (may be repeated)",
+    )
+    parser.add_argument(
+        "--order",
+        metavar="<criterion>=<weight>",
+        action="append",
+        default=[],
+        help="By what the best one is chosen, such as pack=1 or attribute:price=-2 (may be repeated)",
+    )
+
+
+def _wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "query": parsed_args.query.removeprefix("?"),
+        "project_id": parsed_args.project_id,
+        "user_id": parsed_args.user_id,
+        "avoid": parsed_args.avoid,
+    }
+    if parsed_args.query_version is not None:
+        body["microversion"] = parsed_args.query_version
+    if parsed_args.only:
+        body["only"] = parsed_args.only
+    try:
+        weights = pairs(parsed_args.order, "--order", "<weight>")
+        body["order"] = {name: float(weight) for name, weight in weights.items()}
+    except ValueError:
+        raise exceptions.CommandError("--order: a weight is a number.") from None
+    return body
+
+
+def _add_end(parser: argparse.ArgumentParser) -> None:
+    end = parser.add_mutually_exclusive_group(required=True)
+    end.add_argument(
+        "--for", dest="seconds", metavar="<seconds>", type=float, help="Expires in so many seconds"
+    )
+    end.add_argument("--until", metavar="<time>", help="When it expires, such as 2026-12-24T18:00:00Z (UTC)")
+
+
+def _end(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    return {"expires_at": parsed_args.until} if parsed_args.until else {"expires_in": parsed_args.seconds}
+
+
+def _one(answer: Mapping[str, Any]) -> tuple[tuple[str, ...], Row]:
+    reservation = answer["reservation"]
+    return _SHOWN, tuple(reservation[name] for name in _SHOWN)
+
+
+def _row(reservation: Mapping[str, Any]) -> Row:
+    held = _sum(each["resources"] for each in reservation["allocations"].values())
+    return (*(reservation[name] for name in ("uuid", "project_id", "group", "expires_at")), in_words(held))
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+    total: Counter[str] = Counter()
+    for each in parts:
+        total.update(each)
+    return total
