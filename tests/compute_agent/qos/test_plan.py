@@ -207,6 +207,12 @@ def test_guests_are_evicted_until_usage_is_below_the_line():
     assert plan(by, now) == (Evict("c", "memory_usage", "memory"),)
 
 
+def test_a_guest_that_uses_nothing_of_what_is_short_stays():
+    by = rules(line("memory", "memory_usage", evict=70))
+    now = snapshot(guest("a", memory=0.0), guest("b"), guest("c", memory=1.0), host={MEMORY: 90.0})
+    assert plan(by, now) == (Evict("c", "memory_usage", "memory"),)
+
+
 def test_guest_that_is_being_evicted_counts_as_gone_and_is_not_evicted_twice():
     by = rules(line("memory", "memory_usage", evict=70))
     now = snapshot(guest("a", memory=20.0), guest("b", memory=30.0), guest("c", memory=40.0))

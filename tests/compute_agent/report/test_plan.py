@@ -136,6 +136,14 @@ def test_a_trait_that_was_there_before_us_is_not_claimed():
     assert claims == {ROOT: Owned(traits=frozenset({"COMPUTE_NODE"}))}
 
 
+def test_of_novas_root_nothing_is_the_agents_any_more_whatever_was():
+    derived = ProviderTree((node(ROOT), node(CHILD, ROOT, {"PCPU": PCPU})), beside=True)
+    owned = {ROOT: Owned(classes=frozenset({"PCPU"})), CHILD: Owned()}
+    assert ownership_before(derived, {}, owned).keys() == {CHILD}
+    own_root = replace(derived, beside=False)
+    assert ownership_before(own_root, {}, owned).keys() == {ROOT, CHILD}
+
+
 def test_without_a_memory_what_only_we_can_have_reported_is_ours():
     derived = tree(node(ROOT, None, {"VCPU": PCPU}, ["COMPUTE_NODE"]))
     has = {ROOT: reported(ROOT, None, {"PCPU": PCPU, "CUSTOM_FPGA": PCPU}, ["COMPUTE_NODE", "CUSTOM_X"])}

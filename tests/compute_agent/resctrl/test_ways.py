@@ -43,6 +43,13 @@ def test_a_cache_is_divided_into_the_pool_and_what_is_shared(cache, shareable, s
     assert str(divide(cache, mask(shareable), shared_ways, mask(locked)).pool) == pool
 
 
+@pytest.mark.parametrize(("shareable", "given_away"), [("3", "f0000"), ("c0000", "f")])
+def test_ways_are_given_away_where_the_rest_stays_in_one_piece(shareable, given_away):
+    """The others fill ways beside each other only: those of devices and what is next to them."""
+    division = divide(rules(20), mask(shareable), 2)
+    assert str(assign(division, {}, {"a": 4}).masks["a"]) == given_away
+
+
 @given(st.integers(1, 20), st.integers(0, 2**20 - 1), st.integers(0, 22), st.integers(1, 3), st.booleans())
 @settings(deadline=None)
 def test_what_is_shared_has_enough_ways_and_all_of_the_devices(count, shareable, shared, min_bits, sparse):
