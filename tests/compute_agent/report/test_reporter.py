@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-from compute_agent.report.errors import ConcurrentUpdateError, UnavailableError
+from compute_agent.report.errors import ConcurrentUpdateError, NotFoundError, UnavailableError
 from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
+from compute_agent.report.reshape import ReshapePlan
 from placement.api.middleware import build_application
 from placement.conf import new_config
 
@@ -274,3 +275,20 @@ class TestStockServer:
 def test_a_server_that_knows_llc_and_mba_gets_them(client, memory):
     memory.reporter(client).report(numa_tree(LLC=Inventory(10, max_unit=10)))
     assert client.inventories(NODE_0)[0].keys() == {"PCPU", "LLC"}
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_provider_that_goes_while_a_reshape_is_planned_holds_nothing(
+    client, memory, live_placement, monkeypatch, gone
+):
+    memory.reporter(client).report(numa_tree())
+    claim(client, NODE_0, {"PCPU": 1})
+
+    def removed(uuid):
+        raise NotFoundError("GET", f"/resource_providers/{uuid}/allocations", "gone", status=404)
+
+    if gone:
+        monkeypatch.setattr(client, "provider_allocations", removed)
+    plan = memory.reporter(client).plan_reshape(flat_tree(), {}, {})
+    assert isinstance(plan, ReshapePlan)
+    assert plan.allocations.keys() == (set() if gone else {CONSUMER})

@@ -121,6 +121,14 @@ def test_fewer_ways_than_a_mask_needs_are_refused():
     assert result.refused == {"a": "1 ways are fewer than the 2 that a mask needs"}
 
 
+def test_who_has_to_move_goes_first_where_nobodys_mask_is_in_force():
+    held = {"a": mask("3"), "b": mask("6"), "c": mask("e")}
+    result = assign(POOL_8, held, {"a": 2, "b": 2, "c": 3})
+    assert result.moves[0] == Move("b", mask("6"), mask("30"))
+    assert {name: len(found) for name, found in result.masks.items()} == {"a": 2, "b": 2, "c": 3}
+    assert len(Mask.union(result.masks.values())) == 7
+
+
 def test_masks_that_break_the_rules_are_replaced_without_stepping_on_them():
     # b is where devices fill, after shared_ways has grown
     result = assign(POOL_8, {"a": mask("3"), "b": mask("300")}, {"a": 2, "b": 2})
