@@ -5,6 +5,7 @@ which it is translated. Each line of the output is what Nova makes of it: a quer
 back to, or the name of the error with which it refuses the guest.
 """
 
+import itertools
 import json
 import logging
 import os
@@ -36,7 +37,9 @@ def _checked(case: dict[str, Any]) -> tuple[Any, Any, Any]:
     api.API._validate_flavor_image_nostatus(_Context(), image, flavor, root)
     meta = api._get_image_meta_obj(image)
     hardware.numa_get_constraints(flavor, meta)
-    devices = pci_request.get_pci_requests_from_flavor(flavor)
+    ids = (f"00000000-0000-0000-0000-{number:012}" for number in itertools.count())  # the same each time
+    with mock.patch("oslo_utils.uuidutils.generate_uuid", side_effect=ids):
+        devices = pci_request.get_pci_requests_from_flavor(flavor)
     if flavor.extra_specs.get("accel:device_profile"):
         raise LookupError("there is no Cyborg")
     return flavor, meta, devices

@@ -25,7 +25,7 @@ Answer = tuple[dict[str, Any] | None, dict[str, Any] | None]
 
 REFUSED: Final[Answer] = (None, None)
 _DEVICE: Final = re.compile("_PCI_[0-9]+|[0-9a-f-]{36}-[0-9]+")
-"""A suffix that is made here, and one that Nova makes, which is another one each time."""
+"""The suffix of a PCI device here, and as Nova has it."""
 OF_UNIT_TESTS: Final = "of Nova's unit tests"
 AT_RANDOM: Final = "at random"
 RECORDED: Final = Path(__file__).with_name("recorded.jsonl")
