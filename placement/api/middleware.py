@@ -1,15 +1,17 @@
 """The service as one WSGI application: what a request passes before the handlers see it.
 
 From outside to inside: addresses from a proxy's headers (if enabled), health
-check, request id and log, CORS (if configured), authentication, Flask.
+check and metrics, request id and log, CORS (if configured), authentication, Flask.
 """
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from flask import Flask
 from oslo_config import cfg
 from oslo_middleware import CORS, Healthcheck, HTTPProxyToWSGI
 
+from placement.api import metrics_sharing
 from placement.api.app import create_app
 from placement.api.auth import authenticate
 from placement.api.request_log import RequestLog
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 HEALTHCHECK_PATH: Final = "/healthcheck"
+METRICS_PATH: Final = "/metrics"
 
 
 def build_application(conf: cfg.ConfigOpts, *, in_background: bool = False) -> "WSGIApplication":
@@ -32,19 +35,47 @@ def build_application(conf: cfg.ConfigOpts, *, in_background: bool = False) -> "
         service.prepare_in_background()
     else:
         service.try_to_prepare()
-    return wrap(create_app(service), conf)
+    app = create_app(service)
+    return wrap(app, conf, _metrics(app, service, conf) if conf.metrics.enabled else None)
 
 
-def wrap(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """``app`` behind all that stands before the handlers."""
+def _metrics(app: Flask, service: Service, conf: cfg.ConfigOpts) -> "WSGIApplication":
+    """What answers :data:`METRICS_PATH`, once it counts the requests of the application."""
+    metrics_sharing.share(conf)
+    from placement.api.metrics import Metrics  # not before it is known where numbers are put together
+
+    metrics = Metrics(service, conf.metrics.max_provider_series)
+    metrics.install(app)
+    return metrics
+
+
+def wrap(
+    app: "WSGIApplication", conf: cfg.ConfigOpts, metrics: "WSGIApplication | None" = None
+) -> "WSGIApplication":
+    """``app`` behind all that stands before the handlers, and ``metrics`` beside that."""
     app = authenticate(app, conf)
     # oslo.middleware goes through webob, so it stands in the way only where it is wanted.
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
     app = _HealthChecked(RequestLog(app), conf)
+    if metrics is not None:
+        app = _Beside(app, METRICS_PATH, metrics)
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         app = HTTPProxyToWSGI(app, conf)
     return app
+
+
+class _Beside:
+    """Answers one path by another application, without a token."""
+
+    def __init__(self, app: "WSGIApplication", path: str, other: "WSGIApplication") -> None:
+        self._app = app
+        self._path = path
+        self._other = other
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        app = self._other if environ.get("PATH_INFO") == self._path else self._app
+        return app(environ, start_response)
 
 
 class _HealthChecked:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oslo_config import cfg
 from oslo_log import log
 
-from placement.api import auth
+from placement.api import auth, metrics_sharing
 from placement.api.middleware import build_application
 from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
@@ -55,7 +55,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     for warning in unknown_options(conf):
         LOG.warning("%s", warning)
-    Server(conf).run()
+    with metrics_sharing.shared(conf):
+        Server(conf).run()
     return 0
 
 

@@ -1,0 +1,129 @@
+"""``/metrics``: what Prometheus is told."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from placement.api.middleware import build_application
+from placement.conf import new_config
+from placement.db import migration
+from tests.placement.api.ext.asking import claim, host, wants
+from tests.placement.running import Admin
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture
+def make(tmp_path) -> Callable[..., Admin]:
+    """A worker with metrics, and these options of theirs."""
+    url = f"sqlite:///{tmp_path}/placement.sqlite"
+    migration.upgrade(url)
+
+    def made(**options: object) -> Admin:
+        conf = new_config(config_files=())
+        conf.set_override("connection", options.pop("connection", url), "placement_database")
+        conf.set_override("auth_strategy", "noauth2", "api")
+        for name, value in {"enabled": True, **options}.items():
+            conf.set_override(name, value, "metrics")
+        return Admin(build_application(conf))
+
+    return made
+
+
+def scrape(admin: Admin) -> Samples:
+    answer = admin("GET", "/metrics", headers={"X-Auth-Token": ""})
+    assert answer.status_code == 200
+    assert answer.mimetype == "text/plain"
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def resource(kind: str, host: str, resource_class: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return f"openstack_placement_resource_{kind}", (("hostname", host), ("resourcetype", resource_class))
+
+
+def test_what_providers_have_is_told_as_by_openstack_exporter(make: Callable[..., Admin]) -> None:
+    admin = make()
+    only = host(admin, 'cn"1\\', VCPU=8)
+    body = {"resource_provider_generation": 1, "total": 8, "reserved": 1, "allocation_ratio": 4.0}
+    assert admin("PUT", f"/resource_providers/{only}/inventories/VCPU", json=body).status_code == 200
+    assert claim(admin, wants("resources=VCPU:3")).status_code == 201
+    told = scrape(admin)
+    kinds = ("total", "reserved", "allocation_ratio", "usage")
+    assert [told[resource(kind, 'cn"1\\', "VCPU")] for kind in kinds] == [8, 1, 4, 3]
+    assert told["placement_resource_providers", ()] == 1
+    assert told["placement_provider_series_left_out", ()] == 0
+    assert told["placement_database_up", ()] == 1
+
+
+def test_requests_are_counted_by_operation_and_status(make: Callable[..., Admin]) -> None:
+    admin = make()
+    for path in ("/resource_providers", "/resource_providers", "/resource_providers?x=1", "/nowhere"):
+        admin("GET", path)
+    admin("GET", "/", headers={"OpenStack-API-Version": "placement 9.9"})
+    told = scrape(admin)
+
+    def requests(operation: str, status: str) -> float:
+        return told["placement_requests_total", (("operation", operation), ("status", status))]
+
+    assert requests("GET /resource_providers", "200") == 2
+    assert requests("GET /resource_providers", "400") == 1
+    assert requests("none of the API", "404") == 1
+    assert requests("GET /", "406") == 1
+    seconds = "placement_request_seconds_count", (("operation", "GET /resource_providers"),)
+    assert told[seconds] == 3
+    assert told["placement_model_refreshes_total", ()] == 1
+
+
+def test_no_more_series_than_are_allowed(make: Callable[..., Admin]) -> None:
+    admin = make(max_provider_series=7)
+    host(admin, "one", VCPU=8)
+    assert resource("total", "one", "VCPU") in scrape(admin)
+    host(admin, "two", VCPU=8)
+    told = scrape(admin)
+    assert resource("total", "one", "VCPU") not in told
+    assert told["placement_provider_series_left_out", ()] == 8
+    assert told["placement_resource_providers", ()] == 2
+
+
+def test_without_a_database_the_rest_is_told(make: Callable[..., Admin], tmp_path) -> None:
+    admin = make(connection=f"sqlite:///{tmp_path}/nothing/there.sqlite")
+    admin("GET", "/resource_providers")
+    told = scrape(admin)
+    assert told["placement_database_up", ()] == 0
+    asked = (("operation", "GET /resource_providers"), ("status", "503"))
+    assert told["placement_requests_total", asked] == 1
+
+
+def test_there_is_no_such_page_unless_it_is_wanted(make: Callable[..., Admin]) -> None:
+    admin = make(enabled=False)
+    assert admin("GET", "/metrics").status_code == 404
+    assert admin("GET", "/metrics", headers={"X-Auth-Token": ""}).status_code == 401
+    assert make()("POST", "/metrics").status_code == 405
+
+
+def complaints(text: str) -> Iterator[str]:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool, of Debian's package prometheus")
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+    yield from (done.stdout + done.stderr).splitlines()
+
+
+def test_promtool_has_nothing_to_say_but_of_a_name_that_openstack_exporter_chose(
+    make: Callable[..., Admin],
+) -> None:
+    admin = make()
+    host(admin, "cn", VCPU=8)
+    text = admin("GET", "/metrics").text
+    (complaint,) = complaints(text)
+    assert complaint.startswith("openstack_placement_resource_total ")
+    assert "_total" in complaint
