@@ -21,6 +21,8 @@ from placement.model.provider import Provider
 
 SMALL: Final = 256
 """So many ways are tried one by one: whatever could tell in advance which are none costs more."""
+SMALL_IN_PAIRS: Final = 4096
+"""The same where two needs at a time are looked at."""
 _CHOICES_BEFORE_REST: Final = 256
 """How many choices without a result it takes to rest for the first time; then twice as many, and so on."""
 
@@ -41,7 +43,7 @@ def combine(
         return
     if rules.independent and settled:
         yield from product(*options)
-    elif (small := ways(options) <= SMALL) or fits_at_all(
+    elif (small := ways(options, SMALL) <= SMALL) or fits_at_all(
         rules.needs, options, rules.isolate, budget=rules.budget
     ):
         assignment = Assignment(rules, options)
@@ -49,12 +51,81 @@ def combine(
             yield [provider for provider in assignment.chosen if provider is not None] if complete else None
 
 
-def ways(options: Sequence[Sequence[object]]) -> int:
-    """How many ways there are to choose one option for each need; more than :data:`SMALL` if it is more."""
+def in_pairs(
+    rules: Rules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, ...] | None]:
+    """As :func:`combine`, of positions, where it is enough that each two of the needs go together.
+
+    :param lineages: by position.
+    """
+    budget, order = rules.budget, _mates_together(rules, options)
+    before = [
+        [other for other in _mates(rules, index) if other in order[:at]] for at, index in enumerate(order)
+    ]
+    distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
+    chosen = [0] * len(order)
+    taken: set[int] = set()
+    left: list[Iterator[int]] = [iter(options[order[0]])]
+    any_way = [False] * len(order)  # by depth, whether there was one since the need was reached
+    choices_before_rest = choices_left = _CHOICES_BEFORE_REST
+    while left:
+        depth = len(left) - 1
+        index, alone, mates = order[depth], distinct[depth], before[depth]
+        for at in left[-1]:
+            if alone and at in taken:
+                continue
+            lineage = lineages[at] if mates else ()
+            for other in mates:
+                if chosen[other] not in lineage and at not in lineages[chosen[other]]:
+                    break
+            else:
+                break
+        else:
+            left.pop()
+            if not any_way[depth]:
+                suffix = rules.needs[index].suffix
+                budget.dead_ends[suffix] = budget.dead_ends.get(suffix, 0) + 1
+            any_way[depth] = False
+            if left and distinct[depth - 1]:
+                taken.discard(chosen[order[depth - 1]])
+            continue
+        budget.spend()
+        choices_left -= 1
+        chosen[index] = at
+        any_way[depth] = True
+        if depth + 1 == len(order):
+            choices_left = choices_before_rest
+            yield tuple(chosen)
+            continue
+        if alone:
+            taken.add(at)
+        left.append(iter(options[order[depth + 1]]))
+        if choices_left < 0:
+            choices_before_rest = choices_left = 2 * choices_before_rest
+            yield None
+
+
+def _mates(rules: Rules, index: int) -> Iterator[int]:
+    """The needs that are to be in one subtree with a need."""
+    return (other for rule in rules.subtrees_of[index] for other in rule if other != index)
+
+
+def _mates_together(rules: Rules, options: Sequence[Sequence[int]]) -> list[int]:
+    """The indexes of the needs: those with few options first, and mates one after the other."""
+    order: list[int] = []
+    for first in sorted(range(len(options)), key=lambda index: len(options[index])):
+        for index in (first, *_mates(rules, first)):
+            if index not in order:
+                order.append(index)
+    return order
+
+
+def ways(options: Sequence[Sequence[object]], limit: int) -> int:
+    """How many ways there are to choose one option for each need; beyond the limit some number above it."""
     found = 1
     for each in options:
         found *= len(each)
-        if found > SMALL:
+        if found > limit:
             break
     return found
 

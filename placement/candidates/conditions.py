@@ -6,11 +6,13 @@ is a class here, and nothing else has to know of it.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
+from placement.model.trees import Tree
 
 
 class Condition(ABC):
@@ -24,6 +26,13 @@ class Condition(ABC):
     @abstractmethod
     def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider meets it."""
+
+    def met_at(self, tree: Tree, snapshot: Snapshot, known: dict[Hashable, bool]) -> tuple[bool, ...]:
+        """By position whether the provider meets it.
+
+        :param known: kept for one request, for whatever the condition likes to find out once.
+        """
+        return tuple([self.met_by(each, snapshot) for each in tree.members])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,16 @@ class HasTraits(Condition):
         """Whether the provider has, and lacks, the traits."""
         traits = provider.traits
         return traits.isdisjoint(self.forbidden) and not any(map(traits.isdisjoint, self.required))
+
+    def met_at(self, tree: Tree, snapshot: Snapshot, known: dict[Hashable, bool]) -> tuple[bool, ...]:
+        """By position whether the provider has, and lacks, the traits."""
+        found = []
+        for each in tree.members:
+            met = known.get(each.traits)
+            if met is None:
+                met = known[each.traits] = self.met_by(each, snapshot)
+            found.append(met)
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +84,17 @@ class InAggregates(Condition):
             and self.forbidden.isdisjoint(root)
             and (self._in_all(own) or self._in_all(root))
         )
+
+    def met_at(self, tree: Tree, snapshot: Snapshot, known: dict[Hashable, bool]) -> tuple[bool, ...]:
+        """By position whether the provider, or the root for it, is where it has to be."""
+        found = []
+        root = tree.root.aggregates if self.or_root else None
+        for each, aggregates in zip(tree.members, tree.aggregates, strict=True):
+            met = known.get((aggregates, root))
+            if met is None:
+                met = known[aggregates, root] = self.met_by(each, snapshot)
+            found.append(met)
+        return tuple(found)
 
     def _in_all(self, aggregates: frozenset[str]) -> bool:
         return not any(map(aggregates.isdisjoint, self.member_of))

@@ -25,12 +25,15 @@ class Pattern:
         resources: dict[int, Mapping[str, int]] = {}
         mappings: dict[str, tuple[int, ...]] = {}
         for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
-            served = mappings.get(need.suffix, ())
-            if at not in served:
-                mappings[need.suffix] = (*served, at)
+            suffix = need.suffix
+            served = mappings.get(suffix)
+            if served is None:
+                mappings[suffix] = (at,)
+            elif at not in served:
+                mappings[suffix] = (*served, at)
             if amounts:
                 before = resources.get(at)
-                resources[at] = amounts if before is None else _sum(before, amounts)
+                resources[at] = amounts if before is None else rules.sum_of(before, amounts)
         return cls(resources, mappings)
 
 
@@ -73,7 +76,3 @@ class Candidate(NamedTuple):
 def candidates_of(offers: Iterable[Offer]) -> Iterator[Candidate]:
     """The candidates one by one."""
     return (Candidate(provider_set, pattern) for provider_set, patterns in offers for pattern in patterns)
-
-
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {**one, **{name: one.get(name, 0) + amount for name, amount in other.items()}}

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from placement.candidates.budget import Exhausted
-from placement.candidates.combine import SMALL, combine, ways
+from placement.candidates.combine import SMALL_IN_PAIRS, combine, in_pairs, ways
 from placement.candidates.needs import Need
 from placement.candidates.pattern import Pattern, PatternBatch
 from placement.candidates.rules import Rules
@@ -191,12 +191,12 @@ class Plan:
         if rng is None and rules.by_options_alone:
             yield from map(self._pattern, product(*options))
             return
-        if rng is None and rules.distinct_alone and ways(options) <= SMALL:
-            suffixed = rules.suffixed
-            for positions in product(*options):
-                if len({positions[index] for index in suffixed}) == len(suffixed):
-                    yield self._pattern(positions)
-            return
+        if rng is None and rules.pairwise and ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
+            lineages = self._shape.lineages
+            if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
+                for found in in_pairs(rules, options, lineages):
+                    yield None if found is None else self._pattern(found)
+                return
         positions_of = {members[at].id: at for found in options for at in found}
         for chosen in combine(rules, [[members[at] for at in found] for found in options], rng):
             if chosen is None:
@@ -261,10 +261,19 @@ def _own_options(rules: Rules, need: Need, tree: Tree) -> list[_Option]:
     rules.budget.spend(len(having))
     found: list[_Option] = []
     for at, slot in having:
-        if amount <= capacities[slot] and need.suits(members[at], snapshot):
-            demands = ((slot, amount), *[(shape.slots[at, other], asked) for other, asked in others])
-            if all(asked <= capacities[where] for where, asked in demands):
-                found.append((at, demands))
+        if amount > capacities[slot] or not need.suits(members[at], snapshot):
+            continue
+        if not others:
+            found.append((at, ((slot, amount),)))
+            continue
+        demands = [(slot, amount)]
+        for other, asked in others:
+            where = shape.slots[at, other]
+            if asked > capacities[where]:
+                break
+            demands.append((where, asked))
+        else:
+            found.append((at, tuple(demands)))
     return found
 
 

@@ -4,7 +4,7 @@ What one provider has to offer is in :mod:`placement.candidates.needs`;
 here is whether it may serve a need beside what is chosen for the others.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from placement.candidates.budget import Budget
@@ -50,7 +50,9 @@ class Rules:
             for suffixes in request.same_subtrees
         ]
         #: for each need, its amounts by class, as candidates have them
-        self.amounts = [dict(need.resources) for need in needs]
+        self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
+        #: by the identities of two of these, or of their sums, all of which are kept
+        self._sums: dict[tuple[int, int], Mapping[str, int]] = {}
         #: for each need the index of the first that any provider serves just as well
         first: dict[Hashable, int] = {}
         self.first_alike = [first.setdefault(need.terms, index) for index, need in enumerate(needs)]
@@ -72,19 +74,28 @@ class Rules:
         )
         #: whether who can serve the needs says all that there is to say about the candidates of a tree
         self.by_options_alone = self.independent and not self.unsuffixed_traits
-        #: whether beside that only no two suffixed groups may have the same provider
-        self.distinct_alone = (
-            self.isolate
-            and self.nested
-            and not request.same_subtrees
-            and not self.adding_up
-            and not self.unsuffixed_traits
-        )
-        self.suffixed = [index for index, need in enumerate(needs) if not need.unsuffixed]
         #: the needs of each same_subtree rule
         self.subtrees = subtrees
+        #: whether a choice for all needs is right if it is for each two of them
+        self.pairwise = (
+            self.nested
+            and not self.adding_up
+            and not self.unsuffixed_traits
+            and all(len(rule) <= 2 for rule in subtrees)
+        )
         #: for each need, of what same_subtree rules it is part: the needs of each
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
+
+    def sum_of(self, one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+        """Both amounts together, of :attr:`amounts` or sums of these: the same object for the same two."""
+        key = (id(one), id(other))
+        known = self._sums.get(key)
+        if known is None:
+            known = self._sums[key] = {
+                **one,
+                **{name: one.get(name, 0) + amount for name, amount in other.items()},
+            }
+        return known
 
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
         """Whether the group without a suffix has its traits with every choice (True), with none (False).

@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 from typing import Final, Literal, TypeVar
 
 from placement.candidates.budget import Budget, Exhausted
-from placement.candidates.conditions import HasTraits
+from placement.candidates.conditions import Condition, HasTraits
 from placement.candidates.needs import Need, needs_of
 from placement.candidates.pattern import Candidate, Offer, PatternBatch, candidates_of
 from placement.candidates.plan import Plan, Searched, options_of
@@ -261,9 +261,13 @@ class _Search:
         self._good_roots: dict[frozenset[str], bool] = {}
         #: whether the same candidate may be found at two roots: one of sharing providers alone
         self.may_repeat = self._sharing.suffice
-        #: by what is quickly known of trees, and by who of their providers may serve
+        #: by what is quickly known of trees, and by which of their providers meet the conditions
         self._plans: dict[Hashable, Plan | None] = {}
-        self._distinct_plans: dict[Hashable, Plan] = {}
+        self._distinct_plans: dict[Hashable, Plan | None] = {}
+        #: with what each found out
+        self._conditions: list[tuple[Condition, dict[Hashable, bool]]] = [
+            (condition, {}) for condition in self._rules.conditions
+        ]
         self._searched = Searched(1)
         self._when_empty: dict[Plan, PatternBatch] = {}
         #: sharing providers that served for a tree without any help of its own
@@ -378,10 +382,19 @@ class _Search:
 
     def _plan(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""
-        rules = self._rules
-        self.budget.spend()
+        self.budget.spend(1 + len(self._conditions) * len(tree.members) // 4)
         if not shared and not self._classes <= tree.shape.classes:
             return None
+        met = [condition.met_at(tree, self._snapshot, known) for condition, known in self._conditions]
+        if not shared and not all(map(any, met)):
+            return None
+        key = (tree.shape, *met, *[each.id for each in shared])
+        if key not in self._distinct_plans:
+            self._distinct_plans[key] = self._new_plan(tree, shared)
+        return self._distinct_plans[key]
+
+    def _new_plan(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
+        rules = self._rules
         options = options_of(rules, tree, shared)
         if options is None:
             return None
@@ -393,13 +406,7 @@ class _Search:
             if not having:
                 return None
             traits.append(having)
-        positions_of_all = tuple([tuple([at for at, _ in each]) for each in options])
-        key = (tree.shape, positions_of_all, *traits, *[each.id for each in shared])
-        plan = self._distinct_plans.get(key)
-        if plan is None:
-            plan = Plan(rules, tree, shared, options, tuple(traits), self._searched)
-            self._distinct_plans[key] = plan
-        return plan
+        return Plan(rules, tree, shared, options, tuple(traits), self._searched)
 
 
 def _size(need: Need) -> int:
