@@ -11,8 +11,7 @@ from placement import microversion
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.request import check_names
 from placement.claims.choice import Choice, giving_back, within
-from placement.claims.fallback import place_or_fall_back
-from placement.claims.placing import Placed, Unplaced
+from placement.claims.placing import Placed, Unplaced, place
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.db.batch import Batch
@@ -141,7 +140,7 @@ class Claimer:
                 ]
             budget = Budget(seconds, give_way=view.giving_way_after(self._check_awaited))
             try:
-                placed = place_or_fall_back(World.of(snapshot, members, wanted), wanted, budget, self._rng)
+                placed = place(World.of(snapshot, members, wanted), wanted, budget, self._rng)
             except Exhausted:
                 raise InvalidRequest(
                     f"No place was found in {self._limits.searching:g} seconds of work, which is the limit "

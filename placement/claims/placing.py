@@ -59,7 +59,7 @@ def _exceeds(snapshot: Snapshot, wanted: Sequence[Wanted]) -> bool:
     """Whether several together ask for more of a class than is free of it anywhere: no way need be tried."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
-        for group in each.request.groups:
+        for group in each.request.groups if each.fallback is None else ():
             asked.update(group.resources)
     return any(amount > _free_in_all(snapshot, name) for name, amount in asked.items())
 
@@ -122,10 +122,20 @@ def _unplaced(world: World, wanted: Sequence[Wanted], budget: Budget, rng: rando
 def _choices(
     world: World, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None = None
 ) -> Iterator[Choice]:
-    """All choices for one that is wanted: in its order, the first :data:`MAX_SCORED` of them, or in any.
+    """All choices for one that is wanted: those of its request, then those of what it falls back to.
 
     :param left_out: the root of a host that is not to be chosen.
     """
+    yield from _choices_as_asked(world, wanted, budget, rng, left_out)
+    if wanted.fallback is not None:
+        fallen = replace(wanted, request=wanted.fallback)
+        yield from _choices_as_asked(world, fallen, budget, rng, left_out)
+
+
+def _choices_as_asked(
+    world: World, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None
+) -> Iterator[Choice]:
+    """Those of its request: in its order, the first :data:`MAX_SCORED` of them, or in any."""
     found = _found(world, wanted, budget, rng, left_out)
     if wanted.order:
         scorer = Scorer(world, wanted)
@@ -197,7 +207,7 @@ def _alternates(
             for other in islice(others, MAX_SCORED):
                 if other.root.id not in found:
                     found[other.root.id] = other
-                elif not wanted.order and wanted.topology is None:
+                elif not wanted.order and wanted.topology is None and wanted.fallback is None:
                     break  # all others had their turn
                 if len(found) == wanted.alternates:
                     break

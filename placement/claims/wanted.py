@@ -16,8 +16,8 @@ Order = tuple[tuple[str, float], ...]
 class Wanted:
     """A request for candidates, and the consumer that shall hold one instead of all that it holds.
 
-    ``version`` is the one in whose grammar the request was written. ``fallback`` is what it asks for instead
-    where there is no place for it.
+    ``version`` is the one in whose grammar the request was written. ``fallback`` is what will do
+    as well, where nothing does that the request asks for.
     ``generation`` is the consumer's as the client knows it, None for a new one. ``only`` and ``avoid`` are
     uuids of root providers: the hosts that may be chosen, None for all, and those of which nothing may be
     taken. By ``order`` the best choice is made; without it, any. It joins the ``group``, or leaves that in

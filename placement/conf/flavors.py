@@ -91,7 +91,7 @@ which this service cannot know. Hosts that nova-compute does not report lack it.
         default=True,
         help="""
 Whether a claim of a flavor with hw:cpu_policy=dedicated is refused where there
-is no candidate with PCPU. If not, one with VCPU is looked for then. Of Nova's
+is no candidate with PCPU. If not, one with VCPU will do then. Of Nova's
 [workarounds], where the default is false: Nova looks at the host afterwards,
 and refuses one that does not pin. Nobody does that for a claim, so leave it
 true unless all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).

@@ -20,9 +20,9 @@ _MIB_OF_GIB = 1024
 class Translation:
     """What is to be asked for.
 
-    ``fallback`` is what may be asked for instead where there is nothing: of a guest with CPUs of its own the
-    same with shared ones, which Nova asks hosts for that do not know the difference. ``ignored`` says in
-    sentences what of the flavor was not understood, and therefore has no part in it.
+    ``fallback`` is what will do after all that does for the request: of a guest with CPUs of its own the same
+    with shared ones, which Nova asks for as well, for hosts that do not know the difference. ``ignored`` says
+    in sentences what of the flavor was not understood, and therefore has no part in it.
     """
 
     request: CandidatesRequest

@@ -243,6 +243,32 @@ def test_a_host_that_has_dedicated_cpus_goes_before_one_to_fall_back_to(url):
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [new, old, old]
 
 
+def test_one_falls_back_where_another_one_cannot(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    old, new = host(falling, "old", VCPU=8, **SIZES), host(falling, "new", PCPU=4, **SIZES)
+    answer = claim(falling, asks(**{"hw:cpu_policy": "dedicated"}), wants("resources=PCPU:4"))
+    assert answer.status_code == 201
+    assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [old, new]
+
+
+def test_hosts_to_fall_back_to_are_alternates_after_those_with_dedicated_cpus(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    old = host(falling, "old", VCPU=8, **SIZES)
+    new = {host(falling, f"new-{number}", PCPU=8, **SIZES) for number in range(2)}
+    answer = claim(falling, {**asks(**{"hw:cpu_policy": "dedicated"}), "alternates": 5})
+    (claimed,) = answer.json["claims"]
+    roots = [claimed["root_provider_uuid"], *(each["root_provider_uuid"] for each in claimed["alternates"])]
+    assert (set(roots[:2]), roots[2:]) == (new, [old])
+
+
+def test_what_is_fallen_back_to_may_have_nothing_to_split(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    old = host(falling, "old", VCPU=8, DISK_GB=100)
+    pinned = asks({**FLAVOR, "ram": 0}, **{"hw:cpu_policy": "dedicated"})
+    answer = claim(falling, {**pinned, "topology": "best-effort"})
+    assert (answer.status_code, answer.json["claims"][0]["root_provider_uuid"]) == (201, old)
+
+
 def test_all_or_none_of_those_that_fall_back_are_claimed(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
     old, new = host(falling, "old", VCPU=8, **SIZES), host(falling, "new", PCPU=6, **SIZES)
