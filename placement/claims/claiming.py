@@ -90,11 +90,11 @@ class Claimer:
                 self._check_generations(wanted)
                 return placed
             try:
-                self._bind(placed, reservation, also)
+                times = self._bind(placed, reservation, also)
             except bindings.LostRace as error:
                 LOG.debug("claim attempt %d lost a race: %s", attempt, error)
             else:
-                return placed
+                return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
         raise Unavailable(
             f"Others were faster each of {attempt} times ([placement] allocation_conflict_retry_count). "
             "Please try again."
@@ -102,7 +102,8 @@ class Claimer:
 
     def _bind(
         self, placed: Sequence[Placed], reservation: str | None, also: Callable[[Transaction], None] | None
-    ) -> None:
+    ) -> dict[str, float]:
+        """Write them; by consumer when those expire that do."""
         claims = [_claim(each.wanted, each.choice) for each in placed]
         described = {
             provider.id: provider.described_seq for each in placed for provider in each.choice.providers
@@ -113,12 +114,19 @@ class Claimer:
             if each.wanted.group is not None
         ]
 
-        def work(tx: Transaction) -> None:
-            bindings.bind(tx, claims, described, joining, reservation)
+        expiring = {
+            each.wanted.consumer: each.wanted.expires_in
+            for each in placed
+            if each.wanted.expires_in is not None
+        }
+
+        def work(tx: Transaction) -> dict[str, float]:
+            times = bindings.bind(tx, claims, described, joining, reservation, expiring)
             if also is not None:
                 also(tx)
+            return times
 
-        self._database.write(work)
+        return self._database.write(work)
 
     def _place(
         self,

@@ -26,11 +26,15 @@ MAX_SCORED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What is wanted, the choice for it, and choices on other hosts that would have done as well."""
+    """What is wanted, the choice for it, and choices on other hosts that would have done as well.
+
+    ``expires_at`` is when it is gone again, in seconds since 1970 by the database's clock.
+    """
 
     wanted: Wanted
     choice: Choice
     alternates: tuple[Choice, ...] = ()
+    expires_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

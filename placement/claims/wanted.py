@@ -22,7 +22,7 @@ class Wanted:
     uuids of root providers: the hosts that may be chosen, None for all, and those of which nothing may be
     taken. By ``order`` the best choice is made; without it, any. It joins the ``group``, or leaves that in
     which it was. By ``topology`` dedicated CPUs and memory are split over zones; without it, they come as the
-    request says.
+    request says. ``expires_in`` so many seconds it is gone again, unless somebody confirms it.
     """
 
     consumer: str
@@ -37,6 +37,7 @@ class Wanted:
     order: Order = ()
     group: Group | None = None
     topology: Topology | None = None
+    expires_in: float | None = None
 
     @property
     def names_hosts(self) -> bool:

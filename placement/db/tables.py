@@ -150,6 +150,14 @@ deleted_providers = _table(
     sa.Index("ix_deleted_providers_bucket_change_seq", "bucket", "change_seq"),
 )
 
+claim_expiries = _table(
+    "claim_expiries",
+    # as long as the consumer has this generation it is gone at that time, by the clock of the database
+    sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False, index=True),
+)
+
 change_buckets = _table(
     "change_buckets",
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),

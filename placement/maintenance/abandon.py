@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from placement.db import adoption, migration
 from placement.db.adoption import KEPT, Record, Stage
-from placement.db.tables import consumer_groups, provider_attributes
+from placement.db.tables import claim_expiries, consumer_groups, provider_attributes
 from placement.exceptions import Conflict, PlacementError
 from placement.maintenance import relations, rights
 from placement.maintenance.adopt import ASIDE, OURS, STOCK, ours_among, put_back, stay
@@ -134,6 +134,7 @@ def _resolve_changes(conn: sa.Connection, owner: Owner, way: Way, prefix: str = 
 
 _LOST: Final = {
     consumer_groups.name: "groups of claims: OpenStack Placement has none, {} consumers leave theirs",
+    claim_expiries.name: "claims that expire: OpenStack Placement has none, up to {} stay",
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, {} are lost",
 }
 """What goes with tables that the other schema has nothing like."""

@@ -12,6 +12,7 @@ from placement.db.batch import Batch, Prepared, Rows, bind_parameters, bind_valu
 from placement.db.tables import (
     RESERVATION,
     allocations,
+    claim_expiries,
     consumers,
     inventories,
     provider_aggregates,
@@ -212,17 +213,20 @@ def read_some(
         yield from _assemble(chunk, parts, names, shared)
 
 
-_next_expiry: Final = (
+_next_expiries: Final = (
     sa.select(sa.func.min(reservations.c.expires_at))
     .select_from(reservations.join(consumers, consumers.c.id == reservations.c.consumer_id))
-    .where(consumers.c.consumer_type == RESERVATION)
+    .where(consumers.c.consumer_type == RESERVATION),
+    sa.select(sa.func.min(claim_expiries.c.expires_at))
+    .select_from(claim_expiries.join(consumers, consumers.c.id == claim_expiries.c.consumer_id))
+    .where(consumers.c.generation == claim_expiries.c.generation),
 )
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
-    """When the next reservation expires, in seconds since 1970 by the database's clock."""
-    found = conn.execute(_next_expiry).scalar()
-    return math.inf if found is None else found
+    """When the next reservation or claim expires, in seconds since 1970 by the database's clock."""
+    found = [conn.execute(query).scalar() for query in _next_expiries]
+    return min((each for each in found if each is not None), default=math.inf)
 
 
 def sum_up(rows: Iterable[Any], names: Names) -> dict[int, dict[str, int]]:

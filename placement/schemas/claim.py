@@ -20,6 +20,8 @@ MAX_CLAIMS: Final = 64
 """In one call: each may have to be tried with each choice of those before."""
 MAX_ALTERNATES: Final = 100
 MAX_WEIGHT: Final = 1000.0
+MAX_SECONDS: Final = 7 * 86_400.0
+"""For a claim that nobody has confirmed."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP: Final = "group"
 """The criterion by which soft policies order."""
@@ -54,6 +56,7 @@ class _Claim(Owned):
     alternates = Integer(0, MAX_ALTERNATES, load_default=0)
     group = Object(_Group, load_default=None)
     topology = String(choices=[each.value for each in Topology], load_default=None)
+    expires_in = Number(1, MAX_SECONDS, load_default=None, allow_none=False)
 
 
 class Claims(Schema):
@@ -62,6 +65,13 @@ class Claims(Schema):
     claims = Array(Object(_Claim), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = Boolean(load_default=False)
     reservation = Uuid(load_default=None, allow_none=False)
+
+
+class Confirmation(Schema):
+    """``PUT /ext/v1/claims/{consumer_uuid}``: that it stays, or expires in so many seconds."""
+
+    consumer_generation = Integer(0, required=True)
+    expires_in = Number(1, MAX_SECONDS, load_default=None)
 
 
 def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
@@ -87,6 +97,7 @@ def _wanted(claim: dict[str, Any], rules: Rules) -> Wanted:
         generation=claim["consumer_generation"],
         alternates=claim["alternates"],
         topology=_topology(claim["topology"], wanted.request),
+        expires_in=claim["expires_in"],
     )
 
 

@@ -10,7 +10,7 @@ from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_value
 from placement.db.database import Transaction
 from placement.db.tables import resource_providers
 from placement.exceptions import Conflict, InvalidRequest
-from placement.store import memberships, reservations
+from placement.store import expiries, memberships, reservations
 from placement.store.allocations import check_generations, lock_claimed, write_claims
 from placement.store.claims import Claim
 from placement.store.groups import Group, Members, present
@@ -35,12 +35,15 @@ def bind(
     described: Mapping[int, int],
     joining: Sequence[Joining] = (),
     reservation: str | None = None,
-) -> None:
+    expiring: Mapping[str, float] | None = None,
+) -> dict[str, float]:
     """Put all the claims into effect, or none of them; the consumers are then in these groups and no others.
 
     :param described: the ``described_seq``, by id, of each provider that makes the choices good, as of then.
         Those that nothing is taken of are not locked: who changes them later comes later.
     :param reservation: what all that they take is moved from.
+    :param expiring: by uuid the consumers whose claims are gone in so many seconds if nobody confirms them.
+    :returns: by uuid when that is.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
     :raises Conflict: there is no such reservation for them.
     :raises LostRace: the choice is no longer good.
@@ -67,6 +70,10 @@ def bind(
         _check_groups(joining, memberships.members(members.rows), {claim.consumer for claim in claims})
     memberships.leave(tx, [row.id for row in locked.consumers.values()])
     memberships.join(tx, {each.consumer: each.group.name for each in joining})
+    times = expiries.write(
+        tx, expiring or {}, [row.id for uuid, row in locked.consumers.items() if uuid in (expiring or {})]
+    )
+    return {} if times is None else {row[0]: row[1] for row in times.rows}
 
 
 def _check_groups(joining: Sequence[Joining], members: Members, moving: Collection[str]) -> None:

@@ -18,7 +18,7 @@ from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_value
 from placement.db.database import Database, Transaction
 from placement.db.tables import RESERVATION, consumers, reservations, resource_classes
 from placement.exceptions import NO_RESERVATION, Conflict, InvalidRequest, NotFound
-from placement.store import allocations
+from placement.store import allocations, expiries
 from placement.store import consumers as consumer_store
 from placement.store.claims import Claim
 from placement.store.consumers import ANY_GENERATION, Owner
@@ -229,7 +229,7 @@ def making_room(database: Database, work: Callable[[Transaction], T]) -> T:
 
 
 def give_back_expired(database: Database) -> int:
-    """Give back what expired reservations hold, of the first of them; of how many that was.
+    """Give back what expired reservations and claims hold, of the first of them; of how many that was.
 
     All workers look anew at when the next one expires.
     """
@@ -237,12 +237,21 @@ def give_back_expired(database: Database) -> int:
 
 
 def _give_back_expired(tx: Transaction) -> int:
-    query = sa.select(consumers.c.uuid).select_from(_holds).where(_expired).order_by(consumers.c.uuid)
-    found = list(tx.conn.execute(query.limit(_AT_ONCE)).scalars())
+    queries = [sa.select(consumers.c.uuid).select_from(_holds).where(_expired), expiries.EXPIRED]
+    found = [
+        uuid
+        for query in queries
+        for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
+    ]
+    expiries.forget_confirmed(tx)
     if found:
         # locked in one order, as everybody does; then it is true that they expired, or they do not any more
         consumer_store.lock(tx, found)
-        expired = list(tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars())
+        expired = [
+            uuid
+            for query in queries
+            for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
+        ]
         allocations.give_back(tx, expired)
     else:
         expired = []

@@ -1,20 +1,24 @@
-"""``/ext/v1/claims``."""
+"""``/ext/v1/claims`` and ``/ext/v1/claims/{consumer_uuid}``."""
 
 from typing import Any, Final
 
 from flask import Blueprint, Response
 
 from placement.api.call import Call, operation
+from placement.api.ext import times
 from placement.api.paths import EXT
 from placement.claims.choice import Choice
 from placement.claims.claiming import Claimer, Limits
 from placement.claims.placing import Placed
 from placement.policies import ext as rules
 from placement.schemas import claim as schemas
+from placement.schemas.base import canonical_uuid
+from placement.store import expiries
 
 blueprint = Blueprint("ext_claims", __name__)
 
 _BODY: Final = schemas.Claims()
+_CONFIRMATION: Final = schemas.Confirmation()
 
 
 @operation(blueprint, "POST", f"{EXT}/claims", rules.CLAIM, reads_json=True, writes_json=True)
@@ -24,6 +28,25 @@ def create(call: Call) -> Response:
     wanted, dry_run = schemas.parse(body, call.service.flavor_rules), body["dry_run"]
     placed = claimer(call).claim(wanted, dry_run=dry_run, reservation=body["reservation"])
     return call.answer({"claims": [_claim(each) for each in placed]}, status=200 if dry_run else 201)
+
+
+@operation(
+    blueprint, "PUT", f"{EXT}/claims/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True
+)
+def confirm(call: Call, consumer_uuid: str) -> Response:
+    """Have a claim stay that would be gone by itself, or have it last longer."""
+    consumer = canonical_uuid(consumer_uuid)
+    if consumer is None:
+        raise expiries.missing(consumer_uuid)
+    body = call.body(_CONFIRMATION)
+    generation, seconds = body["consumer_generation"], body["expires_in"]
+    expires_at = call.service.database.write(lambda tx: expiries.confirm(tx, consumer, generation, seconds))
+    shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1, **_end(expires_at)}
+    return call.answer({"claim": shown})
+
+
+def _end(expires_at: float | None) -> dict[str, Any]:
+    return {"expires_at": None if expires_at is None else times.shown(expires_at)}
 
 
 def claimer(call: Call) -> Claimer:
@@ -42,6 +65,7 @@ def _claim(placed: Placed) -> dict[str, Any]:
     return {
         "consumer_uuid": placed.wanted.consumer,
         "consumer_generation": 1 if known is None else known + 1,
+        **_end(placed.expires_at),
         **_choice(placed.choice),
         "alternates": [_choice(each) for each in placed.alternates],
     }

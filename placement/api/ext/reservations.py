@@ -2,13 +2,13 @@
 
 import uuid as uuids
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response
 
 from placement.api.call import Call, operation, prefix
+from placement.api.ext import times
 from placement.api.ext.claims import claimer
 from placement.api.paths import EXT
 from placement.exceptions import Forbidden
@@ -131,13 +131,12 @@ def _document(reservation: Reservation, held: Iterable[Allocation]) -> dict[str,
         if each.consumer == reservation.uuid:
             entry = by_provider.setdefault(each.provider, {"resources": {}})
             entry["resources"][each.resource_class] = each.used
-    expires_at = datetime.fromtimestamp(reservation.expires_at, UTC).replace(tzinfo=None)
     return {
         "uuid": reservation.uuid,
         "project_id": reservation.project_id,
         "user_id": reservation.user_id,
         "group": reservation.group,
         "generation": reservation.generation,
-        "expires_at": f"{expires_at.isoformat(timespec='milliseconds')}Z",
+        "expires_at": times.shown(reservation.expires_at),
         "allocations": by_provider,
     }

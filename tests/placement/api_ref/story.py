@@ -14,6 +14,16 @@ MIGRATION: Final = "c8e96ef0-6d1e-4f0c-8a23-0e0f4f4f0a22"
 
 CLAIMED: Final = "0b5d0a34-6bb5-4a2f-9d6e-2f8a4c1b7e90"
 
+EXPIRING: Final[dict[str, Any]] = {
+    "consumer_uuid": "67a82c9a-4a12-4b0a-8b5b-6e5d0b2a9b11",
+    "consumer_generation": None,
+    "consumer_type": "INSTANCE",
+    "project_id": "project",
+    "user_id": "user",
+    "query": "resources=MEMORY_MB:1024",
+    "expires_in": 3600,
+}
+
 Step = tuple[str, int] | tuple[str, str, Any]
 
 # The operations in the order in which their examples follow from each other, with the status of the answer;
@@ -69,6 +79,9 @@ STORY: Final[list[Step]] = [
     ("DELETE", f"/allocations/{CLAIMED}", None),
     ("updateAttributes", 200),
     ("listAttributes", 200),
+    ("POST", "/ext/v1/claims", {"claims": [EXPIRING]}),
+    ("confirmClaim", 200),
+    ("DELETE", f"/allocations/{EXPIRING['consumer_uuid']}", None),
     ("deleteProviderTraits", 204),
     ("deleteTrait", 204),
     ("deleteInventory", 204),

@@ -48,6 +48,7 @@ SCHEMAS = {
     "explainAllocationCandidates": explanation.Explanation(),
     "showCapacity": capacity.Capacity(),
     "claim": claim.Claims(),
+    "confirmClaim": claim.Confirmation(),
     "updateAttributes": attribute.Attributes(),
     "reserve": reservation.Create(),
     "updateReservation": reservation.Update(),

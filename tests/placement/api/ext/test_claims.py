@@ -33,6 +33,7 @@ def test_what_is_found_is_held(admin):
         {
             "consumer_uuid": wanted["consumer_uuid"],
             "consumer_generation": 1,
+            "expires_at": None,
             "root_provider_uuid": big,
             "allocations": allocations,
             "mappings": {"1": [big]},

@@ -1,0 +1,111 @@
+"""Claims that are gone at a time of the database's clock, unless somebody confirms them before.
+
+A consumer whose claim expires has a row, which counts for one generation of the consumer: whoever writes its
+allocations, or says that they stay, makes it a consumer like any other. What expired is given back as
+reservations are (:mod:`placement.store.reservations`).
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db import buckets, clock
+from placement.db.batch import KEPT_SIZES, Answer, Prepared, bind_parameters, bind_values
+from placement.db.database import Transaction
+from placement.db.tables import ConsumerId, claim_expiries, consumers
+from placement.exceptions import NotFound
+from placement.store import consumers as consumer_store
+from placement.store.consumers import Owner
+
+_counts: Final = sa.and_(
+    consumers.c.id == claim_expiries.c.consumer_id, consumers.c.generation == claim_expiries.c.generation
+)
+EXPIRED: Final = (
+    sa.select(consumers.c.uuid)
+    .select_from(claim_expiries.join(consumers, _counts))
+    .where(claim_expiries.c.expires_at <= clock.now())
+)
+"""The uuids of consumers whose claims have expired."""
+
+
+def write(tx: Transaction, seconds: Mapping[str, float], known: list[int]) -> Answer | None:
+    """Have claims of this transaction expire in so many seconds, by the uuid of the consumer.
+
+    :param known: the ids of those consumers that were there before.
+    :returns: the uuids of these consumers, and when their claims expire; None if none does.
+    """
+    if not seconds:
+        return None
+    if known:
+        tx.queue(_removal(len(known)), bind_values("id", sorted(known)))
+    chosen = sorted(seconds)
+    for consumer in chosen:
+        tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
+    tx.lock_buckets([buckets.RESERVATIONS])  # so that all workers look anew at what expires next
+    return tx.queue(_times(len(chosen)), bind_values("uuid", chosen))
+
+
+_consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
+_insertion: Final = Prepared(
+    sa.insert(claim_expiries).values(
+        consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
+        generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
+        expires_at=clock.now() + sa.bindparam("seconds", type_=sa.Double),
+    )
+)
+
+
+@lru_cache(KEPT_SIZES)
+def _removal(count: int) -> Prepared:
+    chosen = claim_expiries.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
+    return Prepared(sa.delete(claim_expiries).where(chosen))
+
+
+@lru_cache(KEPT_SIZES)
+def _times(count: int) -> Prepared:
+    return Prepared(
+        sa.select(consumers.c.uuid, claim_expiries.c.expires_at)
+        .select_from(claim_expiries.join(consumers, _counts))
+        .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
+    )
+
+
+def confirm(tx: Transaction, consumer: str, generation: int, seconds: float | None) -> float | None:
+    """Have a claim that expires stay, or expire so many seconds from now; when that is.
+
+    Its consumer's generation goes up by one.
+
+    :raises NotFound: no claim of this consumer expires, or it has expired.
+    :raises ConcurrentUpdate: the generation is not the present one.
+    """
+    rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
+    if not rows:
+        raise missing(consumer)
+    (row,) = rows
+    query = sa.select(claim_expiries.c.generation).where(
+        claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.now()
+    )
+    if tx.conn.execute(query).scalar() != row.generation:
+        raise missing(consumer)
+    consumer_store.check_generation(row, generation)
+    consumer_store.advance(tx, row, Owner(row.project_id, row.user_id, row.consumer_type))
+    if seconds is not None:
+        answer = write(tx, {consumer: seconds}, [row.id])
+        assert answer is not None
+        return float(answer.rows[0][1])
+    tx.queue(_removal(1), bind_values("id", [row.id]))
+    tx.lock_buckets([buckets.RESERVATIONS])
+    return None
+
+
+def forget_confirmed(tx: Transaction) -> None:
+    """Remove rows that count no more, once their time has come."""
+    current = sa.select(consumers.c.id).where(_counts).exists()
+    tx.conn.execute(sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.now(), ~current))
+
+
+def missing(consumer: str) -> NotFound:
+    """The error that no claim of a consumer expires."""
+    return NotFound(f"No claim of consumer {consumer} expires: there is none, it has expired, or it stays.")

@@ -1,0 +1,153 @@
+"""Claims that nobody confirms are gone by themselves; those that somebody confirms stay. On each database."""
+
+import time
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+
+from tests.placement.api.ext.asking import claim, host, refused, used, wants
+from tests.placement.running import Admin, application
+
+SOON = 60.0
+
+
+@pytest.fixture
+def admin(database_url: str) -> Admin:
+    return Admin(application(database_url))
+
+
+def let_pass(database_url: str, seconds: float = 2 * SOON) -> None:
+    """Have so much time pass for claims that expire."""
+    engine = sa.create_engine(database_url)
+    with engine.begin() as conn:
+        earlier = sa.text("UPDATE claim_expiries SET expires_at = expires_at - :seconds")
+        conn.execute(earlier, {"seconds": seconds})
+    engine.dispose()
+
+
+def made(admin: Admin, provider: str, **fields: object) -> str:
+    """The uuid of a consumer that holds what expires."""
+    wanted = wants("resources=VCPU:4", expires_in=SOON, **fields)
+    answer = claim(admin, wanted)
+    assert answer.status_code == 201, answer.text
+    (shown,) = answer.json["claims"]
+    seconds = datetime.fromisoformat(shown["expires_at"]).timestamp() - time.time()
+    assert 0 < seconds <= SOON + 5
+    assert used(admin, provider) == {"VCPU": 4}
+    return str(wanted["consumer_uuid"])
+
+
+def confirm(admin: Admin, consumer: str, **body: object) -> tuple[int, object]:
+    answer = admin("PUT", f"/ext/v1/claims/{consumer}", json={"consumer_generation": 1, **body})
+    return answer.status_code, answer.json.get("claim")
+
+
+def put(
+    admin: Admin, provider: str, amount: int, consumer: str | None = None, generation: int | None = None
+) -> int:
+    """The status of the answer to ``PUT /allocations``."""
+    body = {
+        "allocations": {provider: {"resources": {"VCPU": amount}}},
+        "consumer_generation": generation,
+        "consumer_type": "INSTANCE",
+        "project_id": "project",
+        "user_id": "user",
+    }
+    return admin("PUT", f"/allocations/{consumer or uuid.uuid4()}", json=body).status_code
+
+
+def elsewhere(database_url: str) -> Admin:
+    """Another worker, which has to find out about the time by itself."""
+    return Admin(application(database_url))
+
+
+def test_who_is_not_confirmed_is_in_nobodys_way(admin: Admin, database_url: str) -> None:
+    provider = host(admin, "cn", VCPU=4)
+    consumer = made(admin, provider)
+    assert refused(claim(admin, wants("resources=VCPU:1")))[1] == "placement.ext.no_candidate"
+    let_pass(database_url)
+    assert claim(elsewhere(database_url), wants("resources=VCPU:4")).status_code == 201
+    assert admin("GET", f"/allocations/{consumer}").json == {"allocations": {}}
+    assert confirm(admin, consumer)[0] == 404
+
+
+def test_put_allocations_finds_the_room_too(admin: Admin, database_url: str) -> None:
+    provider = host(admin, "cn", VCPU=4)
+    made(admin, provider)
+    let_pass(database_url)
+    assert put(elsewhere(database_url), provider, 4) == 204
+
+
+def test_who_is_confirmed_stays(admin: Admin, database_url: str) -> None:
+    provider = host(admin, "cn", VCPU=4)
+    consumer = made(admin, provider)
+    shown = {"consumer_uuid": consumer, "consumer_generation": 2, "expires_at": None}
+    assert confirm(admin, consumer) == (200, shown)
+    assert confirm(admin, consumer)[0] == 404  # nothing is to be confirmed any more
+    let_pass(database_url)
+    assert claim(elsewhere(database_url), wants("resources=VCPU:1")).status_code == 409
+    assert admin("GET", f"/allocations/{consumer}").json["consumer_generation"] == 2
+
+
+def test_who_asks_for_longer_has_longer(admin: Admin, database_url: str) -> None:
+    provider = host(admin, "cn", VCPU=4)
+    consumer = made(admin, provider)
+    status, shown = confirm(admin, consumer, expires_in=5 * SOON)
+    assert isinstance(shown, dict)
+    assert (status, shown["consumer_generation"]) == (200, 2)
+    end = datetime.fromisoformat(shown["expires_at"]).astimezone(UTC)
+    assert end.timestamp() > time.time() + 3 * SOON
+    let_pass(database_url)
+    assert claim(elsewhere(database_url), wants("resources=VCPU:1")).status_code == 409
+    let_pass(database_url, 10 * SOON)
+    assert claim(elsewhere(database_url), wants("resources=VCPU:1")).status_code == 201
+
+
+def test_an_old_generation_confirms_nothing(admin: Admin) -> None:
+    consumer = made(admin, host(admin, "cn", VCPU=4))
+    answer = admin("PUT", f"/ext/v1/claims/{consumer}", json={"consumer_generation": 7})
+    assert refused(answer)[:2] == (409, "placement.concurrent_update")
+
+
+@pytest.mark.parametrize("again", ["put", "claim"])
+def test_whoever_writes_its_allocations_confirms_it(admin: Admin, database_url: str, again: str) -> None:
+    provider = host(admin, "cn", VCPU=4)
+    consumer = made(admin, provider)
+    if again == "put":
+        assert put(admin, provider, 3, consumer, 1) == 204
+    else:
+        wanted = wants("resources=VCPU:3", consumer_uuid=consumer, consumer_generation=1)
+        assert claim(admin, wanted).json["claims"][0]["expires_at"] is None
+    assert confirm(admin, consumer, consumer_generation=2)[0] == 404
+    let_pass(database_url)
+    assert claim(elsewhere(database_url), wants("resources=VCPU:2")).status_code == 409
+    assert put(elsewhere(database_url), provider, 2) == 409  # which looked whether anything expired
+    engine = sa.create_engine(database_url)
+    with engine.connect() as conn:  # what counted no more was tidied away
+        assert conn.execute(sa.text("SELECT COUNT(*) FROM claim_expiries")).scalar_one() == 0
+    engine.dispose()
+
+
+def test_one_that_was_renewed_by_a_claim_expires_then(admin: Admin, database_url: str) -> None:
+    provider = host(admin, "cn", VCPU=4)
+    consumer = made(admin, provider)
+    wanted = wants("resources=VCPU:3", consumer_uuid=consumer, consumer_generation=1, expires_in=SOON)
+    assert claim(admin, wanted).json["claims"][0]["expires_at"] is not None
+    let_pass(database_url)
+    assert claim(elsewhere(database_url), wants("resources=VCPU:4")).status_code == 201
+
+
+def test_members_of_groups_that_expire_leave(admin: Admin, database_url: str) -> None:
+    group = {"name": "web", "policy": "anti-affinity"}
+    made(admin, host(admin, "cn", VCPU=4), group=group)
+    let_pass(database_url)
+    assert claim(elsewhere(database_url), wants("resources=VCPU:1", group=group)).status_code == 201
+
+
+@pytest.mark.parametrize("fields", [{"expires_in": 0}, {"expires_in": 1e9}, {"expires_in": "soon"}])
+def test_times_that_make_no_sense_are_refused(admin: Admin, fields: dict[str, object]) -> None:
+    host(admin, "cn", VCPU=4)
+    assert claim(admin, wants("resources=VCPU:1", **fields)).status_code == 400
+    assert admin("PUT", "/ext/v1/claims/none", json={"consumer_generation": 1}).status_code == 404
