@@ -168,13 +168,13 @@ def test_who_joins_between_the_look_and_the_write_is_seen(
 ) -> None:
     write, others = claiming.Claimer._bind, list[str]()
 
-    def slow_write(self: claiming.Claimer, placed: Sequence[Placed], *more: Any) -> None:
+    def slow_write(self: claiming.Claimer, placed: Sequence[Placed], *more: Any) -> dict[str, float]:
         if not others:
             others.append("")  # that one is written without delay
             mine = placed[0].choice.root.uuid
             apart = {"only": [mine]} if policy == "anti-affinity" else {"avoid": [mine]}
             others[0] = roots(claim(admin, member(policy, **apart)))[0]
-        write(self, placed, *more)
+        return write(self, placed, *more)
 
     monkeypatch.setattr(claiming.Claimer, "_bind", slow_write)
     (found,) = roots(claim(admin, member(policy)))
