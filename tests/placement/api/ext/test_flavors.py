@@ -113,7 +113,7 @@ def test_a_flavor_of_which_there_can_be_no_guest_is_refused(admin):
         ({"query": None, "flavor": FLAVOR}, "None is not of type 'string'"),
         ({"flavor": {**FLAVOR, "image": {"disk_format": None}}}, "None is not of type 'string'"),
         ({"flavor": {"ram": 1}}, "'vcpus' is a required property"),
-        ({"flavor": {**FLAVOR, "vcpus": 65_537}}, "65537 is greater than the maximum of 65536"),
+        ({"flavor": {**FLAVOR, "vcpus": 4097}}, "4097 is greater than the maximum of 4096"),
         ({"flavor": {**FLAVOR, "extra_specs": {"a": 1}}}, "1 is not of type 'string'"),
         ({"flavor": {**FLAVOR, "extra_specs": {"a": "b" * 256}}}, "is too long"),
         ({"flavor": {**FLAVOR, "image": {"name": "cirros"}}}, "'name' was unexpected"),
