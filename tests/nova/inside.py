@@ -14,6 +14,9 @@ from typing import Any, Final
 _PATIENCE: Final = 12
 """Nova's tests wait five or ten seconds for most things; a busy machine may take longer, so many times."""
 
+_SECONDS_EACH: Final = 600
+"""After which a test is given up: a few of Nova's stop once in a while, whatever the service."""
+
 
 class _Told(unittest.TestResult):
     """Says what came of each test as soon as it is known."""
@@ -21,6 +24,17 @@ class _Told(unittest.TestResult):
     def __init__(self, output: Any) -> None:
         super().__init__()
         self._output = output
+        self._limit: Any = None
+
+    def startTest(self, test: Any) -> None:  # noqa: N802
+        from eventlet import Timeout
+
+        super().startTest(test)
+        self._limit = Timeout(_SECONDS_EACH)
+
+    def stopTest(self, test: Any) -> None:  # noqa: N802
+        self._limit.cancel()
+        super().stopTest(test)
 
     def addSuccess(self, test: Any) -> None:  # noqa: N802  # unittest's name
         self._say(test, "passed")
