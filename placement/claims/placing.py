@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop
@@ -19,6 +19,7 @@ from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
+from placement.store.groups import Policy
 
 MAX_SCORED: Final = 10_000
 """Of more choices for one that is wanted the others come last, in any order."""
@@ -55,7 +56,8 @@ def place(
 
     :raises Exhausted: the budget is spent before this is known.
     """
-    found = None if _exceeds(world.snapshot, wanted) else _Placing(wanted, budget, rng).place(world, 0)
+    hopeless = _exceeds(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
+    found = None if hopeless else _Placing(world, wanted, budget, rng).place(world, 0, {})
     return found if found is not None else _unplaced(world, wanted, budget, rng)
 
 
@@ -73,18 +75,60 @@ def _free_in_all(snapshot: Snapshot, name: str) -> int:
     return sum(max(0, each.free(name)) for each in providers)
 
 
+def _lack_hosts(world: World, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> bool:
+    """Whether several that are to be kept apart have too few hosts for all of them: no way need be tried."""
+    apart: dict[str, list[Wanted]] = {}
+    for each in wanted:
+        if each.group is not None and each.group.policy is Policy.ANTI_AFFINITY:
+            apart.setdefault(each.group.name, []).append(each)
+    if SHARES in world.snapshot.by_trait:
+        return False  # pools count for hosts then
+    return any(len(members) > _places(world, members, budget, rng) for members in apart.values())
+
+
+def _places(world: World, members: Sequence[Wanted], budget: Budget, rng: random.Random) -> int:
+    """How many of a group the hosts together may have at most that do for any of these; enough is enough."""
+    if len(members) == 1 or any(each.topology is not None for each in members):
+        return len(members)
+    limit = max(each.group.max_per_root for each in members if each.group is not None)
+    present = world.beside(members[0].group)
+    places: dict[int, int] = {}
+    for each in members:
+        for found in _found(world, each, budget, rng, None):
+            root = _root(found)
+            places[root] = limit - present.get(root, 0)
+            if sum(places.values()) >= len(members):
+                return len(members)
+    return sum(places.values())
+
+
+def _root(found: Found) -> int:
+    """The id of the root where it is anchored."""
+    return found.provider_set.members[0].root_id if isinstance(found, Candidate) else found.root.id
+
+
 class _Placing:
     """Tries choices of the first with choices of those after it, until all are placed."""
 
-    def __init__(self, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> None:
+    def __init__(self, world: World, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> None:
         self._wanted = wanted
         self._budget = budget
         self._rng = rng
-        self._names_hosts = any(each.names_hosts for each in wanted)
+        self._names_hosts = any(
+            each.names_hosts or (each.topology is not None and world.distances) for each in wanted
+        )
         self._groups = [each.group for each in wanted if each.group is not None]
+        #: what those before have taken, where it was found that those from a number on have no place
+        self._failed: set[Hashable] = set()
 
-    def place(self, world: World, number: int) -> list[Placed] | None:
-        """Those from this number on, in a world where those before have places; None if they cannot be."""
+    def place(self, world: World, number: int, taken: Mapping[tuple[int, str], int]) -> list[Placed] | None:
+        """Those from this number on, in a world where those before have places; None if they cannot be.
+
+        :param taken: what those before take, by provider and class.
+        """
+        state = (number, frozenset(taken.items()), self._counts(world))
+        if state in self._failed:
+            return None
         wanted, tried = self._wanted[number], set[Hashable]()
         for choice in _choices(world, wanted, self._budget, self._rng):
             if number + 1 == len(self._wanted):
@@ -95,11 +139,16 @@ class _Placing:
                     continue
                 tried.add(alike)
                 self._budget.spend(len(world.snapshot) // 8)
-                others = self.place(world.holding(wanted, choice), number + 1)
+                others = self.place(world.holding(wanted, choice), number + 1, _with(taken, choice))
             if others is not None:
                 alternates = _alternates(world, wanted, choice, self._budget, self._rng)
                 return [Placed(wanted, choice, alternates), *others]
+        self._failed.add(state)
         return None
+
+    def _counts(self, world: World) -> Hashable:
+        """How many members each host has, of the groups that matter."""
+        return tuple(frozenset(world.beside(group).items()) for group in self._groups)
 
     def _like(self, world: World, choice: Choice) -> Hashable:
         """What two choices have in common that leave the same room to those that come after."""
@@ -111,6 +160,14 @@ class _Placing:
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
         others = tuple(world.beside(group).get(choice.root.id, 0) for group in self._groups)
         return tree.kind, tree.free, tree.aggregates, within, others
+
+
+def _with(taken: Mapping[tuple[int, str], int], choice: Choice) -> Mapping[tuple[int, str], int]:
+    more = dict(taken)
+    for provider, amounts in choice.resources:
+        for name, amount in amounts.items():
+            more[provider.id, name] = more.get((provider.id, name), 0) + amount
+    return more
 
 
 def _unplaced(world: World, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> Unplaced:
