@@ -169,7 +169,7 @@ class PlacementClient:
     def _find_extensions(self) -> tuple[int, int]:
         try:
             return _version(self._send("GET", "/ext/v1", None, {})["version"]["max_version"])
-        except NotFoundError:
+        except (NotFoundError, CredentialsError):  # a proxy may let nobody ask for what it does not know
             return _NO_EXTENSIONS
 
     def attributes(self, uuid: str) -> tuple[dict[str, str | float], int]:

@@ -16,6 +16,9 @@ Nouns
     changed. The *fingerprint* of a bucket (how many providers it has, and the sum of their stamps) proves
     that what did not change is what was read before.
 
+    What a *reservation* that expired holds is not in any view: whoever looks finds out by the clock of the
+    database, which comes with the answer to where it stands, and has it given back first.
+
     A request has its *turn*, in which nobody else has the model; what it sees is a *view*. Whoever takes long
     *gives way* and is then a *keeper* of the snapshot: others change a copy.
 

@@ -141,3 +141,22 @@ def test_only_attributes_are_better_low(admin: Admin) -> None:
     assert claim(admin, wants("resources=VCPU:1", order={"pack": -1})).status_code == 400
     assert claim(admin, wants("resources=VCPU:1", order={"attribute:": 1})).status_code == 400
     assert claim(admin, wants("resources=VCPU:1", order={"attribute:nowhere": 1})).status_code == 201
+
+
+def test_distances_that_are_reported_decide_over_which_zones_a_claim_is_split(admin: Admin) -> None:
+    root = host(admin, "cn")
+    zones = [host(admin, f"cn_{number}", parent=root, PCPU=4) for number in range(4)]
+    for each in zones:
+        body = {"traits": ["HW_NUMA_ROOT"], "resource_provider_generation": 1}
+        assert admin("PUT", f"/resource_providers/{each}/traits", json=body).status_code == 200
+    near = {frozenset((1, 3))}
+    for one, uuid in enumerate(zones):
+        told = {
+            f"numa_distance.{zones[other]}": 10 if one == other else 12 if {one, other} in near else 32
+            for other in range(4)
+        }
+        assert put(admin, uuid, **told).status_code == 200
+    wanted = wants("resources=PCPU:8", topology="best-effort", order={"distance": 1})
+    (found,) = claim(admin, wanted, dry_run=True).json["claims"]
+    assert found["allocations"].keys() == {zones[1], zones[3]}
+    assert found["score"]["criteria"]["distance"] == pytest.approx(10 / 12)
