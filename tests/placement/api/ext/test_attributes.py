@@ -1,28 +1,14 @@
 """``/ext/v1/resource_providers/{uuid}/attributes``, and claims that go by them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from werkzeug.test import TestResponse
 
-from tests.databases import DatabaseServer
 from tests.placement.api.ext.asking import claim, host, refused, wants
 from tests.placement.running import Admin, application
 
 NOBODY = "00000000-0000-4000-8000-00000000dead"
-
-
-@pytest.fixture
-def url(database_server: DatabaseServer, database_template: str) -> Iterator[str]:
-    url = database_server.clone(database_template)
-    yield url
-    database_server.drop_database(url)
-
-
-@pytest.fixture
-def admin(url: str) -> Admin:
-    return Admin(application(url))
 
 
 def path(provider: str) -> str:

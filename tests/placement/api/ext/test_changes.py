@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,18 +11,10 @@ from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db.database import Database
 from placement.store.changes import KEPT
-from tests.databases import DatabaseServer
 from tests.placement.api.ext.asking import claim, host, refused, wants
 from tests.placement.running import Admin, application
 
 PATH = "/ext/v1/changes"
-
-
-@pytest.fixture
-def url(database_server: DatabaseServer, database_template: str) -> Iterator[str]:
-    url = database_server.clone(database_template)
-    yield url
-    database_server.drop_database(url)
 
 
 @pytest.fixture

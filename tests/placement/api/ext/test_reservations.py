@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,25 +12,12 @@ from werkzeug.test import TestResponse
 from placement.db import engine
 from placement.db.engine import PoolOptions
 from placement.db.tables import reservations
-from tests.databases import DatabaseServer
 from tests.placement.api.ext.asking import claim, host, refused, used, wants
 from tests.placement.running import Admin, application
 
 PATH = "/ext/v1/reservations"
 GONE = "there never was one, or it expired, or all of it was taken"
 NOBODY = "00000000-0000-4000-8000-00000000dead"
-
-
-@pytest.fixture
-def url(database_server: DatabaseServer, database_template: str) -> Iterator[str]:
-    url = database_server.clone(database_template)
-    yield url
-    database_server.drop_database(url)
-
-
-@pytest.fixture
-def admin(url: str) -> Admin:
-    return Admin(application(url))
 
 
 def reserve(admin: Admin, query: str, **fields: Any) -> TestResponse:

@@ -1,0 +1,41 @@
+"""What revisions in ``migrations/versions`` have in common that make tables.
+
+MySQL commits each statement that makes one: after an upgrade that was interrupted some may be there.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from alembic import op
+
+from placement.exceptions import Unavailable
+
+_OPTIONS: Final[dict[str, Any]] = {
+    f"{kind}_{name}": value
+    for kind in ("mysql", "mariadb")
+    for name, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
+
+
+def make_table(name: str, *elements: sa.schema.SchemaItem) -> None:
+    """Make a table, unless it is there.
+
+    :raises Unavailable: it is another one.
+    """
+    present = sa.inspect(op.get_bind())
+    if not present.has_table(name):
+        op.create_table(name, *elements, **_OPTIONS)
+        return
+    columns = {element.name for element in elements if isinstance(element, sa.Column)}
+    if {column["name"] for column in present.get_columns(name)} != columns:
+        raise Unavailable(
+            f"The database has a table {name} of another program: "
+            "give the service a database of its own in [placement_database] connection."
+        )
+
+
+def make_index(name: str, table: str, columns: Sequence[str]) -> None:
+    """Make an index of a table, unless it is there."""
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
+        op.create_index(name, table, columns)
