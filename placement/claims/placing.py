@@ -88,7 +88,7 @@ def _lack_hosts(world: World, wanted: Sequence[Wanted], budget: Budget, rng: ran
 
 def _places(world: World, members: Sequence[Wanted], budget: Budget, rng: random.Random) -> int:
     """How many of a group the hosts together may have at most that do for any of these; enough is enough."""
-    if len(members) == 1 or any(each.topology is not None for each in members):
+    if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_root for each in members if each.group is not None)
     present = world.beside(members[0].group)

@@ -54,11 +54,12 @@ def split_choices(
     :param arrange: as for :func:`placement.candidates.search.in_turn`.
     :raises placement.candidates.budget.Exhausted: the budget is spent.
     """
-    asked = next(
-        {name: amount for name, amount in group.resources.items() if name in SPLIT}
+    asked = {
+        name: amount
         for group in request.groups
-        if group.suffix == ""
-    )
+        for name, amount in group.resources.items()
+        if group.suffix == "" and name in SPLIT
+    }
     zoned: dict[Kind, tuple[str, ...]] = {}
     by_names: dict[tuple[str, ...], set[int]] = {}
     for root, tree in snapshot.whole_trees().items():

@@ -1,6 +1,7 @@
 """Many that are claimed together, of one group: that there is no place for all is found out in time."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -21,8 +22,12 @@ SECONDS = 5.0
 """Of work, after which a search is refused: trying all ways would take years."""
 
 
+def asks(query: str) -> explanation.Asked:
+    return explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, Rules())
+
+
 def gang(size: int, policy: Policy, **fields: int) -> list[Wanted]:
-    asked = explanation.parse({"query": "resources1=PCPU:1", "flavor": None, "microversion": "1.39"}, Rules())
+    asked = asks("resources1=PCPU:1")
     owner, group = Owner("project", "user", "INSTANCE"), Group("gang", policy, **fields)
     return [
         Wanted(str(number), None, owner, asked.request, asked.version, group=group) for number in range(size)
@@ -59,3 +64,12 @@ def test_a_gang_that_no_host_has_room_for_is_refused() -> None:
     assert isinstance(placed, list)
     assert {each.choice.root.name for each in placed} == {"h"}
     assert isinstance(place(world, gang(21, Policy.AFFINITY), Budget(SECONDS), random.Random(1)), Unplaced)
+
+
+def test_hosts_of_what_claims_fall_back_to_count() -> None:
+    world = World(build(Spec("one", None, {"PCPU": 4}), Spec("other", None, {"VCPU": 4})))
+    fallback = asks("resources=VCPU:1").request
+    wanted = [replace(each, fallback=fallback) for each in gang(2, Policy.ANTI_AFFINITY)]
+    placed = place(world, wanted, Budget(SECONDS), random.Random(1))
+    assert isinstance(placed, list)
+    assert [each.choice.root.name for each in placed] == ["one", "other"]

@@ -40,7 +40,7 @@ def after_each_look(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[str], None], times: int = 1
 ) -> list[str]:
     """Have something happen to the host that was chosen, before it is written; the hosts it happened to."""
-    place, done = claiming.place_or_fall_back, list[str]()
+    place, done = claiming.place, list[str]()
 
     def slow_place(*arguments: Any) -> Any:
         placed = place(*arguments)
@@ -49,7 +49,7 @@ def after_each_look(
             change(done[-1])
         return placed
 
-    monkeypatch.setattr(claiming, "place_or_fall_back", slow_place)
+    monkeypatch.setattr(claiming, "place", slow_place)
     return done
 
 
