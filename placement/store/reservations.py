@@ -17,7 +17,7 @@ from placement.db import buckets, clock
 from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
 from placement.db.database import Database, Transaction
 from placement.db.tables import RESERVATION, consumers, reservations, resource_classes
-from placement.exceptions import NO_RESERVATION, Conflict, InvalidRequest, NotFound
+from placement.exceptions import NO_RESERVATION, ConcurrentUpdate, Conflict, InvalidRequest, NotFound
 from placement.store import allocations, expiries
 from placement.store import consumers as consumer_store
 from placement.store.claims import Claim
@@ -215,6 +215,10 @@ def _classes(count: int) -> Prepared:
     return Prepared(sa.select(resource_classes.c.id, resource_classes.c.name).where(chosen))
 
 
+_EXPIRED: Final = (sa.select(consumers.c.uuid).select_from(_holds).where(_expired), expiries.EXPIRED)
+"""What finds consumers whose time is over."""
+
+
 def making_room(database: Database, work: Callable[[Transaction], T]) -> T:
     """As :meth:`Database.write`; where what expired is in the way, it is given back and all tried again.
 
@@ -223,8 +227,12 @@ def making_room(database: Database, work: Callable[[Transaction], T]) -> T:
     while True:
         try:
             return database.write(work)
+        except ConcurrentUpdate:
+            raise  # no room would help
         except Conflict:
-            if not give_back_expired(database):
+            with database.read() as conn:
+                some = any(conn.execute(query.limit(1)).first() for query in _EXPIRED)
+            if not some or not give_back_expired(database):
                 raise
 
 
@@ -237,10 +245,9 @@ def give_back_expired(database: Database) -> int:
 
 
 def _give_back_expired(tx: Transaction) -> int:
-    queries = [sa.select(consumers.c.uuid).select_from(_holds).where(_expired), expiries.EXPIRED]
     found = [
         uuid
-        for query in queries
+        for query in _EXPIRED
         for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
     ]
     expiries.forget_confirmed(tx)
@@ -249,7 +256,7 @@ def _give_back_expired(tx: Transaction) -> int:
         consumer_store.lock(tx, found)
         expired = [
             uuid
-            for query in queries
+            for query in _EXPIRED
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
         allocations.give_back(tx, expired)

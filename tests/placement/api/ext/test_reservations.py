@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from werkzeug.test import TestResponse
 
 from placement.db import engine
+from placement.db.database import Database
 from placement.db.engine import PoolOptions
 from placement.db.tables import reservations
 from tests.placement.api.ext.asking import claim, host, refused, used, wants
@@ -229,6 +230,18 @@ def test_what_expired_keeps_no_inventory_and_no_provider(admin: Admin) -> None:
     assert admin("PUT", f"{path}/inventories", json=body).status_code == 200
     let_expire(admin, reserved(admin, "resources=VCPU:1"))
     assert admin("DELETE", path).status_code == 204
+
+
+def test_a_refusal_that_no_reservation_is_to_blame_for_writes_nothing(admin: Admin, url: str) -> None:
+    only = host(admin, "cn", VCPU=8)
+    reserved(admin, "resources=VCPU:8")
+    database = Database(url)
+    try:
+        before = database.position()
+        assert put(admin, only, VCPU=1).status_code == 409
+        assert database.position() == before
+    finally:
+        database.close()
 
 
 def test_an_expired_one_is_none_to_claim_from_to_change_or_to_delete(admin: Admin) -> None:
