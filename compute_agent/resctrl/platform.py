@@ -48,7 +48,7 @@ class CacheControl:
     rules: MaskRules
     shareable: Mask
     closids: int
-    way_bytes: Mapping[int, int] = field(default_factory=dict, hash=False)
+    way_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def cdp(self) -> bool:
@@ -70,7 +70,7 @@ class BandwidthControl:
     minimum: int
     granularity: int
     closids: int
-    maximum: Mapping[int, int] = field(default_factory=dict, hash=False)
+    maximum: Mapping[int, int] = field(default_factory=dict)
     in_mbps: bool = False
 
 
@@ -86,7 +86,7 @@ class Monitoring:
     features: frozenset[str]
     assign_modes: tuple[str, ...] = ()
     assign_mode: str = ""
-    counters: Mapping[int, int] = field(default_factory=dict, hash=False)
+    counters: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
