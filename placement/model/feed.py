@@ -17,6 +17,7 @@ import gc
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,7 @@ _ANOTHER_HISTORY: Final = (
     "a server that lacked the last changes), so all of it is read anew"
 )
 
+_PAUSE: Final = 1.0  # seconds until what is not to be given back yet is tried again
 _FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is cheaper
 
 
@@ -139,6 +141,8 @@ class Model:
         self._database = database
         self._give_back_expired = give_back_expired
         self._expiring = threading.Lock()
+        #: the expiry at which there was nothing to give back, and when (monotonic) to try that again
+        self._in_vain = (math.inf, 0.0)
         self._turns = Turns(long_requests)
         self._state: _State | None = None
         #: where the database stood when the model was brought up to date; None while it may not be
@@ -180,7 +184,11 @@ class Model:
         with self._expiring:  # one thread does it for all
             if self._state is None or now < self._state.next_expiry:
                 return True
+            expiry, (tried, again_at) = self._state.next_expiry, self._in_vain
+            if expiry == tried and time.monotonic() < again_at:
+                return False
             count = self._give_back_expired(self._database)
+            self._in_vain = (math.inf if count else expiry, time.monotonic() + _PAUSE)
         if count:
             LOG.info("gave back what %d expired reservations held", count)
         return bool(count)

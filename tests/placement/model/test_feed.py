@@ -19,7 +19,16 @@ from placement.exceptions import Unavailable
 from placement.model import feed
 from placement.model.feed import Model
 from placement.model.snapshot import Snapshot
-from placement.store import aggregates, allocations, classes, inventories, providers, traits
+from placement.store import (
+    aggregates,
+    allocations,
+    classes,
+    consumers,
+    inventories,
+    providers,
+    reservations,
+    traits,
+)
 from placement.store.claims import Claim
 from placement.store.consumers import Owner
 from placement.store.inventories import Values
@@ -409,3 +418,29 @@ class TestLongRequests:
         create(writer)
         with ThreadPoolExecutor(1) as others:
             assert others.submit(names, model).result(timeout=60) == {HOST: "host"}
+
+
+def test_a_server_that_lags_behind_is_not_asked_by_every_request_to_give_back(
+    writer: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement.model.feed._PAUSE", 3600.0)
+    # as a node of a Galera cluster that is written to, where another one is asked for the time
+    owner = consumers.Owner("project", "user", "RESERVATION")
+    writer.write(lambda tx: consumers.create(tx, {CHILD: owner}))
+    writer.write(lambda tx: reservations.make(tx, CHILD, None, reservations.End(None, 0.2)))
+    asked = []
+
+    def nothing_yet(database: Database) -> int:
+        asked.append(database)
+        return 0
+
+    database = Database(database_url)
+    try:
+        model = Model(database, give_back_expired=nothing_yet)
+        while not asked:
+            assert names(model) == {}
+        for _ in range(3):
+            assert names(model) == {}
+    finally:
+        database.close()
+    assert len(asked) == 1
