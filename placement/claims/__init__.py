@@ -7,10 +7,12 @@ Nouns
     choices already: all of them, or none.
 
     A consumer may join a *group*, whose *members* are kept on one host or apart by the *policy* of the claim.
+    By a *topology* dedicated CPUs and memory are *split* over *zones*, NUMA nodes with what is below them.
 
 Who does what
     ``wanted``, ``choice`` and ``world`` are the nouns. ``placing`` decides: a pure function over the read
-    model, which compares choices by ``scoring`` where an order is wanted.
+    model, which compares choices by ``scoring`` where an order is wanted. ``topology`` says how amounts are
+    split over zones, ``splitting`` makes choices of that and of what the search finds for all else.
     ``claiming`` acts: it has choices made, has ``placement.store.bindings`` write them, and has others made
     if somebody else was faster.
 
