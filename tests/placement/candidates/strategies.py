@@ -1,11 +1,15 @@
 """Random snapshots and requests: few names, so that things meet."""
 
+from typing import TypeVar
+
 from hypothesis import strategies as st
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import SHARES, Inventory
 from placement.model.snapshot import Snapshot
 from tests.placement.candidates.snapshots import Spec, build, inventory, name_to_uuid
+
+T = TypeVar("T")
 
 CLASSES = ("VCPU", "DISK_GB", "CUSTOM_A")
 TRAITS = ("T1", "T2", "T3")
@@ -208,3 +212,57 @@ def packings(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
             resources["VCPU"] = draw(st.integers(1, 4))
         groups.append(RequestGroup(f"_{number}", resources, required=draw(traits)))
     return build(*specs), CandidatesRequest(tuple(groups), group_policy="none")
+
+
+@st.composite
+def neighbours(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
+    """Hosts with the same things at the same positions, and built otherwise: each has candidates of its own.
+
+    They differ in one thing, or in all: who is below whom, traits, aggregates, portions, what is used.
+    """
+    size = draw(st.integers(3, 4))
+    having = [draw(st.sampled_from((("VCPU",), ("VCPU",), ("VCPU", "DISK_GB"), ()))) for _ in range(size)]
+    kinds = ("tree", "traits", "aggregates", "portions", "used")
+    differing = {draw(st.sampled_from(kinds))} if draw(st.booleans()) else {*kinds}
+
+    def either(kind: str, usual: T, *others: T) -> T:
+        return draw(st.sampled_from((usual, *others))) if kind in differing else usual
+
+    specs = [Spec("pool", None, {"DISK_GB": 3}, [SHARES], ["a"])] if draw(st.booleans()) else []
+    for host in range(draw(st.integers(2, 3))):
+        for number in range(size):
+            above = either("tree", 0, *range(1, max(1, number)))
+            specs.append(
+                Spec(
+                    f"p{host}_{number}",
+                    None if number == 0 else f"p{host}_{above}",
+                    {name: inventory(4, max_unit=either("portions", 9, 2)) for name in having[number]},
+                    either("traits", (), ("T1",), ("T2",)),
+                    either("aggregates", (), ("a",), ("b",)),
+                    {name: either("used", 0, 1, 3) for name in having[number]},
+                )
+            )
+    suffixes = SUFFIXES[: draw(st.integers(2, 3))]
+    traits = st.sampled_from(((), (frozenset({"T1"}),)) if "traits" in differing else ((),))
+    member_of = st.sampled_from(
+        ((), (frozenset({name_to_uuid("a")}),)) if "aggregates" in differing else ((),)
+    )
+    groups = [
+        RequestGroup(
+            suffix,
+            dict.fromkeys(
+                draw(st.sampled_from((("VCPU",), ("DISK_GB",), ("VCPU", "DISK_GB")))), draw(amounts)
+            ),
+            required=draw(traits),
+            member_of=draw(member_of),
+        )
+        for suffix in (*suffixes, *draw(st.sampled_from(((), ("",)))))
+    ]
+    subtrees = st.lists(st.frozensets(st.sampled_from(suffixes), min_size=2, max_size=3), max_size=2)
+    return build(*specs), CandidatesRequest(
+        tuple(groups),
+        group_policy=draw(st.sampled_from(("none", "isolate"))),
+        root_forbidden=draw(st.sampled_from((frozenset[str](), frozenset({"T2"})))),
+        same_subtrees=tuple(draw(subtrees)),
+        nested=draw(st.sampled_from((True, True, True, False))),
+    )

@@ -25,7 +25,14 @@ from placement.model.snapshot import Snapshot
 from tests.examples import examples
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.brute import Found, all_candidates
-from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, snapshots
+from tests.placement.candidates.strategies import (
+    crowded_hosts,
+    fleets,
+    neighbours,
+    packings,
+    situations,
+    snapshots,
+)
 
 EXAMPLES = examples(150)
 exhaustive = settings(
@@ -80,6 +87,17 @@ def test_search_tells_hosts_of_one_make_apart(situation: tuple[Snapshot, Candida
     assert set(found) == all_candidates(snapshot, request)
 
 
+@settings(exhaustive, max_examples=EXAMPLES * 2)
+@given(neighbours())
+def test_search_tells_hosts_apart_that_are_built_otherwise(
+    situation: tuple[Snapshot, CandidatesRequest],
+) -> None:
+    snapshot, request = situation
+    found = [comparable(candidate) for candidate in find(snapshot, request)]
+    assert len(found) == len(set(found))
+    assert set(found) == all_candidates(snapshot, request)
+
+
 @settings(exhaustive, max_examples=max(1, EXAMPLES // 5))
 @given(situations())
 def test_order_and_chance_change_no_result(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
@@ -113,7 +131,9 @@ def test_search_finds_every_way_to_pack(situation: tuple[Snapshot, CandidatesReq
 
 
 @settings(exhaustive, max_examples=EXAMPLES)
-@given(crowded_hosts() | packings() | fleets(), st.sampled_from(("depth-first", "breadth-first")))
+@given(
+    crowded_hosts() | packings() | fleets() | neighbours(), st.sampled_from(("depth-first", "breadth-first"))
+)
 def test_rests_change_no_result(situation: tuple[Snapshot, CandidatesRequest], strategy: str) -> None:
     snapshot, request = situation
     with patch.object(combine, "_CHOICES_BEFORE_REST", 0):

@@ -187,6 +187,24 @@ class TestLimits:
         assert looked_at["providers"] == 2
         assert looked_at["choices"] <= 10
 
+    def test_where_the_group_without_a_suffix_has_its_trait_tells_trees_apart(self) -> None:
+        node = {"VCPU": 4, "DISK_GB": 4}
+        snapshot = build(
+            *(
+                spec
+                for host in range(2)
+                for spec in (
+                    Spec(f"cn{host}"),
+                    *(Spec(f"n{host}_{at}", f"cn{host}", node, ("T1",) * (at == host)) for at in range(2)),
+                )
+            )
+        )
+        group = RequestGroup("", {"VCPU": 1, "DISK_GB": 1}, required=(frozenset({"T1"}),))
+        found = find(snapshot, CandidatesRequest((group,)))
+        having = {snapshot.by_name["n0_0"], snapshot.by_name["n1_1"]}
+        assert len(found) == 2 * 3
+        assert all(not having.isdisjoint(candidate.resources) for candidate in found)
+
     def test_sharing_providers_alone_are_combined_once_for_like_trees(self, looked_at: Counter[str]) -> None:
         snapshot = build(
             Spec("disk", None, {"DISK_GB": 10}, [SHARES], ["agg"]),
