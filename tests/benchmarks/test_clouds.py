@@ -10,6 +10,7 @@ import pytest
 from benchmarks.clouds import model_of
 from benchmarks.mixed import CLOUDS, Cloud
 from benchmarks.mixed_queries import FAMILIES, paths
+from benchmarks.worst_questions import MAX_BYTES, WORLDS, world, worst
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -53,3 +54,11 @@ def test_the_program_measures_every_question() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for name in FAMILIES:
         assert done.stdout.count(f"| {name} |") == len(CLOUDS)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_worst_question_of_a_few_ends_with_candidates_or_says_why_not(name: str) -> None:
+    asked, answered = worst(world(name), count=4, seed=2, seconds=0.05, max_size=1 << 20)
+    assert len(asked.query()) <= MAX_BYTES
+    assert answered.size < 8 << 20
+    assert "candidates" in answered.outcome or "resources" in answered.outcome
