@@ -13,6 +13,7 @@ from placement.flavors.flavor import Rules
 from placement.schemas import explanation
 from placement.schemas.attribute import NAME
 from placement.schemas.base import Array, Boolean, Integer, Map, Number, Object, Schema, String, Uuid
+from placement.store import reservations
 from placement.store.consumers import Owner
 from placement.store.groups import Group, Policy
 
@@ -20,6 +21,8 @@ MAX_CLAIMS: Final = 64
 """In one call: each may have to be tried with each choice of those before."""
 MAX_ALTERNATES: Final = 100
 MAX_WEIGHT: Final = 1000.0
+MAX_CRITERIA: Final = 32
+"""Of an order: each alternate of each claim is answered with what it scores by each of them."""
 MAX_SECONDS: Final = 7 * 86_400.0
 """For a claim that nobody has confirmed."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
@@ -43,7 +46,10 @@ class Owned(explanation.Explanation):
     hosts = Array(Uuid(), min_items=1, load_default=None, data_key="only")
     avoid = Array(Uuid(), load_default=list)
     order = Map(
-        f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{NAME})$", Number(-MAX_WEIGHT, MAX_WEIGHT), load_default=dict
+        f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{NAME})$",
+        Number(-MAX_WEIGHT, MAX_WEIGHT),
+        max_properties=MAX_CRITERIA,
+        load_default=dict,
     )
 
 
@@ -78,14 +84,20 @@ def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
     """What such a body wants.
 
     :param rules: by which flavors are translated.
-    :raises InvalidRequest: a query or a flavor is none, a consumer is named twice, or a group or an order
-        makes no sense.
+    :raises InvalidRequest: a query or a flavor is none, a consumer is named twice or a new one is of the type
+        of reservations, or a group or an order makes no sense.
     """
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     if len(set(consumers)) < len(consumers):
         raise InvalidRequest("A consumer is named by more than one of the claims.")
     if body["reservation"] in consumers:
         raise InvalidRequest("A reservation cannot claim what it holds itself.")
+    for each in body["claims"]:
+        if each["consumer_type"] == reservations.TYPE and each["consumer_generation"] is None:
+            raise InvalidRequest(
+                f"The consumer {each['consumer_uuid']} would look like a reservation, which only POST"
+                " /ext/v1/reservations makes."
+            )
     return [_wanted(each, rules) for each in body["claims"]]
 
 

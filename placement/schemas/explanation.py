@@ -12,7 +12,7 @@ from placement.flavors.flavor import Rules
 from placement.flavors.translate import translate
 from placement.microversion import Microversion
 from placement.schemas import flavor
-from placement.schemas.base import Object, Schema, String
+from placement.schemas.base import MAX_INT, Object, Schema, String
 from placement.schemas.flavor import FlavorAsked
 from placement.schemas.query_candidates import parse_candidates
 
@@ -60,6 +60,12 @@ def parse(body: dict[str, Any], rules: Rules) -> Asked:
     :param rules: by which flavors are translated.
     :raises InvalidRequest: naming what is wrong with the query or the flavor.
     """
+    asked = _asked(body, rules)
+    _check_amounts(asked.request)
+    return asked
+
+
+def _asked(body: dict[str, Any], rules: Rules) -> Asked:
     if (body["query"] is None) == (body["flavor"] is None):
         raise InvalidRequest("Either a 'query' or a 'flavor' is needed, and not both.")
     if body["flavor"] is not None:
@@ -71,6 +77,16 @@ def parse(body: dict[str, Any], rules: Rules) -> Asked:
     except ValueError as error:
         raise InvalidRequest(f"Invalid query string parameters: {error}") from None
     return Asked(parse_candidates(pairs, version), version)
+
+
+def _check_amounts(request: CandidatesRequest) -> None:
+    """Refuse what no allocation can have, and no answer show: amounts are of 32 bits, numbers of 64."""
+    for group in request.groups:
+        for name, amount in group.resources.items():
+            if amount > MAX_INT:
+                raise InvalidRequest(
+                    f"Requested resource {name} requires amount <= {MAX_INT}. Got: {amount}."
+                )
 
 
 def version_of(body: dict[str, Any]) -> Microversion:

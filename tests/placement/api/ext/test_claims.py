@@ -290,3 +290,32 @@ def test_a_topology_that_makes_no_sense_is_refused(admin, fields, why):
     status, _, detail = refused(claim(admin, {**wants("resources=PCPU:1"), **fields}))
     assert status == 400
     assert why in detail
+
+
+def test_more_than_an_allocation_can_have_is_refused_before_it_is_looked_for(admin):
+    host(admin, "cn", VCPU=8)
+    detail = "Requested resource VCPU requires amount <= 2147483647. Got: 18446744073709551616."
+    answer = claim(admin, wants("resources=VCPU:18446744073709551616"))
+    assert refused(answer) == (400, "placement.undefined_code", detail)
+    assert refused(claim(admin, wants("resources=VCPU:2147483647")))[:2] == (
+        409,
+        "placement.ext.no_candidate",
+    )
+
+
+def test_an_order_has_so_many_criteria_at_most(admin):
+    host(admin, "cn", VCPU=8)
+    order = {f"attribute:a{number}": 1 for number in range(32)}
+    assert claim(admin, wants("resources=VCPU:1", order=order)).status_code == 201
+    status, _, detail = refused(claim(admin, wants("resources=VCPU:1", order={**order, "pack": 1})))
+    assert status == 400
+    assert "33 properties are too many, 32 may be given" in detail
+
+
+def test_a_claim_makes_no_consumer_that_looks_like_a_reservation(admin):
+    host(admin, "cn", VCPU=8)
+    wanted = wants("resources=VCPU:1", consumer_type="RESERVATION")
+    status, _, detail = refused(claim(admin, wanted))
+    assert status == 400
+    assert "which only POST /ext/v1/reservations makes" in detail
+    assert held(admin, wanted["consumer_uuid"]) == {"allocations": {}}

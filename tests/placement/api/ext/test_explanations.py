@@ -67,6 +67,12 @@ def test_the_microversion_of_the_client_does_not_matter(admin, version):
         ({"query": "resources=CUSTOM_NONE:1"}, "No such resource class CUSTOM_NONE"),
         ({"query": "resources=VCPU:1&required=CUSTOM_NONE"}, "No such trait(s): CUSTOM_NONE"),
         ({"query": "resources=VCPU:0"}, "amount >= 1"),
+        ({"query": "resources=VCPU:18446744073709551616"}, "amount <= 2147483647"),
+        ({"query": "resources1=VCPU:2147483648"}, "amount <= 2147483647"),
+        (
+            {"flavor": {"vcpus": 1, "ram": 1, "extra_specs": {"resources:VCPU": "99999999999999999999"}}},
+            "amount <= 2147483647",
+        ),
         ([], "is not of type 'object'"),
     ],
 )
