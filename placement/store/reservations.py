@@ -87,6 +87,8 @@ def some(
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(consumers.c.project_id == project_id)
+        # To MariaDB a blank at the end makes no difference, and it would be another project.
+        query = query.where(sa.func.length(consumers.c.project_id) == sa.func.length(project_id))
     if group is not None:
         query = query.where(reservations.c.claim_group == group)
     if after is not None:

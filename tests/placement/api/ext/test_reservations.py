@@ -380,3 +380,22 @@ def test_a_reader_sees_its_own_project_alone(admin: Admin) -> None:
 def test_a_query_that_is_none_is_refused(admin: Admin) -> None:
     for query in ("limit=0", "limit=x", "marker=x", "nothing=1"):
         assert admin("GET", f"{PATH}?{query}").status_code == 400
+
+
+def test_a_reservation_until_the_last_moment_that_there_is_is_shown(admin):
+    host(admin, "cn", VCPU=8)
+    last = "9999-12-31T23:59:59.999999Z"
+    only = reserved(admin, "resources=VCPU:1", expires_at=last)
+    (listed,) = admin("GET", PATH).json["reservations"]
+    assert (listed["uuid"], listed["expires_at"]) == (only, "9999-12-31T23:59:59.000Z")
+
+
+def test_a_project_with_a_blank_at_the_end_is_another_one(admin):
+    host(admin, "cn", VCPU=8)
+    owned = {each: reserved(admin, "resources=VCPU:1", project_id=each) for each in ("web", "web ", "wéb ")}
+    for project, only in owned.items():
+        asked = admin("GET", PATH, query_string={"project_id": project})
+        assert [each["uuid"] for each in asked.json["reservations"]] == [only]
+    reader = {"X-Auth-Token": "ann", "X-Project-Id": "web ", "X-Roles": "reader"}
+    seen = admin("GET", PATH, headers=reader).json["reservations"]
+    assert [each["uuid"] for each in seen] == [owned["web "]]
