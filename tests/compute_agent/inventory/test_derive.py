@@ -102,6 +102,16 @@ def test_ratios_and_reserves_go_to_their_classes_and_never_to_pcpu() -> None:
     }
 
 
+@pytest.mark.parametrize(("ways", "classes"), [(0, set()), (1, {"LLC"}), (2, {"LLC"})])
+def test_a_cache_without_ways_to_give_is_no_inventory(ways: int, classes: set[str]) -> None:
+    topology = machine(cores=4, memory_kib=0)
+    domains = {cache.id: CacheDomain(cache.id, ways=ways) for cache in topology.l3_domains}
+    platform = CachePlatform(domains, groups=16, groups_taken=3, features=frozenset({"L3_CAT"}))
+    tree = tree_of(topology, CpuOptions(cpu_dedicated_set="0-3"), platform)
+    found = [node.inventories["LLC"].total for node in tree.nodes if "LLC" in node.inventories]
+    assert found == [ways] * len(classes)
+
+
 def test_numa_tree_has_cpus_and_memory_on_the_nodes_and_disk_on_the_root() -> None:
     topology = machine(packages=2, cores=4, threads=2, memory_kib=8 * GIB_KIB)
     tree = tree_of(topology, CpuOptions(cpu_dedicated_set="2-7", cpu_shared_set="8-13"), disk_gb=50)

@@ -131,6 +131,21 @@ def test_a_single_cpu_counts_for_who_does_not_want_cores_or_has_a_cpu_beside_the
     assert capacity(free, want) == cpus
 
 
+@pytest.mark.parametrize(
+    ("free", "cpus", "expected"),
+    [
+        (range(9), 5, (2, -1)),  # a whole core, and the last thread of one that was broken
+        (range(8), 5, (2, 1)),
+        (range(8), 4, (1, 0)),
+        (range(12), 6, None),  # five are no whole cores
+        (range(4), 5, None),
+    ],
+)
+def test_the_cpu_beside_isolated_ones_is_one_and_the_others_are_whole_cores(free, cpus, expected):
+    want = Want(ThreadPolicy.ISOLATE, cpus, 1, extra=True)
+    assert cost(free_cores(HOST, frozenset(free)), want) == expected
+
+
 def test_where_nothing_is_free_there_is_no_piece():
     assert free_cores(HOST, frozenset()) == []
 

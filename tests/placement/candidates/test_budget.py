@@ -1,6 +1,7 @@
 """What a search may cost, and what becomes of one that would cost more."""
 
 import re
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
@@ -219,3 +220,17 @@ def test_steps_count_as_one_each_unless_said_otherwise() -> None:
     at_once.spend(spend(1_000_000))
     with pytest.raises(Exhausted):
         at_once.spend(1)
+
+
+def test_a_long_search_gives_way_once_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, gave_way = 0.0, []
+    for clock in ("thread_time", "perf_counter"):
+        monkeypatch.setattr(f"placement.candidates.budget.{clock}", lambda: now)
+    budget = Budget(give_way=lambda: gave_way.append(now), first_slice=0.1)
+    for _ in range(1000):
+        budget.spend(64)
+        now += 0.0005
+    assert gave_way[0] == pytest.approx(0.1, abs=0.001)
+    between = [later - earlier for earlier, later in pairwise(gave_way)]
+    assert min(between) > 0.0019
+    assert max(between) < 0.005
