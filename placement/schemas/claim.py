@@ -20,6 +20,8 @@ from placement.store.groups import Group, Policy
 MAX_CLAIMS: Final = 64
 """In one call: each may have to be tried with each choice of those before."""
 MAX_ALTERNATES: Final = 100
+MAX_ROOTS: Final = 1024
+"""To choose among, or to avoid."""
 MAX_WEIGHT: Final = 1000.0
 MAX_CRITERIA: Final = 32
 """Of an order: each alternate of each claim is answered with what it scores by each of them."""
@@ -43,8 +45,8 @@ class Owned(explanation.Explanation):
 
     project_id = String(required=True, min_length=1, max_length=255)
     user_id = String(required=True, min_length=1, max_length=255)
-    hosts = Array(Uuid(), min_items=1, load_default=None, data_key="only")
-    avoid = Array(Uuid(), load_default=list)
+    hosts = Array(Uuid(), min_items=1, max_items=MAX_ROOTS, load_default=None, data_key="only")
+    avoid = Array(Uuid(), max_items=MAX_ROOTS, load_default=list)
     order = Map(
         f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{NAME})$",
         Number(-MAX_WEIGHT, MAX_WEIGHT),
@@ -84,8 +86,8 @@ def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
     """What such a body wants.
 
     :param rules: by which flavors are translated.
-    :raises InvalidRequest: a query or a flavor is none, a consumer is named twice or a new one is of the type
-        of reservations, or a group or an order makes no sense.
+    :raises InvalidRequest: a query or a flavor is none, a consumer is named twice or of the type of
+        reservations, or a group or an order makes no sense.
     """
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     if len(set(consumers)) < len(consumers):
@@ -93,7 +95,7 @@ def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
     if body["reservation"] in consumers:
         raise InvalidRequest("A reservation cannot claim what it holds itself.")
     for each in body["claims"]:
-        if each["consumer_type"] == reservations.TYPE and each["consumer_generation"] is None:
+        if each["consumer_type"] == reservations.TYPE:
             raise InvalidRequest(
                 f"The consumer {each['consumer_uuid']} would look like a reservation, which only POST"
                 " /ext/v1/reservations makes."

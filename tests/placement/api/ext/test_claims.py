@@ -319,3 +319,15 @@ def test_a_claim_makes_no_consumer_that_looks_like_a_reservation(admin):
     assert status == 400
     assert "which only POST /ext/v1/reservations makes" in detail
     assert held(admin, wanted["consumer_uuid"]) == {"allocations": {}}
+    assert claim(admin, {**wanted, "consumer_type": "INSTANCE"}).status_code == 201
+    status, _, detail = refused(claim(admin, {**wanted, "consumer_generation": 1}))
+    assert (status, "which only POST /ext/v1/reservations makes" in detail) == (400, True)
+
+
+@pytest.mark.parametrize("which", ["only", "avoid"])
+def test_so_many_hosts_may_be_named_at_most(admin, which):
+    host(admin, "cn", VCPU=8)
+    hosts = [str(uuid.UUID(int=number)) for number in range(1025)]
+    status, _, detail = refused(claim(admin, wants("resources=VCPU:1", **{which: hosts})))
+    assert (status, which in detail, "1024" in detail) == (400, True, True)
+    assert claim(admin, wants("resources=VCPU:1", avoid=hosts[1:])).status_code == 201
