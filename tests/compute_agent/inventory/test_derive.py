@@ -402,3 +402,8 @@ def test_the_host_may_reserve_the_whole_disk_and_not_one_mebibyte_more() -> None
     assert tree.root.inventories["DISK_GB"] == Inventory(total=2, reserved=2, max_unit=2)
     with pytest.raises(ConfigError, match="reserved_host_disk_mb = 2049 is more than the 2 GiB"):
         tree_of(machine(cores=2), reserved_host_disk_mb=2049, disk_gb=2)
+
+
+def test_what_is_left_of_a_spread_goes_where_most_was_cut_off() -> None:
+    assert spread(7, [4, 5, 11]) == [1, 2, 4]  # of 1.4, 1.75 and 3.85
+    assert spread(1, [5, 5]) == [1, 0]
