@@ -294,6 +294,23 @@ class TestReadBack:
         asked = dataclasses.replace(request(vcpus=2), emulator_policy=emulator)
         assert read_back(supply(sets), asked, frozenset(observed), seen).dedicated == dedicated
 
+    @pytest.mark.parametrize(
+        ("emulator", "observed", "dedicated"),
+        [
+            (EmulatorPolicy.SHARE, {1}, {1}),
+            (EmulatorPolicy.SHARE, {1, 2}, {1, 2}),
+            (EmulatorPolicy.SHARE, {1, 2, 5}, set()),
+            (EmulatorPolicy.ISOLATE, {1, 2, 5}, {1, 2, 5}),
+            (EmulatorPolicy.ISOLATE, {1, 2, 5, 6}, set()),
+        ],
+    )
+    def test_where_others_float_on_dedicated_cpus_no_more_than_threads_to_pin_are_a_guests_own(
+        self, emulator, observed, dedicated
+    ):
+        sets = CpuSets(frozenset({1, 2, 5, 6}), frozenset(), frozenset({1, 2, 5, 6}))
+        asked = dataclasses.replace(request(vcpus=2), emulator_policy=emulator)
+        assert set(read_back(supply(sets), asked, frozenset(observed)).dedicated) == dedicated
+
     @pytest.mark.parametrize("seen", [{}, {0: frozenset({2})}, {1: frozenset({2}), 2: frozenset({1})}])
     def test_without_all_guest_cpus_they_are_in_ascending_order(self, seen):
         found = read_back(supply(), request(vcpus=2), frozenset({1, 2}), seen)

@@ -513,6 +513,14 @@ def test_when_groups_run_out_classes_allocations_and_priorities_go_first(tmp_pat
     assert len(found.groups) == 7
 
 
+@pytest.mark.parametrize(("priority", "served"), [(-1, "a"), (0, "a"), (1, "z")])
+def test_who_has_no_priority_is_as_one_of_0(priority, served, tmp_path):
+    host, present = world(fake.INTEL, tmp_path)
+    demands = [Demand("a", bandwidth={0: 50}), Demand("z", bandwidth={0: 50}, priority=priority)]
+    found = resolve(host, {}, demands, present, max_groups=2)
+    assert found.membership == {"a": DEFAULT_GROUP, "z": DEFAULT_GROUP} | {served: f"ours.guest.{served}"}
+
+
 def test_a_class_for_which_there_is_no_group_is_told_of_and_its_guests_are_in_the_default_group(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     classes = {"BE": Wish(mb=50), "LS": Wish(mb=100)}
