@@ -152,6 +152,11 @@ class TestRefit:
         current = Assignment((cpus(6), cpus(1)), cpus(3, 7), (6, 1), mems=cpus(0, 1))
         assert refit_within(SUPPLY, request, current) == current
 
+    @pytest.mark.parametrize("demanded", [Constraints(), pins(v0=[1])])
+    def test_it_does_not_stay_where_its_allocation_is_another_by_now(self, demanded):
+        request = flat(1, pcpu=2, constraints=demanded)
+        assert refit_within(SUPPLY, request, Assignment((cpus(1),), cpus(3, 7), (1,))) is None
+
     def test_it_goes_where_its_definition_says_by_now(self):
         request = flat(1, pcpu=1, constraints=pins(v0=[5]))
         assert refit_within(SUPPLY, request, Assignment((cpus(1),), cpus(3, 7), (1,))) is None

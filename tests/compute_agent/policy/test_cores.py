@@ -135,6 +135,7 @@ def test_a_single_cpu_counts_for_who_does_not_want_cores_or_has_a_cpu_beside_the
     ("free", "cpus", "expected"),
     [
         (range(9), 5, (2, -1)),  # a whole core, and the last thread of one that was broken
+        (range(10), 5, (2, 0)),
         (range(8), 5, (2, 1)),
         (range(8), 4, (1, 0)),
         (range(12), 6, None),  # five are no whole cores
