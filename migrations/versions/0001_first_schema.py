@@ -1,47 +1,17 @@
-"""The first schema: providers, inventories, consumers, allocations, change counters.
-
-MySQL commits each statement that makes a table: after a migration that was interrupted some are there.
-"""
-
-from collections.abc import Sequence
+"""The first schema: providers, inventories, consumers, allocations, change counters."""
 
 import sqlalchemy as sa
-from alembic import op
 
-from placement.exceptions import Unavailable
+from placement.db.revising import make_index, make_table
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
-_OPTIONS = {
-    "mysql_engine": "InnoDB",
-    "mysql_charset": "utf8mb4",
-    "mysql_collate": "utf8mb4_bin",
-    "mariadb_engine": "InnoDB",
-    "mariadb_charset": "utf8mb4",
-    "mariadb_collate": "utf8mb4_bin",
-    "sqlite_autoincrement": True,
-}
-
 
 def _make_table(name: str, *elements: sa.schema.SchemaItem) -> None:
-    present = sa.inspect(op.get_bind())
-    if not present.has_table(name):
-        op.create_table(name, *elements, **_OPTIONS)
-        return
-    columns = {element.name for element in elements if isinstance(element, sa.Column)}
-    if {column["name"] for column in present.get_columns(name)} != columns:
-        raise Unavailable(
-            f"The database has a table {name} of another program: "
-            "give the service a database of its own in [placement_database] connection."
-        )
-
-
-def _make_index(name: str, table: str, columns: Sequence[str]) -> None:
-    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
-        op.create_index(name, table, columns, unique=False)
+    make_table(name, *elements, sqlite_autoincrement=True)
 
 
 def upgrade() -> None:
@@ -64,7 +34,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_consumers"),
         sa.UniqueConstraint("uuid", name="uq_consumers_uuid"),
     )
-    _make_index("ix_consumers_project_id", "consumers", ["project_id"])
+    make_index("ix_consumers_project_id", "consumers", ["project_id"])
     _make_table(
         "resource_classes",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -93,13 +63,13 @@ def upgrade() -> None:
         sa.UniqueConstraint("name", name="uq_resource_providers_name"),
         sa.UniqueConstraint("uuid", name="uq_resource_providers_uuid"),
     )
-    _make_index(
+    make_index(
         "ix_resource_providers_bucket_change_seq",
         "resource_providers",
         ["bucket", "change_seq"],
     )
-    _make_index("ix_resource_providers_parent_id", "resource_providers", ["parent_id"])
-    _make_index("ix_resource_providers_root_id", "resource_providers", ["root_id"])
+    make_index("ix_resource_providers_parent_id", "resource_providers", ["parent_id"])
+    make_index("ix_resource_providers_root_id", "resource_providers", ["root_id"])
     _make_table(
         "traits",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -124,12 +94,12 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("consumer_id", "provider_id", "resource_class_id", name="pk_allocations"),
     )
-    _make_index(
+    make_index(
         "ix_allocations_provider_id_resource_class_id",
         "allocations",
         ["provider_id", "resource_class_id"],
     )
-    _make_index("ix_allocations_resource_class_id", "allocations", ["resource_class_id"])
+    make_index("ix_allocations_resource_class_id", "allocations", ["resource_class_id"])
     _make_table(
         "inventories",
         sa.Column("provider_id", sa.Integer(), nullable=False),
@@ -149,7 +119,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("provider_id", "resource_class_id", name="pk_inventories"),
     )
-    _make_index("ix_inventories_resource_class_id", "inventories", ["resource_class_id"])
+    make_index("ix_inventories_resource_class_id", "inventories", ["resource_class_id"])
     _make_table(
         "provider_aggregates",
         sa.Column("provider_id", sa.Integer(), nullable=False),
@@ -169,4 +139,4 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["trait_id"], ["traits.id"], name="fk_provider_traits_trait_id"),
         sa.PrimaryKeyConstraint("provider_id", "trait_id", name="pk_provider_traits"),
     )
-    _make_index("ix_provider_traits_trait_id", "provider_traits", ["trait_id"])
+    make_index("ix_provider_traits_trait_id", "provider_traits", ["trait_id"])

@@ -18,14 +18,14 @@ _OPTIONS: Final[dict[str, Any]] = {
 }
 
 
-def make_table(name: str, *elements: sa.schema.SchemaItem) -> None:
-    """Make a table, unless it is there.
+def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> None:
+    """Make a table, unless it is there; ``options`` are more of the dialects' own.
 
     :raises Unavailable: it is another one.
     """
     present = sa.inspect(op.get_bind())
     if not present.has_table(name):
-        op.create_table(name, *elements, **_OPTIONS)
+        op.create_table(name, *elements, **_OPTIONS, **options)
         return
     columns = {element.name for element in elements if isinstance(element, sa.Column)}
     if {column["name"] for column in present.get_columns(name)} != columns:
