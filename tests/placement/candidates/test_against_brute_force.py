@@ -57,14 +57,19 @@ def comparable(candidate: Candidate) -> Found:
     )
 
 
+def check(snapshot: Snapshot, request: CandidatesRequest) -> None:
+    """Every candidate is found, and once."""
+    found = [comparable(candidate) for candidate in find(snapshot, request)]
+    assert len(found) == len(set(found))
+    assert set(found) == all_candidates(snapshot, request)
+
+
 @exhaustive
 @given(situations())
 def test_search_finds_every_candidate_once(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
     snapshot, requests = situation
     for request in requests:
-        found = [comparable(candidate) for candidate in find(snapshot, request)]
-        assert len(found) == len(set(found))
-        assert set(found) == all_candidates(snapshot, request)
+        check(snapshot, request)
 
 
 @settings(exhaustive, max_examples=EXAMPLES * 2)
@@ -72,19 +77,13 @@ def test_search_finds_every_candidate_once(situation: tuple[Snapshot, list[Candi
 def test_search_finds_every_way_into_the_last_free_device(
     situation: tuple[Snapshot, CandidatesRequest],
 ) -> None:
-    snapshot, request = situation
-    found = [comparable(candidate) for candidate in find(snapshot, request)]
-    assert len(found) == len(set(found))
-    assert set(found) == all_candidates(snapshot, request)
+    check(*situation)
 
 
 @settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(fleets())
 def test_search_tells_hosts_of_one_make_apart(situation: tuple[Snapshot, CandidatesRequest]) -> None:
-    snapshot, request = situation
-    found = [comparable(candidate) for candidate in find(snapshot, request)]
-    assert len(found) == len(set(found))
-    assert set(found) == all_candidates(snapshot, request)
+    check(*situation)
 
 
 @settings(exhaustive, max_examples=EXAMPLES * 2)
@@ -92,10 +91,7 @@ def test_search_tells_hosts_of_one_make_apart(situation: tuple[Snapshot, Candida
 def test_search_tells_hosts_apart_that_are_built_otherwise(
     situation: tuple[Snapshot, CandidatesRequest],
 ) -> None:
-    snapshot, request = situation
-    found = [comparable(candidate) for candidate in find(snapshot, request)]
-    assert len(found) == len(set(found))
-    assert set(found) == all_candidates(snapshot, request)
+    check(*situation)
 
 
 @settings(exhaustive, max_examples=max(1, EXAMPLES // 5))
@@ -124,10 +120,7 @@ def test_limit_takes_the_first_candidates(situation: tuple[Snapshot, list[Candid
 @settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(packings())
 def test_search_finds_every_way_to_pack(situation: tuple[Snapshot, CandidatesRequest]) -> None:
-    snapshot, request = situation
-    found = [comparable(candidate) for candidate in find(snapshot, request)]
-    assert len(found) == len(set(found))
-    assert set(found) == all_candidates(snapshot, request)
+    check(*situation)
 
 
 @settings(exhaustive, max_examples=EXAMPLES)
