@@ -7,6 +7,7 @@ from flask import Blueprint, Response
 
 from placement.api.call import Call, operation
 from placement.api.paths import EXT
+from placement.db.position import Position
 from placement.policies import ext as rules
 from placement.schemas.changes import Following, parse_following
 from placement.store import changes as store
@@ -26,9 +27,9 @@ def list_since(call: Call) -> Response:
     wanted = parse_following(call.parameters, call.version)
     waiting = call.service.waiting
     if wanted.wait == 0 or wanted.since is None:
-        return _answer(call, _look(call, wanted))
+        return _answer(call, _look(call, wanted, call.service.database.position()))
     if not waiting.acquire(blocking=False):
-        response = _answer(call, _look(call, wanted))
+        response = _answer(call, _look(call, wanted, call.service.database.position()))
         response.headers["Retry-After"] = str(_LATER)
         return response
     try:
@@ -42,7 +43,7 @@ def _wait(call: Call, wanted: Following) -> Changes:
     end = time.monotonic() + wanted.wait
     while True:
         before = call.service.database.position()
-        found = _look(call, wanted)
+        found = _look(call, wanted, before)
         if found.providers or found.deleted or found.more:
             return found
         while time.monotonic() < end and call.service.database.position() == before:
@@ -52,13 +53,11 @@ def _wait(call: Call, wanted: Following) -> Changes:
             return found
 
 
-def _look(call: Call, wanted: Following) -> Changes:
-    database = call.service.database
-    history = database.position().history
-    with database.read() as conn:
+def _look(call: Call, wanted: Following, position: Position) -> Changes:
+    with call.service.database.read() as conn:
         if wanted.since is None:
-            return Changes(store.now(conn, history))
-        return store.since(conn, history, wanted.since, wanted.limit)
+            return Changes(store.now(conn, position.history))
+        return store.since(conn, position.history, wanted.since, wanted.limit)
 
 
 def _answer(call: Call, found: Changes) -> Response:
