@@ -181,7 +181,7 @@ class Claimer:
         if not known:
             return []
         with self._database.read() as conn:
-            return [held for consumer in known for held in allocations.of_consumer(conn, consumer)]
+            return allocations.of_consumers(conn, known)
 
     def _members(self, wanted: Sequence[Wanted]) -> Members:
         """Who is in the groups that any of them wants to join."""
@@ -199,8 +199,7 @@ class Claimer:
     def _refusal(self, view: View, wanted: Sequence[Wanted], unplaced: Unplaced) -> NoCandidate:
         """Why the first of those without a place has none."""
         each = wanted[unplaced.number]
-        which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
-        prefix = f"There is no candidate for {which}consumer {each.consumer}"
+        prefix = _no_candidate(wanted, unplaced)
         budget = Budget(self._limits.explaining, give_way=view.giving_way_after(self._check_awaited))
         try:
             explanation = explain(unplaced.world.snapshot, each.request, budget)
@@ -215,6 +214,11 @@ class Claimer:
         return NoCandidate(f"{prefix}: {said}.", shown)
 
 
+def _no_candidate(wanted: Sequence[Wanted], unplaced: Unplaced) -> str:
+    which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
+    return f"There is no candidate for {which}consumer {wanted[unplaced.number].consumer}"
+
+
 def _others(wanted: Wanted) -> str:
     """What it asks for beside its request."""
     asked = ["only", "avoid"]
@@ -227,15 +231,12 @@ def _not_within(
     wanted: Sequence[Wanted], unplaced: Unplaced, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
     """That a reservation does not hold what is wanted."""
-    each = wanted[unplaced.number]
-    which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
     )
     more = f" and {len(reserved) - _MAX_SAID} more" if len(reserved) > _MAX_SAID else ""
     return NoCandidate(
-        f"There is no candidate for {which}consumer {each.consumer} within the reservation, which holds"
-        f" {holds}{more}.",
+        f"{_no_candidate(wanted, unplaced)} within the reservation, which holds {holds}{more}.",
         None,
     )
 
