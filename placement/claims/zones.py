@@ -1,5 +1,6 @@
 """The zones of a host: NUMA nodes, each with all that is below it."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from placement.model.provider import Provider
@@ -12,10 +13,15 @@ ZONE: Final = "HW_NUMA_ROOT"
 
 def zone_of(snapshot: Snapshot, provider: Provider) -> int | None:
     """The id of the nearest provider, upwards from this one, that is a NUMA node."""
-    here: Provider | None = provider
-    while here is not None and ZONE not in here.traits:
-        here = None if here.parent_id is None else snapshot.providers[here.parent_id]
-    return None if here is None else here.id
+    return next((each.id for each in upwards(snapshot, provider) if ZONE in each.traits), None)
+
+
+def upwards(snapshot: Snapshot, provider: Provider) -> Iterator[Provider]:
+    """This provider, the one above it, and so on to the root."""
+    yield provider
+    while provider.parent_id is not None:
+        provider = snapshot.providers[provider.parent_id]
+        yield provider
 
 
 def zones_of(tree: Tree) -> list[list[int]]:

@@ -108,7 +108,7 @@ def _known(uuid: str) -> str:
 def _show(call: Call, uuid: str, status: int = 200) -> Response:
     with call.service.database.read() as conn:
         found = store.find(conn, uuid)
-        held = allocations.of_consumers(conn, [uuid])
+        held = allocations.of_consumer(conn, uuid)
     if found is None:
         raise store.missing(uuid)
     if status == 200 and not _sees(call, found.project_id):
