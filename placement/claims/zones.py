@@ -17,7 +17,7 @@ def zone_of(snapshot: Snapshot, provider: Provider) -> int | None:
 
 
 def upwards(snapshot: Snapshot, provider: Provider) -> Iterator[Provider]:
-    """This provider, the one above it, and so on to the root."""
+    """A provider, the one above it, and so on to the root."""
     yield provider
     while provider.parent_id is not None:
         provider = snapshot.providers[provider.parent_id]
