@@ -56,7 +56,9 @@ class _Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
                 known = _Known.here
                 connections = dict(known._connections)  # the worker's own thread changes it meanwhile
                 busy = [connections[each] for each in tuple(known._busy) if each in connections]
-                others = [each for each in busy if each.request.path != path]
+                # What is answered has no request any more, and is busy until the worker takes it back.
+                requests = [each.request for each in busy]
+                others = [each for each in requests if each is not None and each.path != path]
                 state = {"calls": calls, "connections": len(connections), "busy": len(others)}
                 body = json.dumps(state).encode()
             start_response("200 OK", [("Content-Length", str(len(body)))])
