@@ -6,6 +6,7 @@ It reports the host, reads what its guests hold, and tries again with back-off.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from typing import Any, Final
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.base import Configuration
+from compute_agent.loops.pauses import pause
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.errors import DriverError
 from compute_agent.pipeline.metrics import Metrics
@@ -29,8 +31,6 @@ from compute_agent.report.reshape import Infeasible, ReshapePlan
 from compute_agent.report.scheduling import Cause, Causes
 
 LOG = logging.getLogger(__name__)
-
-FIRST_PAUSE: Final = 1.0
 
 DISABLE_SERVICE: Final = (
     "the root provider is nova-compute's, which takes foreign COMPUTE_STATUS_DISABLED away; openstack compute"
@@ -152,15 +152,9 @@ class ReportLoop:
         while not self._stopped:
             self._wake.clear()
             failures = 0 if self.once() else failures + 1
-            pause = self._pause(failures)
-            LOG.debug("The next report is due in %g s", pause)
-            self._wake.wait(pause)
-
-    def _pause(self, failures: int) -> float:
-        """Seconds until the next report after so many failures in a row."""
-        if failures == 0:
-            return self._interval
-        return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 30), self._max_pause)
+            seconds = pause(failures, self._interval, self._max_pause, random.random)
+            LOG.debug("The next report is due in %g s", seconds)
+            self._wake.wait(seconds)
 
     def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
         """Move what guests hold to where the tree has it now, then report; with ``dry_run`` just the plan.
@@ -304,7 +298,8 @@ class ReportLoop:
 
     def _read_allocations(self) -> None:
         """Tell the worker whose allocation is another than it thinks."""
-        event = allocations_read(self._client, self._pipeline, self._reporter.offering)
+        listing = self._reporter.take_listing()
+        event = allocations_read(self._client, self._pipeline, self._reporter.offering, listing)
         if event is not None:
             self._pipeline.submit(event)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -39,11 +39,13 @@ MINIMUM_MICROVERSION: Final = (1, 28)
 
 _NO_EXTENSIONS: Final = (0, 0)
 _ATTRIBUTES_SINCE: Final = (1, 8)
-"""The version of the API below ``/ext/v1``."""
+_TREES_SINCE: Final = (1, 11)
+"""Versions of the API below ``/ext/v1``."""
 
 _UNTYPED_MICROVERSION: Final = "1.37"
 _NO_TYPE: Final = "unknown"
 
+_UNCHANGED: Final = 304
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"
 
@@ -62,6 +64,17 @@ class ProviderRecord:
     name: str
     generation: int
     parent_uuid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRecord:
+    """All providers of a tree as ``GET /ext/v1/trees/{uuid}`` shows them, none before its parent.
+
+    ``tag`` tells it from any other state of the tree, and of what is held of it.
+    """
+
+    tag: str
+    providers: tuple[Mapping[str, Any], ...]
 
 
 class PlacementClient:
@@ -162,9 +175,17 @@ class PlacementClient:
         :raises PlacementError:
         """
         with self._lock:
-            if self._extensions is None:
-                self._extensions = self._find_extensions()
-            return self._extensions >= _ATTRIBUTES_SINCE
+            return self._present_extensions() >= _ATTRIBUTES_SINCE
+
+    def forget_extensions(self) -> None:
+        """Ask anew what the server has beside Placement's own API: it may be another one by now."""
+        with self._lock:
+            self._extensions = None
+
+    def _present_extensions(self) -> tuple[int, int]:
+        if self._extensions is None:
+            self._extensions = self._find_extensions()
+        return self._extensions
 
     def _find_extensions(self) -> tuple[int, int]:
         try:
@@ -182,6 +203,37 @@ class PlacementClient:
         body = {"attributes": attributes, "resource_provider_generation": generation}
         answer = self._request("PUT", f"/ext/v1/resource_providers/{uuid}/attributes", body)
         return int(answer["resource_provider_generation"])
+
+    # Whole trees, which are of that API, too
+
+    def has_trees(self) -> bool:
+        """Whether the server shows and takes whole trees at once; asked for once.
+
+        :raises PlacementError:
+        """
+        with self._lock:
+            return self._present_extensions() >= _TREES_SINCE
+
+    def tree(self, uuid: str, known: str = "") -> TreeRecord | None:
+        """The tree of a provider with all that is of it and held of it; None if it is the ``known`` one.
+
+        :raises NotFoundError: there is no such provider.
+        """
+        headers = {"If-None-Match": f'"{known}"'} if known else {}
+        response = self._respond("GET", f"/ext/v1/trees/{uuid}?allocations=true", None, headers, _UNCHANGED)
+        if response.status_code == _UNCHANGED:
+            return None
+        tag = response.headers.get("ETag", "").strip('"')
+        return TreeRecord(tag, tuple(_json("GET", "/ext/v1/trees", response)["resource_providers"]))
+
+    def write_tree(self, providers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        """Make and change providers of one tree, all or nothing; the generation of each afterwards, by uuid.
+
+        :raises ConcurrentUpdateError: one is not as it was described to be.
+        :raises ConflictError: a name is taken, or an inventory that would go is in use.
+        """
+        answer = self._request("POST", "/ext/v1/trees", {"resource_providers": providers})
+        return {record["uuid"]: record["generation"] for record in answer["resource_providers"]}
 
     # Names
 
@@ -290,6 +342,17 @@ class PlacementClient:
         return self._send(method, url, body, {"OpenStack-API-Version": f"placement {version}"})
 
     def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
+        return _json(method, url, self._respond(method, url, body, headers))
+
+    def _respond(
+        self,
+        method: str,
+        url: str,
+        body: Mapping[str, Any] | None,
+        headers: dict[str, str],
+        expected: int = 200,
+    ) -> Any:
+        """A response of success, or with the ``expected`` status."""
         arguments: dict[str, Any] = {"headers": {"Accept": "application/json", **headers}, "raise_exc": False}
         if body is not None:
             arguments["json"] = body
@@ -307,15 +370,20 @@ class PlacementClient:
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
         LOG.debug("%s %s: HTTP %d in %.3f s", method, url, response.status_code, time.monotonic() - started)
-        if response.status_code >= 300:
+        if response.status_code >= 300 and response.status_code != expected:
             raise _failure(method, url, response)
-        if not response.content:
-            return None
-        try:
-            return response.json()
-        except ValueError as error:
-            detail = f"the answer is not JSON: {response.text[:200]!r}"
-            raise PlacementError(method, url, detail, status=response.status_code) from error
+        return response
+
+
+def _json(method: str, url: str, response: Any) -> Any:
+    """What a response says; None if it says nothing."""
+    if not response.content:
+        return None
+    try:
+        return response.json()
+    except ValueError as error:
+        detail = f"the answer is not JSON: {response.text[:200]!r}"
+        raise PlacementError(method, url, detail, status=response.status_code) from error
 
 
 def _shortened(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Final
 
 from compute_agent.model.naming import called
 from compute_agent.report.client import PlacementClient
@@ -27,8 +28,12 @@ from compute_agent.report.plan import (
     to_api,
 )
 from compute_agent.report.reshape import ReshapePlan
+from compute_agent.report.together import together
 
 LOG = logging.getLogger(__name__)
+
+_NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
+"""Answers to a whole tree after which the ordinary requests are tried: it is refused, or not let through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Execution:
 
         :raises PlacementError: where going on makes no sense.
         """
-        sent = 0
+        sent, actions = self._send_together(actions)
         for action in actions:
             obstacle = self._obstacle(action)
             if obstacle:
@@ -89,6 +94,27 @@ class Execution:
                     raise
                 self._refuse(action, self._whose_name(action) or str(error))
         return Report(sent, tuple(self._refusals))
+
+    def _send_together(self, actions: tuple[Action, ...]) -> tuple[int, tuple[Action, ...]]:
+        """Send what can be sent in one request, where Placement takes that; how much, and what is left."""
+        one = together(actions, self._providers)
+        if one is None or not self._client.has_trees():
+            return 0, actions
+        try:
+            for action in one.ahead:
+                self._perform(action)
+            LOG.debug("Placement: %d changes of a tree", len(one.actions))
+            generations = self._client.write_tree(one.body())
+        except (ConcurrentUpdateError, UnavailableError):
+            raise
+        except PlacementError as error:
+            if not isinstance(error, ConflictError) and error.status not in _NOT_TOGETHER:
+                raise
+            LOG.info("Placement does not take all changes at once, so one after the other: %s", error)
+            return 0, actions
+        for uuid, provider in one.after.items():
+            self._providers[uuid] = replace(provider, generation=generations[uuid])
+        return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
         """Whose the name is that a root cannot have, and what to do about that; empty if it is not that."""

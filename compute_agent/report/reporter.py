@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from compute_agent.inventory.tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.resource_class import STOCK_NAMES
 from compute_agent.report.capacity import CpuLocation
-from compute_agent.report.client import PlacementClient
+from compute_agent.report.client import PlacementClient, TreeRecord
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
     ConflictError,
+    CredentialsError,
     NotFoundError,
+    PlacementError,
 )
 from compute_agent.report.execution import Execution, Report
 from compute_agent.report.plan import (
@@ -44,6 +47,14 @@ LOG = logging.getLogger(__name__)
 MAX_ATTEMPTS: Final = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What was held of providers, by provider, consumer and class, at a time (monotonic) or later."""
+
+    as_of: float
+    held: Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
 class Reporter:
     """Reports trees of one host to one Placement. Not for several threads at once."""
 
@@ -61,6 +72,8 @@ class Reporter:
         self._dropped: frozenset[str] = frozenset()
         self._reported: dict[str, ReportedProvider] = {}
         self._seen: dict[str, ReportedProvider] = {}
+        self._trees: dict[str, TreeRecord] = {}
+        self._listing: Listing | None = None
         self.adjustments: tuple[str, ...] = ()
         """What others set through the API and is there after the last report, a sentence each."""
 
@@ -101,14 +114,16 @@ class Reporter:
         reported = self.reported(tree.root.uuid)
         wanted = self.server_tree(tree)
         owned = assume_ownership(wanted, reported, self._owned)
-        held: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+        held: dict[str, dict[str, Mapping[str, int]]] = defaultdict(dict)
         for uuid, provider in reported.items():
             if provider.inventories:
                 for consumer, amounts in self._holdings(uuid).items():
                     held[consumer][uuid] = amounts
         return plan_reshape(wanted, reported, owned, held, locations, zones)
 
-    def _holdings(self, uuid: str) -> dict[str, dict[str, int]]:
+    def _holdings(self, uuid: str) -> Mapping[str, Mapping[str, int]]:
+        if self._listing is not None and uuid in self._listing.held:
+            return self._listing.held[uuid]
         try:
             return self._client.provider_allocations(uuid)
         except NotFoundError:
@@ -215,6 +230,9 @@ class Reporter:
         self._known = None
         self._seen = self._reported or self._seen
         self._reported = {}
+        self._trees.clear()
+        self._listing = None
+        self._client.forget_extensions()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
         """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC).
@@ -246,21 +264,54 @@ class Reporter:
         Reads only what changed since the last time. Providers that the agent had elsewhere are among them, as
         below a root that is not the host's any more.
         """
-        records = self._client.providers_in_tree(root_uuid)
-        for stray in sorted(self._owned.keys() - {record.uuid for record in records}):
-            if stray not in {record.uuid for record in records}:
-                records += self._client.providers_in_tree(stray)
+        read = self._read_whole if self._client.has_trees() else self._read_each
+        self._listing = None
+        fresh = read(root_uuid)
+        for stray in sorted(self._owned.keys() - fresh.keys()):
+            if stray not in fresh:
+                fresh |= read(stray)
+        if self._reported.keys() - fresh.keys():
+            self._known = None
+        self._reported = fresh
+        return dict(fresh)
+
+    def take_listing(self) -> Listing | None:
+        """What was held when the providers were read last, where that was read with them; given once."""
+        listing, self._listing = self._listing, None
+        return listing
+
+    def _read_each(self, uuid: str) -> dict[str, ReportedProvider]:
+        """The providers of a tree, by a request for each that is new or changed."""
         fresh: dict[str, ReportedProvider] = {}
-        for record in records:
+        for record in self._client.providers_in_tree(uuid):
             old = self._reported.get(record.uuid)
             if old is not None and old.generation == record.generation:
                 fresh[record.uuid] = replace(old, name=record.name, parent=record.parent_uuid)
             else:
                 fresh[record.uuid] = self._read(record.uuid, record.name, record.parent_uuid)
-        if self._reported.keys() - fresh.keys():
-            self._known = None
-        self._reported = fresh
-        return dict(fresh)
+        return fresh
+
+    def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
+        """The providers of a tree, all at once, and what is held of them; next to nothing if none changed."""
+        as_of, known = time.monotonic(), self._trees.get(uuid)
+        try:
+            tree = self._client.tree(uuid, "" if known is None else known.tag) or known
+        except (NotFoundError, CredentialsError):
+            # There is no such provider; or the server is another one by now, or lets nobody ask for trees.
+            self._trees.pop(uuid, None)
+            return self._read_each(uuid)
+        if tree is None:
+            raise PlacementError(
+                "GET", f"/ext/v1/trees/{uuid}", "an answer to a question not asked", status=304
+            )
+        self._trees[uuid] = tree
+        held = {} if self._listing is None else dict(self._listing.held)
+        for record in tree.providers:
+            held[record["uuid"]] = {
+                consumer: each["resources"] for consumer, each in record["allocations"].items()
+            }
+        self._listing = Listing(as_of if self._listing is None else self._listing.as_of, held)
+        return {record["uuid"]: _described(record) for record in tree.providers}
 
     def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:
         for _ in range(MAX_ATTEMPTS):
@@ -336,3 +387,16 @@ class Reporter:
         if owned != self._owned:
             self._remember(owned)
             self._owned = owned
+
+
+def _described(record: Mapping[str, Any]) -> ReportedProvider:
+    """A provider as a tree shows it."""
+    return ReportedProvider(
+        record["uuid"],
+        record["name"],
+        record["parent_provider_uuid"],
+        record["generation"],
+        {name: from_api(inventory) for name, inventory in record["inventories"].items()},
+        frozenset(record["traits"]),
+        record["attributes"],
+    )

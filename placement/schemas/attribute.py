@@ -11,7 +11,7 @@ MAX_ATTRIBUTES: Final = 256
 NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
 
 
-class _Value(Field):
+class AttributeValue(Field):
     """A JSON string of up to 255 characters, or a number."""
 
     json_type = "string"
@@ -35,5 +35,5 @@ class _Value(Field):
 class Attributes(Schema):
     """All attributes of a provider."""
 
-    attributes = Map(f"^{NAME}$", _Value(), max_properties=MAX_ATTRIBUTES, required=True)
+    attributes = Map(f"^{NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES, required=True)
     resource_provider_generation = Integer(required=True)

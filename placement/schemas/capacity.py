@@ -2,12 +2,12 @@
 
 from typing import Any, Final
 
-from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest
 from placement.flavors.flavor import Rules
 from placement.microversion import Microversion
 from placement.schemas import explanation
-from placement.schemas.base import Array, Integer, Object, String, Uuid
+from placement.schemas.base import Array, Boolean, Integer, Object, String, Uuid
+from placement.schemas.explanation import Asked
 
 MAX_FLAVORS: Final = 32
 MAX_WITHOUT: Final = 1024
@@ -22,25 +22,35 @@ class Flavor(explanation.Asking):
 
 
 class Capacity(explanation.Versioned):
-    """What is to be counted: flavors, whose queries are of a microversion, on all hosts but some."""
+    """What is to be counted: flavors, whose queries are of a microversion, on all hosts but some.
+
+    Whether those who are on these find a place elsewhere is asked by ``displaced``, and by which moves there
+    would be room for one more of each flavor by ``moves``.
+    """
 
     flavors = Array(Object(Flavor), required=True, min_items=1, max_items=MAX_FLAVORS)
     without = Array(Uuid(), unique=True, load_default=list, max_items=MAX_WITHOUT)
+    displaced = Boolean(load_default=False)
+    moves = Boolean(load_default=False)
 
 
-def parse(body: dict[str, Any], rules: Rules) -> tuple[dict[str, CandidatesRequest], Microversion]:
-    """The requests of such a body by the names of their flavors, and the microversion that they are of.
+def parse(body: dict[str, Any], rules: Rules) -> tuple[dict[str, Asked], Microversion]:
+    """What such a body asks for by the names of its flavors, and the microversion that they are of.
 
     :param rules: by which flavors that are no queries are translated.
     :raises InvalidRequest: naming the flavor, and what is wrong with it.
     """
-    found: dict[str, CandidatesRequest] = {}
+    if body["displaced"] and not body["without"]:
+        raise InvalidRequest(
+            "'displaced' asks about those on the hosts that 'without' names, and it names none."
+        )
+    found: dict[str, Asked] = {}
     for flavor in body["flavors"]:
         name = flavor["name"]
         if name in found:
             raise InvalidRequest(f"Flavor {name!r} is there twice.")
         try:
-            found[name] = explanation.parse({**flavor, "microversion": body["microversion"]}, rules).request
+            found[name] = explanation.parse({**flavor, "microversion": body["microversion"]}, rules)
         except InvalidRequest as error:
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
     return found, explanation.version_of(body)

@@ -33,6 +33,43 @@ class Inventory(Schema):
         return {"values": Values(**data), **others}
 
 
+_INTEGERS: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
+"""The least value of each."""
+_PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
+
+
+def _plain(data: Any) -> Values | None:
+    """The values of an inventory that needs no schema to be understood, as nearly all are."""
+    if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
+        return None
+    for name, least in _INTEGERS.items():
+        value = data.get(name, least)
+        if type(value) is not int or not least <= value <= MAX_INT:
+            return None
+    ratio = data.get("allocation_ratio", 1.0)
+    if type(ratio) not in (int, float) or not ratio <= _MAX_RATIO:
+        return None
+    return Values(
+        data["total"],
+        data.get("reserved", 0),
+        data.get("min_unit", 1),
+        data.get("max_unit", MAX_INT),
+        data.get("step_size", 1),
+        float(ratio),
+    )
+
+
+class InventoryObject(Object):
+    """An inventory in a body; its schema, which takes ten times as long, is for those that are not plain."""
+
+    def __init__(self) -> None:
+        super().__init__(Inventory)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        values = _plain(value)
+        return super()._deserialize(value, attr, data, **kwargs) if values is None else {"values": values}
+
+
 class Create(Inventory):
     """``POST /resource_providers/{uuid}/inventories``."""
 
@@ -49,4 +86,4 @@ class ReplaceAll(Schema):
     """``PUT /resource_providers/{uuid}/inventories``; a part of ``POST /reshaper``."""
 
     resource_provider_generation = Integer(required=True)
-    inventories = Map(RESOURCE_CLASS, Object(Inventory), required=True)
+    inventories = Map(RESOURCE_CLASS, InventoryObject(), required=True)

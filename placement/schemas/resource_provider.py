@@ -7,15 +7,15 @@ from placement import microversion
 from placement.microversion import Microversion
 from placement.schemas.base import Schema, String, Uuid
 
-_NAME_LENGTH: Final = 200
+NAME_LENGTH: Final = 200
 
 
 class _Update(Schema):
-    name = String(required=True, max_length=_NAME_LENGTH)
+    name = String(required=True, max_length=NAME_LENGTH)
 
 
 class _Create(Schema):
-    name = String(required=True, min_length=1, max_length=_NAME_LENGTH)
+    name = String(required=True, min_length=1, max_length=NAME_LENGTH)
     uuid = Uuid()
 
 

@@ -1,6 +1,6 @@
 """Which aggregates a provider is in."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -22,13 +22,28 @@ def replace(tx: Transaction, uuid: str, generation: int | None, aggregates: Sequ
     row = providers.lock(tx, uuid)
     if generation is not None:
         providers.check_generation(row, generation)
-    tx.queue(_removal, {"provider": row.id})
-    tx.insert(
-        provider_aggregates,
-        [{"provider_id": row.id, "aggregate": aggregate} for aggregate in sorted(aggregates)],
-    )
+    put(tx, {row.id: aggregates})
     tx.changed([row.id], generation=generation is not None)
     return row.generation + (generation is not None)
+
+
+def put(tx: Transaction, wanted: Mapping[int, Collection[str]]) -> None:
+    """Have (locked) providers, by id, be in these aggregates in place of those that they are in."""
+    for provider_id in wanted:
+        tx.queue(_removal, {"provider": provider_id})
+    insert(tx, wanted)
+
+
+def insert(tx: Transaction, wanted: Mapping[int, Collection[str]]) -> None:
+    """As :func:`put`, for providers that are in none."""
+    tx.insert(
+        provider_aggregates,
+        [
+            {"provider_id": provider_id, "aggregate": aggregate}
+            for provider_id, aggregates in wanted.items()
+            for aggregate in sorted(aggregates)
+        ],
+    )
 
 
 _removal: Final = Prepared(

@@ -24,19 +24,31 @@ def replace(tx: Transaction, uuid: str, generation: int, wanted: Mapping[str, At
     providers.check_generation(row, generation)
     if {name: number if text is None else text for name, text, number in present.rows} == wanted:
         return row.generation
-    tx.queue(_removal, {"provider": row.id})
+    put(tx, {row.id: wanted})
+    tx.changed([row.id], generation=True)
+    return row.generation + 1
+
+
+def put(tx: Transaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
+    """Keep these with (locked) providers, by id, in place of what is kept with them."""
+    for provider_id in wanted:
+        tx.queue(_removal, {"provider": provider_id})
+    insert(tx, wanted)
+
+
+def insert(tx: Transaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
+    """As :func:`put`, for providers with which nothing is kept."""
     rows = [
         {
-            "provider_id": row.id,
+            "provider_id": provider_id,
             "name": name,
             "text": value if isinstance(value, str) else None,
             "number": None if isinstance(value, str) else value,
         }
-        for name, value in sorted(wanted.items())
+        for provider_id, values in wanted.items()
+        for name, value in sorted(values.items())
     ]
     tx.insert(provider_attributes, rows)
-    tx.changed([row.id], generation=True)
-    return row.generation + 1
 
 
 _present: Final = Prepared(

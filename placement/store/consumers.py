@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from placement.db.batch import KEPT_SIZES, Answer, Prepared, bind_parameters, bind_values
 from placement.db.database import Transaction
-from placement.db.tables import ConsumerId, consumers
+from placement.db.tables import RESERVATION, ConsumerId, consumers, reservations
 from placement.exceptions import ConcurrentUpdate
 
 
@@ -118,7 +118,12 @@ def create(tx: Transaction, owners: Mapping[str, Owner]) -> None:
 
 
 def advance(tx: Transaction, row: Row, owner: Owner) -> None:
-    """Move a (locked) consumer to its next generation, and to this owner."""
+    """Move a (locked) consumer to its next generation, and to this owner.
+
+    One that is no reservation any more is none again by its type alone.
+    """
+    if row.consumer_type == RESERVATION != owner.consumer_type:
+        tx.queue(_no_reservation, {"consumer": row.id})
     values = {
         "consumer": row.id,
         "project": owner.project_id,
@@ -129,6 +134,9 @@ def advance(tx: Transaction, row: Row, owner: Owner) -> None:
     tx.queue(_advance, values)
 
 
+_no_reservation: Final = Prepared(
+    sa.delete(reservations).where(reservations.c.consumer_id == sa.bindparam("consumer"))
+)
 _advance: Final = Prepared(
     sa.update(consumers)
     .where(consumers.c.id == sa.bindparam("consumer"))

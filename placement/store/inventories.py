@@ -29,10 +29,10 @@ class Values:
 
 UPDATE_CONFLICT: Final = "update conflict: "
 """What clients expect before "Inventory for ... in use" where all inventories are replaced."""
-_COLUMNS: Final = tuple(field.name for field in fields(Values))
+COLUMNS: Final = tuple(field.name for field in fields(Values))
 
 
-def _check_capacity(
+def check_capacity(
     uuid: str, wanted: Mapping[str, Values], *, may_have_none: bool, verb: str = "update"
 ) -> None:
     """Refuse inventories of which less than nothing may be allocated, or also of which nothing may.
@@ -61,13 +61,13 @@ def add(
     :raises ConcurrentUpdate: it is there already.
     """
     row, present, ids = _lock(tx, uuid, [resource_class])
-    _check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none, verb="create")
+    check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none, verb="create")
     if resource_class not in ids:
         raise InvalidRequest(f"No such resource class {resource_class}.")
     class_id = ids[resource_class]
     if class_id in present:
         raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
-    _insert(tx, row.id, {class_id: values})
+    insert(tx, {row.id: {class_id: values}})
     tx.changed([row.id], generation=True)
     return row.generation + 1
 
@@ -88,14 +88,14 @@ def change(
     :raises ConcurrentUpdate: the generation is stale.
     """
     row, present, ids = _lock(tx, uuid, [resource_class], generation)
-    _check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
+    check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
     class_id = ids.get(resource_class)
     if class_id is None:
         raise NotFound(f"No such resource class {resource_class}.")
     if class_id not in present:
         why = f"No inventory of class {resource_class} found."
         raise InvalidRequest(f"No inventory record with resource class for {uuid}: {why}")
-    _update(tx, row.id, {class_id: values})
+    update(tx, row.id, {class_id: values})
     tx.changed([row.id], generation=True)
     return row.generation + 1
 
@@ -111,7 +111,7 @@ def replace_all(
     :raises Conflict: when an inventory that is in use would go.
     """
     row, present, ids = _lock(tx, uuid, wanted, generation)
-    _check_capacity(uuid, wanted, may_have_none=may_have_none)
+    check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
     remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
@@ -137,8 +137,8 @@ def write(
             f"No such resource class {', '.join(unknown)}."
         )
     by_id = {ids[name]: values for name, values in wanted.items()}
-    _update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
-    _insert(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id not in present})
+    update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
+    insert(tx, {row.id: {class_id: values for class_id, values in by_id.items() if class_id not in present}})
     tx.changed([row.id], generation=True)
 
 
@@ -237,21 +237,34 @@ _class_ids: Final = Prepared(
 
 
 def _columns(values: Values) -> dict[str, Any]:
-    return {name: getattr(values, name) for name in _COLUMNS}
+    return {name: getattr(values, name) for name in COLUMNS}
 
 
-def _insert(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> None:
+def insert(tx: Transaction, wanted: Mapping[int, Mapping[int, Values]]) -> None:
+    """Add inventories of classes, by id, that (locked) providers, by id, have none of."""
     rows = [
         {"provider_id": provider_id, "resource_class_id": class_id, "updated_at": tx.now, **_columns(each)}
+        for provider_id, values in wanted.items()
         for class_id, each in values.items()
     ]
     tx.insert(inventories, rows)
 
 
-def _update(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> None:
+def update(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> None:
+    """Change inventories of classes, by id, that a (locked) provider has."""
     for class_id, each in values.items():
-        tx.conn.execute(
-            sa.update(inventories)
-            .where(inventories.c.provider_id == provider_id, inventories.c.resource_class_id == class_id)
-            .values(updated_at=tx.now, **_columns(each))
-        )
+        given = {f"new_{name}": value for name, value in _columns(each).items()}
+        tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})
+
+
+_update: Final = Prepared(
+    sa.update(inventories)
+    .where(
+        inventories.c.provider_id == sa.bindparam("provider"),
+        inventories.c.resource_class_id == sa.bindparam("class"),
+    )
+    .values(
+        updated_at=sa.bindparam("now"),
+        **{name: sa.bindparam(f"new_{name}", type_=inventories.c[name].type) for name in COLUMNS},
+    )
+)

@@ -107,6 +107,12 @@ def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> st
         (root,) = roots.scalars
     if not tx.optimistic:
         _refuse_taken(tx, uuid, name)
+    insert(tx, uuid, name, parent)
+    return root
+
+
+def insert(tx: Transaction, uuid: str, name: str, parent: Row | None) -> None:
+    """Add a provider whose bucket, and whose parent, is locked, and whose uuid nobody has."""
     values = {
         "its_uuid": uuid,
         "its_name": name,
@@ -116,7 +122,6 @@ def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> st
         "now": tx.now,
     }
     tx.queue(_creation, values)
-    return root
 
 
 _counter: Final = counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))

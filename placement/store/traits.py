@@ -1,6 +1,6 @@
 """Traits: the names there are, and which provider has which."""
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
 from typing import Final
 
 import sqlalchemy as sa
@@ -83,12 +83,28 @@ def _write(tx: Transaction, provider_id: int, present: Set[int], wanted: Set[int
     """Whether there was something to change; if not, the generation stays, too."""
     if wanted == present:
         return False
-    tx.queue(_removal, {"provider": provider_id})
-    tx.insert(
-        provider_traits, [{"provider_id": provider_id, "trait_id": trait_id} for trait_id in sorted(wanted)]
-    )
+    put(tx, {provider_id: wanted})
     tx.changed([provider_id], generation=True)
     return True
+
+
+def put(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
+    """Give (locked) providers, by id, the traits with these ids in place of those that they have."""
+    for provider_id in wanted:
+        tx.queue(_removal, {"provider": provider_id})
+    insert(tx, wanted)
+
+
+def insert(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
+    """As :func:`put`, for providers that have none."""
+    tx.insert(
+        provider_traits,
+        [
+            {"provider_id": provider_id, "trait_id": trait_id}
+            for provider_id, trait_ids in wanted.items()
+            for trait_id in sorted(trait_ids)
+        ],
+    )
 
 
 _removal: Final = Prepared(

@@ -9,7 +9,7 @@ import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-from compute_agent.loops.reporting import FIRST_PAUSE, ReportLoop, status_document
+from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
@@ -133,13 +133,6 @@ def test_a_disk_that_is_full_stops_the_report_and_is_shown(client):
     rig.pipeline.stop()
 
 
-def test_pauses_grow_up_to_the_longest(rig):
-    pauses = [rig.loop._pause(failures) for failures in range(12)]
-    assert pauses[0] == 60
-    assert pauses[1:4] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
-    assert pauses[-1] == rig.loop._pause(10**6) == 300
-
-
 class TestAllocations:
     """Guests follow what Placement says they hold."""
 
@@ -185,6 +178,9 @@ class TestAllocations:
 
 def test_a_new_client_is_used_from_the_next_report_on(rig, client):
     class Gone:
+        def forget_extensions(self):
+            """Asks nobody."""
+
         def __getattr__(self, name):
             def fail(*_):
                 raise UnavailableError("GET", "/", "gone")
@@ -211,7 +207,7 @@ def test_the_loop_reports_at_once_and_when_woken(rig, live_placement):
     rig.loop.wake()
     while not live_placement.requests and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert live_placement.requests[0] == ("GET", "/resource_providers")
+    assert live_placement.requests[0] == ("GET", f"/ext/v1/trees/{ROOT}")
     rig.loop.stop()
 
 

@@ -4,8 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from compute_agent import conf as agent_conf
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-from compute_agent.report.errors import ConcurrentUpdateError, NotFoundError, UnavailableError
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import (
+    ConcurrentUpdateError,
+    CredentialsError,
+    NotFoundError,
+    PlacementError,
+    UnavailableError,
+)
+from compute_agent.report.plan import CreateTrait, SetTraits
 from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
 from compute_agent.report.reshape import ReshapePlan
 from placement.api.middleware import build_application
@@ -51,6 +60,19 @@ def memory():
     return Memory()
 
 
+@pytest.fixture(params=["whole trees", "ordinary requests"])
+def client(request, client, monkeypatch):
+    """The client of a service that takes whole trees, and of one that does not."""
+    if request.param == "ordinary requests":
+        monkeypatch.setattr(client, "has_trees", lambda: False)
+    return client
+
+
+def idle(client):
+    """What is asked for when nothing has changed."""
+    return [("GET", f"/ext/v1/trees/{ROOT}" if client.has_trees() else "/resource_providers")]
+
+
 def claim(client, provider, resources):
     body = {
         "allocations": {provider: {"resources": resources}},
@@ -67,7 +89,7 @@ def test_a_host_is_reported_once_and_then_nothing_is_written(client, memory, liv
     assert reporter.report(numa_tree()).sent == 6
     live_placement.writes()
     assert reporter.report(numa_tree()).sent == 0
-    assert live_placement.requests == [("GET", "/resource_providers")]
+    assert live_placement.requests == idle(client)
     assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
     assert client.traits(ROOT)[0] == {"COMPUTE_NODE"}
 
@@ -122,7 +144,7 @@ def test_attributes_are_reported_and_those_of_others_stay(client, memory, live_p
     assert reporter.report(first).sent == 7
     live_placement.writes()
     assert reporter.report(first).sent == 0
-    assert live_placement.requests == [("GET", "/resource_providers")]
+    assert live_placement.requests == idle(client)
     found, generation = client.attributes(NODE_0)
     assert found == {"memory_tier": 4, "cpu_capacity": 0.5}
     client.set_attributes(NODE_0, {"price": 7, "memory_tier": 9}, generation)
@@ -130,21 +152,25 @@ def test_attributes_are_reported_and_those_of_others_stay(client, memory, live_p
     assert client.attributes(NODE_0)[0] == {"price": 7, "memory_tier": 5}
 
 
-def test_a_service_without_attributes_is_asked_once(client, memory, live_placement, monkeypatch):
-    send, asked = type(client)._send, []
+def test_a_service_without_extensions_is_asked_for_them_once_until_all_is_read_anew(
+    client, memory, live_placement, monkeypatch
+):
+    respond, asked = type(client)._respond, []
 
-    def stock(self, method, url, body, headers):
+    def stock(self, method, url, body, headers, expected=200):
         if url.startswith("/ext/"):
             asked.append(url)
             url = "/no" + url
-        return send(self, method, url, body, headers)
+        return respond(self, method, url, body, headers, expected)
 
-    monkeypatch.setattr(type(client), "_send", stock)
+    monkeypatch.setattr(type(client), "_respond", stock)
     reporter = memory.reporter(client)
     assert reporter.report(with_attributes(numa_tree(), memory_tier=4)).sent == 6
-    reporter.forget()
     assert reporter.report(with_attributes(numa_tree(), memory_tier=5)).sent == 0
     assert asked == ["/ext/v1"]
+    reporter.forget()
+    assert reporter.report(with_attributes(numa_tree(), memory_tier=5)).sent == 0
+    assert asked == ["/ext/v1", "/ext/v1"]
 
 
 def test_a_change_behind_our_back_is_repaired(client, memory):
@@ -198,6 +224,7 @@ def test_after_four_conflicts_it_is_left_for_the_next_time(client, memory, monke
         raise ConcurrentUpdateError("PUT", "/x", "conflict", status=409)
 
     monkeypatch.setattr(client, "set_inventories", conflict)
+    monkeypatch.setattr(client, "write_tree", conflict)
     with pytest.raises(ConcurrentUpdateError):
         memory.reporter(client).report(numa_tree())
     assert len(attempts) == MAX_ATTEMPTS
@@ -240,7 +267,7 @@ def test_an_absent_server_is_an_error_and_then_all_is_caught_up(client, memory, 
     reporter = memory.reporter(client)
     reporter.report(numa_tree())
     live_placement.stop()
-    with pytest.raises(UnavailableError, match="/resource_providers"):
+    with pytest.raises(UnavailableError, match=r"/resource_providers|/ext/v1/trees"):
         reporter.report(numa_tree(VCPU=PCPU))
     live_placement.start()
     assert reporter.report(numa_tree(VCPU=PCPU)).sent == 1
@@ -248,7 +275,8 @@ def test_an_absent_server_is_an_error_and_then_all_is_caught_up(client, memory, 
 
 def test_memory_is_kept_before_anything_is_sent(client, memory, monkeypatch):
     """A crash between two requests leaves nothing in Placement that the agent does not know as its own."""
-    monkeypatch.setattr(client, "set_traits", lambda *_: (_ for _ in ()).throw(SystemExit))
+    for method in ("set_traits", "write_tree"):
+        monkeypatch.setattr(client, method, lambda *_: (_ for _ in ()).throw(SystemExit))
     with pytest.raises(SystemExit):
         memory.reporter(client).report(numa_tree())
     assert memory.owned[NODE_0].classes == {"PCPU"}
@@ -287,8 +315,108 @@ def test_a_provider_that_goes_while_a_reshape_is_planned_holds_nothing(
     def removed(uuid):
         raise NotFoundError("GET", f"/resource_providers/{uuid}/allocations", "gone", status=404)
 
-    if gone:
+    if gone:  # which only who asks for each provider can find
+        monkeypatch.setattr(client, "has_trees", lambda: False)
         monkeypatch.setattr(client, "provider_allocations", removed)
     plan = memory.reporter(client).plan_reshape(flat_tree(), {}, {})
     assert isinstance(plan, ReshapePlan)
     assert plan.allocations.keys() == (set() if gone else {CONSUMER})
+
+
+class TestWholeTrees:
+    """What is different where the service takes whole trees: nothing but the number of requests."""
+
+    @pytest.fixture
+    def client(self, write_ini):
+        return PlacementClient.from_conf(agent_conf.load([], [str(write_ini())]))
+
+    def test_a_host_is_made_in_one_request(self, client, memory, live_placement):
+        memory.reporter(client).report(numa_tree(CUSTOM_FPGA=PCPU))
+        assert live_placement.writes() == [
+            ("PUT", "/resource_classes/CUSTOM_FPGA"),
+            ("POST", "/ext/v1/trees"),
+        ]
+
+    def test_what_changed_is_read_in_one_request(self, client, memory, live_placement):
+        reporter = memory.reporter(client)
+        reporter.report(numa_tree())
+        reporter.report(numa_tree())
+        claim(client, NODE_0, {"PCPU": 1})
+        live_placement.writes()
+        assert reporter.report(numa_tree()).sent == 0
+        assert live_placement.requests == idle(client)
+        assert reporter.take_listing().held == {ROOT: {}, NODE_0: {CONSUMER: {"PCPU": 1}}}
+        assert reporter.take_listing() is None
+
+    def test_an_answer_that_got_lost_is_no_obstacle(self, client, memory, monkeypatch):
+        write = client.write_tree
+
+        def lost(providers):
+            write(providers)
+            raise UnavailableError("POST", "/ext/v1/trees", "no answer")
+
+        monkeypatch.setattr(client, "write_tree", lost)
+        reporter = memory.reporter(client)
+        with pytest.raises(UnavailableError):
+            reporter.report(numa_tree())
+        assert reporter.report(numa_tree()).sent == 0
+
+    @pytest.mark.parametrize("status", [403, 404, 405, 413])
+    def test_where_trees_are_not_let_through_ordinary_requests_are(self, client, memory, monkeypatch, status):
+        respond = type(client)._respond
+
+        def not_let_through(self, method, url, body, headers, expected=200):
+            if url.startswith("/ext/v1/trees") and (method == "POST" or status in (403, 404)):
+                kind = {403: CredentialsError, 404: NotFoundError}.get(status, PlacementError)
+                raise kind(method, url, "no", status=status)
+            return respond(self, method, url, body, headers, expected)
+
+        monkeypatch.setattr(type(client), "_respond", not_let_through)
+        reporter = memory.reporter(client)
+        assert reporter.report(numa_tree()).sent == 6
+        assert reporter.report(numa_tree()).sent == 0
+        assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
+
+    def test_a_service_that_was_replaced_by_one_without_trees_is_reported_to(
+        self, client, memory, monkeypatch
+    ):
+        reporter = memory.reporter(client)
+        reporter.report(numa_tree())
+        respond = type(client)._respond
+
+        def stock(self, method, url, body, headers, expected=200):
+            return respond(self, method, url.replace("/ext/", "/no/"), body, headers, expected)
+
+        monkeypatch.setattr(type(client), "_respond", stock)
+        assert reporter.report(numa_tree(VCPU=PCPU)).sent == 1
+        assert reporter.report(numa_tree()).sent == 1
+
+    def test_a_name_that_cannot_be_made_is_refused_and_all_else_is_reported(
+        self, client, memory, monkeypatch
+    ):
+        def refused(name):
+            raise PlacementError("PUT", f"/traits/{name}", "no such name", status=400)
+
+        monkeypatch.setattr(client, "create_trait", refused)
+        tree = numa_tree()
+        tree = replace(tree, nodes=(replace(tree.root, traits=frozenset({"CUSTOM_X"})), *tree.nodes[1:]))
+        report = memory.reporter(client).report(tree)
+        assert {type(each.action) for each in report.refusals} == {CreateTrait, SetTraits}
+        assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
+
+    def test_two_agents_of_one_host_do_not_undo_each_other(self, client, memory):
+        first, second = memory.reporter(client), Memory().reporter(client)
+        first.report(numa_tree())
+        second.report(numa_tree())
+        second.report(numa_tree(VCPU=PCPU))
+        assert first.report(numa_tree()).refusals == ()
+        assert client.inventories(NODE_0)[0].keys() == {"PCPU", "VCPU"}
+
+    def test_the_root_of_nova_is_described_to_nobody(self, client, memory, live_placement, monkeypatch):
+        client.create_provider(ROOT, "h", None)
+        bodies, write = [], client.write_tree
+        monkeypatch.setattr(client, "write_tree", lambda body: (bodies.append(body), write(body))[1])
+        beside = replace(numa_tree(), beside=True)
+        assert memory.reporter(client).report(beside).refusals == ()
+        assert [[each["uuid"] for each in body] for body in bodies] == [[NODE_0]]
+        assert client.inventories(ROOT) == ({}, 0)

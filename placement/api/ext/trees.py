@@ -1,0 +1,97 @@
+"""``/ext/v1/trees`` and ``/ext/v1/trees/{uuid}``: all providers of a host at once."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+from flask import Blueprint, Response, request
+
+from placement.api.call import Call, operation
+from placement.api.ext.attributes import shown
+from placement.api.paths import EXT
+from placement.api.resource_providers import existing
+from placement.model.feed import View
+from placement.model.provider import Provider, in_order
+from placement.policies import ext as rules
+from placement.schemas import tree as schemas
+from placement.store import allocations
+from placement.store import trees as store
+
+blueprint = Blueprint("ext_trees", __name__)
+
+PATH: Final = f"{EXT}/trees"
+_BODY: Final = schemas.Tree()
+_INVENTORY: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
+
+
+@operation(blueprint, "GET", f"{PATH}/<uuid>", rules.TREE, writes_json=True)
+def show(call: Call, uuid: str) -> Response:
+    """All providers of the tree that a provider is in; nothing but 304 to who has them as they are."""
+    with_allocations = schemas.parse_show(call.parameters, call.version)
+    with call.service.model.fresh() as view:
+        provider = existing(view, uuid)
+        everyone = view.snapshot.providers
+        members = _top_down([everyone[each] for each in view.snapshot.trees[provider.root_id]], view)
+        shown_providers = [_provider(each, view) for each in members]
+        # Only changes tell of allocations, which the model does not have.
+        changes = [view.change_seq(each) for each in members] if with_allocations else []
+    body = orjson.dumps({"resource_providers": shown_providers})
+    tag = hashlib.blake2b(body + str(changes).encode(), digest_size=16).hexdigest()
+    if request.if_none_match.contains_weak(tag):
+        answer = call.nothing(304)
+    elif with_allocations:
+        # What is read now may be newer than the tag, which then is another one at the next request.
+        _add_allocations(call, shown_providers)
+        answer = call.answer({"resource_providers": shown_providers})
+    else:
+        answer = call.answer(body)
+    answer.set_etag(tag)
+    answer.headers["Cache-Control"] = "no-cache"
+    return answer
+
+
+def _add_allocations(call: Call, shown_providers: Iterable[dict[str, Any]]) -> None:
+    """Show with each provider what consumers hold of it."""
+    held: dict[str, dict[str, dict[str, int]]] = {each["uuid"]: {} for each in shown_providers}
+    with call.service.database.read() as conn:
+        for one in allocations.of_providers(conn, held):
+            held[one.provider].setdefault(one.consumer, {})[one.resource_class] = one.used
+    for each in shown_providers:
+        of_provider = held[each["uuid"]].items()
+        each["allocations"] = {consumer: {"resources": amounts} for consumer, amounts in of_provider}
+
+
+def _top_down(members: Iterable[Provider], view: View) -> list[Provider]:
+    """The providers, none before its parent, and otherwise by uuid."""
+
+    def path(provider: Provider) -> list[str]:
+        return [each.uuid for each in view.snapshot.upwards(provider)][::-1]
+
+    return sorted(members, key=path)
+
+
+def _provider(each: Provider, view: View) -> dict[str, Any]:
+    parent = None if each.parent_id is None else view.snapshot.providers[each.parent_id].uuid
+    return {
+        "uuid": each.uuid,
+        "name": each.name,
+        "parent_provider_uuid": parent,
+        "generation": each.generation,
+        "inventories": {
+            name: {value: getattr(inventory, value) for value in _INVENTORY}
+            for name, inventory in sorted(each.inventories.items())
+        },
+        "traits": in_order(each.traits),
+        "aggregates": sorted(each.aggregates),
+        "attributes": shown(each.attributes),
+    }
+
+
+@operation(blueprint, "POST", PATH, rules.WRITE_TREE, reads_json=True, writes_json=True)
+def write(call: Call) -> Response:
+    """Make and change providers of one tree, all of it or nothing."""
+    wanted = schemas.descriptions(call.body(_BODY))
+    generations = call.service.write(lambda tx: store.write(tx, wanted))
+    written = [{"uuid": uuid, "generation": generation} for uuid, generation in generations.items()]
+    return call.answer({"resource_providers": written})

@@ -1,0 +1,115 @@
+"""The body of ``POST /ext/v1/trees``."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from placement import microversion
+from placement.microversion import Microversion
+from placement.schemas.attribute import MAX_ATTRIBUTES, NAME, AttributeValue
+from placement.schemas.base import (
+    Array,
+    Field,
+    Integer,
+    Map,
+    Schema,
+    String,
+    Uuid,
+    load,
+    violation,
+)
+from placement.schemas.inventory import RESOURCE_CLASS, InventoryObject
+from placement.schemas.membership import MAX_NAME
+from placement.schemas.query_base import Params, load_query, since
+from placement.schemas.resource_provider import NAME_LENGTH
+from placement.store.trees import Description
+
+MAX_PROVIDERS: Final = 1000
+"""In one request; a host has some dozens, with a device each of some hundreds."""
+MAX_PARTS: Final = 5000
+"""So many inventories, traits, aggregates and attributes in one request, of all its providers together."""
+_PARTS: Final = ("inventories", "traits", "aggregates", "attributes")
+
+
+class _Provider(Schema):
+    uuid = Uuid(required=True)
+    name = String(required=True, min_length=1, max_length=NAME_LENGTH)
+    parent_provider_uuid = Uuid(required=True, allow_none=True)
+    generation = Integer(0, required=True, allow_none=True)
+    inventories = Map(RESOURCE_CLASS, InventoryObject(), max_properties=MAX_PARTS)
+    traits = Array(String(min_length=1, max_length=MAX_NAME), max_items=MAX_PARTS)
+    aggregates = Array(Uuid(), unique=True, max_items=MAX_PARTS)
+    attributes = Map(f"^{NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES)
+
+
+class _Providers(Array):
+    """An array that is not looked into if there is too much in it."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
+        if isinstance(value, list) and (count := _parts(value)) > MAX_PARTS:
+            raise violation(
+                "maxItems",
+                f"{count} inventories, traits, aggregates and attributes are too many, "
+                f"{MAX_PARTS} may be given",
+            )
+        return super()._deserialize(value, attr, data, **kwargs)
+
+
+class Tree(Schema):
+    """All providers that are described; each of them is read by :func:`descriptions`."""
+
+    resource_providers = _Providers(Field(), required=True, min_items=1, max_items=MAX_PROVIDERS)
+
+
+_PROVIDER: Final = _Provider()
+
+
+class _ShowQuery(Schema):
+    """``GET /ext/v1/trees/{uuid}``."""
+
+    allocations = String(choices=["true", "false"], metadata=since(microversion.INITIAL))
+
+
+def parse_show(params: Params, version: Microversion) -> bool:
+    """The query string of ``GET /ext/v1/trees/{uuid}``: whether allocations are to be shown, too.
+
+    :raises InvalidRequest: naming what is wrong with it.
+    """
+    shown: str = load_query(_ShowQuery, params, version).get("allocations", "false")
+    return shown == "true"
+
+
+def _parts(providers: list[Any]) -> int:
+    parts = (each.get(name) for each in providers if isinstance(each, Mapping) for name in _PARTS)
+    return sum(len(part) for part in parts if isinstance(part, list | Mapping))
+
+
+def descriptions(body: Mapping[str, Any]) -> list[Description]:
+    """What such a body says.
+
+    :raises InvalidRequest: naming the provider that is described wrongly.
+    """
+    return [
+        _description(load(_PROVIDER, each, f"{_called(number, each)}: JSON does not validate: "))
+        for number, each in enumerate(body["resource_providers"])
+    ]
+
+
+def _called(number: int, provider: Any) -> str:
+    uuid = provider.get("uuid") if isinstance(provider, Mapping) else None
+    return (
+        f"Resource provider {uuid}" if isinstance(uuid, str) and len(uuid) <= MAX_NAME else f"Item {number}"
+    )
+
+
+def _description(each: Mapping[str, Any]) -> Description:
+    inventories, traits, aggregates = each.get("inventories"), each.get("traits"), each.get("aggregates")
+    return Description(
+        each["uuid"],
+        each["name"],
+        each["parent_provider_uuid"],
+        each["generation"],
+        None if inventories is None else {name: one["values"] for name, one in inventories.items()},
+        None if traits is None else frozenset(traits),
+        None if aggregates is None else frozenset(aggregates),
+        each.get("attributes"),
+    )

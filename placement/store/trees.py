@@ -1,0 +1,351 @@
+"""Trees of providers as their hosts describe them: all of it in one transaction, or nothing.
+
+Nouns
+    A *description* is what a client wants one provider to be: its name, its parent, and of inventories,
+    traits, aggregates and attributes those that it speaks of; what it does not speak of stays.
+    ``generation`` is that of the provider as the client knows it, None for one that is to be made. A *level*
+    are new providers that can be made at once, as all their parents are there.
+
+What always holds
+    - Nothing is written of a provider that is not described, nor of one that already is as described: the
+      generation of such a one does not matter. So who does not know whether a request arrived sends it again,
+      and who describes what is there changes nothing.
+    - A provider that differs is written only by who knows its generation, which then goes up by one. A
+      provider that was made has generation 0, like any that was just made.
+    - Providers are made, never moved, renamed or removed.
+    - All that are described are of one tree.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from placement import exceptions
+from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
+from placement.db.database import Transaction
+from placement.db.tables import (
+    inventories,
+    provider_aggregates,
+    provider_attributes,
+    provider_traits,
+    resource_classes,
+    resource_providers,
+    traits,
+)
+from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest
+from placement.model.provider import Attribute
+from placement.store import aggregates as aggregate_store
+from placement.store import attributes as attribute_store
+from placement.store import inventories as inventory_store
+from placement.store import names, providers
+from placement.store import traits as trait_store
+from placement.store.inventories import Values
+from placement.store.providers import Row
+
+_rp = resource_providers.c
+_NOT_THERE: Final = -1  # the id of no provider
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a provider shall be; what is None stays as it is."""
+
+    uuid: str
+    name: str
+    parent: str | None
+    generation: int | None
+    inventories: Mapping[str, Values] | None = None
+    traits: Set[str] | None = None
+    aggregates: Set[str] | None = None
+    attributes: Mapping[str, Attribute] | None = None
+
+    def __str__(self) -> str:
+        """How errors call the provider."""
+        return f"Resource provider {self.name} ({self.uuid})"
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What a provider is."""
+
+    inventories: dict[str, Values] = field(default_factory=dict)
+    traits: set[str] = field(default_factory=set)
+    aggregates: set[str] = field(default_factory=set)
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+
+    def lacks(self, wanted: Description) -> bool:
+        """Whether it is not as described."""
+        return any(
+            part is not None and part != present
+            for part, present in (
+                (wanted.inventories, self.inventories),
+                (wanted.traits, self.traits),
+                (wanted.aggregates, self.aggregates),
+                (wanted.attributes, self.attributes),
+            )
+        )
+
+
+def write(tx: Transaction, wanted: Sequence[Description]) -> dict[str, int]:
+    """Make the providers of a tree what their descriptions say; the generation of each, by uuid.
+
+    :raises InvalidRequest: they are not one tree, or name what there is not.
+    :raises ConcurrentUpdate: a provider is not the one that the client knows.
+    :raises Conflict: a name is taken, or an inventory that would go is in use.
+    """
+    by_uuid = {each.uuid: each for each in wanted}
+    _check_names(wanted)
+    levels = list(_levels(by_uuid))
+    lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
+    tx.lock(lookups)
+    taken = tx.queue(_called(len(wanted)), bind_values("name", [each.name for each in wanted]))
+    ids = _Ids(tx, wanted)
+    rows = providers.find(tx, lookups)
+    _check_places(wanted, by_uuid, rows)
+    _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
+    known = [each for each in wanted if each.uuid in rows]
+    present = _read(tx, [rows[each.uuid] for each in known])
+    changing = [each for each in known if present[rows[each.uuid].id].lacks(each)]
+    for each in changing:
+        _check_generation(each, rows[each.uuid])
+    new = [[each for each in level if each.uuid not in rows] for level in levels]
+    for each in (*changing, *(one for level in new for one in level)):
+        ids.check(each)
+    for level in filter(None, new):
+        for each in level:
+            providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
+        rows |= providers.find(tx, [each.uuid for each in level])
+    _insert(tx, {rows[each.uuid].id: each for level in new for each in level}, ids)
+    for each in changing:
+        _change(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
+    generations = {each.uuid: rows[each.uuid].generation for each in wanted}
+    return generations | {each.uuid: each.generation + 1 for each in changing if each.generation is not None}
+
+
+def _check_names(wanted: Sequence[Description]) -> None:
+    """:raises InvalidRequest: two have one uuid, or one name, or names that are the same to MariaDB."""
+    names_seen: dict[str, Description] = {}
+    uuids_seen: set[str] = set()
+    for each in wanted:
+        if each.uuid in uuids_seen:
+            raise InvalidRequest(f"{each} is described twice.")
+        uuids_seen.add(each.uuid)
+        other = names_seen.setdefault(each.name.rstrip(" "), each)
+        if other is not each:
+            raise InvalidRequest(f"{each}: {other.uuid} is described with the same name.")
+
+
+def _levels(wanted: Mapping[str, Description]) -> Iterator[list[Description]]:
+    """The providers, none before its parent.
+
+    :raises InvalidRequest: some are below each other in a circle.
+    """
+    below: dict[str | None, list[Description]] = {}
+    for each in wanted.values():
+        below.setdefault(each.parent if each.parent in wanted else None, []).append(each)
+    level, count = below.get(None, []), 0
+    while level:
+        count += len(level)
+        yield level
+        level = [child for each in level for child in below.get(each.uuid, ())]
+    if count < len(wanted):
+        tops = {each.uuid: each for each in wanted.values()}
+        for each in below.get(None, ()):
+            for one in _subtree(each, below):
+                del tops[one.uuid]
+        raise InvalidRequest(f"{next(iter(tops.values()))} is below itself.")
+
+
+def _subtree(top: Description, below: Mapping[str | None, Sequence[Description]]) -> Iterator[Description]:
+    waiting = [top]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += below.get(each.uuid, ())
+
+
+def _check_places(
+    wanted: Sequence[Description], by_uuid: Mapping[str, Description], rows: Mapping[str, Row]
+) -> None:
+    """See that each is where it is described to be, and that all are of one tree.
+
+    :raises InvalidRequest: a parent does not exist, or there are several trees.
+    :raises ConcurrentUpdate: the client takes a provider for another one than it is.
+    """
+    trees: dict[int | str, Description] = {}
+    for each in wanted:
+        row, parent = rows.get(each.uuid), rows.get(each.parent or "")
+        if each.parent is not None and parent is None and each.parent not in by_uuid:
+            raise InvalidRequest(f"{each}: its parent {each.parent} does not exist.")
+        if row is None:
+            if each.generation is not None:
+                given = f"generation {each.generation} was given"
+                raise ConcurrentUpdate(f"{each} does not exist (any more); {given}.")
+        elif row.name != each.name or row.parent_id != (
+            None if each.parent is None else _NOT_THERE if parent is None else parent.id
+        ):
+            raise ConcurrentUpdate(
+                f"{each} is called {row.name!r}, or is below another parent than described: it is not moved "
+                "and not renamed by this request."
+            )
+        if row is not None:
+            trees.setdefault(row.tree, each)
+        elif parent is not None:
+            trees.setdefault(parent.tree, each)
+        elif each.parent is None:
+            trees.setdefault(each.uuid, each)
+    if len(trees) > 1:
+        first, second, *_ = trees.values()
+        raise InvalidRequest(f"{second} is not of the same tree as {first.name} ({first.uuid}).")
+
+
+def _refuse_taken(wanted: Sequence[Description], taken: Mapping[str, str]) -> None:
+    """:raises Conflict: somebody else has a name."""
+    for each in wanted:
+        for name in {each.name, each.name.rstrip(" ")} & taken.keys():
+            raise Conflict(
+                f"{each}: its name is taken, by resource provider {taken[name]}.", exceptions.DUPLICATE_NAME
+            )
+
+
+def _check_generation(wanted: Description, row: Row) -> None:
+    """:raises ConcurrentUpdate: the client does not know the provider as it is."""
+    if wanted.generation != row.generation:
+        given = "none" if wanted.generation is None else wanted.generation
+        raise ConcurrentUpdate(f"{wanted} is at generation {row.generation}, given was {given}.")
+
+
+class _Ids:
+    """The ids of the resource classes and traits that descriptions name."""
+
+    def __init__(self, tx: Transaction, wanted: Sequence[Description]) -> None:
+        classes = {name for each in wanted for name in each.inventories or ()}
+        self._classes = names.Lookup(tx, resource_classes, classes)
+        self._traits = names.Lookup(tx, traits, {name for each in wanted for name in each.traits or ()})
+
+    def check(self, wanted: Description) -> None:
+        """:raises InvalidRequest: there is no such class or trait, or less than nothing of an inventory."""
+        for what, named, known in (
+            ("resource class", wanted.inventories or (), self.classes),
+            ("trait", wanted.traits or (), self.traits),
+        ):
+            if unknown := sorted(set(named) - known.keys()):
+                raise InvalidRequest(f"{wanted}: No such {what} {', '.join(unknown)}.")
+        inventory_store.check_capacity(wanted.uuid, wanted.inventories or {}, may_have_none=True)
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """By name."""
+        return self._classes.ids
+
+    @property
+    def traits(self) -> dict[str, int]:
+        """By name."""
+        return self._traits.ids
+
+    def of_classes(self, wanted: Mapping[str, Values]) -> dict[int, Values]:
+        """By id what is given by the name of the class."""
+        classes = self.classes
+        return {classes[name]: values for name, values in wanted.items()}
+
+    def of_traits(self, wanted: Collection[str]) -> set[int]:
+        """The ids of these traits."""
+        known = self.traits
+        return {known[name] for name in wanted}
+
+
+def _insert(tx: Transaction, new: Mapping[int, Description], ids: _Ids) -> None:
+    """Write what belongs to providers, by id, that were just made."""
+    inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
+    trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
+    aggregate_store.insert(tx, {each: one.aggregates or () for each, one in new.items()})
+    attribute_store.insert(tx, {each: one.attributes or {} for each, one in new.items()})
+
+
+def _change(tx: Transaction, row: Row, wanted: Description, present: Present, ids: _Ids) -> None:
+    """Write what differs of a provider that is there."""
+    if wanted.inventories is not None and wanted.inventories != present.inventories:
+        differing = {
+            name: values
+            for name, values in wanted.inventories.items()
+            if present.inventories.get(name) != values
+        }
+        there = {name: values for name, values in differing.items() if name in present.inventories}
+        added = {name: values for name, values in differing.items() if name not in present.inventories}
+        inventory_store.update(tx, row.id, ids.of_classes(there))
+        inventory_store.insert(tx, {row.id: ids.of_classes(added)})
+        going = present.inventories.keys() - wanted.inventories.keys()
+        gone = names.Lookup(tx, resource_classes, going).ids if going else {}
+        inventory_store.remove_some(
+            tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
+        )
+    if wanted.traits is not None and wanted.traits != present.traits:
+        trait_store.put(tx, {row.id: ids.of_traits(wanted.traits)})
+    if wanted.aggregates is not None and wanted.aggregates != present.aggregates:
+        aggregate_store.put(tx, {row.id: wanted.aggregates})
+    if wanted.attributes is not None and wanted.attributes != present.attributes:
+        attribute_store.put(tx, {row.id: wanted.attributes})
+    tx.changed([row.id], generation=True)
+
+
+def _read(tx: Transaction, rows: Sequence[Row]) -> dict[int, Present]:
+    """What (locked) providers are, by id."""
+    found = {row.id: Present() for row in rows}
+    if not rows:
+        return found
+    given = bind_values("id", found)
+    answers = [
+        tx.queue(part(len(found)), given) for part in (_inventories, _traits, _aggregates, _attributes)
+    ]
+    for provider_id, name, *values in answers[0].rows:
+        found[provider_id].inventories[name] = Values(*values)
+    for provider_id, name in answers[1].rows:
+        found[provider_id].traits.add(name)
+    for provider_id, aggregate in answers[2].rows:
+        found[provider_id].aggregates.add(aggregate)
+    for provider_id, name, text, number in answers[3].rows:
+        found[provider_id].attributes[name] = number if text is None else text
+    return found
+
+
+def _of(column: sa.Column[int], count: int) -> sa.ColumnElement[bool]:
+    return column.in_(bind_parameters("id", count, sa.Integer))
+
+
+@lru_cache(KEPT_SIZES)
+def _inventories(count: int) -> Prepared:
+    table = inventories
+    values: list[sa.Column[Any]] = [table.c[name] for name in inventory_store.COLUMNS]
+    chosen = sa.select(table.c.provider_id, resource_classes.c.name, *values).join(
+        resource_classes, resource_classes.c.id == table.c.resource_class_id
+    )
+    return Prepared(chosen.where(_of(table.c.provider_id, count)))
+
+
+@lru_cache(KEPT_SIZES)
+def _traits(count: int) -> Prepared:
+    table = provider_traits
+    chosen = sa.select(table.c.provider_id, traits.c.name).join(traits, traits.c.id == table.c.trait_id)
+    return Prepared(chosen.where(_of(table.c.provider_id, count)))
+
+
+@lru_cache(KEPT_SIZES)
+def _aggregates(count: int) -> Prepared:
+    table = provider_aggregates
+    chosen = sa.select(table.c.provider_id, table.c.aggregate)
+    return Prepared(chosen.where(_of(table.c.provider_id, count)))
+
+
+@lru_cache(KEPT_SIZES)
+def _attributes(count: int) -> Prepared:
+    table = provider_attributes
+    chosen = sa.select(table.c.provider_id, table.c.name, table.c.text, table.c.number)
+    return Prepared(chosen.where(_of(table.c.provider_id, count)))
+
+
+@lru_cache(KEPT_SIZES)
+def _called(count: int) -> Prepared:
+    return Prepared(sa.select(_rp.name, _rp.uuid).where(_rp.name.in_(bind_parameters("name", count))))
