@@ -16,8 +16,10 @@ Nouns
 Who does what
     ``ways`` finds the ways of a flavor at a host, ``packing`` how many guests go into what is free.
     ``counting`` does that for the whole cloud and by aggregate, with ``coupling`` for hosts that share;
-    ``proportions`` counts several flavors at once; ``stranding`` gathers what is short. ``document`` writes
-    JSON.
+    ``proportions`` counts several flavors at once; ``stranding`` gathers what is short. ``guests`` are who is
+    there, and ``board`` is where they are moved about: ``draining`` finds places for those of some hosts,
+    ``moving`` the fewest moves that make room. ``relocating`` reads for both who is where. ``document``
+    writes JSON.
 
 A worked example
     ``cn1`` has two NUMA nodes with 4 and 3 VCPU free, and 10 GB of disk. The flavor is

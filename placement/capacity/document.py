@@ -4,30 +4,81 @@ from collections.abc import Mapping
 from typing import Any
 
 from placement.capacity.counting import Capacity
+from placement.capacity.draining import Displaced
+from placement.capacity.guests import Guest
+from placement.capacity.moving import Making, Move
 from placement.capacity.packing import Fit
 from placement.capacity.proportions import Share
 from placement.capacity.stranding import Short
 from placement.model.provider import Provider
 
 
-def document(name: str, capacity: Capacity) -> dict[str, Any]:
-    """What is said of a flavor; the API reference describes it."""
+def document(
+    name: str, capacity: Capacity, fallback: Capacity | None = None, making: Making | None = None
+) -> dict[str, Any]:
+    """What is said of a flavor; the API reference describes it.
+
+    :param fallback: of what it falls back to.
+    """
     worst = capacity.worst
     return {
         "name": name,
         **_fit(capacity.fit),
-        "hosts": capacity.hosts,
-        "open_hosts": capacity.open_hosts,
+        **_hosts(capacity),
+        "fallback": None if fallback is None else {**_fit(fallback.fit), **_hosts(fallback)},
         "worst_host": None if worst is None else {**_host(worst), **_fit(capacity.without_worst)},
         "aggregates": [{"uuid": uuid, **_fit(fit)} for uuid, fit in capacity.by_aggregate.items()],
         "short": [_short(each) for each in capacity.short],
+        "moves": None if making is None else _moves(making),
     }
+
+
+def _hosts(capacity: Capacity) -> dict[str, int]:
+    return {"hosts": capacity.hosts, "open_hosts": capacity.open_hosts}
 
 
 def of_sets(sets: Fit, shares: Mapping[str, Share]) -> dict[str, Any]:
     """What is said of flavors in their proportions."""
     guests = {name: sets.fits * share.number for name, share in shares.items()}
     return {**_fit(sets), "guests": guests}
+
+
+def of_displaced(displaced: Displaced) -> dict[str, Any]:
+    """What is said of those on hosts that are left aside."""
+    return {
+        "consumers": displaced.guests,
+        **_fit(displaced.fit),
+        "unplaced": [
+            {
+                **_guest(each.guest),
+                **_host(each.root),
+                "resources": each.guest.amounts,
+                "fits_alone": each.alone,
+            }
+            for each in displaced.unplaced
+        ],
+    }
+
+
+def _guest(guest: Guest) -> dict[str, Any]:
+    return {"consumer_uuid": guest.consumer, "consumer_type": guest.consumer_type or "unknown"}
+
+
+def _moves(making: Making) -> dict[str, Any]:
+    return {
+        "at_least": making.at_least,
+        **({"host": None, "host_uuid": None} if making.host is None else _host(making.host)),
+        "found": None if making.moves is None else [_move(each) for each in making.moves],
+    }
+
+
+def _move(move: Move) -> dict[str, Any]:
+    return {
+        **_guest(move.guest),
+        "from": _host(move.source),
+        "to": _host(move.target),
+        "allocations": {uuid: {"resources": amounts} for uuid, amounts in move.allocations.items()},
+    }
 
 
 def _short(short: Short) -> dict[str, Any]:

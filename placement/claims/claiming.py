@@ -19,7 +19,7 @@ from placement.db.database import Database, Transaction
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
 from placement.explanations.document import document
 from placement.explanations.explain import explain
-from placement.explanations.words import sentence
+from placement.explanations.words import sentence_of_both
 from placement.model.feed import Model, View
 from placement.store import allocations, bindings, consumers, memberships, reservations
 from placement.store.claims import Claim
@@ -203,14 +203,17 @@ class Claimer:
         budget = Budget(self._limits.explaining, give_way=view.giving_way_after(self._check_awaited))
         try:
             explanation = explain(unplaced.world.snapshot, each.request, budget)
+            fallback = None
+            if each.fallback is not None:
+                fallback = explain(unplaced.world.snapshot, each.fallback, budget)
         except Exhausted:
             return NoCandidate(f"{prefix}; why would take too long to find out.", None)
-        said = sentence(explanation)
-        if explanation.fitting:
+        said = sentence_of_both(explanation, fallback)
+        if explanation.fitting or (fallback and fallback.fitting):
             said = f"all hosts that would do are left out by {_others(each)}; without that: {said}"
         elif each.topology is not None:
             said = f"not split, {said}; nor is there a place by topology {each.topology}"
-        shown = {"microversion": microversion.text(each.version), **document(explanation)}
+        shown = {"microversion": microversion.text(each.version), **document(explanation, fallback)}
         return NoCandidate(f"{prefix}: {said}.", shown)
 
 

@@ -266,10 +266,7 @@ def _alternates(
         with suppress(Exhausted):  # there is a choice, which is what counts
             others = _choices(world, wanted, budget, rng, left_out=choice.root.uuid)
             for other in islice(others, MAX_SCORED):
-                if other.root.id not in found:
-                    found[other.root.id] = other
-                elif not wanted.order and wanted.topology is None and wanted.fallback is None:
-                    break  # all others had their turn
+                found.setdefault(other.root.id, other)
                 if len(found) == wanted.alternates:
                     break
     return tuple(found.values())

@@ -14,7 +14,7 @@ from placement.claims.choice import Choice, Score
 from placement.claims.topology import LOCAL, distance_of
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
-from placement.claims.zones import upwards, zone_of
+from placement.claims.zones import zone_of
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Kind, Tree
@@ -274,7 +274,7 @@ def _share(used: int, capacity: int, taken: int) -> float:
 
 def _number(snapshot: Snapshot, provider: Provider, name: str) -> float | None:
     """The number of an attribute of the nearest provider, upwards from this one, that has it."""
-    values = (each.attributes.get(name) for each in upwards(snapshot, provider))
+    values = (each.attributes.get(name) for each in snapshot.upwards(provider))
     return next((value for value in values if isinstance(value, float)), None)
 
 

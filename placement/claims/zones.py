@@ -1,6 +1,5 @@
 """The zones of a host: NUMA nodes, each with all that is below it."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from placement.model.provider import Provider
@@ -13,15 +12,7 @@ ZONE: Final = "HW_NUMA_ROOT"
 
 def zone_of(snapshot: Snapshot, provider: Provider) -> int | None:
     """The id of the nearest provider, upwards from this one, that is a NUMA node."""
-    return next((each.id for each in upwards(snapshot, provider) if ZONE in each.traits), None)
-
-
-def upwards(snapshot: Snapshot, provider: Provider) -> Iterator[Provider]:
-    """A provider, the one above it, and so on to the root."""
-    yield provider
-    while provider.parent_id is not None:
-        provider = snapshot.providers[provider.parent_id]
-        yield provider
+    return next((each.id for each in snapshot.upwards(provider) if ZONE in each.traits), None)
 
 
 def zones_of(tree: Tree) -> list[list[int]]:

@@ -11,7 +11,8 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement.cmd.osc_asking import request_ours
+from placement.cmd.osc_asking import in_words, pairs, request_ours
+from placement.cmd.osc_flavors import add_wanted, read_flavor, wanted
 
 _EXPLANATIONS: Final = "/ext/v1/explanations"
 _CAPACITY: Final = "/ext/v1/capacity"
@@ -28,6 +29,10 @@ class ExplainAllocationCandidates(command.Lister):
 
       openstack allocation candidate explain 'resources=MEMORY_MB:4096&resources_CPU=PCPU:30'
 
+    Instead there may be a flavor, by options or in a file::
+
+      openstack allocation candidate explain --vcpus 30 --ram 4096 --property hw:cpu_policy=dedicated
+
     The explanation as a sentence goes to the standard error, the table shows a part of it: with which
     conditions how many providers and hosts are left (conditions), why the other hosts are not (reasons),
     which smallest changes would help (relaxations), and the largest amounts that fit (largest).
@@ -36,14 +41,13 @@ class ExplainAllocationCandidates(command.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("query", metavar="<query>", help="Query string of GET /allocation_candidates")
+        add_wanted(parser)
         _add_options(parser, _PARTS, "the query is")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Ask, say it in a sentence, and show the part as a table."""
-        body = {"query": parsed_args.query.removeprefix("?")}
-        answer = _ask(self, _EXPLANATIONS, body, parsed_args.query_version)
+        answer = _ask(self, _EXPLANATIONS, wanted(parsed_args), parsed_args.query_version)
         print(f"{answer['sentence']}.", file=self.app.stderr)
         columns, rows = _PARTS[parsed_args.part]
         return columns, [tuple(row) for row in rows(answer)]
@@ -56,10 +60,12 @@ class ShowCapacity(command.Lister):
 
       openstack resource capacity show --flavor 'm1.small=resources=VCPU:1,MEMORY_MB:2048,DISK_GB:20'
 
-    Each flavor is counted alone. Those with a --proportion are counted together, too, which goes to the
-    standard error. The table shows a part of the rest: how many fit in all, and without the worst host, if
-    that fails (flavors), how many in each aggregate (aggregates), and of the hosts where none fits what is
-    short, and how much of the rest is stranded there (short).
+    A --flavor-file is a name, and a file with a flavor in Nova's words. Each is counted alone. Those with a
+    --proportion are counted together, too, which goes to the standard error. The table shows a part of the
+    rest: how many fit in all, and without the worst host, if that fails (flavors), how many in each aggregate
+    (aggregates), of the hosts where none fits what is short, and how much of the rest is stranded there
+    (short), by which fewest moves of consumers there would be room for a guest (moves), and who on the hosts
+    of --without has no place on the others (displaced).
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -69,8 +75,16 @@ class ShowCapacity(command.Lister):
             "--flavor",
             metavar="<name>=<query>",
             action="append",
-            required=True,
+            default=[],
             help="Name, and query string of GET /allocation_candidates (may be repeated)",
+        )
+        parser.add_argument(
+            "--flavor-file",
+            metavar="<name>=<file>",
+            action="append",
+            default=[],
+            help="Name, and file with a flavor in JSON, as POST /ext/v1/capacity takes it, or as "
+            "`openstack flavor show -f json` shows it (may be repeated)",
         )
         parser.add_argument(
             "--proportion",
@@ -87,17 +101,28 @@ class ShowCapacity(command.Lister):
             default=[],
             help="Root provider of a host that is to be drained, or fails (may be repeated)",
         )
+        parser.add_argument(
+            "--displaced",
+            action="store_true",
+            help="Say for how many of those who are on the hosts of --without there is a place on the others",
+        )
         _add_options(parser, _CAPACITY_PARTS, "the queries are")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Ask, and show the part as a table."""
         body: dict[str, Any] = {"flavors": [], "without": parsed_args.without}
+        body |= {"displaced": True} if parsed_args.displaced or parsed_args.part == "displaced" else {}
+        body |= {"moves": True} if parsed_args.part == "moves" else {}
         for flavor in parsed_args.flavor:
             name, found, query = flavor.partition("=")
             if not found:
                 raise exceptions.CommandError(f"--flavor {flavor}: <name>=<query> is expected.")
             body["flavors"].append({"name": name, "query": query.removeprefix("?")})
+        for name, path in pairs(parsed_args.flavor_file, "--flavor-file", "<file>").items():
+            body["flavors"].append({"name": name, "flavor": read_flavor(path)})
+        if not body["flavors"]:
+            raise exceptions.CommandError("Nothing to count: give --flavor or --flavor-file.")
         for proportion in parsed_args.proportion:
             name, _, number = proportion.rpartition("=")
             flavors = [each for each in body["flavors"] if each["name"] == name]
@@ -111,8 +136,16 @@ class ShowCapacity(command.Lister):
             guests = " and ".join(f"{number} {name}" for name, number in answer["together"]["guests"].items())
             sets = _fits(answer["together"])
             print(f"At once {guests} fit: {sets} times the proportions.", file=self.app.stderr)
+        if answer.get("displaced") is not None:
+            displaced = answer["displaced"]
+            print(
+                f"Of {displaced['consumers']} consumers on hosts that are left aside {_fits(displaced)} have "
+                "a place on the others.",
+                file=self.app.stderr,
+            )
         columns, rows = _CAPACITY_PARTS[parsed_args.part]
-        return columns, [tuple(row) for flavor in answer["flavors"] for row in rows(flavor)]
+        about = [answer] if parsed_args.part == "displaced" else answer["flavors"]
+        return columns, [tuple(row) for each in about for row in rows(each)]
 
 
 def _add_options(parser: argparse.ArgumentParser, parts: Parts, queries_are: str) -> None:
@@ -144,6 +177,10 @@ def _flavors(flavor: Mapping[str, Any]) -> Iterable[Row]:
         flavor["hosts"],
         *(("", "") if worst is None else (_fits(worst), worst["host"])),
     )
+    fallback = flavor.get("fallback")
+    if fallback is not None:
+        name = f"{flavor['name']} on shared CPUs"
+        yield name, _fits(fallback), fallback["open_hosts"], fallback["hosts"], "", ""
 
 
 def _aggregates(flavor: Mapping[str, Any]) -> Iterable[Row]:
@@ -156,6 +193,26 @@ def _short(flavor: Mapping[str, Any]) -> Iterable[Row]:
         examples = ", ".join(f"{each['host']} ({each['stranded_guests']})" for each in short["examples"])
         classes = ", ".join(short["resource_classes"])
         yield flavor["name"], classes, short["hosts"], stranded, short["stranded_guests"], examples
+
+
+def _displaced(answer: Mapping[str, Any]) -> Iterable[Row]:
+    for each in answer["displaced"]["unplaced"]:
+        held = in_words(each["resources"])
+        why = "others need it" if each["fits_alone"] else "there is none for it alone"
+        yield each["host"], each["consumer_uuid"], each["consumer_type"], held, why
+
+
+def _moves(flavor: Mapping[str, Any]) -> Iterable[Row]:
+    moves = flavor["moves"]
+    name, least = flavor["name"], moves["at_least"]
+    if moves["found"] is None:
+        told = "no moves make room" if least is None else f"none found (at least {least})"
+        yield name, "", told, "", ""
+        return
+    for number, move in enumerate(moves["found"], start=1):
+        yield name, number, move["consumer_uuid"], move["from"]["host"], move["to"]["host"]
+    proved = "" if least == len(moves["found"]) else f" (perhaps fewer moves do, at least {least})"
+    yield name, "", f"then it fits on {moves['host']}{proved}", "", ""
 
 
 def _fits(each: Mapping[str, int]) -> int | str:
@@ -203,4 +260,6 @@ _CAPACITY_PARTS: Final[Parts] = {
     "flavors": (("flavor", "fit", "open hosts", "hosts", "without worst host", "worst host"), _flavors),
     "aggregates": (("flavor", "aggregate", "fit"), _aggregates),
     "short": (("flavor", "short", "hosts", "stranded", "would do for", "most on"), _short),
+    "displaced": (("host", "consumer", "type", "resources", "no place as"), _displaced),
+    "moves": (("flavor", "#", "consumer", "from", "to"), _moves),
 }

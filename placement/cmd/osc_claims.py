@@ -10,6 +10,7 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from placement.cmd.osc_asking import in_words, pairs, request, request_ours
+from placement.cmd.osc_flavors import add_wanted, wanted
 
 _CLAIMS: Final = "/ext/v1/claims"
 _RESERVATIONS: Final = "/ext/v1/reservations"
@@ -25,6 +26,10 @@ class CreateClaim(command.Lister):
     The query is the query string of GET /allocation_candidates::
 
       openstack allocation claim create 'resources=VCPU:4,MEMORY_MB:8192' --project-id web --user-id ann
+
+    Instead there may be a flavor, by options or in a file, which is translated as Nova does::
+
+      openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
     The table has what the consumer holds now, a line for each resource provider. If there is no place, it is
     said why.
@@ -81,7 +86,7 @@ class CreateClaim(command.Lister):
 class CreateReservation(command.ShowOne):
     """Hold resources for a project until a time, for claims to take from.
 
-    The query is the query string of GET /allocation_candidates.
+    The query is the query string of GET /allocation_candidates. Instead there may be a flavor.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -176,7 +181,7 @@ def _with_uuid(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def _add_wanted(parser: argparse.ArgumentParser) -> None:
     """What is to be found, and for whom."""
-    parser.add_argument("query", metavar="<query>", help="Query string of GET /allocation_candidates")
+    add_wanted(parser)
     parser.add_argument(
         "--query-version",
         metavar="<version>",
@@ -205,7 +210,7 @@ def _add_wanted(parser: argparse.ArgumentParser) -> None:
 
 def _wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "query": parsed_args.query.removeprefix("?"),
+        **wanted(parsed_args),
         "project_id": parsed_args.project_id,
         "user_id": parsed_args.user_id,
         "avoid": parsed_args.avoid,

@@ -4,13 +4,16 @@ from typing import Any
 
 from placement.explanations.clauses import Clause
 from placement.explanations.explain import Example, Explanation, Step
-from placement.explanations.words import sentence
+from placement.explanations.words import sentence_of_both
 
 
-def document(explanation: Explanation) -> dict[str, Any]:
-    """The body of an answer; the API reference describes it."""
+def document(explanation: Explanation, fallback: Explanation | None = None) -> dict[str, Any]:
+    """The body of an answer; the API reference describes it.
+
+    :param fallback: of what a flavor falls back to.
+    """
     return {
-        "sentence": sentence(explanation),
+        "sentence": sentence_of_both(explanation, fallback),
         "hosts": explanation.hosts,
         "fitting_hosts": explanation.fitting,
         "groups": [
@@ -47,6 +50,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
             for each in explanation.largest
         ],
         "incomplete": list(explanation.incomplete),
+        "fallback": None if fallback is None else document(fallback),
     }
 
 

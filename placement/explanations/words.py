@@ -43,6 +43,16 @@ def sentence(explanation: Explanation) -> str:
     return text
 
 
+def sentence_of_both(explanation: Explanation, fallback: Explanation | None) -> str:
+    """The same of a request, and of what it falls back to, if it does."""
+    text = sentence(explanation)
+    return (
+        text
+        if fallback is None
+        else f"{text}; with VCPU instead of PCPU, to fall back to: {sentence(fallback)}"
+    )
+
+
 _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 

@@ -15,6 +15,8 @@ RESERVATIONS: Final = "placement:ext:reservations:list"
 RESERVE: Final = "placement:ext:reservations:create"
 CHANGE_RESERVATION: Final = "placement:ext:reservations:update"
 DELETE_RESERVATION: Final = "placement:ext:reservations:delete"
+TREE: Final = "placement:ext:trees:show"
+WRITE_TREE: Final = "placement:ext:trees:update"
 
 _RESERVATIONS: Final = "/ext/v1/reservations"
 _RESERVATION: Final = "/ext/v1/reservations/{reservation_uuid}"
@@ -43,4 +45,14 @@ RULES: Final = [
     operation(RESERVE, "Hold resources for a project until a time.", ("POST", _RESERVATIONS)),
     operation(CHANGE_RESERVATION, "Change when a reservation expires.", ("PUT", _RESERVATION)),
     operation(DELETE_RESERVATION, "Give back what a reservation holds.", ("DELETE", _RESERVATION)),
+    operation(
+        TREE,
+        "Show all resource providers of a tree with what belongs to them.",
+        ("GET", "/ext/v1/trees/{uuid}"),
+    ),
+    operation(
+        WRITE_TREE,
+        "Make and change resource providers of a tree with what belongs to them.",
+        ("POST", "/ext/v1/trees"),
+    ),
 ]

@@ -41,8 +41,12 @@ def replace_of_provider(call: Call, uuid: str) -> Response:
 
 
 def _answer(call: Call, attributes: Mapping[str, Attribute], generation: int) -> Response:
-    shown: dict[str, Any] = {name: _shown(value) for name, value in sorted(attributes.items())}
-    return call.answer({"attributes": shown, "resource_provider_generation": generation})
+    return call.answer({"attributes": shown(attributes), "resource_provider_generation": generation})
+
+
+def shown(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
+    """Attributes as answers show them, by name."""
+    return {name: _shown(value) for name, value in sorted(attributes.items())}
 
 
 def _shown(value: Attribute) -> str | float | int:

@@ -1,5 +1,6 @@
 """``/ext/v1/capacity``."""
 
+from time import thread_time
 from typing import Final
 
 from flask import Blueprint, Response
@@ -10,8 +11,9 @@ from placement.api.paths import EXT
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.request import check_names
 from placement.capacity.counting import Capacity, Cloud, count
-from placement.capacity.document import document, of_sets
+from placement.capacity.document import document, of_displaced, of_sets
 from placement.capacity.proportions import Share, together
+from placement.capacity.relocating import Relocator
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import capacity as schemas
@@ -25,9 +27,13 @@ _BODY: Final = schemas.Capacity()
 def create(call: Call) -> Response:
     """How many guests of some flavors fit, and what is in the way of more. Nothing is kept."""
     body = call.body(_BODY)
-    flavors, version = schemas.parse(body, call.service.flavor_rules)
+    asked, version = schemas.parse(body, call.service.flavor_rules)
+    flavors = {name: each.request for name, each in asked.items()}
+    fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline
+    end = thread_time() + deadline
     counted: dict[str, Capacity] = {}
+    fallen_back: dict[str, Capacity] = {}
     with call.service.model.fresh() as view:
         for request in flavors.values():
             check_names(request, view.names.classes, view.names.traits)
@@ -43,6 +49,8 @@ def create(call: Call) -> Response:
             budget = Budget(deadline, give_way=view.giving_way_after(call.check_awaited))
             cloud = Cloud(view.snapshot, budget, avoided)
             for name, request in flavors.items():
+                if name in fallbacks:
+                    fallen_back[name] = count(cloud, fallbacks[name])
                 counted[name] = count(cloud, request)
             shares = {
                 each["name"]: Share(
@@ -55,17 +63,37 @@ def create(call: Call) -> Response:
         except Exhausted:
             left = [name for name in flavors if name not in counted]
             what = f"flavor {left[0]!r} was being counted" if left else "all were being counted together"
-            raise InvalidRequest(
-                f"The capacity could not be counted in {deadline:g} seconds of work, which is the limit "
-                f"([api] capacity_deadline); {what}: ask for fewer flavors, or for fewer groups in one.",
-                SEARCH_TOO_LONG,
-            ) from None
+            raise _too_long(deadline, f"{what}: ask for fewer flavors, or for fewer groups in one") from None
         hosts = len(cloud.hosts)
+    relocator = Relocator(call.service.model, call.service.database, end - thread_time(), call.check_awaited)
+    try:
+        displaced = relocator.displaced(body["without"]) if body["displaced"] else None
+        making = {
+            name: relocator.room_for(request, body["without"])
+            for name, request in flavors.items()
+            if body["moves"]
+        }
+    except Exhausted:
+        raise _too_long(
+            deadline, "places for guests elsewhere were being looked for: ask for fewer flavors or hosts"
+        ) from None
     return call.answer(
         {
             "microversion": microversion.text(version),
             "hosts": hosts,
-            "flavors": [document(name, capacity) for name, capacity in counted.items()],
+            "flavors": [
+                document(name, each, fallen_back.get(name), making.get(name))
+                for name, each in counted.items()
+            ],
             "together": None if sets is None else of_sets(sets, shares),
+            "displaced": None if displaced is None else of_displaced(displaced),
         }
+    )
+
+
+def _too_long(deadline: float, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The capacity could not be counted in {deadline:g} seconds of work, which is the limit "
+        f"([api] capacity_deadline); {what}.",
+        SEARCH_TOO_LONG,
     )

@@ -30,10 +30,12 @@ def create(call: Call) -> Response:
         budget = Budget(deadline, give_way=view.giving_way_after(call.check_awaited))
         try:
             explanation = explain(view.snapshot, asked.request, budget)
+            fallback = None if asked.fallback is None else explain(view.snapshot, asked.fallback, budget)
         except Exhausted:
             raise InvalidRequest(
                 f"The request could not be explained in {deadline:g} seconds of work, which is the limit "
                 "([api] explanations_deadline): ask for fewer groups.",
                 SEARCH_TOO_LONG,
             ) from None
-    return call.answer({"microversion": microversion.text(asked.version), **document(explanation)})
+    shown = document(explanation, fallback)
+    return call.answer({"microversion": microversion.text(asked.version), **shown})

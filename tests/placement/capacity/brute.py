@@ -112,6 +112,11 @@ def when_empty(snapshot: Snapshot, root: int) -> Snapshot:
     return Snapshot(replace(each, used={}) if each.root_id == root else each for each in snapshot)
 
 
+def when_nothing_is_used(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with nothing used of any tree."""
+    return Snapshot(replace(each, used={}) for each in snapshot)
+
+
 def with_plenty(snapshot: Snapshot, classes: Collection[str]) -> Snapshot:
     """The snapshot with more of some classes than all guests together could take."""
     return Snapshot(

@@ -1,6 +1,8 @@
 """Operators' command line, `openstack` with osc-placement, shows what it shows of OpenStack Placement."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import os_resource_classes
@@ -56,7 +58,7 @@ def url(tmp_path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.0", "1.14", "1.24", "1.29", "1.39"])
-def test_every_command_shows_what_is_true(url, version):
+def test_every_command_shows_what_is_true(url, version, tmp_path):
     with client() as driver:
         shell = Shell(driver, url, version)
         walk_providers(shell)
@@ -71,6 +73,7 @@ def test_every_command_shows_what_is_true(url, version):
         if shell.version >= (1, 10):
             walk_candidates(shell)
         walk_explanations(shell)
+        walk_flavor_files(shell, tmp_path)
         walk_capacity(shell)
         walk_attributes(shell)
         walk_reservations(shell)
@@ -326,6 +329,41 @@ def walk_explanations(shell: Shell) -> None:
     assert [step["condition"] for step in steps][:2] == ["resource_class", "capacity"]
     with pytest.raises(CommandFailed, match="No such resource class CUSTOM_X"):
         shell(f"{explain} resources=CUSTOM_X:1")
+    flavor = "--vcpus 30 --ram 0 --property hw:cpu_policy=shared"
+    (largest,) = shell(f"{explain} {flavor} --part largest")
+    assert largest == {"group": "", "resource_class": "VCPU", "asked": 30, "fits": 8}
+    with pytest.raises(CommandFailed, match="hw_cpu_policy"):
+        shell(f"{explain} {flavor} --image-property hw_cpu_policy=whatever")
+    for nothing in ("", f"resources=LLC:1 {flavor}"):
+        with pytest.raises(CommandFailed, match="Either <query>, or --flavor-file, or a flavor by --vcpus"):
+            shell(f"{explain} {nothing}")
+
+
+def walk_flavor_files(shell: Shell, folder: Path) -> None:
+    """A flavor in a file is the same as the service takes it and as Nova's client shows it."""
+    taken = {"vcpus": 1, "ram": 0, "extra_specs": {"resources:VCPU": "4"}}
+    shown = {
+        "id": "1",
+        "name": "small",
+        "vcpus": 1,
+        "ram": 0,
+        "disk": 0,
+        "swap": "",
+        "OS-FLV-EXT-DATA:ephemeral": 0,
+        "properties": taken["extra_specs"],
+    }
+    for name, content in (("taken", taken), ("shown", shown), ("none", [])):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    files = f"--flavor-file taken={folder}/taken.json --flavor-file shown={folder}/shown.json"
+    assert [row["fit"] for row in shell(f"resource capacity show {files}")] == [7, 7]
+    (largest,) = shell(f"allocation candidate explain --flavor-file {folder}/shown.json --part largest")
+    assert (largest["resource_class"], largest["asked"], largest["fits"]) == ("VCPU", 4, 8)
+    with pytest.raises(CommandFailed, match="a flavor as a JSON object is expected"):
+        shell(f"allocation candidate explain --flavor-file {folder}/none.json")
+    with pytest.raises(CommandFailed, match="No such file"):
+        shell(f"allocation candidate explain --flavor-file {folder}/nowhere.json")
+    with pytest.raises(CommandFailed, match="give --flavor or --flavor-file"):
+        shell("resource capacity show")
 
 
 def walk_capacity(shell: Shell) -> None:
@@ -350,6 +388,15 @@ def walk_capacity(shell: Shell) -> None:
         "would do for": 14,
         "most on": f"{name} (14)",
     }
+    (moves,) = shell(f"{show} --part moves")
+    assert moves == {"flavor": "cache", "#": "", "consumer": f"then it fits on {name}", "from": "", "to": ""}
+    (none,) = shell("resource capacity show --flavor full=resources=LLC:18 --part moves")
+    assert none["consumer"] == "no moves make room"
+    for each in shell(f"{show} --without {host} --part displaced"):
+        assert (each["host"], each["no place as"]) == (name, "there is none for it alone")
+    assert shell(f"{show} --without {host} --displaced")[0]["fit"] == 0
+    with pytest.raises(CommandFailed, match="it names none"):
+        shell(f"{show} --displaced")
     # the aggregate is the node's: it is of a host where the node is the root
     aggregates = shell(f"{show} --part aggregates --query-version 1.10")
     here = [{"flavor": "cache", "aggregate": RACK, "fit": 5}]
@@ -399,6 +446,8 @@ def walk_reservations(shell: Shell) -> None:
     assert shell(f"resource reservation show {RESERVED}")["allocations"] == {NODE: {"resources": {"LLC": 2}}}
     with pytest.raises(CommandFailed, match="There is no candidate for consumer"):
         shell(f"allocation claim create resources=LLC:99 {whose}")
+    with pytest.raises(CommandFailed, match="VCPU"):
+        shell(f"allocation claim create --vcpus 99 --ram 0 {whose}")
     with pytest.raises(CommandFailed, match="a weight is a number"):
         shell(f"{claim} --order pack=much")
     assert shell(f"resource reservation delete {RESERVED}") is None

@@ -30,6 +30,8 @@ REQUESTS = {
     "placement:ext:reservations:list": ("GET", "/ext/v1/reservations?project_id={project}"),
     "placement:ext:reservations:create": ("POST", "/ext/v1/reservations"),
     "placement:ext:reservations:update": ("PUT", f"/ext/v1/reservations/{NOWHERE}"),
+    "placement:ext:trees:show": ("GET", f"/ext/v1/trees/{NOWHERE}"),
+    "placement:ext:trees:update": ("POST", "/ext/v1/trees"),
     "placement:ext:reservations:delete": ("DELETE", f"/ext/v1/reservations/{NOWHERE}"),
     "placement:resource_providers:list": ("GET", "/resource_providers"),
     "placement:resource_providers:create": ("POST", "/resource_providers"),

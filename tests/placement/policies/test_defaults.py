@@ -24,6 +24,8 @@ ADMIN_OR_SERVICE = [
     "placement:ext:reservations:create",
     "placement:ext:reservations:delete",
     "placement:ext:reservations:update",
+    "placement:ext:trees:show",
+    "placement:ext:trees:update",
     "placement:resource_classes:create",
     "placement:resource_classes:delete",
     "placement:resource_classes:list",

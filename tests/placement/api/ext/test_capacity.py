@@ -3,6 +3,7 @@
 import pytest
 
 from placement.api.middleware import build_application
+from placement.capacity import relocating
 from placement.conf import new_config
 from placement.db import migration
 from tests.placement.running import Admin, application
@@ -11,6 +12,11 @@ PATH = "/ext/v1/capacity"
 FIRST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 SECOND = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
 RACK = "d1ad1c8f-3cd9-4a36-9c8d-1c4a3b3f4e55"
+THIRD = "9b8c7d6e-5f4a-4b3c-8d2e-1f0a9b8c7d6e"
+LARGE = "00000001-0000-4000-8000-000000000000"
+MIDDLE = "00000002-0000-4000-8000-000000000000"
+LITTLE = "00000003-0000-4000-8000-000000000000"
+FOUR = {"name": "four", "query": "resources=VCPU:4"}
 SMALL = {"name": "small", "query": "resources=VCPU:2,DISK_GB:10"}
 
 
@@ -53,6 +59,7 @@ def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
                 "at_most": 3,
                 "hosts": 2,
                 "open_hosts": 1,
+                "fallback": None,
                 "worst_host": {"host": "cn1", "host_uuid": FIRST, "fits": 0, "at_most": 0},
                 "aggregates": [{"uuid": RACK, "fits": 3, "at_most": 3}],
                 "short": [
@@ -63,9 +70,11 @@ def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
                         "examples": [{"host": "cn2", "host_uuid": SECOND, **stranded}],
                     }
                 ],
+                "moves": None,
             }
         ],
         "together": None,
+        "displaced": None,
     }
 
 
@@ -109,6 +118,7 @@ def test_queries_are_in_the_grammar_of_their_microversion(admin):
         ({"flavors": [{**SMALL, "vcpus": 1}]}, "'vcpus' was unexpected"),
         ({"flavors": [SMALL], "without": [RACK]}, f"There is no root provider {RACK}"),
         ({"flavors": [SMALL], "without": [FIRST, FIRST]}, "non-unique"),
+        ({"flavors": [SMALL], "displaced": True}, "'without' names, and it names none"),
         ({"flavors": [SMALL], "without": ["cn1"]}, "is not a 'uuid'"),
         ({"flavors": [SMALL], "microversion": "1.40"}, "does not match"),
         ({"flavors": [{"name": "x", "query": "resources=CUSTOM_NONE:1"}]}, "No such resource class"),
@@ -120,11 +130,86 @@ def test_what_cannot_be_counted_is_refused(admin, body, said):
     assert said in detail
 
 
-def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(tmp_path):
-    url = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(url)
+@pytest.fixture
+def crowded(database_server, database_template):
+    """Hosts with 4, 4 and 2 CPUs: guests with 3 on the first, 2 and 1 on the second, none on the last."""
+    url = database_server.clone(database_template)
+    admin = Admin(application(url))
+    for uuid, name, cpus in ((FIRST, "cn1", 4), (SECOND, "cn2", 4), (THIRD, "cn3", 2)):
+        admin("POST", "/resource_providers", json={"name": name, "uuid": uuid})
+        body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": cpus}}}
+        assert admin("PUT", f"/resource_providers/{uuid}/inventories", json=body).status_code == 200
+    for consumer, host, cpus in ((LARGE, FIRST, 3), (MIDDLE, SECOND, 2), (LITTLE, SECOND, 1)):
+        body = {
+            "allocations": {host: {"resources": {"VCPU": cpus}}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_type": "INSTANCE",
+            "consumer_generation": None,
+        }
+        assert admin("PUT", f"/allocations/{consumer}", json=body).status_code == 204
+    yield admin
+    database_server.drop_database(url)
+
+
+def test_it_says_who_has_no_place_when_hosts_are_drained(crowded):
+    asked = {"flavors": [SMALL], "displaced": True}
+    answer = crowded("POST", PATH, json={**asked, "without": [SECOND]}).json["displaced"]
+    assert answer == {"consumers": 2, "fits": 2, "at_most": 2, "unplaced": []}
+    answer = crowded("POST", PATH, json={**asked, "without": [FIRST, SECOND]}).json["displaced"]
+    assert (answer["consumers"], answer["fits"], answer["at_most"]) == (3, 1, 1)
+    large, middle = answer["unplaced"]
+    assert large == {
+        "consumer_uuid": LARGE,
+        "consumer_type": "INSTANCE",
+        "host": "cn1",
+        "host_uuid": FIRST,
+        "resources": {"VCPU": 3},
+        "fits_alone": False,
+    }
+    assert middle["fits_alone"]
+
+
+def test_it_says_the_fewest_moves_that_make_room(crowded):
+    flavors = [
+        {"name": "two", "query": "resources=VCPU:2"},
+        {"name": "three", "query": "resources=VCPU:3"},
+        {"name": "four", "query": "resources=VCPU:4"},
+        {"name": "five", "query": "resources=VCPU:5"},
+    ]
+    answer = crowded("POST", PATH, json={"flavors": flavors, "moves": True}).json
+    two, three, four, five = (each["moves"] for each in answer["flavors"])
+    assert two == {"at_least": 0, "host": "cn3", "host_uuid": THIRD, "found": []}
+    assert three == {
+        "at_least": 1,
+        "host": "cn2",
+        "host_uuid": SECOND,
+        "found": [
+            {
+                "consumer_uuid": MIDDLE,
+                "consumer_type": "INSTANCE",
+                "from": {"host": "cn2", "host_uuid": SECOND},
+                "to": {"host": "cn3", "host_uuid": THIRD},
+                "allocations": {THIRD: {"resources": {"VCPU": 2}}},
+            }
+        ],
+    }
+    assert four["at_least"] == len(four["found"]) == 2
+    assert five == {"at_least": None, "host": None, "host_uuid": None, "found": None}
+
+
+def test_nobody_is_to_be_displaced_by_more_than_may_be_read(crowded, monkeypatch):
+    monkeypatch.setattr(relocating, "MAX_HELD", 1)
+    body = {"flavors": [SMALL], "displaced": True, "without": [SECOND]}
+    assert "hold more than 1 amounts: name fewer hosts" in refused(crowded("POST", PATH, json=body))[2]
+    # moves are looked for among those that are known
+    (flavor,) = crowded("POST", PATH, json={"flavors": [FOUR], "moves": True}).json["flavors"]
+    assert flavor["moves"]["at_least"] == 1
+
+
+def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(sqlite_url):
     conf = new_config(config_files=())
-    conf.set_override("connection", url, "placement_database")
+    conf.set_override("connection", sqlite_url, "placement_database")
     conf.set_override("auth_strategy", "noauth2", "api")
     conf.set_override("capacity_deadline", 0.05, "api")
     admin = Admin(build_application(conf))

@@ -4,7 +4,6 @@ import uuid
 
 import pytest
 
-from placement.db import migration
 from tests.placement.api.ext.asking import claim, host, refused, used, wants
 from tests.placement.running import Admin, application
 
@@ -12,10 +11,8 @@ PATH = "/ext/v1/claims"
 
 
 @pytest.fixture
-def admin(tmp_path):
-    url = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(url)
-    return Admin(application(url))
+def admin(sqlite_url):
+    return Admin(application(sqlite_url))
 
 
 def held(admin, consumer):
@@ -144,16 +141,22 @@ def test_nothing_is_taken_from_a_shared_pool_that_is_avoided(admin):
     aggregate = str(uuid.uuid4())
     compute = host(admin, "cn", VCPU=8)
     pools = [host(admin, f"pool{number}", DISK_GB=100) for number in range(2)]
-    for each in [compute, *pools]:
-        body = {"aggregates": [aggregate], "resource_provider_generation": 1}
-        assert admin("PUT", f"/resource_providers/{each}/aggregates", json=body).status_code == 200
+    in_rack(admin, compute, aggregate)
     for each in pools:
-        body = {"traits": ["MISC_SHARES_VIA_AGGREGATE"], "resource_provider_generation": 2}
-        assert admin("PUT", f"/resource_providers/{each}/traits", json=body).status_code == 200
+        in_rack(admin, each, aggregate, "MISC_SHARES_VIA_AGGREGATE")
     for avoided, left in (pools, pools[::-1]):
         answer = claim(admin, wants("resources=VCPU:1,DISK_GB:10", avoid=[avoided]))
         assert set(answer.json["claims"][0]["allocations"]) == {compute, left}
         assert answer.json["claims"][0]["root_provider_uuid"] == compute
+
+
+def in_rack(admin, provider, rack, *traits):
+    """The provider, which gets an aggregate and these traits."""
+    body = {"aggregates": [rack], "resource_provider_generation": 1}
+    assert admin("PUT", f"/resource_providers/{provider}/aggregates", json=body).status_code == 200
+    body = {"traits": list(traits), "resource_provider_generation": 2}
+    assert admin("PUT", f"/resource_providers/{provider}/traits", json=body).status_code == 200
+    return provider
 
 
 def test_alternates_are_on_other_hosts(admin):
@@ -165,6 +168,24 @@ def test_alternates_are_on_other_hosts(admin):
     (answer,) = claim(admin, wants("resources=VCPU:1", alternates=100)).json["claims"]
     roots = [each["root_provider_uuid"] for each in (answer, *answer["alternates"])]
     assert sorted(roots) == sorted(hosts)
+
+
+def test_alternates_are_on_as_many_hosts_as_there_are_where_some_choices_are_avoided(admin):
+    """One whose first choice takes of what is avoided has its turn after others had a second one."""
+    racks = {"left": str(uuid.uuid4()), "right": str(uuid.uuid4())}
+    pools = [
+        in_rack(admin, host(admin, f"pool{number}", DISK_GB=100), racks[rack], "MISC_SHARES_VIA_AGGREGATE")
+        for number, rack in enumerate(("left", "left", "right", "right"))
+    ]
+    hosts = {
+        in_rack(admin, host(admin, f"cn{number}", VCPU=8), racks[rack])
+        for number, rack in enumerate(("right", "right", "left"))
+    }
+    for _ in range(12):
+        wanted = wants("resources=VCPU:1,DISK_GB:10", alternates=2, avoid=pools[:1])
+        (answer,) = claim(admin, wanted, dry_run=True).json["claims"]
+        roots = [each["root_provider_uuid"] for each in (answer, *answer["alternates"])]
+        assert sorted(roots) == sorted(hosts)
 
 
 def test_the_best_by_the_order_is_claimed_and_scores_are_shown(admin):

@@ -15,10 +15,8 @@ SIZES = {"MEMORY_MB": 8192, "DISK_GB": 100}
 
 
 @pytest.fixture
-def url(tmp_path):
-    url = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(url)
-    return url
+def url(sqlite_url):
+    return sqlite_url
 
 
 def serving(url, config_files=(), **options):
@@ -280,9 +278,31 @@ def test_all_or_none_of_those_that_fall_back_are_claimed(url):
     assert claim(falling, *pinned[:3]).status_code == 201
 
 
-def test_where_falling_back_does_not_help_either_the_explanation_is_of_what_was_asked_for(url):
+def test_where_falling_back_does_not_help_either_the_explanation_is_of_both(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
     host(falling, "old", VCPU=2, **SIZES)
     answer = claim(falling, asks(**{"hw:cpu_policy": "dedicated"}))
     assert refused(answer)[:2] == (409, "placement.ext.no_candidate")
-    assert "PCPU" in answer.json["errors"][0]["explanation"]["sentence"]
+    explanation = answer.json["errors"][0]["explanation"]
+    assert explanation["sentence"].startswith("0 of 1 host: 1 has no PCPU")
+    assert (
+        "with VCPU instead of PCPU, to fall back to: 0 of 1 host: 1 has less than 4 VCPU"
+        in explanation["sentence"]
+    )
+    (reason,) = explanation["fallback"]["reasons"]
+    assert (reason["condition"], reason["names"]) == ("capacity", ["VCPU"])
+
+
+def test_what_a_flavor_falls_back_to_is_explained_and_counted(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    host(falling, "old", VCPU=9, **SIZES)
+    host(falling, "new", PCPU=4, **SIZES)
+    flavor = {**FLAVOR, "extra_specs": {"hw:cpu_policy": "dedicated"}}
+    explained = falling("POST", "/ext/v1/explanations", json={"flavor": flavor}).json
+    assert (explained["fitting_hosts"], explained["fallback"]["fitting_hosts"]) == (1, 1)
+    body = {"flavors": [{"name": "pinned", "flavor": flavor}]}
+    (counted,) = falling("POST", "/ext/v1/capacity", json=body).json["flavors"]
+    assert (counted["fits"], counted["open_hosts"]) == (1, 1)
+    assert counted["fallback"] == {"fits": 2, "at_most": 2, "hosts": 1, "open_hosts": 1}
+    (counted,) = serving(url)("POST", "/ext/v1/capacity", json=body).json["flavors"]
+    assert counted["fallback"] is None
