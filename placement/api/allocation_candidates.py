@@ -10,7 +10,7 @@ from placement import microversion
 from placement.api.call import Call, operation
 from placement.candidates.budget import Budget
 from placement.candidates.order import topology_first
-from placement.candidates.render import render
+from placement.candidates.render import in_pieces
 from placement.candidates.request import check_names
 from placement.candidates.search import search
 from placement.policies import allocation_candidate as rules
@@ -50,9 +50,9 @@ def list_all(call: Call) -> Response:
             if budget.ended:
                 LOG.warning("A search for candidates was ended by [api] candidates_%s.", budget.ended)
         if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
-            found = topology_first(found)
-        body = render(view.snapshot, found, call.version, call.service.summaries)
-        answer = call.answer(body, time.time())
+            found = topology_first(found, budget)
+        body = in_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
+        answer = call.written(body, time.time())
     if not found:
         call.explain_empty(wanted)
     if budget.ended:

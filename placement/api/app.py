@@ -23,9 +23,8 @@ from placement.api import (
     usages,
     versioning,
 )
-from placement.api.ext import attributes, capacity, changes, claims, explanations, reservations
+from placement.api.ext import attributes, capacity, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
-from placement.api.service import Service
 
 _MAX_BODY: Final = 64 * 1024 * 1024
 
@@ -47,15 +46,15 @@ BLUEPRINTS: Final = (
     reservations.blueprint,
     attributes.blueprint,
     changes.blueprint,
+    trees.blueprint,
 )
 
 
-def create_app(service: Service) -> Flask:
-    """The service for one worker process; connections are opened by it alone."""
+def create_app() -> Flask:
+    """All operations of the API; whose they are, each request says (:func:`placement.api.call.provide`)."""
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     app.url_map.merge_slashes = False
-    call.provide(app, service)
     versioning.install(app)
     errors.install(app)
     app.before_request(call.check_body_headers)

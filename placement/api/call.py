@@ -5,10 +5,10 @@ types and policy, the handler parses, calls the store or the model, and
 serialises.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, wraps
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -25,6 +25,9 @@ from placement.exceptions import InvalidRequest, Unavailable
 from placement.microversion import MIN, Microversion
 from placement.schemas import base
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
 JSON: Final = "application/json"
 _SERVICE: Final = "placement.service"
 
@@ -40,7 +43,7 @@ class Call:
 
     def __init__(self) -> None:
         self.version: Microversion = g.version
-        self.service: Service = current_app.extensions[_SERVICE]
+        self.service: Service = request.environ[_SERVICE]
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
@@ -115,6 +118,10 @@ class Call:
     def answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
         """JSON; from 1.15 with the time (seconds since 1970) at which what it shows last changed."""
         body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
+        return self.written([body], last_modified, status)
+
+    def written(self, body: list[bytes], last_modified: float | None = None, status: int = 200) -> Response:
+        """As :meth:`answer`, of JSON in pieces, which are sent one after the other."""
         return self.dated(Response(body, status, mimetype=JSON), last_modified)
 
     def nothing(self, status: int = 204, location: str | None = None) -> Response:
@@ -139,9 +146,14 @@ class Call:
 _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
-def provide(app: Any, service: Service) -> None:
-    """Make the service known to the calls of this application."""
-    app.extensions[_SERVICE] = service
+def provide(app: "WSGIApplication", service: Service) -> "WSGIApplication":
+    """The application, whose calls are those of this service."""
+
+    def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        environ[_SERVICE] = service
+        return app(environ, start_response)
+
+    return serve
 
 
 def prefix() -> str:

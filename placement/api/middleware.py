@@ -5,6 +5,7 @@ check and metrics, request id and log, CORS (if configured), authentication, Fla
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from flask import Flask
@@ -14,6 +15,8 @@ from oslo_middleware import CORS, Healthcheck, HTTPProxyToWSGI
 from placement.api import metrics_sharing
 from placement.api.app import create_app
 from placement.api.auth import authenticate
+from placement.api.call import provide
+from placement.api.garbage import Garbage
 from placement.api.request_log import RequestLog
 from placement.api.service import Service
 
@@ -23,20 +26,32 @@ if TYPE_CHECKING:
 HEALTHCHECK_PATH: Final = "/healthcheck"
 METRICS_PATH: Final = "/metrics"
 
+_handlers: Final = cache(create_app)
+"""Shared by all services of a process, as making routes takes longer than most requests."""
 
-def build_application(conf: cfg.ConfigOpts, *, in_background: bool = False) -> "WSGIApplication":
+
+def build_application(
+    conf: cfg.ConfigOpts, *, in_background: bool = False, alone: bool = False
+) -> "WSGIApplication":
     """The whole service for a WSGI server, as ``conf`` wants it.
 
     :param in_background: whether the database is prepared by a thread of its own. That is for servers that
         build the application in the process that serves it; no thread outlives a fork.
+    :param alone: whether the process is there for this only, so that it may decide when garbage is collected.
     """
     service = Service.of(conf)
     if in_background:
         service.prepare_in_background()
     else:
         service.try_to_prepare()
-    app = create_app(service)
-    return wrap(app, conf, _metrics(app, service, conf) if conf.metrics.enabled else None)
+    handlers, metrics = _handlers(), None
+    if conf.metrics.enabled:
+        handlers = create_app()  # of its own: the metrics of this service count in it
+        metrics = _metrics(handlers, service, conf)
+    app = provide(handlers, service)
+    if alone:
+        app = Garbage(service.model.long_requests).after(app)
+    return wrap(app, conf, metrics)
 
 
 def _metrics(app: Flask, service: Service, conf: cfg.ConfigOpts) -> "WSGIApplication":

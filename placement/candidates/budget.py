@@ -62,6 +62,16 @@ class Budget:
         """
         self._steps_left -= steps
         if self._steps_left <= 0:
+            if self.ended:
+                raise Exhausted
+            if self._look() >= self._end:
+                self.ended, self._steps_left = "deadline", 0
+                raise Exhausted
+
+    def spend_anyway(self, steps: int = 1) -> None:
+        """As :meth:`spend`, of what is done with what was found: it gives way, and never ends."""
+        self._steps_left -= steps
+        if self._steps_left <= 0:
             self._look()
 
     def allows(self, size: int) -> bool:
@@ -70,14 +80,11 @@ class Budget:
             self.ended = "size"
         return self.ended is None
 
-    def _look(self) -> None:
-        if self.ended:
-            raise Exhausted
+    def _look(self) -> float:
+        """Give way if it is time; what the clock of the thread shows, if it has been looked at."""
+        now = 0.0
         if perf_counter() >= self._not_before:
             now = thread_time()
-            if now >= self._end:
-                self.ended = "deadline"
-                raise Exhausted
             if now >= self._end_of_slice:
                 self._give_way()
                 self._end_of_slice = now + _SLICE
@@ -85,3 +92,4 @@ class Budget:
             left = min(self._end, self._end_of_slice) - now
             self._not_before = perf_counter() + max(left, _SLICE / 2)
         self._steps_left = _STEPS
+        return now

@@ -33,7 +33,7 @@ def _sets(snapshot: Snapshot, wanted: ProviderFilter) -> Iterator[set[int]]:
         yield _single(snapshot.by_uuid.get(wanted.uuid))
     if wanted.in_tree is not None:
         member = snapshot.get(wanted.in_tree)
-        yield snapshot.trees[member.root_id] if member else set()
+        yield set(snapshot.trees[member.root_id]) if member else set()
     for aggregates in wanted.member_of:
         yield set().union(*(snapshot.by_aggregate.get(aggregate, set()) for aggregate in aggregates))
     for traits in wanted.required:

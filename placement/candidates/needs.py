@@ -35,19 +35,9 @@ class Need:
 
     def served_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider has what is needed, all by itself and as it is used now."""
-        return self.suits(provider, snapshot) and all(
-            provider.used.get(name, 0) + amount <= provider.inventories[name].capacity
-            for name, amount in self.resources
-        )
-
-    def suits(self, provider: Provider, snapshot: Snapshot) -> bool:
-        """Whether the provider, with nothing used, may have what is needed.
-
-        What its inventories hold is not looked at, only in which portions they give it.
-        """
         for name, amount in self.resources:
             inventory = provider.inventories.get(name)
-            if inventory is None or not inventory.portions(amount):
+            if inventory is None or not inventory.accepts(amount, provider.used.get(name, 0)):
                 return False
         for condition in self.conditions:  # noqa: SIM110  # a generator costs more than most conditions
             if not condition.met_by(provider, snapshot):

@@ -4,33 +4,37 @@ Nova takes the first candidate of the host that it has chosen. Which candidates 
 many of each root, has been decided before.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from operator import le
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 
+from placement.candidates.budget import Budget
 from placement.candidates.pattern import Offer, Pattern, PatternBatch
 from placement.model.trees import ProviderSet, Shape
 
 _Branches = tuple[int | None, ...]
 
 
-def topology_first(offers: Sequence[Offer]) -> list[Offer]:
+def topology_first(offers: Sequence[Offer], budget: Budget | None = None) -> list[Offer]:
     """The same candidates; where those of one root stood, those come first that cross fewest branches.
 
     A branch is a child of the root with all that is below it, such as a NUMA node with its caches and
     devices. Of as many branches fewer providers come first; else the order stays as it is. Like batches
     are ordered once, so that what is made of one is still made once.
+
+    :param budget: whose search it was: where there is much to put in order others have their turn.
     """
+    budget = budget or Budget()
+    budget.spend_anyway(len(offers) // 16)
     if len({provider_set for provider_set, _ in offers}) < len(offers):
-        return _of_several_batches(offers)
+        return _of_several_batches(offers, budget)
     where = {batch: provider_set for provider_set, batch in offers if len(batch) > 1}
     if len({provider_set.shape for provider_set, _ in offers}) > 1:
-        return _of_several_shapes(offers)
-    ordered = {batch: _ordered(branches_of(each), (batch,))[0] for batch, each in where.items()}
+        return _of_several_shapes(offers, budget)
+    ordered = {batch: _ordered(branches_of(each), (batch,), budget)[0] for batch, each in where.items()}
     return [(each, ordered.get(batch, batch)) for each, batch in offers] if ordered else [*offers]
 
 
-def _of_several_shapes(offers: Iterable[Offer]) -> list[Offer]:
+def _of_several_shapes(offers: Iterable[Offer], budget: Budget) -> list[Offer]:
     of_shapes: dict[tuple[PatternBatch, Shape], PatternBatch] = {}
     of_branches: dict[tuple[PatternBatch, _Branches], PatternBatch] = {}
     found = []
@@ -43,7 +47,7 @@ def _of_several_shapes(offers: Iterable[Offer]) -> list[Offer]:
                 branches = branches_of(provider_set)
                 ordered = of_branches.get((batch, branches))
                 if ordered is None:
-                    (ordered,) = _ordered(branches, (batch,))
+                    (ordered,) = _ordered(branches, (batch,), budget)
                     of_branches[batch, branches] = ordered
                 of_shapes[batch, shape] = ordered
             if ordered is not batch:
@@ -52,7 +56,7 @@ def _of_several_shapes(offers: Iterable[Offer]) -> list[Offer]:
     return found
 
 
-def _of_several_batches(offers: Sequence[Offer]) -> list[Offer]:
+def _of_several_batches(offers: Sequence[Offer], budget: Budget) -> list[Offer]:
     of_root: dict[ProviderSet, list[PatternBatch]] = {}
     for provider_set, batch in offers:
         of_root.setdefault(provider_set, []).append(batch)
@@ -62,30 +66,29 @@ def _of_several_batches(offers: Sequence[Offer]) -> list[Offer]:
         if len(batches) > 1 or len(batches[0]) > 1:
             key = (tuple(batches), branches_of(provider_set))
             if key not in known:
-                known[key] = _ordered(key[1], key[0])
+                known[key] = _ordered(key[1], key[0], budget)
             left[provider_set] = iter(known[key])
     return [(each, next(left[each]) if each in left else batch) for each, batch in offers]
 
 
-def _ordered(branches: _Branches, batches: Sequence[PatternBatch]) -> Sequence[PatternBatch]:
+def _ordered(branches: _Branches, batches: Sequence[PatternBatch], budget: Budget) -> Sequence[PatternBatch]:
     """Batches as large as these, with the patterns of all of them in order."""
-    patterns = [pattern for batch in batches for pattern in batch]
-    spreads = _spreads(patterns, branches.__getitem__)
-    if all(map(le, spreads, spreads[1:])):
+    branch = branches.__getitem__
+    #: by how many branches something is taken of, and how many providers
+    by_spread: dict[tuple[int, int], list[Pattern]] = {}
+    last, in_order = (0, 0), True
+    for batch in batches:
+        for pattern in batch:
+            used = pattern.resources
+            found = {*map(branch, used)}
+            spread = (len(found) - (None in found), len(used))
+            in_order, last = in_order and last <= spread, spread
+            by_spread.setdefault(spread, []).append(pattern)
+        budget.spend_anyway(len(batch))
+    if in_order:
         return batches
-    by_spread = sorted(range(len(patterns)), key=spreads.__getitem__)
-    rest = iter([patterns[at] for at in by_spread])
+    rest = chain.from_iterable([by_spread[spread] for spread in sorted(by_spread)])
     return [PatternBatch(islice(rest, len(batch))) for batch in batches]
-
-
-def _spreads(patterns: Iterable[Pattern], branch: Callable[[int], int | None]) -> list[tuple[int, int]]:
-    """Of each pattern how many branches something is taken of, and how many providers."""
-    spreads = []
-    for pattern in patterns:
-        used = pattern.resources
-        found = {*map(branch, used)}
-        spreads.append((len(found) - (None in found), len(used)))
-    return spreads
 
 
 def branches_of(provider_set: ProviderSet) -> _Branches:

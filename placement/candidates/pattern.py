@@ -1,15 +1,13 @@
 """What a search finds: candidates, as what those of like trees have in common."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from placement.candidates.rules import Rules
 from placement.model.trees import ProviderSet
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(NamedTuple):
     """One way to serve a request, as the positions of providers in a set of them.
 
     ``resources`` are the amounts by resource class by position, ``mappings`` the

@@ -11,8 +11,8 @@ So have trees of several shapes, where what their shapes have to do with the req
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, product, tee
-from operator import itemgetter
-from typing import Any
+from operator import ge, itemgetter
+from typing import Any, NamedTuple
 
 from placement.candidates.budget import Exhausted
 from placement.candidates.combine import SMALL_IN_PAIRS, combine, in_pairs, ways
@@ -20,12 +20,21 @@ from placement.candidates.needs import Need
 from placement.candidates.pattern import Pattern, PatternBatch
 from placement.candidates.rules import Rules
 from placement.model.provider import Provider
-from placement.model.trees import ProviderSet, Tree
+from placement.model.trees import Places, ProviderSet, Shape, Tree
 
-_Option = tuple[int, tuple[tuple[int, int], ...]]
-"""Of a provider that may serve a need: its position, and slots and amounts of what it has to have free."""
-Options = Sequence[Sequence[_Option]]
-"""For each need who may serve it, if they have enough."""
+
+class Options(NamedTuple):
+    """Who may serve a need, if they have enough: providers of the tree, and positions of those that share.
+
+    Of the first also the slots of what they have to have free, in the order of the resources of the need.
+    """
+
+    own: Sequence[Places]
+    shared: Sequence[int]
+
+    def positions(self) -> Iterator[int]:
+        """Of all of them."""
+        return chain([at for at, _ in self.own], self.shared)
 
 
 class Searched:
@@ -57,7 +66,7 @@ class Plan:
         rules: Rules,
         tree: Tree,
         shared: Sequence[Provider],
-        options: Options,
+        options: Sequence[Options],
         traits: Hashable,
         searched: Searched,
     ) -> None:
@@ -66,18 +75,16 @@ class Plan:
         self._options = options
         self._searched = searched
         #: what a look at all of them costs
-        self._steps = sum(map(len, options))
+        self._steps = sum([len(own) + len(sharing) for own, sharing in options])
         #: the needs, those first that the last trees could not serve
         self._hardest_first = list(range(len(options)))
         #: whether nothing of the trees themselves is of use
-        self.only_shared = bool(shared) and min([at for each in options for at, _ in each]) >= len(
-            tree.members
-        )
+        self.only_shared = not any(own for own, _ in options)
         #: what decides on patterns beside options and what is free of contested classes
         self._apart: Hashable = ()
         if not rules.by_options_alone:
             lineages = self._shape.lineages
-            used = {at for each in options for at, _ in each if at < len(lineages)}
+            used = {at for own, _ in options for at, _ in own}
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
             whose = (len(lineages), *[each.id for each in shared]) if shared else ()
             self._apart = (related, traits, whose)
@@ -104,7 +111,7 @@ class Plan:
         else:
             if self._relevant is None:
                 self._relevant = _picker(
-                    sorted({slot for each in self._options for _, demands in each for slot, _ in demands})
+                    sorted({slot for own, _ in self._options for _, slots in own for slot in slots})
                 )
             relevant = self._relevant(free)
             known = self._by_relevant.get(relevant)
@@ -172,16 +179,21 @@ class Plan:
         having: list[list[int]] = [[] for _ in self._options]
         self._rules.budget.spend(self._steps)
         for rank, index in enumerate(self._hardest_first):
-            here = having[index]
-            for at, demands in self._options[index]:
-                for slot, amount in demands:
-                    if free[slot] < amount:
-                        break
-                else:
-                    here.append(at)
+            own, sharing = self._options[index]
+            asked = self._rules.asked[index]
+            if len(asked) == 1:
+                (amount,) = asked
+                here = [at for at, (slot,) in own if free[slot] >= amount]
+            elif len(asked) == 2:
+                amount, other = asked
+                here = [at for at, (slot, beside) in own if free[slot] >= amount and free[beside] >= other]
+            else:
+                here = [at for at, slots in own if all(map(ge, [free[slot] for slot in slots], asked))]
+            here += sharing
             if not here:
                 self._hardest_first.insert(0, self._hardest_first.pop(rank))
                 return None
+            having[index] = here
         return having
 
     def _patterns(
@@ -205,9 +217,9 @@ class Plan:
                 yield self._pattern(tuple([positions_of[provider.id] for provider in chosen]))
 
     def _pattern(self, positions: tuple[int, ...]) -> Pattern:
-        self._rules.budget.spend(len(positions))
         known = self._searched.patterns.get(positions)
         if known is None:
+            self._rules.budget.spend(len(positions))
             known = self._searched.patterns[positions] = Pattern.of(self._rules, positions)
         return known
 
@@ -227,6 +239,7 @@ class Plan:
                     return PatternBatch(batch), True
                 batch.append(pattern)
                 if len(batch) == self._searched.batch:
+                    self._rules.budget.spend(len(batch))
                     return PatternBatch(batch), True
         except Exhausted:
             if not batch:
@@ -234,52 +247,44 @@ class Plan:
         return PatternBatch(batch), False
 
 
-def options_of(rules: Rules, tree: Tree, shared: Sequence[Provider]) -> Options | None:
-    """For each need who may serve it with nothing used; None where a need has nobody."""
-    found: list[Sequence[_Option]] = []
-    for need, like in zip(rules.needs, rules.first_alike, strict=True):
+def options_of(
+    rules: Rules, tree: Tree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
+) -> Sequence[Options] | None:
+    """For each need who may serve it with nothing used; None where a need has nobody.
+
+    :param met: for each condition of the rules at which positions of the tree it is met.
+    """
+    found: list[Options] = []
+    for index, like in enumerate(rules.first_alike):
         if like < len(found):
             found.append(found[like])
             continue
-        options = _own_options(rules, need, tree)
-        if shared:
-            options += _shared_options(rules, need, shared, len(tree.members))
-        if not options:
+        own = _own_options(rules, index, tree.shape, met)
+        sharing = _shared_options(rules, rules.needs[index], shared, len(tree.members)) if shared else ()
+        if not own and not sharing:
             return None
-        found.append(options)
+        found.append(Options(own, sharing))
     return found
 
 
-def _own_options(rules: Rules, need: Need, tree: Tree) -> list[_Option]:
-    shape, members, snapshot = tree.shape, tree.members, rules.snapshot
-    capacities = shape.capacities
-    if not need.resources:
-        rules.budget.spend(len(members))
-        return [(at, ()) for at, each in enumerate(members) if need.suits(each, snapshot)]
-    (name, amount), *others = need.resources
-    having = shape.having.get(name, ())
-    rules.budget.spend(len(having))
-    found: list[_Option] = []
-    for at, slot in having:
-        if amount > capacities[slot] or not need.suits(members[at], snapshot):
-            continue
-        if not others:
-            found.append((at, ((slot, amount),)))
-            continue
-        demands = [(slot, amount)]
-        for other, asked in others:
-            where = shape.slots[at, other]
-            if asked > capacities[where]:
-                break
-            demands.append((where, asked))
-        else:
-            found.append((at, tuple(demands)))
+def _own_options(rules: Rules, index: int, shape: Shape, met: Sequence[Sequence[bool]]) -> Sequence[Places]:
+    """Mostly they are those of all requests for these classes, kept with the shape."""
+    found = shape.giving(rules.names[index])
+    rules.budget.spend(len(found))
+    for rank, (name, amount) in enumerate(rules.needs[index].resources):
+        if not shape.any_gives(name, amount):
+            portions = shape.portions
+            found = [each for each in found if portions[each[1][rank]].portions(amount)]
+    for condition in rules.conditions_of[index]:
+        positions = met[condition]
+        if not all(positions):
+            found = [each for each in found if positions[each[0]]]
     return found
 
 
-def _shared_options(rules: Rules, need: Need, shared: Sequence[Provider], first: int) -> list[_Option]:
+def _shared_options(rules: Rules, need: Need, shared: Sequence[Provider], first: int) -> list[int]:
     rules.budget.spend(len(shared))
-    return [(at, ()) for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
+    return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
 
 
 def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from placement import microversion
+from placement.candidates.budget import Budget
 from placement.candidates.pattern import Offer, Pattern, PatternBatch, candidates_of
 from placement.microversion import Microversion
 from placement.model.provider import Provider, in_order
@@ -21,6 +22,11 @@ from placement.model.trees import Tree
 
 _MAX_OUTDATED: Final = 0.1
 """Summaries of trees that changed since are thrown away when they are more than this share of all trees."""
+_STEP: Final = 4096
+"""How many bytes are filled in at a step of the budget."""
+_PIECE: Final = 1 << 20
+"""About how many bytes are joined at once."""
+_STEPS_OF_PIECE: Final = 64
 
 
 class SummaryShape(NamedTuple):
@@ -49,17 +55,23 @@ class Summaries:
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))
 
-    def of_trees(self, snapshot: Snapshot, trees: Iterable[Tree], shape: SummaryShape) -> list[bytes]:
+    def of_trees(
+        self, snapshot: Snapshot, trees: Iterable[Tree], shape: SummaryShape, budget: Budget | None = None
+    ) -> list[bytes]:
         """The summaries of each tree in this shape."""
+        budget = budget or Budget()
         kept = self._kept.setdefault(shape, {})
-        found = [kept.get(tree) or _made(snapshot, tree, shape, kept) for tree in trees]
+        found = [kept.get(tree) or _made(snapshot, tree, shape, kept, budget) for tree in trees]
         present = snapshot.whole_trees()
         if len(kept) > len(present) * (1 + _MAX_OUTDATED):
             self._kept[shape] = {tree: kept[tree] for tree in present.values() if tree in kept}
         return found
 
 
-def _made(snapshot: Snapshot, tree: Tree, shape: SummaryShape, kept: dict[Tree, bytes]) -> bytes:
+def _made(
+    snapshot: Snapshot, tree: Tree, shape: SummaryShape, kept: dict[Tree, bytes], budget: Budget
+) -> bytes:
+    budget.spend_anyway(len(tree.members))
     summaries = b",".join([_summary(snapshot, each, shape, each.inventories) for each in tree.members])
     kept[tree] = summaries
     return summaries
@@ -72,25 +84,47 @@ def render(
 
     :param kept: summaries that earlier answers needed, where there were any.
     """
+    return b"".join(in_pieces(snapshot, offers, version, Summaries() if kept is None else kept, Budget()))
+
+
+def in_pieces(
+    snapshot: Snapshot, offers: Sequence[Offer], version: Microversion, kept: Summaries, budget: Budget
+) -> list[bytes]:
+    """As :func:`render`, in pieces of about a MiB: there may be a hundred of them.
+
+    :param budget: whose search it was: while a long answer is written others have their turn.
+    """
     if not offers:
-        return b'{"allocation_requests":[],"provider_summaries":{}}'
-    # The answer may be megabytes: its parts are joined once, with the commas between the parts.
-    parts = _allocation_requests(offers, version)
+        return [b'{"allocation_requests":[],"provider_summaries":{}}']
+    parts = _allocation_requests(offers, version, budget)
     parts[0] = b'{"allocation_requests":[' + parts[0]
-    first, *others = _summaries(snapshot, offers, version, Summaries() if kept is None else kept)
+    first, *others = _summaries(snapshot, offers, version, kept, budget)
     parts[-1] += b'],"provider_summaries":{' + first
     parts += others
     parts[-1] += b"}}"
-    return b",".join(parts)
+    # Parts are joined once, with the commas between them.
+    pieces = []
+    begin = size = 0
+    for end, part in enumerate(parts[:-1], 1):
+        size += len(part)
+        if size >= _PIECE:
+            budget.spend_anyway(_STEPS_OF_PIECE)
+            pieces += [b",".join(parts[begin:end]), b","]
+            begin, size = end, 0
+    return [*pieces, b",".join(parts[begin:])]
 
 
-def _allocation_requests(offers: Sequence[Offer], version: Microversion) -> list[bytes]:
+def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget: Budget) -> list[bytes]:
     """The JSON of the candidates of each offer."""
-    make = _Templates(version)
-    templates = {patterns: make(patterns) for patterns in {patterns for _, patterns in offers}}
+    make = _Templates(version, budget)
+    templates: dict[PatternBatch, _Template] = {}
     requests = []
     for provider_set, patterns in offers:
-        text, pick = templates[patterns]
+        template = templates.get(patterns)
+        if template is None:
+            template = templates[patterns] = make(patterns)
+        text, pick = template
+        budget.spend_anyway(1 + len(text) // _STEP)
         requests.append(text % pick(provider_set.uuids))
     return requests
 
@@ -105,8 +139,9 @@ class _Templates:
     Nothing in it needs escaping, neither names nor uuids.
     """
 
-    def __init__(self, version: Microversion) -> None:
+    def __init__(self, version: Microversion, budget: Budget) -> None:
         self._version = version
+        self._budget = budget
         #: by the identity of patterns, and of amounts that one provider gives, which live longer than this
         self._patterns: dict[int, tuple[str, list[int]]] = {}
         self._allocations: dict[int, str] = {}
@@ -119,6 +154,7 @@ class _Templates:
             known = self._patterns.get(id(pattern))
             if known is None:
                 known = self._patterns[id(pattern)] = self._of_one(pattern)
+                self._budget.spend_anyway(1 + len(known[1]) // 4)
             requests.append(known[0])
             gaps += known[1]
         return ",".join(requests).encode(), itemgetter(*gaps)
@@ -155,19 +191,23 @@ def _mapping(suffix: str, providers: int) -> str:
 
 
 def _summaries(
-    snapshot: Snapshot, offers: Sequence[Offer], version: Microversion, kept: Summaries
+    snapshot: Snapshot, offers: Sequence[Offer], version: Microversion, kept: Summaries, budget: Budget
 ) -> Iterable[bytes]:
     """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
     shape = SummaryShape.of(version)
     if shape.nested:
-        return kept.of_trees(snapshot, _trees(snapshot, offers), shape)
-    candidates = list(candidates_of(offers))
-    ids = dict.fromkeys(provider_id for candidate in candidates for provider_id in candidate.resources)
+        return kept.of_trees(snapshot, _trees(snapshot, offers), shape, budget)
+    ids: dict[int, None] = {}
+    classes: set[str] = set()  # every candidate has all the classes of the request
+    for candidate in candidates_of(offers):
+        resources = candidate.resources
+        budget.spend_anyway()
+        ids.update(dict.fromkeys(resources))
+        classes = classes or set().union(*resources.values())
+    budget.spend_anyway(len(ids))
     used = [snapshot.providers[provider_id] for provider_id in ids]
     if version >= microversion.ALL_CLASSES_SUMMARISED:
         return [_summary(snapshot, provider, shape, provider.inventories) for provider in used]
-    # every candidate has all the classes of the request
-    classes = set().union(*candidates[0].resources.values())
     return [_summary(snapshot, provider, shape, classes) for provider in used]
 
 

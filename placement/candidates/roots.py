@@ -75,7 +75,7 @@ class Sharing:
         if known is None:
             known = self._known[via] = self._found(via, set())
         if known[0] and root in self.roots:
-            return self._found(via, self._snapshot.trees[root])
+            return self._found(via, set(self._snapshot.trees[root]))
         return known
 
     def _found(
@@ -193,7 +193,7 @@ def _trees_named(snapshot: Snapshot, needs: Iterable[Need]) -> Iterator[set[int]
         for condition in need.conditions:
             if isinstance(condition, InTree):
                 member = snapshot.get(condition.uuid)
-                yield snapshot.trees[member.root_id] if member else set()
+                yield set(snapshot.trees[member.root_id]) if member else set()
 
 
 def _anchored(snapshot: Snapshot, members: set[int], sharing: Sharing) -> set[int]:

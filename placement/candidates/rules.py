@@ -43,6 +43,12 @@ class Rules:
                 ]
             )
         )
+        ranks = {condition: rank for rank, condition in enumerate(self.conditions)}
+        #: for each need the indexes of its conditions
+        self.conditions_of = [[ranks[each] for each in need.conditions] for need in needs]
+        #: for each need what it asks for: classes, and how much of each
+        self.names = [tuple([name for name, _ in need.resources]) for need in needs]
+        self.asked = [tuple([amount for _, amount in need.resources]) for need in needs]
         #: the indexes of the needs of the group without a suffix
         self.unsuffixed = [index for index, need in enumerate(needs) if need.unsuffixed]
         subtrees = [

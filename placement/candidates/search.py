@@ -6,12 +6,12 @@ a while waits until the others had their turn.
 """
 
 import random
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain, islice
 from operator import attrgetter, itemgetter
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.conditions import Condition, HasTraits
@@ -21,19 +21,19 @@ from placement.candidates.plan import Plan, Searched, options_of
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing, possible_roots
 from placement.candidates.rules import Rules
+from placement.candidates.sources import Source, first, one_by_one, round_robin
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
-from placement.model.trees import ProviderSet, Tree
+from placement.model.trees import Tree
 
-T = TypeVar("T")
 Strategy = Literal["depth-first", "breadth-first"]
 
 NO_LIMIT: Final = -1
 _BATCH: Final = 16
 """How many candidates of one tree are looked for at once, where the limit allows."""
 _CHUNK: Final = 256
-"""How many offers are taken between two looks at how large the answer has become."""
+"""How many offers are taken between two looks at how large the answer has become; fewer of many groups."""
 _ROOTS: Final = 32
 """How many roots are looked at between two looks at the budget."""
 _NO_PATTERNS: Final = PatternBatch()
@@ -68,15 +68,16 @@ def search(
     looking = _Search(snapshot, request, random.Random() if randomize else None, budget)
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(_BATCH, limit or _BATCH))
-    offers = _round_robin(by_root) if in_turn else _one_by_one(by_root)
+    offers = round_robin(by_root) if in_turn else one_by_one(by_root)
     if looking.may_repeat:
         offers = _distinct(offers, looking)
     if limit is not None:
-        offers = _first(offers, limit)
+        offers = first(offers, limit)
     offers = _while_it_lasts(offers)
-    found = list(islice(offers, _CHUNK))
-    size = looking.size_of(found) if len(found) == _CHUNK else 0
-    while more := budget.allows(size) and list(islice(offers, _CHUNK)):
+    chunk = looking.chunk()
+    found = list(islice(offers, chunk))
+    size = looking.size_of(found) if len(found) == chunk else 0
+    while more := budget.allows(size) and list(islice(offers, chunk)):
         found += more
         size += looking.size_of(more)
     if budget.ended and not found:
@@ -99,7 +100,7 @@ def in_turn(
     :raises Exhausted: the budget is spent.
     """
     looking = _Search(snapshot, request, None, budget)
-    offers = _round_robin(looking.by_root(1, arrange, each_root=each_root))
+    offers = round_robin(looking.by_root(1, arrange, each_root=each_root))
     return _distinct(offers, looking) if looking.may_repeat and not each_root else offers
 
 
@@ -151,51 +152,6 @@ def _too_much(request: CandidatesRequest, budget: Budget) -> InvalidRequest:
         f"which is the limit ([api] candidates_deadline).{advice}",
         SEARCH_TOO_LONG,
     )
-
-
-Source = tuple[ProviderSet, Iterable[PatternBatch]]
-"""What there is at one set of providers; an empty batch says that the search there rests."""
-
-
-def _one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
-    """All of one source, then all of the next; what rests waits until the last had its turn."""
-    resting: deque[Source] = deque()
-    for source in chain(sources, _drained(resting)):
-        provider_set, batches = source
-        for batch in batches:
-            if not batch:
-                resting.append(source)
-                break
-            yield provider_set, batch
-
-
-def _round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
-    """One of each source, then a second of each, and so on; sources are opened as they are reached."""
-    active: deque[Source] = deque()
-    for provider_set, batches in chain(sources, _drained(active)):
-        left = iter(batches)
-        for batch in left:
-            active.append((provider_set, left))
-            if batch:
-                yield provider_set, batch
-            break
-
-
-def _drained(waiting: deque[T]) -> Iterator[T]:
-    """What waits, also what joins meanwhile."""
-    while waiting:
-        yield waiting.popleft()
-
-
-def _first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """As many of the offers as have that many candidates together."""
-    if limit < 1:
-        return
-    for provider_set, patterns in offers:
-        yield provider_set, patterns if len(patterns) <= limit else PatternBatch(patterns[:limit])
-        limit -= len(patterns)
-        if limit <= 0:
-            return
 
 
 def _distinct(offers: Iterable[Offer], found: "_Search") -> Iterator[Offer]:
@@ -273,11 +229,19 @@ class _Search:
         #: sharing providers that served for a tree without any help of its own
         self._alone: set[tuple[int, ...]] = set()
 
+    def chunk(self) -> int:
+        """How many offers have not more than some MiB of the answer together."""
+        return max(1, _CHUNK // len(self._needs))
+
     def size_of(self, offers: Sequence[Offer]) -> int:
         """About how many bytes an answer with these offers has."""
         candidates = sum([len(patterns) for _, patterns in offers])
         summaries = sum([provider_set.own for provider_set in {provider_set for provider_set, _ in offers}])
-        return candidates * sum(map(_size, self._needs)) + summaries * _SUMMARY_SIZE
+        return candidates * self._candidate_size + summaries * _SUMMARY_SIZE
+
+    @cached_property
+    def _candidate_size(self) -> int:
+        return sum(map(_size, self._needs))
 
     def by_root(
         self,
@@ -390,18 +354,18 @@ class _Search:
             return None
         key = (tree.shape, *met, *[each.id for each in shared])
         if key not in self._distinct_plans:
-            self._distinct_plans[key] = self._new_plan(tree, shared)
+            self._distinct_plans[key] = self._new_plan(tree, shared, met)
         return self._distinct_plans[key]
 
-    def _new_plan(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
+    def _new_plan(self, tree: Tree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]) -> Plan | None:
         rules = self._rules
-        options = options_of(rules, tree, shared)
+        options = options_of(rules, tree, shared, met)
         if options is None:
             return None
         members = (*tree.members, *shared) if shared else tree.members
         traits = []
         for any_of in rules.unsuffixed_traits:
-            positions = {at for index in rules.unsuffixed for at, _ in options[index]}
+            positions = {at for index in rules.unsuffixed for at in options[index].positions()}
             having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
             if not having:
                 return None

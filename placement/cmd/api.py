@@ -84,7 +84,7 @@ class Server(BundledServer):
 
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in each worker: the application."""
-        return build_application(self._conf, in_background=True)
+        return build_application(self._conf, in_background=True, alone=True)
 
 
 if __name__ == "__main__":

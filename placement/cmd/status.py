@@ -30,6 +30,7 @@ class Checks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self._conf = conf
+        self._told: set[str] = set()
         self._upgrade_checks = (
             ("Configuration", Checks._configuration),
             ("Database", Checks._database),
@@ -59,6 +60,7 @@ class Checks(upgradecheck.UpgradeCommands):
         try:
             action(self._conf.placement_database.connection)
         except _UNUSABLE as error:
+            self._told.add(str(error))
             return Result(Code.FAILURE, str(error))
         return Result(Code.SUCCESS)
 
@@ -122,7 +124,8 @@ class Checks(upgradecheck.UpgradeCommands):
             with open_database(self._conf) as database, database.read() as conn:
                 wrong = find(conn)
         except _UNUSABLE as error:
-            return Result(Code.FAILURE, f"Not checked: {error}")
+            reason = "the database cannot be used, see above." if str(error) in self._told else str(error)
+            return Result(Code.FAILURE, f"Not checked: {reason}")
         return Result(Code.SUCCESS) if wrong is None else Result(code, f"{wrong} {advice}")
 
 

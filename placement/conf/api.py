@@ -36,7 +36,9 @@ the group of the request that found no place.
 Half of the threads of a worker (placement-api --threads; two under another web
 server) may have a search in hand that takes longer than some hundredths of a
 second. One more is answered 503, to be tried again, so that the other threads
-are there for short requests.
+are there for short requests. A worker with one thread has none to spare: all
+others wait until such a search ends, so that with --threads 1 this option says
+how long one client may keep them waiting.
 """,
     ),
     cfg.FloatOpt(
@@ -100,8 +102,9 @@ none under another web server, whose threads nobody knows here.
         help="""
 How large, in MiB, a list of allocation candidates may become, roughly. A
 longer one ends there, and has the header Placement-Ext-Incomplete: size. The
-worker needs about three times as much memory while it makes it. Requests with
-a limit, as Nova sends them, are far below.
+worker needs up to six times as much memory while it makes it, for each such
+request that it has in hand (see candidates_deadline). Requests with a limit, as
+Nova sends them, are far below.
 """,
     ),
 ]

@@ -68,15 +68,25 @@ class Found:
 def look(url: str) -> Found:
     """What is behind a URL.
 
-    :raises Unavailable: when the database does not answer.
+    :raises Unavailable: when the database does not answer, or says that it has several revisions.
     """
     with _connected(url, "AUTOCOMMIT", PoolOptions()) as conn:
         return state_of(conn)
 
 
 def state_of(conn: sa.Connection) -> Found:
-    """As :func:`look`, for a connection that there is."""
-    return Found(MigrationContext.configure(conn).get_current_revision(), adoption.find(conn))
+    """As :func:`look`, for a connection that there is.
+
+    :raises Unavailable: it says that it has several revisions.
+    """
+    revisions = MigrationContext.configure(conn).get_current_heads()
+    if len(revisions) > 1:
+        raise Unavailable(
+            f"The table alembic_version of the database has {len(revisions)} rows ({', '.join(revisions)}),"
+            " not one: it was restored over another, or something else wrote to it. Restore a backup"
+            " into an empty database."
+        )
+    return Found(next(iter(revisions), None), adoption.find(conn))
 
 
 def version(url: str) -> str | None:

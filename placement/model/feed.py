@@ -18,7 +18,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -41,9 +41,6 @@ LOG = logging.getLogger(__name__)
 
 _counters: Final = Prepared(sa.select(change_buckets))
 
-_Stamps = tuple[int, int]
-
-_NEVER: Final = (-1, -1)
 _EMPTY: Final = rows.Fingerprint(0, 0)
 _ANOTHER_HISTORY: Final = (
     "the database does not go on from where it was (restored from a backup, or failed over to "
@@ -57,10 +54,20 @@ _FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is
 class View:
     """What a request may look at: providers and names, as they were when it came."""
 
-    def __init__(self, snapshot: Snapshot, names: rows.Names, turn: Turn) -> None:
+    def __init__(
+        self, snapshot: Snapshot, names: rows.Names, turn: Turn, stamps: Mapping[int, Mapping[int, int]]
+    ) -> None:
         self.snapshot = snapshot
         self.names = names
         self._turn = turn
+        self._stamps = stamps
+
+    def change_seq(self, provider: Provider) -> int:
+        """A number that is another one when anything changed of the provider, be it who holds what of it.
+
+        Only for who has not given way.
+        """
+        return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
     def give_way(self) -> None:
         """Let other requests go on. What is looked at stays as it was, even if they change it.
@@ -83,17 +90,16 @@ class View:
 class _State:
     """A snapshot and the point in the history of the database that it shows.
 
-    ``stamps`` has, by bucket and id, when each provider changed last: in any way, and in
-    another way than that more or less of it is used. At ``next_expiry``, by the clock of the database,
-    a reservation is to be given back. While changes are applied it is not
-    ``whole``, nor afterwards if the database broke off in between.
+    ``stamps`` has, by bucket and id, when each provider changed last, in any way. At ``next_expiry``, by the
+    clock of the database, a reservation is to be given back. While changes are applied it is not ``whole``,
+    nor afterwards if the database broke off in between.
     """
 
     names: rows.Names
     snapshot: Snapshot = field(default_factory=Snapshot)
     counters: dict[int, int] = field(default_factory=dict)
     deletions: dict[int, int] = field(default_factory=dict)
-    stamps: dict[int, dict[int, _Stamps]] = field(default_factory=dict)
+    stamps: dict[int, dict[int, int]] = field(default_factory=dict)
     next_expiry: float = math.inf
     whole: bool = True
 
@@ -103,9 +109,10 @@ class _State:
     def put(self, row: rows.Row, provider: Provider) -> None:
         """Take up a provider as the row shows it."""
         self.snapshot.put(provider)
-        # most changed in both ways at once: one number is kept twice
-        described = row.change_seq if row.described_seq == row.change_seq else row.described_seq
-        self.stamps.setdefault(row.bucket, {})[row.id] = (row.change_seq, described)
+        # most changed in both ways at once: one number is kept once
+        described = provider.described_seq
+        seq = described if row.change_seq == described else row.change_seq
+        self.stamps.setdefault(row.bucket, {})[provider.id] = seq
 
     def keep_only(self, bucket: int, ids: set[int]) -> None:
         """Forget the other providers of the bucket."""
@@ -116,7 +123,7 @@ class _State:
 
     def fingerprint(self, bucket: int) -> rows.Fingerprint:
         """That of the providers of the bucket."""
-        return rows.Fingerprint.of([changed for changed, _ in self.stamps.get(bucket, {}).values()])
+        return rows.Fingerprint.of(self.stamps.get(bucket, {}).values())
 
 
 class Model:
@@ -172,7 +179,7 @@ class Model:
                     self._refresh(position.history)
                 assert self._state is not None
                 if position.clock < self._state.next_expiry or not expires:
-                    yield View(self._state.snapshot, self._state.names, turn)
+                    yield View(self._state.snapshot, self._state.names, turn, self._state.stamps)
                     return
             # Nobody is kept meanwhile. If there was nothing to give back, the server that is written to has a
             # slower clock than the one that was asked, as nodes of one Galera cluster may: it decides.
@@ -206,13 +213,15 @@ class Model:
             if self._state is None or self._position is None:
                 raise Unavailable("The read model is not up to date.")
             snapshot, refreshed = self._state.snapshot, self.refreshed
-            with self._turns.counting:
-                snapshot.keepers += 1
+            self._turns.keep(snapshot)
         try:
             yield snapshot, refreshed
         finally:
-            with self._turns.counting:
-                snapshot.keepers -= 1
+            self._turns.let_go(snapshot)
+
+    def long_requests(self) -> int:
+        """How many requests take long at present."""
+        return self._turns.keepers
 
     def _refresh(self, history: str) -> None:
         self._position = None  # should this fail, the next request goes on with it
@@ -319,9 +328,8 @@ class Model:
         used = rows.sum_up(changed.used, state.names)
         described, usage = [], []
         for row in changed.providers:
-            _, described_seq = state.stamps.get(row.bucket, {}).get(row.id, _NEVER)
             known = state.snapshot.providers.get(row.id)
-            if known is None or row.described_seq != described_seq or not _same(row, known):
+            if known is None or row.described_seq != known.described_seq or not _same(row, known):
                 described.append(row)
             else:
                 usage.append((row, known))

@@ -1,8 +1,12 @@
 """Which providers have something in common."""
 
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from copy import copy
 from typing import Final, NamedTuple, TypeVar
 
 K = TypeVar("K", int, str)
+C = TypeVar("C", set[int], list[int])
 
 
 class Roots(NamedTuple):
@@ -15,19 +19,38 @@ class Roots(NamedTuple):
 NO_ROOTS: Final = Roots((), True)
 
 
-class Index(dict[K, set[int]]):
-    """Sets of provider ids by what these providers have in common; none is empty.
+class _Copied(dict[K, C]):
+    """Provider ids by what these providers have in common, in collections none of which is empty.
 
-    A copy shares the sets with its original, and replaces those that it changes: once
+    A copy shares the collections with its original, and replaces those that it changes: once
     there is a copy, the original must not be changed.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        #: in a copy: under which keys the collections are its own
+        self._own: set[K] | None = None
+
+    def _changeable(self, key: K, empty: Callable[[], C]) -> C:
+        members = self.get(key)
+        if members is None:
+            members = self[key] = empty()
+        elif self._own is not None and key not in self._own:
+            members = self[key] = copy(members)
+        else:
+            return members
+        if self._own is not None:
+            self._own.add(key)
+        return members
+
+
+class Index(_Copied[K, set[int]]):
+    """Sets of provider ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
         #: of the providers of each set the roots of their trees, where somebody asked for them
         self.roots: dict[K, Roots] = {}
-        #: in a copy: under which keys the sets are its own
-        self._own: set[K] | None = None
 
     def copy(self) -> "Index[K]":
         """An index that may be changed while this one stays as it is."""
@@ -39,25 +62,38 @@ class Index(dict[K, set[int]]):
 
     def add(self, key: K, provider_id: int) -> None:
         """Note that the provider has this."""
-        self._changeable(key).add(provider_id)
+        self._changeable(key, set).add(provider_id)
         self.roots.pop(key, None)
 
     def discard(self, key: K, provider_id: int) -> None:
         """Note that the provider, which had this, has it no more."""
-        members = self._changeable(key)
+        members = self._changeable(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)
         if not members:
             del self[key]
 
-    def _changeable(self, key: K) -> set[int]:
-        members = self.get(key)
-        if members is None:
-            members = self[key] = set()
-        elif self._own is not None and key not in self._own:
-            members = self[key] = members.copy()
-        else:
-            return members
-        if self._own is not None:
-            self._own.add(key)
-        return members
+
+class Families(_Copied[int, list[int]]):
+    """The ids of relatives by that of their parent, or of the root of their tree, in ascending order.
+
+    There is one for every host, and mostly it has few: lists need a fifth of the memory of sets.
+    """
+
+    def copy(self) -> "Families":
+        """As :meth:`Index.copy`."""
+        new = Families()
+        new.update(self)
+        new._own = set()
+        return new
+
+    def add(self, key: int, provider_id: int) -> None:
+        """Note that the provider, which is not there, belongs there."""
+        insort(self._changeable(key, list), provider_id)
+
+    def discard(self, key: int, provider_id: int) -> None:
+        """Note that the provider, which belonged there, does no more."""
+        members = self._changeable(key, list)
+        del members[bisect_left(members, provider_id)]
+        if not members:
+            del self[key]

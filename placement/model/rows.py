@@ -26,6 +26,8 @@ from placement.db.tables import (
 from placement.model.provider import Attribute, Inventory, Provider
 
 _CHUNK: Final = 500
+_MANY: Final = 10_000
+_MAX_SHARED: Final = 100_000
 _MAX_PAIRS: Final = 64  # of bucket and counter, in one statement
 _SUMMED_BITS: Final = (1 << 32) - 1  # of numbers of 64 bits, the sum of which SQLite could not hold
 
@@ -103,14 +105,33 @@ def read_names(conn: sa.Connection) -> Names:
 
 
 class Shared:
-    """Equal values kept once: thousands of hosts differ in few inventories and trait sets."""
+    """Equal values kept once: thousands of hosts differ in few inventories and trait sets.
+
+    Where they differ in many, it forgets from time to time: nothing is kept that no provider has any more.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
+        #: by names and identities of what is kept
+        self._inventories: dict[tuple[Any, ...], dict[str, Inventory]] = {}
 
     def __call__(self, value: Any) -> Any:
         """The value that is kept for all that equal this one."""
+        if len(self._kept) >= _MAX_SHARED:
+            self._kept.clear()
+            self._inventories.clear()
         return self._kept.setdefault(value, value)
+
+    def __len__(self) -> int:
+        return len(self._kept) + len(self._inventories)
+
+    def inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
+        """Of all of a provider, each name followed by its inventory."""
+        if not found:
+            return NOTHING
+        by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
+        key = tuple([part for name, inventory in by_name.items() for part in (name, id(inventory))])
+        return self._inventories.setdefault(key, by_name)
 
 
 class Fingerprint(NamedTuple):
@@ -198,8 +219,8 @@ def _stamped(count: int) -> tuple[Prepared, Prepared, Prepared]:
 
 def read_all(conn: sa.Connection, names: Names, shared: Shared) -> Iterator[tuple[Row, Provider]]:
     """Every provider, with its own row."""
-    rows = [Row._make(row) for row in conn.execute(_providers)]
-    return _assemble(rows, {kind: conn.execute(query).all() for kind, query in _all.items()}, names, shared)
+    parts = {kind: _streamed(conn, query) for kind, query in _all.items()}
+    return _assemble(map(Row._make, _streamed(conn, _providers)), parts, names, shared)
 
 
 def read_some(
@@ -237,12 +258,20 @@ def sum_up(rows: Iterable[Any], names: Names) -> dict[int, dict[str, int]]:
     return used
 
 
+def _streamed(conn: sa.Connection, query: Any) -> Iterator[Any]:
+    """The rows of a query that may have millions, of which not all are in memory at once."""
+    for some in conn.execute(query).partitions(_MANY):
+        yield from some
+
+
 def _assemble(
-    rows: Iterable[Row], parts: Mapping[str, Sequence[Any]], names: Names, shared: Shared
+    rows: Iterable[Row], parts: Mapping[str, Iterable[Any]], names: Names, shared: Shared
 ) -> Iterator[tuple[Row, Provider]]:
-    owned_inventories: dict[int, dict[str, Inventory]] = {}
+    """Providers of these rows, and their parts, which are read first. What is used up is given back."""
+    owned_inventories: dict[int, tuple[Any, ...]] = {}
     for provider_id, class_id, *values in parts["inventories"]:
-        owned_inventories.setdefault(provider_id, {})[names.class_of[class_id]] = shared(Inventory(*values))
+        before = owned_inventories.get(provider_id, ())
+        owned_inventories[provider_id] = (*before, names.class_of[class_id], shared(Inventory(*values)))
     used = sum_up(parts["used"], names)
     owned_traits: dict[int, list[str]] = {}
     for provider_id, trait_id in parts["traits"]:
@@ -253,8 +282,14 @@ def _assemble(
     attributes: dict[int, dict[str, Attribute]] = {}
     for provider_id, name, text, number in parts["attributes"]:
         attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
+    ids: dict[int, int] = {}
+    same = ids.setdefault  # an id is one object, whoever has it
+    updated_at = 0.0
     for row in rows:
-        provider_id = row.id
+        if row.updated_at != updated_at:  # those that were made together have one object
+            updated_at = row.updated_at
+        provider_id = same(row.id, row.id)
+        parent_id = None if row.parent_id is None else same(row.parent_id, row.parent_id)
         yield (
             row,
             Provider(
@@ -262,14 +297,14 @@ def _assemble(
                 uuid=row.uuid,
                 name=row.name,
                 generation=row.generation,
-                parent_id=row.parent_id,
-                root_id=row.root_id,
-                updated_at=row.updated_at,
-                inventories=owned_inventories.get(provider_id, NOTHING),
-                used=used.get(provider_id, NOTHING),
-                traits=shared(frozenset(owned_traits.get(provider_id, ()))),
-                aggregates=shared(frozenset(aggregates.get(provider_id, ()))),
-                attributes=attributes.get(provider_id, NOTHING),
+                parent_id=parent_id,
+                root_id=same(row.root_id, row.root_id),
+                updated_at=updated_at,
+                inventories=shared.inventories(owned_inventories.pop(provider_id, ())),
+                used=used.pop(provider_id, NOTHING),
+                traits=shared(frozenset(owned_traits.pop(provider_id, ()))),
+                aggregates=shared(frozenset(aggregates.pop(provider_id, ()))),
+                attributes=attributes.pop(provider_id, NOTHING),
                 described_seq=row.described_seq,
             ),
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from placement.model.free import FreeIndex, FreeIndexes
-from placement.model.index import NO_ROOTS, Index, Roots
+from placement.model.index import NO_ROOTS, Families, Index, Roots
 from placement.model.provider import Provider
 from placement.model.trees import Kinds, Tree
 
@@ -29,8 +29,8 @@ class Snapshot:
         self.providers: dict[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
-        self.children: Index[int] = Index()
-        self.trees: Index[int] = Index()
+        self.children = Families()
+        self.trees = Families()
         self.by_class: Index[str] = Index()
         self.by_trait: Index[str] = Index()
         self.by_aggregate: Index[str] = Index()
@@ -90,7 +90,7 @@ class Snapshot:
         for root in self._stale:
             old, new = self._whole.pop(root, None), None
             if root in self.trees:
-                members = tuple([self.providers[provider_id] for provider_id in sorted(self.trees[root])])
+                members = tuple([self.providers[provider_id] for provider_id in self.trees[root]])
                 new = self._whole[root] = self._kinds.tree(self.providers[root], members)
             if not anew:
                 self._free_indexes.replace(root, old, new)
@@ -98,6 +98,13 @@ class Snapshot:
             self._free_indexes.fill(self._whole)
         self._stale.clear()
         return self._whole
+
+    def upwards(self, provider: Provider) -> Iterator[Provider]:
+        """A provider, the one above it, and so on to the root."""
+        yield provider
+        while provider.parent_id is not None:
+            provider = self.providers[provider.parent_id]
+            yield provider
 
     def free_index(self, name: str) -> FreeIndex:
         """How much of a resource class every tree has free."""
@@ -201,7 +208,7 @@ class Snapshot:
 
     def _memberships(
         self, provider: Provider, other: Provider | None
-    ) -> Iterator[tuple[Index[Any], Iterable[Any], Iterable[Any]]]:
+    ) -> Iterator[tuple[Index[Any] | Families, Iterable[Any], Iterable[Any]]]:
         """Each index with the keys of ``provider`` in it and those of ``other``."""
         yield self.trees, (provider.root_id,), (other.root_id,) if other else ()
         yield self.children, _parents(provider), _parents(other)

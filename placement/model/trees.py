@@ -5,14 +5,20 @@ they have in common is their :class:`Kind`: whatever a search finds out about on
 tree of a kind holds for every other that has as much free.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
 from placement.model.provider import Inventory, Provider
 
+Places = tuple[int, tuple[int, ...]]
+"""The position of a provider, and slots of what it has."""
+
 _NOWHERE: Final[frozenset[str]] = frozenset()
+_MAX_AGGREGATES: Final = 1024
+_MAX_KEPT: Final = 16
+"""Combinations of classes, and of what is free, that each shape remembers."""
 
 
 class Shape:
@@ -24,6 +30,9 @@ class Shape:
 
     __slots__ = (
         "__weakref__",
+        "_giving",
+        "_portions_of",
+        "_with_most",
         "branches",
         "capacities",
         "classes",
@@ -52,6 +61,50 @@ class Shape:
         self.capacities = [0] * len(inventories)
         #: by slot: who says in which portions there is something
         self.portions = [members[at].inventories[name] for at, name in inventories]
+        self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
+        self._portions_of: dict[str, tuple[int, int]] = {}
+        self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
+
+    def giving(self, names: tuple[str, ...]) -> Sequence[Places]:
+        """Who has all of these classes: positions, and the slots of the classes in their order."""
+        found = self._giving.get(names)
+        if found is None:
+            found = [
+                (at, tuple([self.slots[at, name] for name in names]))
+                for at in range(len(self.lineages))
+                if all((at, name) in self.slots for name in names)
+            ]
+            if len(self._giving) < _MAX_KEPT:  # clients may ask for any combination
+                self._giving[names] = found
+        return found
+
+    def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
+        """What is free, and of each class the most that one of the providers could give then in one go.
+
+        Mostly the same objects for trees that have as much free, such as empty ones.
+        """
+        found = self._with_most.get(free)
+        if found is None:
+            most: dict[str, int] = {}
+            for (_, name), portions, here in zip(self.slots, self.portions, free, strict=True):
+                at_once = min(here, portions.max_unit)
+                if at_once > most.get(name, -1):
+                    most[name] = at_once
+            if len(self._with_most) >= _MAX_KEPT:
+                self._with_most.clear()
+            found = self._with_most[free] = free, most
+        return found
+
+    def any_gives(self, name: str, amount: int) -> bool:
+        """Whether the amount is one that each provider with the class gives in one go; False if in doubt."""
+        bounds = self._portions_of.get(name)
+        if bounds is None:
+            if name not in self.having:
+                return False
+            portions = [self.portions[slot] for _, slot in self.having[name]]
+            highest = min([each.max_unit if each.step_size == 1 else 0 for each in portions])
+            bounds = self._portions_of[name] = max([each.min_unit for each in portions]), highest
+        return bounds[0] <= amount <= bounds[1]
 
     def note_capacities(self, members: Sequence[Provider]) -> None:
         """Take notice of a tree of this shape."""
@@ -84,13 +137,26 @@ class ProviderSet:
     answers have them.
     """
 
-    __slots__ = ("members", "own", "shape", "uuids")
+    __slots__ = ("_uuids", "members", "shape")
 
-    def __init__(self, members: tuple[Provider, ...], shape: Shape, uuids: tuple[bytes, ...]) -> None:
+    def __init__(
+        self, members: tuple[Provider, ...], shape: Shape, uuids: tuple[bytes, ...] | None = None
+    ) -> None:
         self.members = members
-        self.own = len(shape.lineages)
         self.shape = shape
-        self.uuids = uuids
+        self._uuids = uuids
+
+    @property
+    def own(self) -> int:
+        """How many of them are of the tree."""
+        return len(self.shape.lineages)
+
+    @property
+    def uuids(self) -> tuple[bytes, ...]:
+        """As answers have them; there may be a million, most of which are in none."""
+        if self._uuids is None:
+            self._uuids = tuple([each.uuid.encode() for each in self.members])
+        return self._uuids
 
 
 class Tree(ProviderSet):
@@ -103,28 +169,27 @@ class Tree(ProviderSet):
 
     __slots__ = ("_sums", "aggregates", "all_aggregates", "free", "kind", "max_free", "root")
 
-    def __init__(self, root: Provider, members: tuple[Provider, ...], kind: Kind) -> None:
-        super().__init__(members, kind.shape, tuple([each.uuid.encode() for each in members]))
+    def __init__(
+        self,
+        root: Provider,
+        members: tuple[Provider, ...],
+        kind: Kind,
+        aggregates: tuple[frozenset[str], ...],
+    ) -> None:
+        super().__init__(members, kind.shape)
         self.root = root
         self.kind = kind
-        self.aggregates = tuple([each.aggregates for each in members])
+        self.aggregates = aggregates
         first, *others = {*self.aggregates} - {_NOWHERE} or {_NOWHERE}
         self.all_aggregates = first.union(*others) if others else first
-        self.max_free: dict[str, int] = {}
-        free = []
-        for at, name in kind.shape.slots:
-            provider = members[at]
-            inventory = provider.inventories[name]
-            here = inventory.capacity - provider.used.get(name, 0)
-            free.append(here)
-            at_once = min(here, inventory.max_unit)
-            if at_once > self.max_free.get(name, -1):
-                self.max_free[name] = at_once
-        self.free = tuple(free)
-        self._sums: dict[str, tuple[int, int]] = {}
+        free = tuple([members[at].free(name) for at, name in kind.shape.slots])
+        self.free, self.max_free = kind.shape.with_most(free)
+        self._sums: dict[str, tuple[int, int]] | None = None
 
     def sums(self, name: str) -> tuple[int, int]:
         """Of a class that it has how much all its providers together use, and could give; found out once."""
+        if self._sums is None:
+            self._sums = {}
         found = self._sums.get(name)
         if found is None:
             used = capacity = 0
@@ -164,6 +229,8 @@ class Kinds:
     def __init__(self) -> None:
         self._shapes: WeakValueDictionary[Hashable, Shape] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, Kind] = WeakValueDictionary()
+        #: what trees have in common that are in the same aggregates
+        self._aggregates: dict[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] = {}
 
     def tree(self, root: Provider, members: tuple[Provider, ...]) -> Tree:
         """The tree of these providers."""
@@ -176,7 +243,10 @@ class Kinds:
         if kind is None:
             kind = self._kinds[key] = Kind(shape)
         shape.note_capacities(members)
-        return Tree(root, members, kind)
+        aggregates = tuple([each.aggregates for each in members])
+        if len(self._aggregates) >= _MAX_AGGREGATES:
+            self._aggregates.clear()
+        return Tree(root, members, kind, self._aggregates.setdefault(aggregates, aggregates))
 
 
 def _features(members: Sequence[Provider]) -> Iterator[Hashable]:

@@ -29,6 +29,20 @@ class Turns:
         self.later = threading.Lock()
         #: held to count who keeps a snapshot
         self.counting = threading.Lock()
+        #: how many keep one
+        self.keepers = 0
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """From now on nobody changes this snapshot, until :meth:`let_go` is called as often."""
+        with self.counting:
+            snapshot.keepers += 1
+            self.keepers += 1
+
+    def let_go(self, snapshot: Snapshot) -> None:
+        """Undo :meth:`keep`."""
+        with self.counting:
+            snapshot.keepers -= 1
+            self.keepers -= 1
 
 
 class Turn:
@@ -54,8 +68,7 @@ class Turn:
                     "This worker has as many long searches for allocation candidates in hand as it may. "
                     "Please try again in a few seconds, or ask for less at once."
                 )
-            with self._turns.counting:
-                snapshot.keepers += 1
+            self._turns.keep(snapshot)
             self._kept = snapshot
             self._turns.first.release()
         else:
@@ -73,6 +86,5 @@ class Turn:
             return
         if self._slice_held:
             self._turns.later.release()
-        with self._turns.counting:
-            self._kept.keepers -= 1
+        self._turns.let_go(self._kept)
         self._turns.long_requests.release()

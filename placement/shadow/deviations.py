@@ -7,13 +7,14 @@ recognised that requests at random run into.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from placement.shadow.compare import Difference, candidates
-from placement.shadow.exchange import Answer, Exchange
+from placement.shadow.exchange import Answer, Asked, Exchange
 from placement.shadow.left_behind import LeftBehind
 
 _ORPHANS: Final = "orphans"
+_EXTENSIONS: Final = "extensions"
 
 
 def explain(exchange: Exchange, difference: Difference, left_behind: LeftBehind) -> str | None:
@@ -26,6 +27,12 @@ def explain(exchange: Exchange, difference: Difference, left_behind: LeftBehind)
 def refused_there_only(theirs: Answer) -> str | None:
     """The name of the deviation by which a write was refused there, and would not be by ours."""
     return _ORPHANS if "expected 0 but got" in _said(theirs) else None
+
+
+def known_here_only(request: Asked, theirs: Answer) -> str | None:
+    """The name of the deviation by which there is no such thing there, where ours might do what is asked."""
+    path = unquote(urlsplit(request.path).path)
+    return _EXTENSIONS if theirs.status == 404 and (path + "/").startswith("/ext/") else None
 
 
 def _said(answer: Answer) -> str:

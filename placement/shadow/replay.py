@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from placement.shadow.compare import Difference, differences
-from placement.shadow.deviations import explain, refused_there_only
+from placement.shadow.deviations import explain, known_here_only, refused_there_only
 from placement.shadow.exchange import JSON, Answer, Copy, Exchange, parsed
 from placement.shadow.left_behind import LeftBehind
 
@@ -160,6 +160,8 @@ class Replay:
         if copy.received is None:
             return Outcome(copy, Verdict.MISSED, copy.missed, parts=copy.is_write)
         theirs = copy.received.answer()
+        if name := known_here_only(copy.request, theirs):
+            return Outcome(copy, Verdict.KNOWN, name)  # it must not do what was not done there
         if copy.is_write and theirs.status >= 500:
             return Outcome(copy, Verdict.MISSED, f"OpenStack Placement answered {theirs.status}")
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):

@@ -31,7 +31,7 @@ def init_application() -> "WSGIApplication":
     if uwsgi is None or uwsgi.worker_id() <= 1:  # of its workers the first tells what is the same for all
         for warning in unknown_options(conf):
             LOG.warning("%s", warning)
-    application = build_application(conf)
+    application = build_application(conf, alone=True)
     return application if uwsgi is None else ChunkedInput(application, uwsgi.chunked_read)
 
 

@@ -11,7 +11,6 @@ from oslo_context import context
 from placement.api import explaining
 from placement.api.middleware import build_application
 from placement.conf import new_config
-from placement.db import migration
 from tests.placement.running import Admin
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
@@ -52,12 +51,10 @@ def told() -> Iterator[Told]:
 
 
 @pytest.fixture
-def service(tmp_path) -> Callable[..., Admin]:
+def service(sqlite_url) -> Callable[..., Admin]:
     def start(**options: object) -> Admin:
-        url = f"sqlite:///{tmp_path}/placement.sqlite"
-        migration.upgrade(url)
         conf = new_config(config_files=())
-        conf.set_override("connection", url, "placement_database")
+        conf.set_override("connection", sqlite_url, "placement_database")
         conf.set_override("auth_strategy", "noauth2", "api")
         for name, value in options.items():
             conf.set_override(name, value, "api")

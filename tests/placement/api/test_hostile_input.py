@@ -333,15 +333,14 @@ ROWS: list[tuple[str, str, str, dict[str, Any], int, str]] = [
     [row[1:] for row in ROWS],
     ids=[row[0][:60] for row in ROWS],
 )
-def test_hostile_input_is_refused(service, method, path, options, status, text):
-    before = state(service)
+def test_hostile_input_is_refused(service, untouched, method, path, options, status, text):
     answer = service(method, path, **options)
     assert answer.status_code == status, answer.text
     if method == "HEAD":
         assert answer.data == b""
     else:
         check_error(answer, status, text)
-    assert state(service) == before
+    assert state(service) == untouched
 
 
 def check_error(answer: TestResponse, status: int, text: str) -> None:
@@ -361,6 +360,12 @@ def check_error(answer: TestResponse, status: int, text: str) -> None:
     assert error.keys() == expected
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         assert answer.headers["Allow"]
+
+
+@pytest.fixture(scope="module")
+def untouched(service: Admin) -> list[Any]:
+    """What there is, to which nothing hostile may do anything."""
+    return state(service)
 
 
 def state(service: Admin) -> list[Any]:

@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from placement.api.middleware import build_application
 from placement.conf import new_config
-from placement.db import migration
 from tests.placement.api.ext.asking import claim, host, wants
 from tests.placement.running import Admin
 
@@ -17,14 +16,12 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @pytest.fixture
-def make(tmp_path) -> Callable[..., Admin]:
+def make(sqlite_url) -> Callable[..., Admin]:
     """A worker with metrics, and these options of theirs."""
-    url = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(url)
 
     def made(**options: object) -> Admin:
         conf = new_config(config_files=())
-        conf.set_override("connection", options.pop("connection", url), "placement_database")
+        conf.set_override("connection", options.pop("connection", sqlite_url), "placement_database")
         conf.set_override("auth_strategy", "noauth2", "api")
         for name, value in {"enabled": True, **options}.items():
             conf.set_override(name, value, "metrics")

@@ -79,6 +79,8 @@ STORY: Final[list[Step]] = [
     ("DELETE", f"/allocations/{CLAIMED}", None),
     ("updateAttributes", 200),
     ("listAttributes", 200),
+    ("writeTree", 200),
+    ("showTree", 200),
     ("POST", "/ext/v1/claims", {"claims": [EXPIRING]}),
     ("confirmClaim", 200),
     ("DELETE", f"/allocations/{EXPIRING['consumer_uuid']}", None),

@@ -19,6 +19,7 @@ from placement.schemas import (
     membership,
     reservation,
     resource_provider,
+    tree,
 )
 from placement.schemas import query as queries
 from placement.schemas.base import load as load_by_schema
@@ -50,6 +51,7 @@ SCHEMAS = {
     "claim": claim.Claims(),
     "confirmClaim": claim.Confirmation(),
     "updateAttributes": attribute.Attributes(),
+    "writeTree": tree.Tree(),
     "reserve": reservation.Create(),
     "updateReservation": reservation.Update(),
 }
@@ -60,6 +62,7 @@ PARSERS = {
     "showUsages": queries.parse_usages,
     "listReservations": reservation.parse_list,
     "listChanges": changes.parse_following,
+    "showTree": tree.parse_show,
 }
 
 

@@ -4,14 +4,17 @@ import re
 from itertools import pairwise
 from unittest.mock import patch
 
+import orjson
 import pytest
 
+from placement.candidates import budget as budget_module
 from placement.candidates import search as module
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.feasibility import fits_at_all
 from placement.candidates.needs import needs_of
+from placement.candidates.order import topology_first
 from placement.candidates.pattern import candidates_of
-from placement.candidates.render import render
+from placement.candidates.render import Summaries, in_pieces, render
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.candidates.roots import Sharing, possible_roots
 from placement.candidates.rules import Assignment, Rules
@@ -125,6 +128,38 @@ def test_long_searches_give_way_again_and_again_until_they_are_told_to_stop() ->
     with pytest.raises(Unavailable, match="nobody waits"):
         search(HARD, hard_question(), budget=Budget(AMPLE, give_way=stop))
     assert calls == 20
+
+
+@pytest.mark.parametrize("minor", [10, 29, 39])
+def test_others_have_their_turn_while_an_answer_is_put_in_order_and_written(
+    minor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when nothing is left of the budget: what was found is answered."""
+    calls = 0
+
+    def count() -> None:
+        nonlocal calls
+        calls += 1
+
+    found = search(crowd(20), groups(2))
+    candidates = sum(len(batch) for _, batch in found)
+    monkeypatch.setattr(budget_module, "_SLICE", 0.0)
+    budget = Budget(seconds=0.0, give_way=count, first_slice=0.0)
+    ordered = topology_first(found, budget)
+    in_order, calls = calls, 0
+    body = b"".join(in_pieces(crowd(20), ordered, (1, minor), Summaries(), budget))
+    assert in_order >= 1  # all hosts are alike: once
+    assert calls >= 3
+    assert budget.ended is None  # nothing is missing
+    assert orjson.loads(body) == orjson.loads(render(crowd(20), topology_first(found), (1, minor)))
+    assert len(orjson.loads(body)["allocation_requests"]) == candidates
+
+
+def test_an_answer_of_many_groups_is_not_longer_than_allowed_from_the_start() -> None:
+    budget = Budget(AMPLE, size=1_000_000)
+    size = len(render(crowd(300), search(crowd(300), groups(60), budget=budget), (1, 39)))
+    assert budget.ended == "size"
+    assert size < 3_000_000
 
 
 class Spending(Budget):

@@ -1,12 +1,14 @@
 """How much is searched, in which order, and what is found in wide trees."""
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from placement.candidates.needs import Need
+from placement.candidates import search as module
 from placement.candidates.pattern import Candidate
-from placement.candidates.plan import Plan
+from placement.candidates.plan import Options, Plan
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.candidates.rules import Assignment
 from placement.model.provider import SHARES, Provider
@@ -54,11 +56,12 @@ SMALL = RequestGroup("", {"VCPU": 1, "MEMORY_MB": 1})
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts the trees and providers that are looked at and the choices that are weighed."""
     counts: Counter[str] = Counter()
-    suits, batches, allowed = Need.suits, Plan.batches, Assignment.allows
+    options_of, batches, allowed = module.options_of, Plan.batches, Assignment.allows
 
-    def counting_suits(self: Need, provider: Provider, snapshot: Snapshot) -> bool:
-        counts["providers"] += 1
-        return suits(self, provider, snapshot)
+    def counting_options(*args: Any) -> Sequence[Options] | None:
+        found = options_of(*args)
+        counts["providers"] += sum(len(own) for own, _ in {id(each): each for each in found or ()}.values())
+        return found
 
     def counting_batches(self: Plan, *args: object) -> object:
         counts["trees"] += 1
@@ -68,7 +71,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts["choices"] += 1
         return allowed(self, *args)  # type: ignore[arg-type]  # passed on
 
-    monkeypatch.setattr(Need, "suits", counting_suits)
+    monkeypatch.setattr(module, "options_of", counting_options)
     monkeypatch.setattr(Plan, "batches", counting_batches)
     monkeypatch.setattr(Assignment, "allows", counting_allowed)
     return counts

@@ -77,6 +77,14 @@ def test_an_old_schema_is_a_failure_that_says_what_to_do(check, execute):
     assert "run 'placement-manage db sync'" in results["Schema"][1]
 
 
+def test_a_database_with_two_revisions_is_a_failure_that_says_what_to_do(check, execute):
+    execute("INSERT INTO alembic_version VALUES ('a082b8bb98d0')")
+    status, results = check()
+    assert status == FAILURE
+    assert "alembic_version of the database has 2 rows" in results["Schema"][1]
+    assert "Restore a backup" in results["Schema"][1]
+
+
 @pytest.mark.parametrize(
     "url",
     ["sqlite:////nowhere/placement.sqlite", "nonsense", "postgresql+psycopg://someone@127.0.0.1:9/placement"],
@@ -85,7 +93,7 @@ def test_a_database_that_cannot_be_reached_is_a_failure(check, url):
     status, results = check()
     assert status == FAILURE
     assert results["Database"][0] == FAILURE
-    assert results["Missing Consumers"][1].startswith("Not checked: ")
+    assert results["Missing Consumers"][1] == "Not checked: the database cannot be used, see above."
     assert results["Policy File JSON to YAML Migration"][0] == SUCCESS
 
 

@@ -346,7 +346,7 @@ class TestLongRequests:
             assert others.submit(names, model).result(timeout=60) == {HOST: "host", CHILD: "child"}
             view.give_way()
             assert [provider.uuid for provider in view.snapshot] == [HOST]
-            assert view.snapshot.trees == {view.snapshot.by_uuid[HOST]: {view.snapshot.by_uuid[HOST]}}
+            assert view.snapshot.trees == {view.snapshot.by_uuid[HOST]: [view.snapshot.by_uuid[HOST]]}
         assert names(model) == {HOST: "host", CHILD: "child"}
 
     def test_nothing_is_copied_when_nobody_looks_any_more(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.index import Index, Roots
+from placement.model.index import Families, Index, Roots
 from placement.model.provider import Inventory, capacity, in_order
 
 
@@ -67,6 +67,30 @@ def test_a_copy_becomes_what_its_changes_make_it_and_the_original_stays(
     assert copy == original
     apply(copy, after)
     assert copy == {key: members for key, members in expected.items() if members}
+    assert original == kept
+
+
+@given(CHANGES, CHANGES)
+def test_families_are_in_order_and_a_copy_leaves_the_original_as_it_was(
+    before: list[tuple[bool, str, int]], after: list[tuple[bool, str, int]]
+) -> None:
+    original, expected = Families(), dict[int, set[int]]()
+
+    def apply(families: Families, changes: list[tuple[bool, str, int]]) -> None:
+        for adds, key, number in changes:
+            members = expected.setdefault(ord(key), set())
+            if adds and number not in members:
+                families.add(ord(key), number)
+                members.add(number)
+            elif not adds and number in members:
+                families.discard(ord(key), number)
+                members.discard(number)
+
+    apply(original, before)
+    kept = {key: list(members) for key, members in original.items()}
+    copy = original.copy()
+    apply(copy, after)
+    assert copy == {key: sorted(members) for key, members in expected.items() if members}
     assert original == kept
 
 

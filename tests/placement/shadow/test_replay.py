@@ -107,6 +107,22 @@ def test_what_waits_to_be_asked_again_is_bounded_in_bytes() -> None:
     assert len(player.outcomes) == 19 - 7
 
 
+@pytest.mark.parametrize("path", ["/ext/v1", "/ext/v1/claims", "/%65xt/v1/claims?x=1"])
+@pytest.mark.parametrize("beside", [(), (7,)])
+def test_what_only_our_service_can_do_is_not_asked_of_it(path: str, beside: tuple[int, ...]) -> None:
+    player = Player(lambda copy: received(201))
+    player.replay.take(copy(0, "POST", path, received(404), *beside))
+    assert (player.verdicts(), player.asked) == ({0: Verdict.KNOWN}, [])
+    assert (player.outcomes[0].why, player.outcomes[0].parts) == ("extensions", False)
+
+
+def test_what_there_is_on_both_sides_is_compared_wherever_it_is() -> None:
+    player = Player(lambda copy: received(404))
+    player.replay.take(copy(0, "GET", "/ext/v1", received(200)))
+    player.replay.take(copy(1, "GET", "/extras", received(404)))
+    assert player.verdicts() == {0: Verdict.DIFFERENT, 1: Verdict.SAME}
+
+
 def test_another_answer_to_what_was_alone_is_a_difference() -> None:
     player = Player(lambda copy: received(409))
     player.replay.take(copy(0, "PUT", "/traits/CUSTOM_A", received(201)))

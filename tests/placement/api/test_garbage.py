@@ -1,0 +1,98 @@
+"""When garbage in cycles is collected, and that nothing is kept that nobody needs."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from werkzeug.test import Client
+from werkzeug.wrappers import Response
+
+from placement.api import garbage as module
+from placement.api.garbage import Garbage
+from tests.placement.candidates.snapshots import Spec, build
+
+
+class Knot:
+    """Something that refers to itself, so that it goes only when it is looked for."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def thresholds() -> Iterator[None]:
+    """As often as before is garbage looked for afterwards; what is kept without looking stays kept."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def grow_old() -> None:
+    """As if the young had been looked through so often that it is time for the old."""
+    for _ in range(module._OFTEN + 1):
+        gc.collect(1)
+
+
+def lost() -> "weakref.ref[Knot]":
+    """A knot that nobody has any more, which has outlived the young."""
+    knot = Knot()
+    gone = weakref.ref(knot)
+    grow_old()
+    return gone
+
+
+def test_garbage_goes_when_a_request_is_done() -> None:
+    served = Client(Garbage(lambda: 0).after(Response("done")))
+    gone = lost()
+    assert served.get("/").text == "done"
+    assert gone() is None
+
+
+def test_it_is_not_looked_for_after_every_request() -> None:
+    garbage = Garbage(lambda: 0)
+    gc.collect()
+    knot = Knot()
+    gc.collect(1)
+    gone = weakref.ref(knot)
+    del knot
+    garbage.tidy()
+    assert gone() is not None
+
+
+def test_it_waits_for_long_requests_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    garbage = Garbage(lambda: 1)
+    gone = lost()
+    garbage.tidy()
+    assert gone() is not None
+    monkeypatch.setattr(module, "_PATIENCE", 0.0)
+    garbage.tidy()
+    assert gone() is None
+
+
+def test_python_itself_seldom_looks_through_what_is_old() -> None:
+    Garbage(lambda: 0)
+    assert gc.get_threshold()[2] == module._SELDOM
+
+
+def test_what_is_never_looked_through_again_goes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONG", -1.0)  # whatever it takes is long
+    monkeypatch.setattr(module, "_OFTEN", 0)
+    garbage = Garbage(lambda: 0)
+    snapshot = build(*(Spec(f"cn{number}", None, {"VCPU": 8}) for number in range(50)))
+    replaced, frozen = [], []
+    for change in range(400):
+        old = snapshot.whole_trees()[1 + change % 50]
+        replaced.append(weakref.ref(old.kind))
+        traits = frozenset({f"CUSTOM_{change}"})
+        snapshot.put(replace(snapshot.providers[1 + change % 50], used={"VCPU": change % 7}, traits=traits))
+        snapshot.whole_trees()
+        del old
+        gc.collect(1)
+        garbage.tidy()
+        if change in (100, 399):
+            frozen.append(gc.get_freeze_count())
+    # only the last of each tree is there, and as much is kept in the end as it was before
+    assert sum(each() is not None for each in replaced) <= 50
+    assert frozen[1] - frozen[0] < (399 - 100) + 50  # what looks at them is one for each, too
