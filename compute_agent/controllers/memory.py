@@ -1,7 +1,9 @@
-"""Controller ``memory``: the memory of a guest comes from the NUMA nodes of its CPUs.
+"""Controller ``memory``: the memory of a guest comes from the NUMA nodes that it holds memory of.
 
-Guests without dedicated CPUs float over all nodes, and so may their memory. Huge pages that a guest has taken
-stay where they are: which node they come from is said when the guest is started.
+That is what its allocation says, by the providers of its ``MEMORY_MB``: also of guests that float over CPUs
+of other nodes, and of nodes without CPUs. Where the allocation says no node (a flat tree), that of guests
+with dedicated CPUs comes from the nodes of these, and that of others from any. Huge pages that a guest has
+taken stay where they are: which node they come from is said when the guest is started.
 """
 
 from __future__ import annotations

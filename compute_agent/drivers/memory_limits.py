@@ -1,0 +1,106 @@
+"""Limits of memory: files of a guest's group of cgroup v2, and oom_score_adj of its processes (proc(5)).
+
+A file that has another value than the kernel begins with, and that the agent never wrote, is somebody else's
+and stays. What the agent wrote is noted in the record of the guest, before it is written: from then on
+another value is drift.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Final
+
+from compute_agent.drivers.base import UNLIMITED, MemoryLimits
+from compute_agent.drivers.cgroup import Group
+from compute_agent.host import kernel_files
+from compute_agent.model.guest import Guest
+
+LOG = logging.getLogger(__name__)
+
+MAX, HIGH, LOW = "memory.max", "memory.high", "memory.low"
+OOM_SCORE: Final = "oom_score_adj"
+
+_UNTOUCHED: Final = {MAX: UNLIMITED, HIGH: UNLIMITED, LOW: 0}
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def differing(
+    group: Group | None, pids: Iterable[int], wanted: MemoryLimits, noted: Collection[str]
+) -> dict[str, int]:
+    """What is to be written to become as ``wanted``, by file; those in ``noted`` are the agent's."""
+    todo = {}
+    for name, amount in _amounts(wanted).items():
+        has = None if group is None else group.memory_limit(name)
+        if has is None or amount is None or has == attainable(amount):
+            continue
+        if name in noted or has == _UNTOUCHED[name]:
+            todo[name] = amount
+    score = wanted.oom_score_adj
+    found = None if score is None else {oom_score_adj(pid) for pid in pids} - {None, score}
+    if score is not None and found and (OOM_SCORE in noted or found <= {0}):
+        todo[OOM_SCORE] = score
+    return todo
+
+
+def present(group: Group | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
+    """The limits as they are, as far as something is wanted of them."""
+    has = {
+        name: None if group is None or amount is None else group.memory_limit(name)
+        for name, amount in _amounts(wanted).items()
+    }
+    scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
+    others = scores - {wanted.oom_score_adj}
+    score = min(others or scores, default=None)
+    return MemoryLimits(has[MAX], has[HIGH], has[LOW], None if wanted.oom_score_adj is None else score)
+
+
+def attainable(amount: int) -> int:
+    """An amount as the kernel keeps it: in whole pages."""
+    return UNLIMITED if amount >= UNLIMITED else amount // _PAGE * _PAGE
+
+
+def oom_score_adj(pid: int) -> int | None:
+    """Of a process; None if it has ended."""
+    text = kernel_files.read_optional(f"/proc/{pid}/oom_score_adj")
+    return int(text) if text else None
+
+
+class OomScores:
+    """Writes oom_score_adj, and remembers of whom the kernel does not let it be written."""
+
+    def __init__(self) -> None:
+        self._refused: set[str] = set()
+
+    def attainable(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
+        """What is wanted, without what was refused before."""
+        return replace(wanted, oom_score_adj=None) if guest.uuid in self._refused else wanted
+
+    def write(self, guest: Guest, pids: Iterable[int], score: int) -> None:
+        """Write it for all processes of a guest; what the agent may not do costs a log line.
+
+        :raises OSError:
+        """
+        for pid in pids:
+            try:
+                with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
+                    file.write(str(score))
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended
+            except PermissionError as error:
+                self._refused.add(guest.uuid)
+                LOG.warning(
+                    "The oom_score_adj of guest %s stays as it is, in place of %d: %s; less than it was takes"
+                    " CAP_SYS_RESOURCE, a process of another user CAP_DAC_OVERRIDE (CapabilityBoundingSet= in"
+                    " a drop-in of the unit)",
+                    guest,
+                    score,
+                    error,
+                )
+                return
+
+
+def _amounts(limits: MemoryLimits) -> dict[str, int | None]:
+    return {MAX: limits.maximum, HIGH: limits.high, LOW: limits.low}

@@ -1,0 +1,96 @@
+"""Controller memory_limit: what guests hold is what they may use, and their class says who gives way."""
+
+import pytest
+
+from compute_agent.controllers.base import Target
+from compute_agent.controllers.memory_limit import MemoryLimitController, memory_limits
+from compute_agent.drivers.base import UNLIMITED, MemoryLimits
+from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.memory_share import MemoryShare
+from tests.compute_agent.fakes import FakeDriver
+
+MIB = 1 << 20
+CPUS = frozenset({0, 1})
+CLASSES = {"BE": MemoryShare(high=90, oom_score_adj=500), "LSR": MemoryShare(low=100, oom_score_adj=-500)}
+
+
+@pytest.fixture
+def driver():
+    return FakeDriver(CPUS)
+
+
+@pytest.fixture
+def controller(driver):
+    return MemoryLimitController(driver, CLASSES, 64)
+
+
+@pytest.fixture
+def target(driver):
+    guests = {}
+
+    def make(allocation, qos_class="LS"):
+        if qos_class not in guests:
+            guests[qos_class] = driver.create(qos_class, "a", GuestSettings(qos_class=qos_class), ())
+        return Target(guests[qos_class], None, CPUS, allocation)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("allocation", "share", "limits"),
+    [
+        ({"p": {"MEMORY_MB": 100}}, MemoryShare(), (164 * MIB, UNLIMITED, 0, 100)),
+        ({"p": {"MEMORY_MB": 100}, "q": {"MEMORY_MB": 28}}, MemoryShare(), (192 * MIB, UNLIMITED, 0, 100)),
+        ({"p": {"MEMORY_MB": 100}}, CLASSES["BE"], (164 * MIB, 90 * MIB, 0, 500)),
+        ({"p": {"MEMORY_MB": 100}}, CLASSES["LSR"], (164 * MIB, UNLIMITED, 100 * MIB, -500)),
+        ({"p": {"VCPU": 1}}, CLASSES["LSR"], (UNLIMITED, UNLIMITED, 0, -500)),
+        ({}, CLASSES["BE"], (UNLIMITED, UNLIMITED, 0, 500)),
+    ],
+)
+def test_limits_follow_what_the_guest_holds_and_its_class(allocation, share, limits):
+    assert memory_limits(allocation, share, 64) == MemoryLimits(*limits)
+
+
+def test_limits_are_set_once_and_what_differs_is_drift(controller, driver, target):
+    held = target({"p": {"MEMORY_MB": 100}}, "LSR")
+    assert controller.apply(held)
+    assert driver.memory["LSR"] == MemoryLimits(164 * MIB, UNLIMITED, 100 * MIB, -500)
+    assert not controller.apply(held)
+    driver.memory["LSR"] = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0)
+    assert controller.drifted(held) == (
+        "memory max unlimited, high unlimited, low 0 MiB, oom_score_adj 0 in place of max 164 MiB, high"
+        " unlimited, low 100 MiB, oom_score_adj -500"
+    )
+    assert controller.apply(held)
+    assert controller.drifted(held) is None
+
+
+def test_limits_of_a_guest_of_which_nothing_is_known_stay(controller, driver, target):
+    driver.memory["LS"] = MemoryLimits(5 * MIB, UNLIMITED, 0, 7)
+    assert controller.drifted(target(None)) is None
+    assert not controller.apply(target(None))
+
+
+def test_a_guest_that_uses_more_than_it_may_is_shown_and_not_killed_by_a_limit(controller, driver, target):
+    held = target({"p": {"MEMORY_MB": 100}}, "BE")
+    driver.memory_used["BE"] = 165 * MIB
+    controller.sync([held], ())
+    assert controller.apply(held)
+    assert driver.memory["BE"] == MemoryLimits(UNLIMITED, 90 * MIB, 0, 500)
+    (reason,) = controller.refused["BE"]
+    assert "it uses 165 MiB, and may have 164: its memory.max is not set until it uses less" in reason
+    driver.memory_used["BE"] = 164 * MIB
+    controller.sync([held], ())
+    assert controller.refused == {}
+    assert controller.apply(held)
+    assert driver.memory["BE"].maximum == 164 * MIB
+
+
+def test_a_guest_that_ended_is_gone(controller, driver, target):
+    held = target({"p": {"MEMORY_MB": 100}})
+    driver.end(held.guest)
+    controller.sync([held], ())
+    for ask in (controller.drifted, controller.apply):
+        with pytest.raises(GuestGoneError):
+            ask(held)

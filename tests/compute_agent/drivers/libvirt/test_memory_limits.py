@@ -1,0 +1,110 @@
+"""Limits of memory of domains: a soft limit where the operator has set none.
+
+Where libvirtd has no cgroups for memory it refuses the live part: that is tested as it is, and the rest with
+the live part left out.
+"""
+
+import pytest
+
+from compute_agent.drivers.base import UNLIMITED, MemoryLimits
+from compute_agent.drivers.libvirt.driver import LibvirtDriver
+from compute_agent.drivers.libvirt.tuning import Tuning
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+WANTED = MemoryLimits(high=900 * MIB)
+NONE = MemoryLimits(high=UNLIMITED)
+
+
+@pytest.fixture
+def domain(libvirtd):
+    return libvirtd.run(persistent=True)
+
+
+@pytest.fixture
+def has_memory_groups(libvirtd, domain):
+    """Whether libvirtd can limit the memory of domains that run."""
+    try:
+        domain.memoryParameters(libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    except libvirtd.libvirt.libvirtError:
+        return False
+    return True
+
+
+@pytest.fixture
+def live(has_memory_groups, monkeypatch):
+    """Soft limits of the running domain that libvirtd was asked for."""
+    asked, really = [], Tuning.set_soft_limit
+
+    def set_soft_limit(self, kib, persistent):
+        if not persistent:
+            asked.append(kib)
+        if persistent or has_memory_groups:
+            really(self, kib, persistent)
+
+    monkeypatch.setattr(Tuning, "set_soft_limit", set_soft_limit)
+    return asked
+
+
+@pytest.fixture
+def defined(libvirtd, domain):
+    """The soft limit in KiB of the definition."""
+    flag = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    return lambda: domain.memoryParameters(flag)["soft_limit"]
+
+
+@pytest.fixture
+def opened(libvirtd, domain):
+    """Drivers, as a restarted agent has them."""
+    made = []
+
+    def make():
+        made.append(LibvirtDriver(libvirtd.uri))
+        return made[-1], made[-1].guests()[0]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+def test_a_soft_limit_is_set_live_and_persistent_once_and_taken_back_by_the_next_agent(opened, live, defined):
+    driver, guest = opened()
+    before = defined()
+    assert driver.limit_memory(guest, WANTED)
+    assert (live, defined()) == ([900 * 1024], 900 * 1024)
+    assert driver.memory_limits(guest, WANTED) is None
+    assert not driver.limit_memory(guest, WANTED)
+    after, guest = opened()
+    assert after.memory_limits(guest, NONE) == MemoryLimits(high=900 * MIB)
+    assert after.limit_memory(guest, NONE)
+    assert defined() == before
+    assert after.memory_limits(guest, NONE) is None
+
+
+def test_the_soft_limit_of_an_operators_definition_stays(libvirtd, domain, opened, live, defined):
+    domain.setMemoryParameters({"soft_limit": 800 * 1024}, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+    driver, guest = opened()
+    driver.limit_memory(guest, WANTED)
+    assert defined() == 800 * 1024
+
+
+def test_a_libvirtd_that_limits_no_memory_is_asked_once_and_the_definition_is_left(
+    opened, has_memory_groups, defined, caplog
+):
+    if has_memory_groups:
+        pytest.skip("libvirtd limits memory here")
+    driver, guest = opened()
+    before = defined()
+    driver.limit_memory(guest, WANTED)
+    assert not driver.limit_memory(guest, WANTED)
+    assert driver.memory_limits(guest, WANTED) is None
+    assert caplog.text.count("cannot be limited: ") == 1
+    assert defined() == before
+
+
+def test_no_domain_has_a_limit_at_which_it_would_be_killed(opened, live):
+    driver, guest = opened()
+    assert not driver.limit_memory(guest, MemoryLimits(maximum=64 * MIB, low=MIB))
+    assert driver.memory_use(guest) is None
+    assert live == []

@@ -1,0 +1,106 @@
+"""The memory of guests comes from the NUMA nodes that they hold memory of, whatever CPUs they have.
+
+Node 0 has CPUs 0-3, node 1 CPUs 4-7, node 2 has memory and no CPU.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.controllers.memory import MemoryController
+from compute_agent.daemon.documents import guest_document, guests_document
+from compute_agent.host.topology import NumaNode
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.pipeline.events import AllocationsRead, Reconcile, StartGuest
+from compute_agent.pipeline.worker import Pipeline
+from tests.compute_agent.pipeline import rig as rigs
+
+NODES = (*rigs.TOPOLOGY.numa_nodes, NumaNode(2, frozenset(), 1 << 20))
+TOPOLOGY = replace(rigs.TOPOLOGY, numa_nodes=NODES)
+TREE = ProviderTree(
+    (
+        ProviderNode("h", "root", None, cpus=TOPOLOGY.online, numa_nodes=frozenset({0, 1, 2})),
+        *(
+            ProviderNode(f"h_{n.id}", f"node{n.id}", "root", cpus=n.cpus, numa_nodes=frozenset({n.id}))
+            for n in NODES
+        ),
+    )
+)
+WORLD = replace(rigs.WORLD, topology=TOPOLOGY, tree=TREE)
+
+
+class Rig(rigs.Rig):
+    """A rig whose pipeline binds memory, too."""
+
+    def new_pipeline(self, world=WORLD):
+        controllers = (MemoryController(self.driver),)
+        self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
+
+    def hold(self, allocation, uuid="a", vcpus=1):
+        return self.handle(StartGuest(uuid, uuid, GuestSettings(vcpus), ("sleep", "9"), allocation, 1.0))
+
+    def nodes(self, uuid="a"):
+        return set(self.driver.nodes.get(uuid, ()))
+
+
+@pytest.fixture
+def rig():
+    return Rig(WORLD)
+
+
+@pytest.mark.parametrize(
+    ("allocation", "nodes"),
+    [
+        ({"node0": {"PCPU": 1, "MEMORY_MB": 64}}, {0}),
+        ({"node0": {"PCPU": 1}, "node1": {"MEMORY_MB": 64}}, {1}),
+        ({"node0": {"PCPU": 1, "MEMORY_MB": 64}, "node2": {"MEMORY_MB": 64}}, {0, 2}),
+        ({"node0": {"VCPU": 1, "MEMORY_MB": 64}}, {0}),
+        ({"node0": {"VCPU": 1}, "node2": {"MEMORY_MB": 64}}, {2}),
+        # The root is any node: dedicated CPUs have their own, others none.
+        ({"node1": {"PCPU": 1}, "root": {"MEMORY_MB": 64}}, {1}),
+        ({"node1": {"VCPU": 1}, "root": {"MEMORY_MB": 64}}, set()),
+        ({"node1": {"PCPU": 1}}, {1}),
+        ({"node1": {"VCPU": 1}}, set()),
+    ],
+)
+def test_memory_comes_from_the_nodes_whose_memory_the_guest_holds(rig, allocation, nodes):
+    rig.hold(allocation)
+    assert rig.nodes() == nodes
+
+
+def test_memory_goes_along_when_the_guest_holds_that_of_another_node(rig):
+    rig.hold({"node0": {"VCPU": 1, "MEMORY_MB": 64}})
+    rig.handle(AllocationsRead({"a": {"node0": {"VCPU": 1}, "node2": {"MEMORY_MB": 64}}}, 2.0))
+    assert rig.nodes() == {2}
+
+
+def test_a_node_whose_memory_is_gone_is_not_asked_for(rig):
+    without = replace(TOPOLOGY, numa_nodes=(*NODES[:2], replace(NODES[2], memory_kib=0)))
+    rig.new_pipeline(replace(WORLD, topology=without))
+    rig.hold({"node0": {"PCPU": 1}, "node2": {"MEMORY_MB": 64}})
+    assert rig.nodes() == {0}
+
+
+def test_a_zone_of_memory_that_is_not_that_of_the_cpus_is_shown(rig):
+    rig.hold({"node0": {"PCPU": 1}, "node2": {"MEMORY_MB": 64}})
+    rig.hold({"node1": {"PCPU": 1, "MEMORY_MB": 64}}, uuid="b")
+    rig.pipeline._update_gauges()
+    far, near = rig.pipeline.views()
+    assert (guest_document(far)["cpu_numa_nodes"], guest_document(far)["numa_nodes"]) == ("0", "2")
+    assert (guest_document(near)["cpu_numa_nodes"], guest_document(near)["numa_nodes"]) == ("1", "1")
+    assert guests_document([far, near])["remote_memory_guests"] == ["a"]
+    assert rig.metric("remote_memory_guests") == 1
+
+
+@pytest.mark.parametrize("allocation", [{"node0": {"VCPU": 1}}, {"node0": {"PCPU": 1}}])
+def test_an_agent_that_knows_of_nobody_leaves_memory_where_the_kernel_has_it(rig, allocation):
+    """Without a state file, and with Placement away: what the guest holds is not known then."""
+    allocation["node2"] = {"MEMORY_MB": 64}
+    cpus = rig.hold(allocation).assignment.cpus
+    rig.driver.affinities["a"] = dict.fromkeys(rig.driver.affinities["a"], cpus)
+    rig.restart(saved={})
+    rig.handle(Reconcile())
+    assert rig.nodes() == {2}
+    rig.handle(AllocationsRead({"a": {"node0": allocation["node0"]}}, 2.0))
+    assert rig.nodes() == ({0} if "PCPU" in allocation["node0"] else set())
