@@ -15,6 +15,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--qos-class")
     parser.add_argument("--priority", type=int)
     parser.add_argument(
+        "--blockio-class", help="class of block I/O, a section [blockio_class:NAME]; empty for none"
+    )
+    parser.add_argument(
         "--resctrl",
         metavar="JSON",
         help="part of the last-level cache and of memory bandwidth, in percent, such as"
@@ -33,7 +36,7 @@ def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
 
 
-_SETTINGS: Final = ("qos_class", "priority", "resctrl")
+_SETTINGS: Final = ("qos_class", "priority", "resctrl", "blockio_class")
 
 
 class _GuestStart(ShowOne):
@@ -147,7 +150,7 @@ class GuestShow(_OneGuest):
 
 
 class GuestSet(_OneGuest):
-    """Change the class, the priority or the resctrl annotation of a running guest."""
+    """Change the classes, the priority or the resctrl annotation of a running guest."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""

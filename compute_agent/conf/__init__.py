@@ -15,9 +15,30 @@ from typing import Any, Final
 from oslo_config import cfg
 from oslo_log import log
 
-from compute_agent.conf import compute, daemon, guests, host, monitoring, placement, qos, resctrl, written
+from compute_agent.conf import (
+    blockio,
+    compute,
+    daemon,
+    guests,
+    host,
+    monitoring,
+    placement,
+    qos,
+    resctrl,
+    written,
+)
 
-MODULES: Final[tuple[ModuleType, ...]] = (host, compute, placement, guests, qos, resctrl, monitoring, daemon)
+MODULES: Final[tuple[ModuleType, ...]] = (
+    host,
+    compute,
+    placement,
+    guests,
+    qos,
+    blockio,
+    resctrl,
+    monitoring,
+    daemon,
+)
 
 PROJECT: Final = "compute-agent"
 
@@ -83,7 +104,7 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
     of_plugin = placement.auth_opts(conf)
     for group, options in (*list_opts(), *libraries, (placement.GROUP, of_plugin or [])):
         known.setdefault(group or "DEFAULT", set()).update(written.names_of(options))
-    free = [qos.WATERMARK, qos.QOS_CLASS]
+    free = [qos.WATERMARK, qos.QOS_CLASS, blockio.BLOCKIO_CLASS]
     if of_plugin is None:
         free.append(conf.placement.auth_section or placement.GROUP)
     return written.unknown_options(written.read(written.files_of(conf)), known, free)

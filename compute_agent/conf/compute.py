@@ -97,6 +97,13 @@ COMPUTE_OPTS: Final = [
         " hypervisor has in Nova, and by default as libvirt has it.",
     ),
     cfg.IntOpt(
+        "memory_overhead",
+        default=64,
+        min=0,
+        help="MiB that a process guest may use beyond what it holds of MEMORY_MB before the kernel kills it"
+        " (memory.max of its cgroup): what the kernel itself needs for it counts as its own there.",
+    ),
+    cfg.IntOpt(
         "update_resources_interval",
         default=60,
         min=1,

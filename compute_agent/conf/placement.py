@@ -1,5 +1,6 @@
 """How the agent reaches Placement: keystoneauth's options, in [placement] as Nova has them."""
 
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -47,8 +48,9 @@ def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
     return list(loading.get_auth_plugin_conf_options(options.auth_type))
 
 
+@cache
 def plugin_names() -> frozenset[str]:
-    """The authentication plugins that are installed."""
+    """The authentication plugins that are installed, as the program found them first."""
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 
 

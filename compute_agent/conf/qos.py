@@ -2,9 +2,9 @@
 
 That is [qos], and a section of its own for each watermark and for each class of guests.
 
-``[watermark:NAME]`` and ``[qos_class:NAME]`` are known once the files have been read, see
-``register_sections``. In these sections and in [qos] an option that does not exist is refused, as one that is
-not applied could cost guests.
+``[watermark:NAME]``, ``[qos_class:NAME]`` and ``[blockio_class:NAME]`` are known once the files have been
+read, see ``register_sections``. In these sections and in [qos] an option that does not exist is refused, as
+one that is not applied could cost guests.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
+from compute_agent.conf import blockio
+from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.qos_class import BEST_EFFORT
 
@@ -126,9 +128,32 @@ QOS_CLASS_OPTS: Final = [
     cfg.StrOpt("mb_percent", help="Memory bandwidth of the class in percent."),
     cfg.StrOpt("llc_range_per_cache", help="What differs on some caches: 0:0-50, 1:20-80."),
     cfg.StrOpt("mb_percent_per_cache", help="What differs on some memory bandwidth domains: 0:40, 1:80."),
+    cfg.IntOpt(
+        "memory_high",
+        min=1,
+        max=1000,
+        help="Percent of what a guest holds of MEMORY_MB above which it is slowed down and has to give memory"
+        " back (memory.high; <soft_limit> of a domain, whose memory is its MEMORY_MB and more). Unless set:"
+        " never.",
+    ),
+    cfg.IntOpt(
+        "memory_low",
+        min=0,
+        max=100,
+        help="Percent of what a process guest holds of MEMORY_MB that the kernel spares as long as others"
+        " have something to give (memory.low). Unless set: 100 for LSR, else 0.",
+    ),
+    cfg.IntOpt(
+        "oom_score_adj",
+        min=-1000,
+        max=1000,
+        help="Guests with more of it are killed first where memory runs out, those with -1000 never. Unless"
+        " set: 500 for BE, 0 for LSR, else 100. Less than 0 takes CAP_SYS_RESOURCE, which the unit does not"
+        " have.",
+    ),
 ]
 
-_TEMPLATES: Final = {WATERMARK: WATERMARK_OPTS, QOS_CLASS: QOS_CLASS_OPTS}
+_TEMPLATES: Final = {WATERMARK: WATERMARK_OPTS, QOS_CLASS: QOS_CLASS_OPTS, BLOCKIO_CLASS: blockio.OPTS}
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -182,6 +207,11 @@ def qos_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     return _sections(conf, QOS_CLASS)
 
 
+def blockio_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Name and options of each class of block I/O, in the order of their names."""
+    return _sections(conf, BLOCKIO_CLASS)
+
+
 def _sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
     """The sections in which something is set: the sample file has one of each kind in which nothing is."""
     for section in conf.list_all_sections():
@@ -201,9 +231,9 @@ def _options_of(section: str) -> list[Any] | None:
                 raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
             return options
     word = section.lower()
-    if word.startswith(("watermark", "qos")):
+    if word.startswith(("watermark", "qos", "blockio")):
         raise cfg.ConfigFileValueError(
-            f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME] and"
-            f" [{QOS_CLASS}NAME]"
+            f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME],"
+            f" [{QOS_CLASS}NAME] and [{BLOCKIO_CLASS}NAME]"
         )
     return None

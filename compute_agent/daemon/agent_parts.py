@@ -89,6 +89,10 @@ class AgentParts(Protocol):
         """End the agent."""
         ...
 
+    def blockio_classes(self) -> Collection[str]:
+        """The names of the classes of block I/O that guests may have."""
+        ...
+
     def qos_classes(self) -> Collection[str]:
         """The names of the classes that guests may have."""
         ...

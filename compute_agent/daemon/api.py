@@ -142,7 +142,9 @@ class Methods:
         body = dict(self._load_settings(SetSchema(), params))
         guest = self._find(body.pop("guest")).guest
         if not body:
-            raise RequestError("nothing to change: qos_class, priority or resctrl has to be given")
+            raise RequestError(
+                "nothing to change: qos_class, priority, resctrl or blockio_class has to be given"
+            )
         driver = self._agent.driver.starting
         if driver is None:
             name = self._agent.driver.name
@@ -283,6 +285,13 @@ class Methods:
                 f"there is no class {body['qos_class']!r}; there are {', '.join(sorted(known))}, and a"
                 " section [qos_class:NAME] makes another one"
             )
+        blockio_classes = self._agent.blockio_classes()
+        if body.get("blockio_class") and body["blockio_class"] not in blockio_classes:
+            raise RequestError(
+                f"there is no class of block I/O {body['blockio_class']!r}; there are"
+                f" {', '.join(sorted(blockio_classes)) or 'none'}, and a section [blockio_class:NAME] makes"
+                " another one"
+            )
         return body
 
     def _allocation(self, body: Mapping[str, Any]) -> tuple[str, float, Allocation]:
@@ -345,4 +354,5 @@ def _settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
         qos_class=body["qos_class"],
         priority=body["priority"],
         resctrl=body["resctrl"],
+        blockio_class=body["blockio_class"],
     )

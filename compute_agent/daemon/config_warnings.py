@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from oslo_config import cfg
 
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.guests import FOLLOW
 from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.daemon.watermark_support import unmeasured_metrics, unusable_levers
+from compute_agent.host.block_devices import read_block_devices
 from compute_agent.inventory.options import name_warning
+from compute_agent.qos.blockio import blockio_warnings, parse_blockio_classes
 from compute_agent.qos.rules import Rules
 from compute_agent.qos.unenforceable import unenforceable
 
@@ -20,6 +24,7 @@ def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl,
     the name of that of the guests.
 
     :raises cfg.Error:
+    :raises ConfigError: a class of block I/O cannot be.
     :raises OSError: a file went away meanwhile.
     """
     found = [*find_unknown_options(conf), *filter(None, [name_warning(conf)])]
@@ -33,6 +38,8 @@ def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl,
             "[guests] unallocated = ignore has no effect with [policy] name = follow, which leaves all guests"
             " where they are: remove it"
         )
+    devices = read_block_devices(Path(conf.host.root))
+    found += blockio_warnings(parse_blockio_classes(conf), devices)
     if rules is not None:
         measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
         found += unenforceable(rules.watermarks, rules.registry, *measures)

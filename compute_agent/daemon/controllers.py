@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from oslo_config import cfg
 
 from compute_agent.conf.guests import FOLLOW
 from compute_agent.controllers.base import Controller
+from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.controllers.memory import MemoryController
+from compute_agent.controllers.memory_limit import MemoryLimitController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.daemon.world import policy_of
 from compute_agent.drivers.base import Driver
+from compute_agent.host.block_devices import read_block_devices
+from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.classes import parse_classes
 
 
@@ -26,10 +32,15 @@ def build_controllers(
 
     :raises ConfigError:
     """
-    controllers: list[Controller] = [CpuController(driver)]
+    known = parse_classes(conf).classes
+    shares = {name: one.memory for name, one in known.items()}
+    limits = MemoryLimitController(driver, shares, conf.compute.memory_overhead)
+    root = Path(conf.host.root)
+    blockio = BlockIoController(driver, parse_blockio_classes(conf), lambda: read_block_devices(root))
+    controllers: list[Controller] = [CpuController(driver), limits, blockio]
     if policy_of(conf, beside) != FOLLOW:
         controllers = [CpusetController(driver), *controllers, MemoryController(driver)]
     if resctrl.control is not None and not resctrl.off:
-        classes = {name: one.wish for name, one in parse_classes(conf).classes.items()}
-        controllers.append(ResctrlController(driver, resctrl.control, classes))
+        wishes = {name: one.wish for name, one in known.items()}
+        controllers.append(ResctrlController(driver, resctrl.control, wishes))
     return tuple(controllers)

@@ -28,6 +28,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "dedicated_cpus": "" if assignment is None else cpuset.format(assignment.held),
         "withheld_cpus": "" if assignment is None else cpuset.format(assignment.withheld),
         "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
+        "cpu_numa_nodes": cpuset.format(view.cpu_nodes),
         "allocation": view.allocation,
         "migration": "" if view.migration is None else view.migration.consumer,
         "thread_policy": view.guest.settings.thread_policy.value,
@@ -56,6 +57,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
         "refused_guests": [view.guest.uuid for view in views if view.refusal],
         "migrating_guests": [view.guest.uuid for view in views if view.migration],
         "stray_guests": [view.guest.uuid for view in views if view.stray],
+        "remote_memory_guests": [view.guest.uuid for view in views if view.remote_memory],
         "reasons": {view.guest.uuid: reason for view in views if (reason := guest_reason(view))},
         "pending_guests": [view.guest.uuid for view in views if view.pending],
     }

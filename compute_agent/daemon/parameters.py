@@ -48,6 +48,11 @@ def _check_argument(text: str) -> None:
         raise ValidationError("a character that no argument can have")
 
 
+def _check_blockio_class(text: str) -> None:
+    if text and not CLASS_NAME.match(text):
+        raise ValidationError("a name of a class, or nothing")
+
+
 _PRIORITY: Final = validate.Range(-MAX_PRIORITY, MAX_PRIORITY)
 
 
@@ -62,6 +67,7 @@ class SettingsSchema(Schema):
     qos_class = fields.String(load_default=LATENCY_SENSITIVE, validate=validate.Regexp(CLASS_NAME))
     priority = fields.Integer(strict=True, load_default=0, validate=_PRIORITY)
     resctrl = fields.String(load_default="", validate=_check_annotation)
+    blockio_class = fields.String(load_default="", validate=_check_blockio_class)
 
 
 class RunSchema(SettingsSchema):
@@ -105,6 +111,7 @@ class SetSchema(GuestSchema):
     qos_class = fields.String(validate=validate.Regexp(CLASS_NAME))
     priority = fields.Integer(strict=True, validate=_PRIORITY)
     resctrl = fields.String(validate=_check_annotation)
+    blockio_class = fields.String(validate=_check_blockio_class)
 
 
 class MoveSchema(GuestSchema):

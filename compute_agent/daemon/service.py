@@ -44,6 +44,7 @@ from compute_agent.loops.cpu_locations import by_consumer, locate
 from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.monitored import monitor_targets
 from compute_agent.loops.monitoring import Monitoring
+from compute_agent.loops.oom import OomEvents
 from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.watermarks import Watermarks, limits
@@ -53,6 +54,7 @@ from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.pipeline.worker import Pipeline
+from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
 from compute_agent.qos.telemetry import Telemetry
@@ -156,8 +158,15 @@ class Agent:
             cache=self._monitoring.reader,
             cache_entitlements=open_entitlements(controllers, lambda: self.pipeline.world.zones),
         )
+        self._oom = OomEvents(self.driver, self.metrics.registry)
         self._arrivals = Arrivals(self.pipeline, client, self.reports.wake)
-        self._loops: tuple[Loop, ...] = (self._monitoring, self._arrivals, self.reports, self._watermarks)
+        self._loops: tuple[Loop, ...] = (
+            self._monitoring,
+            self._arrivals,
+            self.reports,
+            self._watermarks,
+            self._oom,
+        )
         self.main_loop = MainLoop(self)
         self._signature = host_signature(options)
         self._server: SocketServer | None = None
@@ -198,6 +207,7 @@ class Agent:
             self._http = HttpServer(daemon.http_address, daemon.http_port, self.metrics.registry, self.health)
         self.reports.start()
         self._watermarks.start()
+        self._oom.start()
         LOG.info("The agent of %s is up", self.pipeline.world.tree.root.name)
 
     def stop(self) -> None:
@@ -207,7 +217,7 @@ class Agent:
             self._server.server_close()
         if self._http is not None:
             self._http.close()
-        for loop in (self._watermarks, self._monitoring, self.reports, self._arrivals):
+        for loop in (self._oom, self._watermarks, self._monitoring, self.reports, self._arrivals):
             loop.stop()
         self.pipeline.stop()
         self._host_driver.close()
@@ -280,6 +290,7 @@ class Agent:
             "cache_monitoring": f"off: {self._monitoring.off}" if self._monitoring.off else "on",
             "guests": len(views) if self.pipeline.has_taken_over else None,
             **guests_document(views),
+            "oom_kills": self._oom.document(),
             "lost_guests": list(self.driver.lost().values()),
         }
 
@@ -388,6 +399,10 @@ class Agent:
     def qos_classes(self) -> Collection[str]:
         """The names of the classes that guests may have."""
         return self._conf.settings.classes.classes.keys()
+
+    def blockio_classes(self) -> Collection[str]:
+        """The names of the classes of block I/O that guests may have."""
+        return parse_blockio_classes(self.options).keys()
 
     def _use_resctrl(self, resctrl: Resctrl) -> None:
         if resctrl.off != self._resctrl.off:

@@ -10,7 +10,7 @@ from oslo_config import cfg
 from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.drivers.factory import unlimited
 from compute_agent.host import kernel_files
-from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
+from compute_agent.model.knob import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
 from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 
@@ -57,4 +57,5 @@ def unusable_levers(conf: cfg.ConfigOpts, resctrl: Resctrl, driver: str) -> dict
         found[MEMORY_BANDWIDTH] = f"memory bandwidth cannot be limited here{why}"
     if reason := unlimited(driver, conf):
         found[CPU_QUOTA] = reason
+        found[BLOCKIO] = reason
     return found

@@ -6,9 +6,10 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from compute_agent.drivers.flavor import FlavorSource
+from compute_agent.model.blockio import BlockIo
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -48,6 +49,32 @@ class CpuLimits:
 
     weight: int | None = None
     quota: float | None = None
+
+
+UNLIMITED: Final = 1 << 62
+"""An amount of memory that is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """How much memory a guest gets, in bytes: memory.max, memory.high and memory.low of cgroup v2.
+
+    ``oom_score_adj`` is that of proc(5). None: as it is.
+    """
+
+    maximum: int | None = None
+    high: int | None = None
+    low: int | None = None
+    oom_score_adj: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OomKill:
+    """Processes of a guest that the kernel killed as there was no memory: how many, and at whose limit."""
+
+    guest: Guest
+    kills: int
+    at_own_limit: bool
 
 
 class ChangeKind(enum.StrEnum):
@@ -212,6 +239,62 @@ class Driver(Protocol):
         :raises GuestGoneError:
         :raises DriverError:
         """
+        ...
+
+    def memory_use(self, guest: Guest) -> int | None:
+        """The bytes that count against ``MemoryLimits.maximum``; None where there can be no such limit.
+
+        :raises GuestGoneError:
+        """
+        ...
+
+    def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
+        """The limits that the kernel has where they are not those ``wanted``; None if they agree.
+
+        What somebody else has set, or cannot be set for this guest, agrees.
+
+        :raises GuestGoneError:
+        """
+        ...
+
+    def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
+        """Make the kernel limit the guest as ``wanted``, and read it back.
+
+        True if anything had to be written.
+
+        :raises GuestGoneError:
+        :raises DriverError: the kernel does not take it.
+        """
+        ...
+
+    def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
+        """How block I/O of the guest is otherwise than ``wanted`` (None: left to all); empty if it is not.
+
+        What somebody else has set agrees.
+
+        :raises GuestGoneError:
+        """
+        ...
+
+    def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
+        """Give the guest what is ``wanted`` of block I/O, and read it back.
+
+        True if anything had to be written.
+
+        :raises GuestGoneError:
+        :raises DriverError: the kernel does not take it.
+        """
+        ...
+
+    def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
+        """Why some of what is ``wanted`` cannot be had for this guest, a sentence each.
+
+        :raises GuestGoneError:
+        """
+        ...
+
+    def oom_kills(self) -> Sequence[OomKill]:
+        """What the kernel killed of guests since the last call, also of those that have ended by it."""
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from compute_agent.drivers.base import CpuLimits
+from compute_agent.drivers.base import UNLIMITED, CpuLimits
 from compute_agent.files import check_folder
 from compute_agent.host import kernel_files
 from compute_agent.model import cpuset
@@ -102,6 +102,17 @@ class CgroupRoot:
         group.folder.mkdir(exist_ok=True)
         return group
 
+    def protect_guests(self) -> None:
+        """Let the root have as much protected memory as its guests: theirs counts up to that only.
+
+        :raises OSError:
+        """
+        root = Group(self.folder)
+        found = [Group(folder).memory_limit("memory.low") for folder in self.folder.glob(f"{_PREFIX}*")]
+        whole = sum(amount for amount in found if amount is not None)
+        if root.memory_limit("memory.low") not in (None, whole):
+            root.limit_memory("memory.low", whole)
+
     def owner(self, folder: Path) -> str:
         """The uuid of the guest whose group a folder is, or below which it is; empty if it is none.
 
@@ -181,6 +192,47 @@ class Group:
         :raises OSError:
         """
         self._write_numbers("cpuset.mems", nodes)
+
+    def memory_use(self) -> int | None:
+        """Bytes in use; None without the controller memory."""
+        text = self._read("memory.current")
+        return None if text is None else int(text)
+
+    def memory_limit(self, name: str) -> int | None:
+        """An amount in memory.max and its like, in bytes; None without the controller memory."""
+        text = self._read(name)
+        if text is None:
+            return None
+        return UNLIMITED if text == "max" else int(text)
+
+    def limit_memory(self, name: str, amount: int) -> None:
+        """Write an amount.
+
+        :raises OSError:
+        """
+        self._write(name, "max" if amount >= UNLIMITED else str(amount))
+
+    def oom_events(self) -> tuple[int, int] | None:
+        """How often its own limit left no memory, and how many of its processes were killed for want of it.
+
+        None without the controller memory, and when the group is gone.
+        """
+        text = kernel_files.read_optional(f"{self.folder}/memory.events")
+        if text is None:
+            return None
+        counts = dict(line.split() for line in text.splitlines())
+        return int(counts.get("oom", 0)), int(counts.get("oom_kill", 0))
+
+    def io_text(self, name: str) -> str | None:
+        """The content of io.max or one of its like; None where the kernel has none."""
+        return self._read(name)
+
+    def write_io(self, name: str, line: str) -> None:
+        """Write the line of one device.
+
+        :raises OSError:
+        """
+        self._write(name, line)
 
     def cpu_limits(self) -> CpuLimits | None:
         """Weight and quota; None without the controller cpu."""

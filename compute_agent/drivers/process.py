@@ -21,11 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from compute_agent.drivers import adoption, confinement, launch, procfs
-from compute_agent.drivers.base import CpuLimits, CpuSettings, Listener
+from compute_agent.drivers import adoption, blockio_limits, confinement, launch, memory_limits, procfs
+from compute_agent.drivers.base import CpuLimits, CpuSettings, Listener, MemoryLimits, OomKill
 from compute_agent.drivers.cgroup import CgroupRoot, Group, group_name
+from compute_agent.drivers.memory_limits import OomScores
 from compute_agent.drivers.process_table import ProcessTable
 from compute_agent.drivers.records import DRIVER, ProcessRecord, RecordStore
+from compute_agent.model.blockio import BlockIo
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -52,6 +54,7 @@ class ProcessDriver:
         """
         self._groups = groups
         self._warned_of_memory = False
+        self._scores = OomScores()
         self._records = RecordStore(folder, look_only)
         self._table = ProcessTable(self._records, look_only)
 
@@ -305,6 +308,81 @@ class ProcessDriver:
             )
         return confinement.bind(guest, group, wanted)
 
+    def memory_use(self, guest: Guest) -> int | None:
+        """The bytes that the guest's group uses, cached files among them; None without one."""
+        group = self._group(guest)
+        return None if group is None else group.memory_use()
+
+    def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
+        """The limits of the guest's group and of its processes where they are not those wanted."""
+        record = self._table.running(guest.uuid)
+        pids, wanted = _processes(record)[0], self._scores.attainable(guest, wanted)
+        todo = memory_limits.differing(record.group, pids, wanted, _own_limits(record))
+        return memory_limits.present(record.group, pids, wanted) if todo else None
+
+    def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
+        """Write what differs, noted as the agent's before, and read back."""
+        record = self._table.running(guest.uuid)
+        pids, wanted = _processes(record)[0], self._scores.attainable(guest, wanted)
+        todo = memory_limits.differing(record.group, pids, wanted, _own_limits(record))
+        if not todo:
+            return False
+        try:
+            self._table.note_limits(guest.uuid, todo)
+            for name, amount in todo.items():
+                if name != memory_limits.OOM_SCORE and record.group is not None:
+                    record.group.limit_memory(name, amount)
+            if memory_limits.LOW in todo and self._groups is not None:
+                self._groups.protect_guests()
+            if memory_limits.OOM_SCORE in todo:
+                self._scores.write(guest, pids, todo[memory_limits.OOM_SCORE])
+        except OSError as error:
+            raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
+        if (left := self.memory_limits(guest, wanted)) is not None:
+            raise DriverError(f"guest {guest} has {left}, as the kernel did not take {wanted}")
+        return True
+
+    # Block I/O
+
+    def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
+        """What has to be written into the guest's group."""
+        todo = self._blockio_writes(guest, wanted)
+        return "; ".join(f"{name} has not {line}" for name, line in todo)
+
+    def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
+        """Write what differs, noted as the agent's before, and read back."""
+        todo = self._blockio_writes(guest, wanted)
+        group = self._group(guest)
+        if not todo or group is None:
+            return False
+        name = line = ""
+        try:
+            self._table.note_limits(guest.uuid, {name for name, _ in todo})
+            for name, line in todo:
+                group.write_io(name, line)
+        except OSError as error:
+            raise DriverError(f"guest {guest} cannot have {line!r} in {name}: {error}") from error
+        if left := self.blockio_drift(guest, wanted):
+            raise DriverError(f"guest {guest}: the kernel did not take it: {left}")
+        return True
+
+    def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
+        """What the kernel, or the guest's group, does not have."""
+        return blockio_limits.missing(self._group(guest), wanted)
+
+    def _blockio_writes(self, guest: Guest, wanted: BlockIo | None) -> list[tuple[str, str]]:
+        record = self._table.running(guest.uuid)
+        if record.group is None:
+            return []
+        return blockio_limits.writes(record.group, wanted, record.limits)
+
+    def oom_kills(self) -> Sequence[OomKill]:
+        """What the kernel killed of guests that have groups."""
+        for record in self._table.all():
+            if (group := record.group) is not None:
+                self._table.oom.look(record.guest(), group)
+        return self._table.oom.take()
+
     # Inner parts
 
     def _group(self, guest: Guest) -> Group | None:
@@ -362,6 +440,12 @@ def _processes(record: ProcessRecord) -> tuple[list[int], bool]:
     if record.identity.pid in members:
         return members, False
     return [*members, *procfs.descendants(record.identity.pid)], record.group is not None
+
+
+def _own_limits(record: ProcessRecord) -> frozenset[str]:
+    """The limits that are the agent's: those it wrote, and what guests that it started have from it."""
+    own = frozenset(record.limits)
+    return own if record.adopted else own | {memory_limits.OOM_SCORE}
 
 
 def _signal(record: ProcessRecord, number: signal.Signals) -> None:

@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 
 from compute_agent.drivers import adoption, procfs
 from compute_agent.drivers.base import Change, ChangeKind, Listener
+from compute_agent.drivers.oom import OomWatch
 from compute_agent.drivers.pidwatch import PidWatch
 from compute_agent.drivers.records import ProcessRecord, RecordStore, UnusableRecord
 from compute_agent.model.errors import DriverError, GuestGoneError
@@ -36,6 +38,7 @@ class ProcessTable:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._listener: Listener | None = None
         self._watch: PidWatch[ProcessRecord] | None = None
+        self.oom = OomWatch()
         records, self._unusable = store.load()
         for record in records:
             self._records[record.uuid] = record
@@ -51,6 +54,7 @@ class ProcessTable:
                     " understood, and the settings of the guest cannot be changed",
                     record,
                 )
+            self.oom.begin(record.uuid, record.group)
         for it in self._unusable:
             LOG.error("%s", describe(it))
 
@@ -171,6 +175,20 @@ class ProcessTable:
         self._report(ChangeKind.CHANGED, record)
         return record
 
+    def note_limits(self, guest_uuid: str, names: Collection[str]) -> ProcessRecord:
+        """Note that these limits of a guest are the agent's, on disk first.
+
+        :raises GuestGoneError:
+        :raises OSError:
+        """
+        with self._lock:
+            record = self.running(guest_uuid)
+            if not set(names) <= set(record.limits):
+                record = replace(record, limits=tuple(sorted({*record.limits, *names})))
+                self._store.save(record)
+                self._records[guest_uuid] = record
+        return record
+
     def running(self, guest_uuid: str) -> ProcessRecord:
         """The record of a guest that runs.
 
@@ -224,6 +242,7 @@ class ProcessTable:
             self._records.pop(record.uuid, None)
             self._children.pop(record.uuid, None)
         if (group := record.group) is not None:
+            self.oom.look(record.guest(), group, last=True)
             group.remove()
         try:
             self._store.remove(record)

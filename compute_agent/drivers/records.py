@@ -51,7 +51,8 @@ class ProcessRecord:
     ``adopted`` guests were started by somebody else, who also wants to hear of their end. ``cgroup`` is the
     path of the guest's own cgroup v2 group, empty where plain affinity is used. ``whole_group`` guests live
     as long as any process in their group, others as long as their main process. ``log`` takes the guest's
-    output. ``newer``: it was written by a later release, and what this one does not know of it is missing.
+    output. ``limits`` are the files with limits of memory that the agent has written. ``newer``: it was
+    written by a later release, and what this one does not know of it is missing.
     """
 
     uuid: str
@@ -63,6 +64,7 @@ class ProcessRecord:
     log: str = ""
     cgroup: str = ""
     whole_group: bool = False
+    limits: tuple[str, ...] = ()
     newer: bool = False
 
     def __str__(self) -> str:
@@ -232,8 +234,15 @@ def parse_record(content: Any) -> ProcessRecord:
         adopted=_typed(content, "adopted", bool),
         cgroup=cgroup,
         whole_group="whole_group" in content and _typed(content, "whole_group", bool),  # absent in old ones
+        limits=_limits(content.get("limits", [])),
         newer=newer,
     )
+
+
+def _limits(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("the limits are no list of names")
+    return tuple(names)
 
 
 def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSettings:

@@ -141,6 +141,10 @@ class Topology:
         """Id of the NUMA node of ``cpu``, None where it is not known."""
         return self._node_of.get(cpu)
 
+    def nodes_of(self, cpus: CpuSet) -> frozenset[int]:
+        """Ids of the NUMA nodes that ``cpus`` are on."""
+        return frozenset(node.id for node in self.numa_nodes if not cpus.isdisjoint(node.cpus))
+
     @property
     def l3_domains(self) -> tuple[Cache, ...]:
         """The unified caches of level 3, by id; empty on machines that have or tell none."""

@@ -7,6 +7,7 @@ The option names and their legacy combinations are Nova's (``[compute] cpu_dedic
 from dataclasses import dataclass
 
 from compute_agent.host.topology import Topology
+from compute_agent.inventory.split_cores import split_warning
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_sets import CpuSets, named
 from compute_agent.model.errors import ConfigError
@@ -69,6 +70,8 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
         )
     if dedicated is None and shared is None:
         shared = topology.online
+    if split := split_warning(dedicated or nothing, shared or nothing, topology):
+        warnings.append(split)
     return CpuSets(
         dedicated=dedicated or nothing,
         shared=shared or nothing,

@@ -16,27 +16,39 @@ from compute_agent.policy.base import refit
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError
 from compute_agent.report.migration import Claim, Moved, Owner, resolve
+from compute_agent.report.reporter import Listing
 
 Held = Mapping[str, Allocation]
 """What consumers hold on this host's providers."""
 
 
 def allocations_read(
-    client: PlacementClient, pipeline: Pipeline, offering: frozenset[str]
+    client: PlacementClient,
+    pipeline: Pipeline,
+    offering: frozenset[str],
+    listing: Listing | None = None,
 ) -> AllocationsRead | None:
     """What the worker has to be told of allocations on these providers; None if it knows.
 
+    :param listing: what was held of them a moment ago, if somebody has read that.
+
     :raises PlacementError:
     """
-    as_of = time.monotonic()
     world = pipeline.world
     providers = sorted(offering & {zone.uuid for zone in world.zones})
+    if listing is not None and not listing.held.keys() >= set(providers):
+        listing = None
+    as_of = time.monotonic() if listing is None else listing.as_of
     # Before the guests: what is found out meanwhile must not look as if it had long been so.
     known = {consumer: one.allocation for consumer, one in pipeline.unclaimed.items()}
     views = pipeline.views()
-    held = allocations_by_consumer(client, providers)
-    # The listing is a request per provider: an allocation that just moves between two of them may be seen on
-    # none. The consumer's own record is read at once.
+    held = (
+        allocations_by_consumer(client, providers)
+        if listing is None
+        else _by_consumer({uuid: listing.held[uuid] for uuid in providers})
+    )
+    # The listing may be a request per provider: an allocation that just moves between two of them may be seen
+    # on none. The consumer's own record is read at once.
     records = {
         view.guest.uuid: client.allocations(view.guest.uuid)
         for view in views
@@ -131,12 +143,20 @@ def allocations_by_consumer(
 
     :raises PlacementError:
     """
-    held: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+    found = {}
     for uuid in providers:
         try:
-            consumers = client.provider_allocations(uuid)
+            found[uuid] = client.provider_allocations(uuid)
         except NotFoundError:
             continue  # it could not be created so far, and nobody holds anything of it
+    return _by_consumer(found)
+
+
+def _by_consumer(
+    found: Mapping[str, Mapping[str, Mapping[str, int]]],
+) -> dict[str, dict[str, dict[str, int]]]:
+    held: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+    for uuid, consumers in found.items():
         for consumer, resources in consumers.items():
-            held[consumer][uuid] = resources
+            held[consumer][uuid] = dict(resources)
     return dict(held)

@@ -35,7 +35,7 @@ class GuestSettings:
     """What the guest's owner asked for beside amounts.
 
     ``resctrl`` is the annotation about cache and memory bandwidth, ``priority`` that of eviction; empty texts
-    are no wish. No controller applies a ``blockio_class``: it is refused where it is asked for.
+    are no wish, and so is one for a ``blockio_class``.
     """
 
     vcpus: int = 1

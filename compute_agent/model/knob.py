@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 CPU_QUOTA: Final = "cpu_quota"
 MEMORY_BANDWIDTH: Final = "memory_bandwidth"
 CACHE_WAYS: Final = "cache_ways"
+BLOCKIO: Final = "blockio"
 
 
 class Knob(NamedTuple):

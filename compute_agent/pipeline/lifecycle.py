@@ -15,6 +15,7 @@ from compute_agent.model.migration import Holding, Migration
 from compute_agent.pipeline.cache import CachedGuest, Unclaimed
 from compute_agent.pipeline.enforcer import Enforcer
 from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.observation import observe
 from compute_agent.pipeline.placer import Placer, where
 from compute_agent.pipeline.state import SavedGuest
 
@@ -161,8 +162,7 @@ class Lifecycle:
     def _find(self, guest: Guest) -> None:
         """Take up a guest that nobody remembers."""
         try:
-            observed, vcpu_cpus = self._driver.observed_cpus(guest), self._driver.vcpu_affinity(guest)
-            assignment = self._placer.read_back(guest, observed, vcpu_cpus)
+            assignment = self._placer.read_back(guest, observe(self._driver, guest))
         except GuestGoneError:
             return
         held = self._held_before(guest)

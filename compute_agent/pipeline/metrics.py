@@ -50,6 +50,11 @@ class Metrics:
             "Guests that hold CPUs which cpu_dedicated_set does not have any more, or which are offline.",
             registry=self.registry,
         )
+        self.remote_memory_guests = Gauge(
+            "compute_agent_remote_memory_guests",
+            "Guests with memory of NUMA nodes that none of their CPUs is on, as what they hold says.",
+            registry=self.registry,
+        )
         self.guests_stopped = Counter(
             "compute_agent_unplaced_guests_stopped",
             "Guests that were stopped at their start, as there was no place for them.",

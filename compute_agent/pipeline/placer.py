@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from compute_agent.model import cpuset
 from compute_agent.model.allocation import Allocation
@@ -202,6 +203,8 @@ class Placer:
         unsure = decision is None and self.world.pins and bool(supply.taken(request))
         if unsure or isinstance(decision, Refusal):
             decision = confine(supply, request)
+        if decision is not None and current is not None:
+            decision = replace(decision, mems=current.mems)  # which it may have is not known either
         self._cache.assign(entry, decision)
 
     def _confine(self, entry: CachedGuest, reason: str) -> None:
@@ -259,17 +262,13 @@ class Placer:
         self._cache.assign(entry, move.assignment)
         LOG.info("Guest %s is moved, gaining %.1f: it runs%s", entry.guest, move.gain, where(entry))
 
-    def read_back(
-        self, guest: Guest, observed: frozenset[int], vcpu_cpus: Mapping[int, frozenset[int]]
-    ) -> Assignment | None:
-        """The assignment of a guest that nobody remembers, from the CPUs that the kernel lets it use.
-
-        ``vcpu_cpus`` are those of each of its guest CPUs, as far as they are known.
-        """
+    def read_back(self, guest: Guest, found: Found) -> Assignment | None:
+        """The assignment of a guest that nobody remembers, from where the kernel lets it run."""
         if not self.world.pins:
             return None
         supply = self.world.supply(self._cache.holdings())
-        return read_back(supply, request_for(self.world, guest, {}), observed, vcpu_cpus)
+        request = request_for(self.world, guest, {})
+        return read_back(supply, request, found.cpus, found.vcpu_cpus, found.mems)
 
 
 def stray_warning(uuid: str, stray: str, name: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from compute_agent.host.topology import Topology
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.guest import Guest
@@ -15,7 +16,10 @@ from compute_agent.pipeline.cache import CachedGuest
 
 @dataclass(frozen=True, slots=True)
 class GuestView:
-    """A copy of a cached guest that the worker does not change any more."""
+    """A copy of a cached guest that the worker does not change any more.
+
+    ``cpu_nodes`` are the NUMA nodes of its CPUs; those of its memory may be others.
+    """
 
     guest: Guest
     allocation: Allocation | None
@@ -26,10 +30,18 @@ class GuestView:
     limits: Mapping[Knob, float]
     pending: tuple[str, ...]
     migration: Migration | None = None
+    cpu_nodes: frozenset[int] = frozenset()
+
+    @property
+    def remote_memory(self) -> frozenset[int]:
+        """The NUMA nodes that its memory comes from and none of its CPUs is on."""
+        return frozenset() if self.assignment is None else self.assignment.mems - self.cpu_nodes
 
 
-def view(entry: CachedGuest) -> GuestView:
-    """The guest as it is now."""
+def view(entry: CachedGuest, topology: Topology | None = None) -> GuestView:
+    """The guest as it is now. Of which nodes its CPUs are the ``topology`` tells."""
+    cpus = frozenset[int]() if entry.assignment is None else entry.assignment.cpus
+    nodes = frozenset[int]() if topology is None else topology.nodes_of(cpus)
     return GuestView(
         entry.guest,
         entry.allocation,
@@ -40,4 +52,5 @@ def view(entry: CachedGuest) -> GuestView:
         dict(entry.limits),
         tuple(sorted(entry.pending)),
         entry.migration,
+        nodes,
     )

@@ -92,7 +92,8 @@ class Pipeline:
     def views(self) -> list[GuestView]:
         """All guests as they are now, by uuid."""
         with self._lock:
-            return sorted(map(view, self._cache), key=lambda one: one.guest.uuid)
+            views = (view(entry, self.world.topology) for entry in self._cache)
+            return sorted(views, key=lambda one: one.guest.uuid)
 
     @property
     def unclaimed(self) -> dict[str, Unclaimed]:
@@ -242,7 +243,7 @@ class Pipeline:
             raise
         LOG.info("Guest %s (pid %d) started%s", guest, guest.pid, where(entry))
         self._finish()
-        return view(entry)
+        return view(entry, self.world.topology)
 
     def _adopt_guest(self, event: AdoptGuest) -> GuestView:
         driver, assignment = self._admit(event)
@@ -251,7 +252,7 @@ class Pipeline:
         self._cache.add(entry)
         LOG.info("Guest %s (pid %d) adopted%s", guest, guest.pid, where(entry))
         self._finish()
-        return view(entry)
+        return view(entry, self.world.topology)
 
     def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, Assignment | None]:
         """Who makes a new guest, and where it is to run.
@@ -378,4 +379,7 @@ class Pipeline:
         self._metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
         self._metrics.lost_guests.set(len(self._driver.lost()))
         self._metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
+        topology = self.world.topology
+        remote = sum(bool(view(entry, topology).remote_memory) for entry in entries)
+        self._metrics.remote_memory_guests.set(remote)
         self._enforcer.update_gauges()

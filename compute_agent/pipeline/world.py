@@ -97,7 +97,20 @@ def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
         emulator_policy=settings.emulator_policy,
         dedicated=0 if world.cpu_sets.legacy else guest.dedicated,
         constraints=guest.constraints,
+        mems=held_nodes(world, allocation),
     )
+
+
+def held_nodes(world: World, allocation: Allocation) -> frozenset[int]:
+    """The NUMA nodes that a guest holds memory of; empty where its allocation tells none.
+
+    That of the root is memory of any node. A node that has none (any more) cannot give it.
+    """
+    held = [zone for zone in world.zones if allocation.get(zone.uuid, {}).get("MEMORY_MB")]
+    if any(zone.parent is None for zone in held):
+        return frozenset()
+    present = {node.id for node in world.topology.numa_nodes if node.memory_kib}
+    return frozenset[int]().union(*(zone.numa_nodes for zone in held)) & present
 
 
 def demands(zones: Iterable[ProviderNode], allocation: Allocation) -> tuple[Demand, ...]:

@@ -35,7 +35,8 @@ class Demand:
 class Request:
     """What one guest needs. Without any demand it has no allocation and floats over all shared CPUs.
 
-    ``dedicated`` is how many guest CPUs were ordered to be dedicated, as far as that was said.
+    ``dedicated`` is how many guest CPUs were ordered to be dedicated, as far as that was said. ``mems`` are
+    the NUMA nodes that it holds memory of; empty: that is not told by node.
     """
 
     guest: str
@@ -45,6 +46,7 @@ class Request:
     emulator_policy: EmulatorPolicy = EmulatorPolicy.SHARE
     dedicated: int = 0
     constraints: Constraints = UNCONSTRAINED
+    mems: CpuSet = frozenset()
 
     def narrowed(self, cpus: CpuSet) -> Request:
         """The same when only these CPUs may be used."""
@@ -169,8 +171,18 @@ def assemble(
         emulator = shared_emulator_cpus(supply, request, held) or frozenset(used) or floating
     per_vcpu = _spread_over_vcpus(pinned, floating, request)
     empty = frozenset(dedicated).difference(used) if len(used) < len(dedicated) else frozenset()
-    mems = memory_nodes(supply.topology, frozenset().union(*per_vcpu)) if dedicated else frozenset()
+    mems = memory_of(supply, request, frozenset().union(*per_vcpu), bool(dedicated))
     return Assignment(per_vcpu, emulator, dedicated, empty, mems)
+
+
+def memory_of(supply: Supply, request: Request, cpus: CpuSet, pinned: bool) -> CpuSet:
+    """The NUMA nodes that the memory of a guest on ``cpus`` comes from; empty: of any.
+
+    Those that its definition demands, else those that it holds memory of, whatever CPUs it has. Where
+    neither says a node, that of a ``pinned`` guest comes from those of its CPUs.
+    """
+    told = request.constraints.memory or request.mems
+    return told or (memory_nodes(supply.topology, cpus) if pinned else frozenset())
 
 
 def refit(supply: Supply, request: Request, current: Assignment) -> Assignment | None:

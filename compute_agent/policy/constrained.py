@@ -14,11 +14,11 @@ from compute_agent.policy.base import (
     Request,
     Supply,
     floating_cpus,
+    memory_of,
     refit,
     shared_emulator_cpus,
 )
 from compute_agent.policy.constraints import Limits, give_out, limits_of
-from compute_agent.policy.pieces import memory_nodes
 
 
 def constrained(policy: Policy) -> Policy:
@@ -117,7 +117,7 @@ def _assignment(
     own = frozenset().union(*vcpu_cpus)
     demanded = request.constraints.emulator & supply.topology.online
     emulator = alone or demanded - held or demanded or shared_emulator_cpus(supply, request, held) or own
-    mems = request.constraints.memory or (memory_nodes(supply.topology, own) if dedicated else frozenset())
+    mems = memory_of(supply, request, own, bool(dedicated))
     return Assignment(vcpu_cpus, emulator, dedicated, withheld, mems)
 
 

@@ -12,13 +12,18 @@ from compute_agent.policy.base import Request, Supply, assemble
 
 
 def read_back(
-    supply: Supply, request: Request, observed: CpuSet, vcpu_cpus: Mapping[int, CpuSet] | None = None
+    supply: Supply,
+    request: Request,
+    observed: CpuSet,
+    vcpu_cpus: Mapping[int, CpuSet] | None = None,
+    mems: CpuSet = frozenset(),
 ) -> Assignment | None:
     """The assignment of a guest whose threads may use ``observed``; None if that is not one of ours.
 
     ``vcpu_cpus`` has the CPUs that the thread of each guest CPU may use, by number from 0, where the driver
     can tell these threads from others: every guest CPU is then assigned what it has. If it is None, or has
     not exactly the guest CPUs of the request, dedicated CPUs go to the guest CPUs in ascending order.
+    ``mems`` are the NUMA nodes that its memory is bound to (empty: it is not): it stays there.
 
     A guest that may use all CPUs was never placed, and one that may use CPUs of the host or of another guest
     was placed by somebody else. With thread policy isolate free siblings are kept empty: whether the
@@ -46,6 +51,7 @@ def read_back(
     found = assemble(supply, request, in_order, floating=seen - dedicated, withheld=siblings)
     if not isinstance(found, Assignment):
         return None
+    found = replace(found, mems=mems or found.mems)
     if not positions:
         return found
     emulator = frozenset(others) or (seen - dedicated) or found.emulator_cpus

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.policy.base import Request, Supply, assemble, in_place
+from compute_agent.policy.base import Request, Supply, assemble, in_place, memory_of
 
 
 def confine(supply: Supply, request: Request) -> Assignment | None:
@@ -22,7 +22,8 @@ def confine(supply: Supply, request: Request) -> Assignment | None:
     cpus = (supply.cpu_sets.shared & free) or free
     if not cpus:
         return None
-    return Assignment((cpus,) * request.vcpus, (supply.cpu_sets.emulator & free) or cpus)
+    mems = memory_of(supply, request, cpus, pinned=False)
+    return Assignment((cpus,) * request.vcpus, (supply.cpu_sets.emulator & free) or cpus, mems=mems)
 
 
 def keep(supply: Supply, request: Request, current: Assignment) -> Assignment | None:

@@ -10,6 +10,7 @@ from oslo_config import cfg
 
 from compute_agent.conf.qos import QOS_CLASS, qos_class_sections
 from compute_agent.model.errors import ConfigError
+from compute_agent.model.memory_share import DEFAULT_SHARES, MemoryShare
 from compute_agent.model.qos_class import (
     BEST_EFFORT,
     CLASS_NAME,
@@ -37,11 +38,15 @@ _RANKS: Final = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERV
 
 @dataclass(frozen=True, slots=True)
 class QosClass:
-    """A class: guests of a lower ``rank`` give way first; ``wish`` is its share of caches and bandwidth."""
+    """A class: guests of a lower ``rank`` give way first.
+
+    ``wish`` is its share of caches and bandwidth, ``memory`` what it means for memory.
+    """
 
     name: str
     rank: int
     wish: Wish = field(default_factory=Wish)
+    memory: MemoryShare = field(default_factory=MemoryShare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,10 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
 
     :raises ConfigError: naming section and option.
     """
-    classes = {name: QosClass(name, _RANKS[name], wish) for name, wish in DEFAULT_CLASSES.items()}
+    classes = {
+        name: QosClass(name, _RANKS[name], wish, DEFAULT_SHARES.get(name, MemoryShare()))
+        for name, wish in DEFAULT_CLASSES.items()
+    }
     for name, options in qos_class_sections(conf):
         if not CLASS_NAME.match(name):
             raise ConfigError(
@@ -77,8 +85,9 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
             raise ConfigError(
                 f"[{QOS_CLASS}{name}] rank: a class of another name than BE, LS or LSR needs one"
             )
-        default = classes[name].wish if name in classes else Wish()
-        classes[name] = QosClass(name, rank, _wish(f"[{QOS_CLASS}{name}]", options).over(default))
+        default = classes.get(name, QosClass(name, rank))
+        wish = _wish(f"[{QOS_CLASS}{name}]", options).over(default.wish)
+        classes[name] = QosClass(name, rank, wish, _memory(options, default.memory))
     highest = classes.get(conf.qos.highest_class)
     if highest is None:
         raise ConfigError(
@@ -86,6 +95,14 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
             f" {', '.join(sorted(classes))}"
         )
     return Classes(classes, highest.rank)
+
+
+def _memory(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> MemoryShare:
+    return MemoryShare(
+        default.high if options.memory_high is None else options.memory_high,
+        default.low if options.memory_low is None else options.memory_low,
+        default.oom_score_adj if options.oom_score_adj is None else options.oom_score_adj,
+    )
 
 
 def _wish(section: str, options: cfg.ConfigOpts.GroupAttr) -> Wish:

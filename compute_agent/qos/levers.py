@@ -84,6 +84,10 @@ MEMORY_BANDWIDTH: Final = Lever(knob.MEMORY_BANDWIDTH, "memory_bandwidth", "perc
 CACHE_WAYS: Final = Lever(knob.CACHE_WAYS, "llc_occupancy", "ways")
 
 
+BLOCKIO: Final = Lever(knob.BLOCKIO, "io_pressure", "percent")
+"""Of the weight and the rates of its class of block I/O, or of the weight that all have."""
+
+
 def left_by(use: float, before: float | None, after: float, entitlement: Entitlement) -> float:
     """What is left of ``use`` when the limit goes down from ``before`` (None: no limit) to ``after``."""
     if entitlement.per_unit is not None:

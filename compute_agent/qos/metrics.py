@@ -16,7 +16,7 @@ from typing import Any, Final
 from stevedore import ExtensionManager
 
 from compute_agent.qos import sorters
-from compute_agent.qos.levers import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, Lever
+from compute_agent.qos.levers import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, Lever
 from compute_agent.qos.sorters import Sorter
 from compute_agent.qos.sources import builtin
 from compute_agent.qos.sources.base import Measure
@@ -105,7 +105,7 @@ BUILT_IN: Final = (
     Metric(
         "memory_pressure", Unit.PERCENT, 2, builtin.pressure("memory"), None, CPU_QUOTA, evictable=True
     ),
-    Metric("io_pressure", Unit.PERCENT, 1, builtin.pressure("io"), None, CPU_QUOTA),
+    Metric("io_pressure", Unit.PERCENT, 1, builtin.pressure("io"), None, BLOCKIO),
 )  # fmt: skip
 
 

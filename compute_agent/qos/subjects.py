@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compute_agent.model.guest import Guest
-from compute_agent.model.knob import CPU_QUOTA, Knob
+from compute_agent.model.knob import BLOCKIO, CPU_QUOTA, Knob
 from compute_agent.qos.classes import Classes
 from compute_agent.qos.rounds import Subject
 from compute_agent.qos.snapshot import Entitlement, GuestUsage
@@ -26,7 +26,7 @@ def build_subject(
     ``dedicated``: it holds dedicated CPUs. ``started`` is in seconds on a clock that all guests share,
     ``cgroup`` the folder of its cgroup v2 group; without one its main process, or ``pids``, are measured.
     ``caches`` is what it may use of bandwidth and cache ways, by L3 domain, where these can be controlled. A
-    guest may use as many cores as it has CPUs.
+    guest may use as many cores as it has CPUs, and all of what its class of block I/O lets it.
     """
     settings = guest.settings
     facts = GuestUsage(
@@ -37,6 +37,10 @@ def build_subject(
         priority=settings.priority,
         protected=classes.protects(settings.qos_class, dedicated),
         started=started,
-        entitlements={Knob(CPU_QUOTA): Entitlement(float(settings.vcpus)), **(caches or {})},
+        entitlements={
+            Knob(CPU_QUOTA): Entitlement(float(settings.vcpus)),
+            Knob(BLOCKIO): Entitlement(100.0, 1.0, per_unit=None),
+            **(caches or {}),
+        },
     )
     return Subject(facts, cgroup, pids or (guest.pid,))

@@ -14,11 +14,19 @@ from compute_agent.drivers import cgroup, procfs
 from compute_agent.model import cpuset
 
 ROOT = os.environ.get("CGROUP_ROOT")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 CONTROLLERS = ("cpuset", "cpu", "memory", "io")
 FILES = {
     "cgroup.procs": "",
     "cpu.weight": "100\n",
     "cpu.max": "max 100000\n",
+    "memory.current": "4096\n",
+    "memory.max": "max\n",
+    "memory.high": "max\n",
+    "memory.low": "0\n",
+    "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
+    "io.weight": "default 100\n",
+    "io.max": "",
     "cpuset.cpus": "\n",
     "cpuset.mems": "\n",
     "cpuset.mems.effective": f"{cpuset.format(procfs.nodes_with_memory())}\n",
@@ -87,6 +95,12 @@ class FakeCgroups:
             case "cpu.max":
                 quota, period = value.split()
                 valid = (quota == "max" or int(quota) >= 1000) and 1000 <= int(period) <= 1_000_000
+            case "memory.max" | "memory.high" | "memory.low":
+                valid = value == "max" or int(value) >= 0
+                if value != "max":
+                    value = int(value) // PAGE * PAGE
+            case "io.max":
+                value, valid = _io_max((group.folder / name).read_text(), value), True
             case "cpuset.mems":
                 if not value and self._processes(group):
                     raise OSError(errno.ENOSPC, "No space left on device", str(group.folder / name))
@@ -115,3 +129,15 @@ class KernelCgroups:
 
     def close(self):
         cgroup.Group(self.folder).remove()
+
+
+def _io_max(text, line):
+    """What io.max is after a line was written: devices without any limit are not in it."""
+    has = dict(one.split(" ", 1) for one in text.splitlines() if one)
+    device, _, rest = line.partition(" ")
+    limits = dict(one.split("=") for one in has.get(device, "rbps=max wbps=max riops=max wiops=max").split())
+    limits |= dict(one.split("=") for one in rest.split())
+    has[device] = " ".join(f"{key}={amount}" for key, amount in limits.items())
+    return "\n".join(
+        f"{one} {rest}" for one, rest in has.items() if set(limits.values()) != {"max"} or one != device
+    )

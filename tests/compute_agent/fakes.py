@@ -1,9 +1,9 @@
 """A driver whose guests are numbers in a dictionary; the tests in drivers/test_contract.py keep it honest."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
 
-from compute_agent.drivers.base import Change, ChangeKind, CpuLimits
+from compute_agent.drivers.base import UNLIMITED, Change, ChangeKind, CpuLimits, MemoryLimits
 from compute_agent.drivers.cgroup import agree, attainable
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
@@ -23,6 +23,8 @@ class FakeDriver:
         self.emulator_cpus = {}
         self.limits = {}
         self.nodes = {}
+        self.blockio, self.without_blockio = {}, []
+        self.memory, self.memory_used, self.kills = {}, {}, []
         self.definitions = {}
         self.running = {}
         self.released = []
@@ -103,6 +105,41 @@ class FakeDriver:
         self.nodes[guest.uuid] = wanted
         return True
 
+    def memory_use(self, guest):
+        self._threads(guest)
+        return self.memory_used.get(guest.uuid, 0)
+
+    def memory_limits(self, guest, wanted):
+        self._threads(guest)
+        has = self.memory.get(guest.uuid, MemoryLimits(UNLIMITED, UNLIMITED, 0, 0))
+        return None if has == _merged(has, wanted) else has
+
+    def limit_memory(self, guest, wanted):
+        has = self.memory_limits(guest, wanted)
+        if has is None:
+            return False
+        self.memory[guest.uuid] = _merged(has, wanted)
+        return True
+
+    def blockio_drift(self, guest, wanted):
+        self._threads(guest)
+        has = self.blockio.get(guest.uuid)
+        return "" if has == wanted else f"it has {has}"
+
+    def apply_blockio(self, guest, wanted):
+        if not self.blockio_drift(guest, wanted):
+            return False
+        self.blockio[guest.uuid] = wanted
+        return True
+
+    def blockio_missing(self, guest, wanted):
+        self._threads(guest)
+        return self.without_blockio
+
+    def oom_kills(self):
+        found, self.kills = self.kills, []
+        return found
+
     def stop(self, guest, timeout):
         self._threads(guest)
         self.end(guest)
@@ -158,3 +195,9 @@ class FakeDriver:
             return self.affinities[guest.uuid]
         except KeyError:
             raise GuestGoneError(f"guest {guest.uuid} has ended") from None
+
+
+def _merged(has, wanted):
+    """Limits when those that are wanted are set."""
+    values = ((getattr(wanted, one.name), getattr(has, one.name)) for one in fields(MemoryLimits))
+    return MemoryLimits(*(ours if ours is not None else theirs for ours, theirs in values))

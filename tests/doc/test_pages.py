@@ -14,6 +14,11 @@ from tests.doc.worlds import SETUPS
 RUN = ("tutorial", "install", "howto")
 """Folders whose blocks are run; those of other pages are loaded and parsed only."""
 
+ALSO_RUN = ("host/cpu-sets",)
+"""Pages of other folders whose blocks are run."""
+
+RUN_PAGES = [*pages(*RUN), *(SITE / f"{name}.md" for name in ALSO_RUN)]
+
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(SITE).with_suffix(""))
@@ -27,7 +32,7 @@ def is_run(block: Block) -> bool:
 @pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.parametrize(
-    "page", [page for page in pages(*RUN) if any(b.language == "bash" for b in blocks(page))], ids=name_of
+    "page", [page for page in RUN_PAGES if any(b.language == "bash" for b in blocks(page))], ids=name_of
 )
 def test_the_blocks_of_a_page_do_what_it_says(page: Path) -> None:
     try:
@@ -55,7 +60,7 @@ def test_an_ini_block_is_loaded_without_an_unknown_option(block: Block, tmp_path
     load(block, tmp_path)
 
 
-@pytest.mark.parametrize("page", pages(*RUN), ids=name_of)
+@pytest.mark.parametrize("page", RUN_PAGES, ids=name_of)
 def test_every_block_of_shell_and_ini_is_marked_as_such(page: Path) -> None:
     languages = {block.language for block in blocks(page)}
     assert languages <= {"bash", "ini", "output", "text", "xml", "json", "yaml", "nginx", "haproxy", "sql"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -116,6 +116,10 @@ class Connection:
             handle.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
             for event in (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE):
                 session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
+            tuned = handle.domainEventRegisterAny(
+                None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._tuned, None
+            )
+            session.events.append(tuned)
             self._host_cpus = frozenset(range(handle.getCPUMap()[0]))
         except libvirt.libvirtError as error:
             self._let_go(session)
@@ -198,6 +202,11 @@ class Connection:
                 last = session.unwanted and not session.calls
             if last:
                 self._disconnect(session)
+
+    def _tuned(self, handle: Any, domain: Any, params: Mapping[str, Any], opaque: Any) -> None:
+        """Limits of a disk were changed; of pins, which libvirt tells in the same way, the kernel tells."""
+        if any(name.startswith("blkdeviotune") for name in params):
+            self._domain_event(handle, domain)
 
     def _domain_event(self, handle: Any, domain: Any, *details: Any) -> None:
         self._happened(domain.UUIDString())

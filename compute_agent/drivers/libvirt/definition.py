@@ -23,10 +23,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 from xml.etree import ElementTree
+from xml.sax.saxutils import quoteattr
 
 from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import PERIOD
 from compute_agent.drivers.libvirt.document import parse
+from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo, parse_blockio
 from compute_agent.drivers.libvirt.qemu import EMULATOR, Role, wanted_cpus
 from compute_agent.model import cpuset
 
@@ -34,6 +36,10 @@ NAMESPACE: Final = "urn:placement-compute:agent:1"
 PREFIX: Final = "agent"
 
 RESTRICTIVE: Final = "restrictive"
+
+SOFT_LIMIT: Final = "soft_limit"
+UNLIMITED_KIB: Final = 9007199254740991
+"""What libvirt calls VIR_DOMAIN_MEMORY_PARAM_UNLIMITED."""
 
 # What is noted anybody may have written: int() would take digits of all scripts, and fails on thousands.
 _SHARES: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -68,6 +74,9 @@ class Definition:
     thread and the emulator; ``pinned`` are those of them that have a pin
     of their own, ``own`` are the agent's (None: all are).
 
+    ``blockio`` is what is said of block I/O, ``soft_limit`` the KiB of memory above which the domain is
+    slowed down (None: never); ``own_items`` are those of these that are the agent's.
+
     ``quota`` is that of the whole domain, in cores; None: no limit. A domain that is not ``persistent`` has
     no definition, and this is how it is tuned now.
     """
@@ -80,6 +89,9 @@ class Definition:
     pins: Pins = field(default_factory=dict)
     pinned: frozenset[Role] = frozenset()
     own: frozenset[Pin] | None = frozenset()
+    blockio: DomainBlockIo = field(default_factory=DomainBlockIo)
+    own_items: frozenset[str] = frozenset()
+    soft_limit: int | None = None
 
     @property
     def own_pins(self) -> frozenset[Pin]:
@@ -156,7 +168,19 @@ def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
         pins,
         pinned,
         frozenset() if note is None else _noted_pins(note),
+        parse_blockio(root),
+        frozenset() if note is None else _noted_items(note),
+        _soft_limit(root),
     )
+
+
+def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
+    """What the XML of a domain that runs says of block I/O, and its soft limit of memory in KiB.
+
+    :raises ValueError: this is not XML.
+    """
+    root = parse(domain_xml)
+    return parse_blockio(root), _soft_limit(root)
 
 
 def parse_binding(domain_xml: str) -> Binding:
@@ -167,10 +191,15 @@ def parse_binding(domain_xml: str) -> Binding:
     return _binding(parse(domain_xml))
 
 
-def note(shares: frozenset[int], pins: Iterable[Pin] = ()) -> str:
-    """The element that notes which shares and pins are the agent's, as virDomainSetMetadata wants it."""
+def note(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterable[str] = ()) -> str:
+    """The element that notes what is the agent's, as virDomainSetMetadata wants it.
+
+    ``items`` are those of block I/O, and :data:`SOFT_LIMIT`.
+    """
     written = sorted(f"{_key(role)}={cpuset.format(cpus)}" for role, cpus in pins)
-    return f"<tuned shares='{','.join(map(str, sorted(shares)))}' pins='{' '.join(written)}'/>"
+    noted = f"shares='{','.join(map(str, sorted(shares)))}' pins='{' '.join(written)}'"
+    listed = quoteattr(" ".join(sorted(items)))
+    return f"<tuned {noted}/>" if listed == '""' else f"<tuned {noted} items={listed}/>"
 
 
 def _key(role: Role) -> str:
@@ -192,10 +221,20 @@ def _noted_pins(note: ElementTree.Element) -> frozenset[Pin] | None:
     return frozenset(found)
 
 
+def _noted_items(note: ElementTree.Element) -> frozenset[str]:
+    return frozenset(filter(None, note.get("items", "").split(" ", _MAX_PINS)[:_MAX_PINS]))
+
+
 def _role(key: str) -> Role:
     if key == "e":
         return EMULATOR
     return Role(iothread=int(key[1:])) if key.startswith("i") else Role(vcpu=int(key))
+
+
+def _soft_limit(root: ElementTree.Element) -> int | None:
+    """In KiB, as libvirt writes it; None for what is no limit."""
+    limit = int(root.findtext("memtune/soft_limit") or UNLIMITED_KIB)
+    return None if limit >= UNLIMITED_KIB else limit
 
 
 def _binding(root: ElementTree.Element) -> Binding:

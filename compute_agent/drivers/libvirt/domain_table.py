@@ -16,7 +16,12 @@ from compute_agent.drivers.base import Change, ChangeKind
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.connection import Connection
 from compute_agent.drivers.libvirt.constraints import parse_constraints, with_pins
-from compute_agent.drivers.libvirt.definition import Definition, parse_binding, parse_definition
+from compute_agent.drivers.libvirt.definition import (
+    Definition,
+    parse_binding,
+    parse_definition,
+    parse_live,
+)
 from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.qemu import Process
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
@@ -194,6 +199,7 @@ class DomainTable:
             if metadata.number(xml) is None:
                 return None
             description, binding = metadata.describe(xml), parse_binding(xml)
+            blockio, soft_limit = parse_live(xml)
             dedicated = read_flavor(xml).dedicated or 0
             source = self._source(domain)
             definition = _definition(domain, source)
@@ -229,7 +235,9 @@ class DomainTable:
         if known is None or known.guest != guest:
             for problem in description.problems:
                 LOG.warning("Metadata of guest %s: %s", guest, problem)
-        return RunningDomain(guest, process, source, definition, binding)
+        return RunningDomain(
+            guest, process, source, definition, binding, blockio=blockio, soft_limit=soft_limit
+        )
 
     def _constrained(self, constraints: Constraints, definition: Definition) -> Constraints:
         return with_pins(constraints, definition.demanded_pins(self._connection.host_cpus))

@@ -16,21 +16,35 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from compute_agent.drivers import procfs
-from compute_agent.drivers.base import Change, CpuLimits, CpuSettings, Listener
+from compute_agent.drivers import memory_limits, procfs
+from compute_agent.drivers.base import (
+    UNLIMITED,
+    Change,
+    CpuLimits,
+    CpuSettings,
+    Listener,
+    MemoryLimits,
+    OomKill,
+)
+from compute_agent.drivers.cgroup import Group
 from compute_agent.drivers.flavor import Flavor
-from compute_agent.drivers.libvirt import qemu
+from compute_agent.drivers.libvirt import domain_blockio, qemu
 from compute_agent.drivers.libvirt.connection import Connection
 from compute_agent.drivers.libvirt.definition import (
     RESTRICTIVE,
+    SOFT_LIMIT,
     Binding,
 )
 from compute_agent.drivers.libvirt.domain_table import DomainTable
 from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.drivers.libvirt.tuning import Tuning
+from compute_agent.drivers.memory_limits import OomScores
+from compute_agent.drivers.oom import OomWatch
+from compute_agent.model.blockio import BlockIo
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 
@@ -50,6 +64,7 @@ _FIRST_LOOK: Final = 10.0
 _LAST_LOOK: Final = 2.0
 
 _POLL_SECONDS: Final = 0.02
+_KIB: Final = 1024
 
 
 class LibvirtDriver:
@@ -71,6 +86,7 @@ class LibvirtDriver:
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = Connection(uri, self._messages.put)
         self._table = DomainTable(self.name, self._connection, self._report)
+        self._oom, self._scores = OomWatch(), OomScores()
         self._listener: Listener | None = None
         self._absence = ""
         self._listed = False
@@ -273,6 +289,118 @@ class LibvirtDriver:
                 raise DriverError(f"the memory of guest {guest} is still bound to nodes {sorted(left)}")
         return True
 
+    def memory_use(self, guest: Guest) -> None:
+        """Domains have no limit by which they would be killed: what QEMU itself needs nobody can tell."""
+        self._table.entry(guest)
+
+    def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
+        """The oom_score_adj of the QEMU process and the soft limit where they are not those wanted.
+
+        What somebody else has set, in the definition or of the process, agrees.
+        """
+        known = self._table.living(guest)
+        score = self._scores.attainable(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
+        others = memory_limits.differing(None, [guest.pid], score, known.own_limits)
+        has = memory_limits.present(None, [guest.pid], score)
+        live, defined = _soft_limit_differs(known, wanted)
+        if not (others or live or defined):
+            return None
+        limit = known.soft_limit if live else known.definition.soft_limit
+        high = UNLIMITED if limit is None else limit * _KIB
+        return replace(has, high=high if live or defined else None)
+
+    def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
+        """Write the oom_score_adj of the QEMU process and the soft limit if they differ."""
+        if self.memory_limits(guest, wanted) is None:
+            return False
+        try:
+            if wanted.oom_score_adj is not None:
+                known = self._table.living(guest)
+                if memory_limits.differing(None, [guest.pid], wanted, known.own_limits):
+                    self._scores.write(guest, [guest.pid], wanted.oom_score_adj)
+                    known.own_limits = frozenset({memory_limits.OOM_SCORE})
+        except OSError as error:
+            raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
+        self._set_soft_limit(guest, wanted)
+        return True
+
+    def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
+        """Set it where it differs, noted as the agent's before; what libvirt refuses costs a log line."""
+        with self._table.changing:
+            known = self._table.living(guest)
+            live, defined = _soft_limit_differs(known, wanted)
+            if not live and not defined:
+                return
+            kib = _soft_limit_kib(wanted)
+            with self._on_domain(known, "does not take limits of memory") as domain:
+                tuning = self._tuning(domain)
+                try:
+                    known.redefine(tuning.note_items(known.definition, {SOFT_LIMIT}))
+                    if live:
+                        tuning.set_soft_limit(kib, persistent=False)
+                        known.soft_limit = kib
+                    if defined:
+                        tuning.set_soft_limit(kib, persistent=True)
+                        known.redefine(replace(known.definition, soft_limit=kib))
+                except self._connection.libvirt.libvirtError as error:
+                    if not domain.isActive():  # an error as well if it is libvirtd that is away
+                        raise
+                    known.refused_soft_limit = str(error)
+                    LOG.warning("The memory of guest %s cannot be limited: %s", guest, error)
+
+    # Block I/O
+
+    def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
+        """Which items of block I/O the domain, or its definition, has otherwise."""
+        known = self._table.entry(guest)
+        live, defined = _blockio_todo(known, wanted)
+        parts = [f"{item} is not {value}" for item, value in live.items()]
+        return "; ".join(
+            [*parts, *(f"{item} is not {value} in the definition" for item, value in defined.items())]
+        )
+
+    def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
+        """Set what differs on the domain and in its definition, noted as the agent's before.
+
+        What libvirt does not take is asked for once: that depends on cgroups and on the kernel.
+        """
+        with self._table.changing:
+            known = self._table.living(guest)
+            live, defined = _blockio_todo(known, wanted)
+            if not live and not defined:
+                return False
+            with self._on_domain(known, "does not take limits of block I/O") as domain:
+                tuning = self._tuning(domain)
+                try:
+                    known.redefine(tuning.note_items(known.definition, {*live, *defined}))
+                    tuning.set_blockio(live, persistent=False)
+                    known.blockio = known.blockio.with_items(live)
+                    tuning.set_blockio(defined, persistent=True)
+                    definition = known.definition
+                    known.redefine(replace(definition, blockio=definition.blockio.with_items(defined)))
+                except self._connection.libvirt.libvirtError as error:
+                    if not domain.isActive():  # an error as well if it is libvirtd that is away
+                        raise
+                    known.refused_blockio = wanted, str(error)
+                    raise
+                known.refused_blockio = None
+        return True
+
+    def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
+        """What libvirt has no setting for, and what it refused."""
+        refused = self._table.entry(guest).refused_blockio
+        found = [] if refused is None or refused[0] != wanted else [f"libvirt refuses it: {refused[1]}"]
+        if wanted.latency_us is not None:
+            found.append("libvirt has no latency of block I/O")
+        return found
+
+    def oom_kills(self) -> Sequence[OomKill]:
+        """What the kernel killed of domains with groups of cgroup v2, as far as these were still there."""
+        for known in self._table.all():
+            if (group := known.group) is not None and group.unified:
+                self._oom.look(known.guest, Group(group.folders[0]))
+        return self._oom.take()
+
     # Life
 
     def stop(self, guest: Guest, timeout: float) -> None:
@@ -385,3 +513,35 @@ class LibvirtDriver:
     def _report(self, change: Change) -> None:
         if self._listener is not None:
             self._listener(change)
+
+
+def _blockio_todo(
+    known: RunningDomain, wanted: BlockIo | None
+) -> tuple[dict[str, domain_blockio.Item], dict[str, domain_blockio.Item]]:
+    """The items of block I/O to set on a domain, and those to set in its definition."""
+    if known.refused_blockio is not None and known.refused_blockio[0] == wanted:
+        return {}, {}
+    definition = known.definition
+    live = domain_blockio.todo(known.blockio, wanted, definition.own_items)
+    if not definition.persistent:
+        return live, {}
+    theirs = definition.blockio.values.keys() - definition.own_items  # for the next start, and so for now
+    live = {item: value for item, value in live.items() if item not in theirs}
+    return live, domain_blockio.todo(definition.blockio, wanted, definition.own_items)
+
+
+def _soft_limit_kib(wanted: MemoryLimits) -> int | None:
+    return None if wanted.high is None or wanted.high >= UNLIMITED else wanted.high // _KIB
+
+
+def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[bool, bool]:
+    """Whether the soft limit of the running domain is to be set, and that of its definition."""
+    definition = known.definition
+    if wanted.high is None or known.refused_soft_limit:
+        return False, False
+    kib, own = _soft_limit_kib(wanted), SOFT_LIMIT in definition.own_items
+    if definition.soft_limit is not None and not own:
+        return False, False  # somebody else's, for the next start, is what they want now as well
+    live = known.soft_limit != kib and (own or known.soft_limit is None)
+    defined = definition.soft_limit != kib and (own or definition.soft_limit is None)
+    return live, defined and definition.persistent

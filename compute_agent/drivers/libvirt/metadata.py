@@ -9,6 +9,7 @@ extra specs. Where both speak, ours is heard.
         <guest:thread_policy>isolate</guest:thread_policy>
         <guest:emulator_policy>share</guest:emulator_policy>
         <guest:resctrl>{"llc": {"schemata": {"range": [0, 30]}}}</guest:resctrl>
+        <guest:blockio_class>bulk</guest:blockio_class>
         <guest:eviction_priority>10</guest:eviction_priority>
       </guest:settings>
     </metadata>
@@ -65,10 +66,6 @@ def _name(text: str) -> str:
     return text
 
 
-def _unapplied(text: str) -> str:
-    raise ValueError("no controller applies classes of block I/O: remove it")
-
-
 def _annotation(text: str) -> str:
     if len(text) > MAX_ANNOTATION:
         raise ValueError(f"{MAX_ANNOTATION} characters at most")
@@ -90,7 +87,7 @@ _OURS: Final[Mapping[str, _Reader]] = {
     "thread_policy": ("thread_policy", ThreadPolicy),
     "emulator_policy": ("emulator_policy", EmulatorPolicy),
     "resctrl": ("resctrl", _annotation),
-    "blockio_class": ("blockio_class", _unapplied),
+    "blockio_class": ("blockio_class", _name),
     "eviction_priority": ("priority", _priority),
 }
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
 from compute_agent.drivers.cgroup import agree
 from compute_agent.drivers.libvirt import domain_group
 from compute_agent.drivers.libvirt.definition import Binding, Definition
+from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
 from compute_agent.drivers.libvirt.qemu import Process, wanted_cpus
+from compute_agent.model.blockio import BlockIo
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 
@@ -21,7 +23,9 @@ class RunningDomain:
     """The guest, its process, its definition with the XML that it is read from, and its memory binding.
 
     ``refused`` are NUMA nodes that libvirt refused to bind its memory to. ``unreported``: its threads are
-    pinned, and libvirt may not know it yet.
+    pinned, and libvirt may not know it yet. ``own_limits`` are limits of memory that the agent has set.
+    ``blockio`` is how its block I/O is limited, ``soft_limit`` (KiB) its memory; ``refused_blockio`` is what
+    libvirt did not take, and why, and so is ``refused_soft_limit``.
     """
 
     guest: Guest
@@ -31,6 +35,11 @@ class RunningDomain:
     binding: Binding
     refused: frozenset[int] | None = None
     unreported: bool = False
+    own_limits: frozenset[str] = frozenset()
+    blockio: DomainBlockIo = field(default_factory=DomainBlockIo)
+    soft_limit: int | None = None
+    refused_soft_limit: str = ""
+    refused_blockio: tuple[BlockIo | None, str] | None = None
     _group: DomainGroup | None = None
 
     @property
@@ -41,7 +50,8 @@ class RunningDomain:
     def describe_as(self, found: RunningDomain) -> None:
         """Take over what is found to be new about the same process."""
         self.guest, self.source, self.definition = found.guest, found.source, found.definition
-        self.binding = found.binding
+        self.binding, self.blockio = found.binding, found.blockio
+        self.soft_limit = found.soft_limit
 
     def redefine(self, definition: Definition) -> None:
         """Note that the agent made this the definition.

@@ -8,7 +8,7 @@ written there costs a log line.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,13 @@ from compute_agent.drivers.libvirt.definition import (
     NAMESPACE,
     PREFIX,
     RESTRICTIVE,
+    SOFT_LIMIT,
+    UNLIMITED_KIB,
     Binding,
     Definition,
-    Pin,
     note,
 )
+from compute_agent.drivers.libvirt.domain_blockio import Item, set_item
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
 from compute_agent.drivers.libvirt.qemu import Role
 from compute_agent.model import cpuset
@@ -71,7 +73,7 @@ class Tuning:
             return has
         pins = dict(has.pins)
         try:
-            has = self._note(has, has.noted, has.own_pins.union(wanted.items()))
+            has = self._note(replace(has, own=has.own_pins.union(wanted.items())))
             for role, cpus in wanted.items():
                 if role.vcpu is not None:
                     domain.pinVcpuFlags(role.vcpu, self._map(cpus), config)
@@ -119,7 +121,7 @@ class Tuning:
         libvirt, config = self._libvirt, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         noted = frozenset({shares}) | ({has.shares} if has.shares else frozenset())
         try:
-            has = self._note(has, noted, has.own_pins)
+            has = self._note(replace(has, noted=noted, own=has.own_pins))
             if has.persistent:
                 self._domain.setSchedulerParametersFlags({"cpu_shares": shares}, config)
         except libvirt.libvirtError as error:
@@ -127,13 +129,32 @@ class Tuning:
             return has
         return replace(has, shares=shares)
 
-    def _note(self, has: Definition, shares: frozenset[int], pins: frozenset[Pin]) -> Definition:
-        """Note which shares and pins are the agent's; the definition as it is then."""
+    def set_soft_limit(self, kib: int | None, persistent: bool) -> None:
+        """Set the soft limit of memory of the running domain, or of its definition."""
+        limit = UNLIMITED_KIB if kib is None else kib
+        self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._flag(persistent))
+
+    def note_items(self, has: Definition, items: Iterable[str]) -> Definition:
+        """Note that these items are the agent's; the definition as it is then."""
+        return self._note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
+
+    def set_blockio(self, items: Mapping[str, Item], persistent: bool) -> None:
+        """Set items of block I/O on the running domain, or in its definition."""
+        for item, value in items.items():
+            set_item(self._domain, item, value, self._flag(persistent))
+
+    def _flag(self, persistent: bool) -> int:
+        """Says whether the definition is meant, or the running domain."""
         libvirt = self._libvirt
-        where = libvirt.VIR_DOMAIN_AFFECT_CONFIG if has.persistent else libvirt.VIR_DOMAIN_AFFECT_LIVE
-        kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
-        self._domain.setMetadata(kind, note(shares, pins), PREFIX, NAMESPACE, where)
-        return replace(has, noted=shares, own=pins)
+        flag: int = libvirt.VIR_DOMAIN_AFFECT_CONFIG if persistent else libvirt.VIR_DOMAIN_AFFECT_LIVE
+        return flag
+
+    def _note(self, has: Definition) -> Definition:
+        """Note what is the agent's of a definition that is to be like that; its ``own`` pins are told."""
+        kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
+        text = note(has.noted, has.own or (), has.own_items)
+        self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._flag(has.persistent))
+        return has
 
     def _not_persisted(self, what: str, error: Exception) -> None:
         guest = called(self._domain.name(), self._domain.UUIDString())

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings
+from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
@@ -155,6 +155,17 @@ def test_memory_is_bound_once_or_left_where_it_is(driver, guest, has_groups):
     assert not driver.bind_memory(guest, node)
 
 
+def test_who_is_killed_first_for_want_of_memory_is_set_once_and_read_back(driver, guest):
+    for score in (300, 400):
+        wanted = MemoryLimits(oom_score_adj=score)
+        assert driver.memory_limits(guest, wanted) is not None
+        assert driver.limit_memory(guest, wanted)
+        assert driver.memory_limits(guest, wanted) is None
+        assert not driver.limit_memory(guest, wanted)
+    assert driver.memory_limits(guest, MemoryLimits()) is None
+    assert driver.oom_kills() == []
+
+
 def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
     changes = queue.SimpleQueue()
     driver.watch(changes.put)
@@ -173,6 +184,9 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
         lambda it: driver.apply_cpu_limits(it, CpuLimits(1)),
         lambda it: driver.memory_nodes(it, frozenset()),
         lambda it: driver.bind_memory(it, frozenset()),
+        lambda it: driver.memory_use(it),
+        lambda it: driver.memory_limits(it, MemoryLimits(oom_score_adj=1)),
+        lambda it: driver.limit_memory(it, MemoryLimits(oom_score_adj=1)),
     ):
         with pytest.raises(GuestGoneError):
             ask(guest)

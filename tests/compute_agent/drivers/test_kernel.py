@@ -17,10 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.drivers import procfs
-from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings
+from compute_agent.drivers import memory_limits, procfs
+from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.cgroup import CgroupRoot, Group
 from compute_agent.drivers.process import ProcessDriver
+from compute_agent.host.block_devices import read_block_devices
+from compute_agent.model.blockio import BlockIo, Rates
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent import cgroups
@@ -30,6 +32,9 @@ ONE = frozenset({min(ALL)})
 PINNED = CpuSettings((ONE,), ONE)
 NODES = procfs.nodes_with_memory()
 SECONDS = 60
+MIB = 1 << 20
+DISKS = [one.number for one in read_block_devices(Path("/")).matching("vd*")]
+DISK = DISKS[0] if DISKS else "254:0"
 BURN = (sys.executable, "-c", "while True: pass")
 
 on_kernel = pytest.mark.skipif(cgroups.ROOT is None, reason="CGROUP_ROOT names no group of cgroup v2")
@@ -241,6 +246,141 @@ class TestLimits:
                 ask()
 
 
+class TestMemoryLimits:
+    """memory.max, memory.high and memory.low of a guest's group, oom_score_adj of its processes."""
+
+    def test_limits_are_set_once_changed_and_taken_away(self, driver):
+        guest = start(driver)
+        for wanted, text in (
+            (MemoryLimits(96 * MIB, 64 * MIB, 32 * MIB, 300), ["100663296", "67108864", "33554432"]),
+            (MemoryLimits(97 * MIB + 1, UNLIMITED, 0, 400), ["101711872", "max", "0"]),
+            (MemoryLimits(UNLIMITED, UNLIMITED, 0, 0), ["max", "max", "0"]),
+        ):
+            assert driver.memory_limits(guest, wanted) is not None
+            assert driver.limit_memory(guest, wanted)
+            assert [limit_of(guest, name) for name in ("max", "high", "low")] == text
+            assert score_of(guest.pid) == wanted.oom_score_adj
+            assert driver.memory_limits(guest, wanted) is None
+            assert not driver.limit_memory(guest, wanted)
+
+    def test_what_the_agent_wrote_is_drift_when_it_changes_also_for_the_next_agent(self, driver, make_driver):
+        guest, wanted = start(driver), MemoryLimits(96 * MIB, 64 * MIB, 0, 300)
+        driver.limit_memory(guest, wanted)
+        for one in (driver, make_driver()):
+            (group_of(guest).folder / "memory.max").write_text("max\n")
+            Path(f"/proc/{guest.pid}/oom_score_adj").write_text("7")
+            assert one.memory_limits(guest, wanted) == MemoryLimits(UNLIMITED, 64 * MIB, 0, 7)
+            assert one.limit_memory(guest, wanted)
+            assert (limit_of(guest, "max"), score_of(guest.pid)) == ("100663296", 300)
+
+    def test_what_somebody_else_has_set_stays(self, driver, started, uid):
+        theirs = started()
+        Path(f"/proc/{theirs.pid}/oom_score_adj").write_text("123")
+        guest = driver.adopt(uid, "theirs", GuestSettings(), theirs.pid)
+        (group_of(guest).folder / "memory.high").write_text("83886080\n")
+        wanted = MemoryLimits(96 * MIB, 64 * MIB, 0, 300)
+        assert driver.limit_memory(guest, wanted)
+        assert [limit_of(guest, name) for name in ("max", "high")] == ["100663296", "83886080"]
+        assert score_of(guest.pid) == 123
+        assert driver.memory_limits(guest, wanted) is None
+
+    def test_none_of_what_is_as_it_is_wanted_to_be_is_touched(self, driver):
+        guest = start(driver)
+        (group_of(guest).folder / "memory.max").write_text("100663296\n")
+        assert driver.memory_limits(guest, MemoryLimits()) is None
+        assert not driver.limit_memory(guest, MemoryLimits())
+        assert limit_of(guest, "max") == "100663296"
+
+    def test_the_root_protects_as_much_as_its_guests_may_have_protected(self, driver):
+        guests = [start(driver), start(driver)]
+        for guest, low in zip(guests, (16 * MIB, 8 * MIB), strict=True):
+            driver.limit_memory(guest, MemoryLimits(low=low))
+        root = group_of(guests[0]).folder.parent
+        assert (root / "memory.low").read_text().strip() == str(24 * MIB)
+
+    def test_a_score_that_the_kernel_refuses_is_said_once_and_left(self, driver, monkeypatch, caplog):
+        guest = start(driver)
+
+        def refuse(path, *mode, **how):
+            raise PermissionError(13, "Permission denied", path)
+
+        monkeypatch.setattr(memory_limits, "open", refuse, raising=False)
+        wanted = MemoryLimits(96 * MIB, oom_score_adj=-500)
+        assert driver.limit_memory(guest, wanted)
+        assert limit_of(guest, "max") == "100663296"
+        assert not driver.limit_memory(guest, wanted)
+        (record,) = [one for one in caplog.records if "oom_score_adj" in one.getMessage()]
+        assert "CAP_SYS_RESOURCE" in record.getMessage()
+
+    @on_kernel
+    def test_a_guest_that_takes_more_than_its_limit_is_killed_and_told_of_although_it_ended(self, driver):
+        code = "import time; time.sleep(2); x = bytearray(256 << 20); time.sleep(600)"
+        guest = start(driver, sys.executable, "-c", code)
+        driver.limit_memory(guest, MemoryLimits(64 * MIB))
+        kill = wait_for(lambda: list(driver.oom_kills()))[0]
+        assert (kill.guest.uuid, kill.kills, kill.at_own_limit) == (guest.uuid, 1, True)
+        wait_for(lambda: not driver.guests())
+        assert driver.oom_kills() == []
+
+
+@pytest.mark.skipif(cgroups.ROOT is not None and not DISKS, reason="there is no disk")
+class TestBlockIo:
+    """io.weight and io.max of a guest's group."""
+
+    def test_weight_and_rates_are_set_once_changed_and_taken_away(self, driver):
+        guest = start(driver)
+        first, devices = Rates(1 << 20, 2 << 20, 100, 200), frozenset({DISK})
+        for wanted, weight, text in (
+            (BlockIo(400), "400", ""),
+            (
+                BlockIo(400, first, None, devices),
+                "400",
+                f"{DISK} rbps=1048576 wbps=2097152 riops=100 wiops=200",
+            ),
+            (
+                BlockIo(10_000, Rates(None, 5), None, devices),
+                "10000",
+                f"{DISK} rbps=max wbps=5 riops=max wiops=max",
+            ),
+            (None, "100", ""),
+        ):
+            assert driver.blockio_drift(guest, wanted)
+            assert driver.apply_blockio(guest, wanted)
+            assert (io_of(guest, "weight"), io_of(guest, "max")) == (f"default {weight}", text)
+            assert driver.blockio_drift(guest, wanted) == ""
+            assert not driver.apply_blockio(guest, wanted)
+
+    def test_what_the_agent_wrote_is_drift_when_it_changes_also_for_the_next_agent(self, driver, make_driver):
+        guest = start(driver)
+        wanted = BlockIo(50, Rates(1 << 20), None, frozenset({DISK}))
+        driver.apply_blockio(guest, wanted)
+        for one in (driver, make_driver()):
+            (group_of(guest).folder / "io.weight").write_text("default 7\n")
+            Group(group_of(guest).folder).write_io("io.max", f"{DISK} rbps=max")
+            assert "io.weight has not default 50; io.max has not" in one.blockio_drift(guest, wanted)
+            assert one.apply_blockio(guest, wanted)
+            assert io_of(guest, "weight") == "default 50"
+            assert io_of(guest, "max").startswith(f"{DISK} rbps=1048576 ")
+
+    def test_what_somebody_else_has_set_stays(self, driver):
+        guest = start(driver)
+        (group_of(guest).folder / "io.weight").write_text("default 7\n")
+        Group(group_of(guest).folder).write_io("io.max", f"{DISK} rbps=4096")
+        for wanted in (None, BlockIo(50, Rates(1 << 20), None, frozenset({DISK}))):
+            assert driver.blockio_drift(guest, wanted) == ""
+            assert not driver.apply_blockio(guest, wanted)
+        assert io_of(guest, "weight") == "default 7"
+        assert io_of(guest, "max").startswith(f"{DISK} rbps=4096 ")
+
+    def test_what_the_kernel_does_not_have_is_said(self, driver):
+        guest = start(driver)
+        (reason,) = driver.blockio_missing(guest, BlockIo(latency_us=100, devices=frozenset({DISK})))
+        assert "no io.latency" in reason
+        (reason,) = driver.blockio_missing(guest, BlockIo(rates=Rates(1), own_disks=True))
+        assert "name devices of the host" in reason
+        assert driver.blockio_missing(guest, BlockIo(100, Rates(1), None, frozenset({DISK}))) == []
+
+
 @on_kernel
 class TestUse:
     """What processes that burn CPU get, by the kernel's own counters."""
@@ -408,6 +548,18 @@ class TestAdoptedGroup:
         driver = ProcessDriver(tmp_path / "others")
         with pytest.raises(DriverError, match=r"guests have no groups of their own here \(\[cgroup\] root\)"):
             driver.adopt(uid, "work", GuestSettings(), group.folder)
+
+
+def limit_of(guest, name):
+    return (group_of(guest).folder / f"memory.{name}").read_text().strip()
+
+
+def io_of(guest, name):
+    return (group_of(guest).folder / f"io.{name}").read_text().strip()
+
+
+def score_of(pid):
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
 def usage(group):

@@ -33,7 +33,7 @@ def test_built_in_metrics_are_those_of_the_specification():
         "llc_occupancy": ("cache_ways", True, False, False),
         "cpu_pressure": ("cpu_quota", False, False, False),
         "memory_pressure": ("cpu_quota", False, True, False),
-        "io_pressure": ("cpu_quota", False, False, False),
+        "io_pressure": ("blockio", False, False, False),
         "best_effort_cpu": ("cpu_quota", True, False, False),
     }
     # What metrics of other packages have to go between.

@@ -5,7 +5,7 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import BLOCKIO, Knob
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.snapshot import Entitlement
 from compute_agent.qos.subjects import build_subject
@@ -29,5 +29,9 @@ def test_class_and_dedicated_cpus_protect(qos_class, dedicated, rank, protected)
     )
     facts = subject.facts
     assert (facts.rank, facts.protected, facts.priority, facts.started) == (rank, protected, 7, 5.0)
-    assert facts.entitlements == {QUOTA: Entitlement(3.0), **ways}
+    assert facts.entitlements == {
+        QUOTA: Entitlement(3.0),
+        Knob(BLOCKIO): Entitlement(100.0, 1.0, None),
+        **ways,
+    }
     assert (subject.cgroup, subject.pids) == ("", (42,))

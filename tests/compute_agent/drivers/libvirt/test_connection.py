@@ -60,6 +60,7 @@ def connections(monkeypatch):
         libvirtError=type("libvirtError", (Exception,), {}),
         VIR_DOMAIN_EVENT_ID_LIFECYCLE=0,
         VIR_DOMAIN_EVENT_ID_METADATA_CHANGE=1,
+        VIR_DOMAIN_EVENT_ID_TUNABLE=17,
         VIR_CONNECT_LIST_DOMAINS_ACTIVE=1,
         VIR_CONNECT_CLOSE_REASON_EOF=EOF,
     )

@@ -80,7 +80,7 @@ def test_our_settings_count_more_than_those_of_nova():
         ("thread_policy", "sideways"),
         ("emulator_policy", ""),
         ("qos_class", "a/b"),
-        ("blockio_class", "slow"),
+        ("blockio_class", "a/b"),
         ("blockio_class", "x" * 65),
         ("eviction_priority", "high"),
         ("eviction_priority", "٣"),

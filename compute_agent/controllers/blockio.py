@@ -1,0 +1,83 @@
+"""Controller ``blockio``: what a guest gets of block devices, by its class of block I/O.
+
+A class is a section ``[blockio_class:NAME]``; a guest names one (``guest run --blockio-class``, metadata of a
+domain). One without a class has what the kernel gives everybody, and what somebody else has set stays. While
+the watermarks hold a guest down, it has a part of its class: of its weight, and of its rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from compute_agent.controllers.base import Target
+from compute_agent.drivers.base import Driver
+from compute_agent.host.block_devices import BlockDevices
+from compute_agent.inventory.tree import ProviderNode
+from compute_agent.model.blockio import GUEST_DISKS, BlockIo, BlockIoClass
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.knob import BLOCKIO, Knob
+
+
+class BlockIoController:
+    """Sets weights, rates and latencies through the driver."""
+
+    name = "blockio"
+
+    def __init__(
+        self, driver: Driver, classes: Mapping[str, BlockIoClass], read_devices: Callable[[], BlockDevices]
+    ) -> None:
+        """``read_devices`` tells the block devices of the host as they are now."""
+        self._driver = driver
+        self._classes = classes
+        self._read_devices = read_devices
+        self._devices = BlockDevices()
+        self.refused: Mapping[str, Sequence[str]] = {}
+
+    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+        """Look which devices there are, and who does not get all of its class."""
+        if self._classes:
+            self._devices = self._read_devices()
+        found = {target.guest.uuid: self._missing(target) for target in targets}
+        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+
+    def drifted(self, target: Target) -> str | None:
+        """What the guest has instead; None if it has what it should have."""
+        return self._driver.blockio_drift(target.guest, self._wanted(target)) or None
+
+    def apply(self, target: Target) -> bool:
+        """Set what differs. True if anything did."""
+        wanted = self._wanted(target)
+        limited = wanted if Knob(BLOCKIO) in target.limits else None
+        if limited is not None and not (limited.rates and limited.devices):
+            reasons = self._driver.blockio_missing(target.guest, BlockIo(limited.weight))
+            if reasons:  # without rates it is held down by its weight alone
+                raise DriverError(f"guest {target.guest} cannot be limited: {'; '.join(reasons)}")
+        return self._driver.apply_blockio(target.guest, wanted)
+
+    def _wanted(self, target: Target) -> BlockIo | None:
+        one = self._classes.get(target.guest.settings.blockio_class)
+        wanted = None if one is None else resolve(one, self._devices)
+        percent = target.limits.get(Knob(BLOCKIO))
+        return wanted if percent is None else (wanted or BlockIo()).scaled(percent)
+
+    def _missing(self, target: Target) -> list[str]:
+        """Why a guest does not get all of its class."""
+        name = target.guest.settings.blockio_class
+        if not name:
+            return []
+        one = self._classes.get(name)
+        if one is None:
+            known = ", ".join(sorted(self._classes)) or "none"
+            return [f"there is no section [blockio_class:{name}]; there are {known}"]
+        reasons = self._devices.lacking(one.host_devices)
+        try:
+            return [*reasons, *self._driver.blockio_missing(target.guest, resolve(one, self._devices))]
+        except GuestGoneError:
+            return []
+
+
+def resolve(one: BlockIoClass, devices: BlockDevices) -> BlockIo:
+    """What a class means on a host with these devices."""
+    named = {device.number for pattern in one.devices for device in devices.matching(pattern)}
+    own = GUEST_DISKS in one.devices
+    return BlockIo(one.weight, one.rates, one.latency_us, frozenset(named), own)

@@ -1,0 +1,88 @@
+"""Block I/O in the group of a guest: io.weight, io.bfq.weight, io.max and io.latency of cgroup v2.
+
+What somebody else has set in a file that the agent never wrote stays; what the agent wrote is repaired, and
+taken back when it is not wanted any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from compute_agent.drivers.cgroup import Group
+from compute_agent.model.blockio import DEFAULT_WEIGHT, BlockIo, Rates
+
+MAX: Final = "io.max"
+LATENCY: Final = "io.latency"
+WEIGHTS: Final = {"io.weight": 10_000, "io.bfq.weight": 1000}
+"""The files of io.cost and of the scheduler bfq, with the most that they take."""
+
+_KEYS: Final = ("rbps", "wbps", "riops", "wiops")
+_NO_LIMIT: Final = "max"
+
+
+def writes(group: Group, wanted: BlockIo | None, noted: Collection[str]) -> list[tuple[str, str]]:
+    """What is to be written to become as ``wanted`` (None: as nobody says anything), file by file.
+
+    ``noted`` are the files that the agent has written before.
+    """
+    goal = wanted or BlockIo()
+    return [
+        *_weights(group, goal, noted),
+        *_lines(group, MAX, dict.fromkeys(goal.devices, _max_text(goal.rates)), noted),
+        *_lines(group, LATENCY, dict.fromkeys(goal.devices, _latency_text(goal.latency_us)), noted),
+    ]
+
+
+def missing(group: Group | None, wanted: BlockIo) -> list[str]:
+    """Why some of it cannot be had, a sentence each."""
+    if group is None:
+        return ["it is in no cgroup v2 group of its own ([cgroup] root), which limits take"]
+    found = []
+    has_weight = any(group.io_text(name) is not None for name in WEIGHTS)
+    if wanted.weight is not None and not has_weight:
+        found.append("the kernel has no io.weight: it takes the controller io with io.cost or bfq")
+    if wanted.rates and wanted.devices and group.io_text(MAX) is None:
+        found.append("the kernel has no io.max here: it takes the controller io in [cgroup] root")
+    if wanted.latency_us is not None and group.io_text(LATENCY) is None:
+        found.append("the kernel has no io.latency: it takes CONFIG_BLK_CGROUP_IOLATENCY")
+    if wanted.own_disks:
+        found.append("a process has no disks of its own: name devices of the host in place of guest")
+    return found
+
+
+def _weights(group: Group, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
+    for name, most in WEIGHTS.items():
+        text = group.io_text(name)
+        if text is None:
+            continue
+        has = next((int(line.split()[-1]) for line in text.splitlines() if line.startswith("default")), None)
+        wanted = min(DEFAULT_WEIGHT if goal.weight is None else goal.weight, most)
+        if has != wanted and (name in noted or has in (None, DEFAULT_WEIGHT)):
+            yield name, f"default {wanted}"
+
+
+def _lines(
+    group: Group, name: str, wanted: dict[str, str], noted: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """The lines of a file with one for each device that has limits."""
+    text = group.io_text(name)
+    if text is None:
+        return
+    has = {device: rest for device, _, rest in (line.partition(" ") for line in text.splitlines()) if device}
+    nothing = _max_text(Rates()) if name == MAX else _latency_text(None)
+    for device in sorted({*has, *wanted}):
+        goal = wanted.get(device, nothing)
+        if has.get(device, nothing).split() != goal.split() and (name in noted or device not in has):
+            yield name, f"{device} {goal}"
+
+
+def _max_text(rates: Rates) -> str:
+    return " ".join(
+        f"{key}={_NO_LIMIT if amount is None else amount}"
+        for key, amount in zip(_KEYS, rates.amounts, strict=True)
+    )
+
+
+def _latency_text(latency_us: int | None) -> str:
+    return f"target={latency_us or 0}"

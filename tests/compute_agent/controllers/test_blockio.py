@@ -1,0 +1,124 @@
+"""Controller blockio: guests get what their class of block I/O says, on the devices that it names."""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.controllers.base import Target
+from compute_agent.controllers.blockio import BlockIoController
+from compute_agent.host.block_devices import BlockDevice, BlockDevices
+from compute_agent.model.blockio import BlockIo, BlockIoClass, Rates
+from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.knob import BLOCKIO, Knob
+from tests.compute_agent.fakes import FakeDriver
+
+CPUS = frozenset({0})
+RATES = Rates(read_bytes=1000, write_operations=50)
+CLASSES = {
+    one.name: one
+    for one in (
+        BlockIoClass("gold", weight=400),
+        BlockIoClass("slow", rates=RATES, devices=("vd*",)),
+        BlockIoClass("own", rates=RATES, latency_us=500, devices=("guest", "sdz")),
+    )
+}
+DEVICES = BlockDevices((BlockDevice("sda", "8:0"), BlockDevice("vda", "254:0"), BlockDevice("vdb", "254:16")))
+
+
+class Host:
+    """The controller on a host whose devices may change."""
+
+    def __init__(self):
+        self.driver, self.devices = FakeDriver(CPUS), DEVICES
+        self.controller = BlockIoController(self.driver, CLASSES, lambda: self.devices)
+        self.guest = self.driver.create("a", "a", GuestSettings(), ())
+
+    def target(self, blockio_class, **limits):
+        guest = replace(self.guest, settings=GuestSettings(blockio_class=blockio_class))
+        return Target(guest, None, CPUS, None, {Knob(name): limit for name, limit in limits.items()})
+
+    def apply(self, *target, **limits):
+        target = self.target(*target, **limits)
+        self.controller.sync([target], ())
+        changed = self.controller.apply(target)
+        assert self.controller.drifted(target) is None
+        assert not self.controller.apply(target)
+        return changed
+
+
+@pytest.fixture
+def host():
+    return Host()
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("gold", BlockIo(weight=400)),
+        ("slow", BlockIo(rates=RATES, devices=frozenset({"254:0", "254:16"}))),
+        ("own", BlockIo(rates=RATES, latency_us=500, own_disks=True)),
+    ],
+)
+def test_a_class_means_what_it_says_on_the_devices_that_it_names(host, name, wanted):
+    assert host.apply(name)
+    assert host.driver.blockio["a"] == wanted
+    assert host.apply("")
+    assert host.driver.blockio["a"] is None
+
+
+def test_a_guest_without_a_class_is_left_as_it_is(host):
+    assert not host.apply("")
+    assert host.driver.blockio == {}
+
+
+def test_a_device_that_comes_is_limited_at_the_next_look(host):
+    host.apply("slow")
+    host.devices = BlockDevices((*DEVICES.devices, BlockDevice("vdc", "254:32")))
+    target = host.target("slow")
+    assert host.controller.drifted(target) is None
+    host.controller.sync([target], ())
+    assert host.controller.drifted(target)
+    assert host.controller.apply(target)
+    assert "254:32" in host.driver.blockio["a"].devices
+
+
+def test_what_cannot_be_had_is_said_with_names(host):
+    host.driver.without_blockio = ["the kernel has no io.max here"]
+    for name, reasons in {
+        "": None,
+        "gold": ["the kernel has no io.max here"],
+        "own": ["this host has no device sdz; there are sda, vda, vdb", "the kernel has no io.max here"],
+        "golf": ["there is no section [blockio_class:golf]; there are gold, own, slow"],
+    }.items():
+        host.controller.sync([host.target(name)], ())
+        assert host.controller.refused.get("a") == reasons
+
+
+def test_a_throttled_guest_has_a_part_of_its_class_and_then_all_of_it_again(host):
+    host.apply("slow", **{BLOCKIO: 50.0})
+    assert host.driver.blockio["a"] == BlockIo(
+        50, Rates(500, None, None, 25), None, frozenset({"254:0", "254:16"})
+    )
+    host.apply("gold", **{BLOCKIO: 10.0})
+    assert host.driver.blockio["a"] == BlockIo(40)
+    host.apply("", **{BLOCKIO: 80.0})
+    assert host.driver.blockio["a"] == BlockIo(80)
+    host.apply("gold")
+    assert host.driver.blockio["a"] == BlockIo(400)
+
+
+def test_a_guest_that_cannot_be_throttled_is_an_error_unless_its_rates_do(host):
+    host.driver.without_blockio = ["the kernel has no io.weight"]
+    with pytest.raises(DriverError, match=r"cannot be limited: the kernel has no io\.weight"):
+        host.apply("gold", **{BLOCKIO: 50.0})
+    assert host.apply("slow", **{BLOCKIO: 50.0})
+
+
+def test_a_guest_that_ended_is_gone(host):
+    target = host.target("gold")
+    host.driver.end(host.guest)
+    host.controller.sync([target], ())
+    for ask in (host.controller.drifted, host.controller.apply):
+        with pytest.raises(GuestGoneError):
+            ask(target)

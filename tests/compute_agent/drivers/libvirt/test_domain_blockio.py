@@ -1,0 +1,146 @@
+"""Block I/O of domains: what is set where, and whose it is."""
+
+import time
+from xml.etree import ElementTree
+
+import pytest
+
+from compute_agent.drivers.libvirt import domain_blockio
+from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo, parse_blockio, todo
+from compute_agent.drivers.libvirt.driver import LibvirtDriver
+from compute_agent.model.blockio import BlockIo, Rates
+
+SECONDS = 20
+XML = """
+<domain>
+  <blkiotune>
+    <weight>300</weight>
+    <device><path>/dev/sda</path><read_bytes_sec>100</read_bytes_sec><weight>50</weight></device>
+  </blkiotune>
+  <devices>
+    <disk><target dev='vda'/><iotune><write_iops_sec>7</write_iops_sec></iotune></disk>
+    <disk><target dev='vdb'/><iotune><total_bytes_sec>7</total_bytes_sec></iotune></disk>
+    <disk><target dev='vdc'/></disk>
+  </devices>
+</domain>
+"""
+RATES = Rates(read_bytes=1 << 20, write_operations=50)
+
+
+@pytest.fixture
+def sda(monkeypatch):
+    monkeypatch.setattr(
+        domain_blockio, "device_paths", lambda numbers: [f"/dev/{one}" for one in sorted(numbers)]
+    )
+
+
+def test_the_xml_is_read_item_by_item():
+    assert parse_blockio(ElementTree.fromstring(XML)) == DomainBlockIo(
+        300,
+        {
+            "dev:/dev/sda": Rates(read_bytes=100),
+            "disk:vda": Rates(write_operations=7),
+            "disk:vdb": Rates(),
+            "disk:vdc": Rates(),
+        },
+        frozenset({"disk:vdb"}),
+    )
+    assert parse_blockio(ElementTree.fromstring("<domain/>")) == DomainBlockIo()
+
+
+@pytest.mark.usefixtures("sda")
+@pytest.mark.parametrize(
+    ("wanted", "own", "items"),
+    [
+        (None, (), {}),
+        (BlockIo(weight=200), (), {}),  # 300 is somebody else's
+        (BlockIo(weight=200), ("weight",), {"weight": 200}),
+        (None, ("weight",), {"weight": 100}),
+        (BlockIo(rates=RATES, own_disks=True), (), {"disk:vdc": RATES}),
+        (BlockIo(rates=RATES, own_disks=True), ("disk:vda",), {"disk:vda": RATES, "disk:vdc": RATES}),
+        (BlockIo(rates=RATES, devices=frozenset({"sda", "sdb"})), (), {"dev:/dev/sdb": RATES}),
+        (BlockIo(rates=RATES, devices=frozenset({"sda"})), ("dev:/dev/sda",), {"dev:/dev/sda": RATES}),
+        (None, ("disk:vda", "disk:vdb", "disk:gone", ""), {"disk:vda": Rates()}),
+    ],
+)
+def test_what_is_the_agents_or_nobodys_is_set_and_what_is_somebody_elses_stays(wanted, own, items):
+    has = parse_blockio(ElementTree.fromstring(XML))
+    assert todo(has, wanted, own) == items
+    assert todo(has.with_items(items), wanted, {*own, *items}) == {}
+
+
+@pytest.mark.slow
+class TestRealDomain:
+    """Limits that QEMU itself keeps, of a disk of a domain of a real libvirtd."""
+
+    WANTED = BlockIo(rates=Rates(1 << 20, 2 << 20, None, 50), own_disks=True)
+
+    @pytest.fixture
+    def domain(self, libvirtd):
+        return libvirtd.run(persistent=True, busy=True)
+
+    @pytest.fixture
+    def driver(self, libvirtd, domain):
+        driver = LibvirtDriver(libvirtd.uri)
+        yield driver
+        driver.close()
+
+    @staticmethod
+    def limits(libvirtd, domain):
+        """Of the running domain and of its definition."""
+        flags = (libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+        keys = ("read_bytes_sec", "write_bytes_sec", "read_iops_sec", "write_iops_sec")
+        return [[domain.blockIoTune("hda", flag)[key] for key in keys] for flag in flags]
+
+    def test_rates_are_set_live_and_persistent_once_and_taken_back(self, libvirtd, domain, driver):
+        (guest,) = driver.guests()
+        assert driver.apply_blockio(guest, self.WANTED)
+        assert self.limits(libvirtd, domain) == [[1 << 20, 2 << 20, 0, 50]] * 2
+        assert driver.blockio_drift(guest, self.WANTED) == ""
+        assert not driver.apply_blockio(guest, self.WANTED)
+        assert driver.blockio_missing(guest, self.WANTED) == []
+        assert driver.apply_blockio(guest, None)
+        assert self.limits(libvirtd, domain) == [[0, 0, 0, 0]] * 2
+        assert driver.blockio_drift(guest, None) == ""
+
+    def test_drift_is_seen_and_repaired_also_by_the_next_agent(self, libvirtd, domain, driver):
+        (guest,) = driver.guests()
+        driver.apply_blockio(guest, self.WANTED)
+        other = LibvirtDriver(libvirtd.uri)
+        try:
+            for one in (driver, other):
+                domain.setBlockIoTune("hda", {"read_bytes_sec": 5}, libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE)
+                deadline = time.monotonic() + SECONDS
+                while not one.blockio_drift(guest, self.WANTED):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+                assert one.apply_blockio(guest, self.WANTED)
+                assert self.limits(libvirtd, domain)[0] == [1 << 20, 2 << 20, 0, 50]
+        finally:
+            other.close()
+
+    def test_what_the_operator_has_set_stays(self, libvirtd, domain):
+        for flag in (libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG):
+            domain.setBlockIoTune("hda", {"total_iops_sec": 500}, flag)
+        driver = LibvirtDriver(libvirtd.uri)
+        try:
+            (guest,) = driver.guests()
+            assert not driver.apply_blockio(guest, self.WANTED)
+            assert domain.blockIoTune("hda")["total_iops_sec"] == 500
+        finally:
+            driver.close()
+
+    def test_what_the_operator_has_written_for_the_next_start_holds_now(self, libvirtd, domain):
+        config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        domain.setBlockIoTune("hda", {"write_iops_sec": 7}, config)
+        driver = LibvirtDriver(libvirtd.uri)
+        try:
+            (guest,) = driver.guests()
+            assert not driver.apply_blockio(guest, self.WANTED)
+            assert self.limits(libvirtd, domain) == [[0, 0, 0, 0], [0, 0, 0, 7]]
+        finally:
+            driver.close()
+
+    def test_a_latency_is_not_to_be_had(self, domain, driver):
+        (guest,) = driver.guests()
+        assert driver.blockio_missing(guest, BlockIo(latency_us=5)) == ["libvirt has no latency of block I/O"]

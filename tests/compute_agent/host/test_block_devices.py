@@ -1,0 +1,61 @@
+"""Which block devices a host has, and which of them names and patterns mean."""
+
+import pytest
+
+from compute_agent.host.block_devices import BlockDevice, BlockDevices, read_block_devices
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A host with two NVMe disks, one with a partition, and a disk with names in by-id."""
+    for name, number, scheduler in (
+        ("nvme0n1", "259:0", "[none] mq-deadline"),
+        ("nvme1n1", "259:5", "none [bfq]"),
+        ("sda", "8:0", "[mq-deadline] bfq"),
+    ):
+        folder = tmp_path / "sys/block" / name
+        (folder / "queue").mkdir(parents=True)
+        (folder / "dev").write_text(f"{number}\n")
+        (folder / "queue/scheduler").write_text(f"{scheduler}\n")
+    (tmp_path / "sys/block/sda/sda1").mkdir()
+    links = tmp_path / "dev/disk/by-id"
+    links.mkdir(parents=True)
+    (links / "wwn-0x5000").symlink_to("../../sda")
+    (links / "ata-DISK-part1").symlink_to("../../sda1")
+    (links / "dm-name-root").symlink_to("../../dm-0")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/io.cost.qos").write_text("8:0 enable=1 ctrl=auto\n259:0 enable=0 ctrl=auto\n")
+    return tmp_path
+
+
+def test_disks_are_told_with_what_divides_by_weight(root):
+    assert read_block_devices(root).devices == (
+        BlockDevice("nvme0n1", "259:0", by_weight=False),
+        BlockDevice("nvme1n1", "259:5", by_weight=True),
+        BlockDevice("sda", "8:0", by_weight=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("sda", ["sda"]),
+        ("/dev/sda", ["sda"]),
+        ("nvme*n1", ["nvme0n1", "nvme1n1"]),
+        ("*", ["nvme0n1", "nvme1n1", "sda"]),
+        ("by-id/wwn-0x5000", ["sda"]),
+        ("by-id/wwn-*", ["sda"]),
+        ("/dev/disk/by-id/ata-DISK-part1", ["sda"]),
+        ("by-id/dm-name-root", []),
+        ("sdb", []),
+        ("by-id/nvme-*", []),
+    ],
+)
+def test_names_patterns_and_ids_mean_disks(root, pattern, names):
+    devices = read_block_devices(root)
+    assert [one.name for one in devices.matching(pattern)] == names
+    assert devices.unknown([pattern]) == ([] if names else [pattern])
+
+
+def test_a_host_that_tells_no_disks_has_none(tmp_path):
+    assert read_block_devices(tmp_path) == BlockDevices()

@@ -1,0 +1,61 @@
+"""Sets that put the threads of a core into both are told of, with sets that do not."""
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve
+from compute_agent.inventory.split_cores import better_sets, split_cores
+from compute_agent.model import cpuset
+from tests.compute_agent.inventory.machines import machine
+
+HOST = machine(nodes=2, cores=4, threads=2)
+
+
+def far_apart(cores):
+    """A machine whose threads are n and n + cores, as servers have them."""
+    topology = machine(cores=cores, threads=2)
+    pairs = [frozenset({n, n + cores}) for n in range(cores)]
+    return replace(
+        topology,
+        cores=tuple(replace(core, cpus=cpus) for core, cpus in zip(topology.cores, pairs, strict=True)),
+    )
+
+
+def test_the_sets_of_the_example_split_16_cores_and_the_better_ones_none():
+    sets = resolve(CpuOptions("2-17", "18-47"), far_apart(24))
+    assert sets.warnings == (
+        "[compute] cpu_dedicated_set and cpu_shared_set split 16 cores, such as that of CPUs 2,26: guests"
+        " with a dedicated CPU have those on shared ones beside them, on the other thread of the core."
+        " cpu_dedicated_set = 2-9,26-33 and cpu_shared_set = 10-25,34-47 split none",
+    )
+    assert resolve(CpuOptions("2-9,26-33", "10-25,34-47"), far_apart(24)).warnings == ()
+
+
+def test_sets_of_whole_cores_and_hosts_without_threads_are_not_told_of():
+    assert resolve(CpuOptions("2-7", "8-15"), HOST).warnings == ()
+    assert resolve(CpuOptions("2-6", "7"), machine(cores=8)).warnings == ()
+    assert resolve(CpuOptions("2-6", None), HOST).warnings == ()  # the other half is the host's
+    assert resolve(CpuOptions(vcpu_pin_set="1-6"), HOST).warnings[0].startswith("[DEFAULT] vcpu_pin_set")
+
+
+def test_where_no_shared_cpu_is_left_that_is_said():
+    (warning,) = resolve(CpuOptions("2", "3"), HOST).warnings
+    assert warning.endswith("cpu_dedicated_set = 2-3 and no cpu_shared_set split none")
+
+
+@given(st.lists(st.sampled_from(["dedicated", "shared", "host"]), min_size=16, max_size=16))
+def test_better_sets_split_nothing_and_take_from_nobody(roles):
+    dedicated, shared = (
+        frozenset(cpu for cpu, role in enumerate(roles) if role == wanted)
+        for wanted in ("dedicated", "shared")
+    )
+    better, rest = better_sets(dedicated, shared, HOST)
+    assert split_cores(better, rest, HOST) == []
+    assert (better | rest, better & rest) == (dedicated | shared, frozenset())
+    whole = [core.cpus for core in HOST.cores if not (core.cpus & dedicated and core.cpus & shared)]
+    for threads in whole:  # what is right stays as it is
+        assert better & threads == dedicated & threads, cpuset.format(threads)
+    for node in HOST.numa_nodes:
+        assert 0 <= len(better & node.cpus) - len(dedicated & node.cpus) <= 1

@@ -1,0 +1,47 @@
+"""The table of what guests hold and what enforces it is that of the code: no row misses or is of nothing."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+from compute_agent.controllers import blockio, cpu, cpuset, memory, memory_limit, resctrl
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.resource_class import RESOURCE_CLASSES
+
+CHECKOUT = Path(__file__).parents[2]
+PAGE = CHECKOUT / "doc/host/enforcement.md"
+CONTROLLERS = {
+    cpuset.CpusetController.name,
+    cpu.CpuController.name,
+    memory.MemoryController.name,
+    memory_limit.MemoryLimitController.name,
+    blockio.BlockIoController.name,
+    resctrl.ResctrlController.name,
+}
+
+
+def rows():
+    """The cells of each row of the table."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_whatever_a_guest_can_hold_or_be_set_to_has_a_row():
+    known = {one.name for one in RESOURCE_CLASSES} | {one.name for one in dataclasses.fields(GuestSettings)}
+    assert {row[0].strip("`") for row in rows()} == known
+    assert len(rows()) == len(known)
+
+
+def test_controllers_and_tests_that_the_table_names_are_there():
+    for held, enforced, _, tests, repaired in rows():
+        for name in re.findall(r"controllers? `(\w+)`", enforced):
+            assert name in CONTROLLERS, held
+        named = re.findall(r"`([^`]+)`", tests)
+        assert named or not repaired, held
+        for path in named:
+            assert (CHECKOUT / path).is_file(), path
+
+
+def test_every_controller_enforces_something():
+    told = " ".join(row[1] for row in rows())
+    assert {name for name in CONTROLLERS if f"`{name}`" in told} == CONTROLLERS
