@@ -36,11 +36,9 @@ COSMIC_RAY := $(VENV)/.cosmic-ray
 CONSTRAINTS := etc/constraints.txt
 EXTRAS := postgresql,mysql,memcached,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
-# Tests wait more than they compute: one process more than there are processors. A module stays in one process,
-# so that it starts its servers once; tests/conftest.py says what else does.
+# Tests wait nearly as much as they compute: one process more than there are processors. A module stays in one
+# process, so that it starts its servers once; tests/conftest.py says what else does.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
-# Quick tests compute more than they wait, and none of them generates its requests from api-ref/.
-QUICKLY := --numprocesses $(shell nproc) --dist loadfile --no-loadscope-reorder -p no:schemathesis
 # What needs a virtual machine or a cloud, or builds packages, has a target of its own.
 HERE := not vm and not openstack and not packages and not nova
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
@@ -57,8 +55,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
 
-test: packages $(LIBVIRT)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc  # mypy and sphinx use one processor each
+# What is to be had from Debian and from PyPI comes at once; then mypy and sphinx use one processor each.
+test: $(RUNTIME)
+	@$(MAKE) --no-print-directory --jobs 2 packages $(LIBVIRT)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc
 	$(BIN)/python -m pytest -q -m '$(HERE)' $(PARALLEL) $(PYTEST_ARGS)
 
 coverage: packages lint $(LIBVIRT)
@@ -68,7 +68,7 @@ coverage: packages lint $(LIBVIRT)
 check mutants: export PLACEMENT_EXAMPLES_PERCENT ?= 20
 
 check: lint
-	$(BIN)/python -m pytest -q $(QUICK) $(QUICKLY) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q $(QUICK) $(PARALLEL) -p no:schemathesis $(PYTEST_ARGS)
 
 mutants: check $(COSMIC_RAY)
 	$(BIN)/python -m tests.mutants $(if $(MUTANTS),--count $(MUTANTS)) $(if $(SEED),--seed $(SEED)) -- $(QUICK)

@@ -37,12 +37,16 @@ _QUOTED: Final = re.compile(r"'[^']*'")
 
 @dataclass
 class Work:
-    """What one client did: answers by their status, seconds (by the clock, of its CPU), consumers it made."""
+    """What one client did: answers by their status, seconds (by the clock, of its CPU), consumers it made.
+
+    ``hosts`` are where these consumers are, in their order, as far as that is known.
+    """
 
     answers: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     consumers: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
 
     @property
     def done(self) -> int:
@@ -126,6 +130,27 @@ class Clients:
         """Share out the consumers among the clients, who give back what these hold."""
         return self._all(_release, [(port, consumers[n :: self.count]) for n in range(self.count)])
 
+    def ask(self, port: int, path: str, seconds: float) -> list[Work]:
+        """Let every client put one question again and again for so many seconds."""
+        return self._all(_ask, [(port, path, seconds)] * self.count)
+
+    def migrate(
+        self,
+        port: int,
+        placed: Sequence[tuple[str, str]],
+        hosts: Sequence[str],
+        resources: Mapping[str, int] = FLAT_GUEST,
+    ) -> list[Work]:
+        """Share out consumers, each with its host, among the clients, who migrate them to random other hosts.
+
+        As Nova begins a migration or a resize: what the guest holds becomes the migration's, and the guest
+        holds as much elsewhere, in one POST /allocations.
+        """
+        return self._all(
+            _migrate,
+            [(port, seed, placed[n :: self.count], hosts, resources) for n, seed in enumerate(self._seeds())],
+        )
+
     def load(self, port: int, trees: Sequence[Sequence[Provider]]) -> list[Work]:
         """Share out the trees among the clients, who make them as compute hosts do."""
         return self._all(_load, [(port, trees[n :: self.count]) for n in range(self.count)])
@@ -202,19 +227,58 @@ def _warm_up(port: int) -> Work:
     return timed.end()
 
 
+def _ask(port: int, path: str, seconds: float) -> Work:
+    timed = _Timed(port, seconds)
+    for _ in timed.running():
+        timed.send("GET", path)
+    return timed.end()
+
+
 def _claim(port: int, seed: int, hosts: Sequence[str], seconds: float, resources: Mapping[str, int]) -> Work:
     rng = random.Random(seed)
     bodies = {
         host: orjson.dumps({"allocations": {host: {"resources": resources}}, **_OWNER}) for host in hosts
     }
     made_up = [
-        (str(uuid.UUID(int=rng.getrandbits(128), version=4)), bodies[rng.choice(hosts)])
-        for _ in range(_MADE_UP)
+        (str(uuid.UUID(int=rng.getrandbits(128), version=4)), rng.choice(hosts)) for _ in range(_MADE_UP)
     ]
     timed = _Timed(port, seconds)
-    for _, (consumer, body) in zip(timed.running(), made_up, strict=False):
-        if timed.send("PUT", f"/allocations/{consumer}", body) is not None:
+    for _, (consumer, host) in zip(timed.running(), made_up, strict=False):
+        if timed.send("PUT", f"/allocations/{consumer}", bodies[host]) is not None:
             timed.work.consumers.append(consumer)
+            timed.work.hosts.append(host)
+    return timed.end()
+
+
+def _migrate(
+    port: int,
+    seed: int,
+    placed: Sequence[tuple[str, str]],
+    hosts: Sequence[str],
+    resources: Mapping[str, int],
+) -> Work:
+    rng = random.Random(seed)
+    made_up = []
+    for consumer, host in placed:
+        migration = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+        target = rng.choice([each for each in rng.sample(hosts, 2) if each != host])
+        body = {
+            migration: {
+                **_OWNER,
+                "consumer_type": "MIGRATION",
+                "allocations": {host: {"resources": resources}},
+            },
+            consumer: {
+                **_OWNER,
+                "consumer_generation": 1,
+                "allocations": {target: {"resources": resources}},
+            },
+        }
+        made_up.append((migration, orjson.dumps(body)))
+    timed = _Timed(port, 0)
+    for migration, body in made_up:
+        if timed.send("POST", "/allocations", body) is not None:
+            timed.work.consumers.append(migration)
     return timed.end()
 
 

@@ -7,18 +7,31 @@ else gets the model: from the beginning to the first moment at which the search 
 
 import argparse
 import random
+import resource
+import statistics
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
+from benchmarks.http import Connection
+from benchmarks.loading import load_directly
 from benchmarks.models import snapshot_of
-from benchmarks.worlds import Provider, Tree, inventory, uuid_of
+from benchmarks.servers import Ours
+from benchmarks.worlds import Provider, Tree, World, inventory, uuid_of
+from placement.api.garbage import Garbage
 from placement.candidates.budget import Budget
 from placement.candidates.order import topology_first
-from placement.candidates.render import Summaries, render
+from placement.candidates.render import Summaries, in_pieces
 from placement.candidates.search import search
+from placement.db import migration
 from placement.exceptions import InvalidRequest
 from placement.microversion import MAX
 from placement.model.snapshot import Snapshot
@@ -27,6 +40,7 @@ from placement.schemas.query_candidates import parse_candidates
 MAX_BYTES: Final = 8192
 """Longer request lines are refused by the web server."""
 _MIB: Final = 1 << 20
+_EASY: Final = "/allocation_candidates?resources=VCPU:1&limit=5"
 _CLASSES: Final = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_A", "CUSTOM_B")
 _TRAITS: Final = ("CUSTOM_T0", "CUSTOM_T1", "CUSTOM_T2")
 _AGGREGATES: Final = tuple(uuid_of(f"worst-{number}") for number in range(6))
@@ -160,12 +174,12 @@ def _short(of: Question) -> Question:
 class Answered:
     """What became of a question: milliseconds of CPU, and how it ended.
 
-    ``waited`` is the longest that others waited for the model; ``alone`` is what came after the search, order
-    and rendering: once the search has given way nobody waits for that, but for the interpreter.
+    ``waited`` is the longest that others waited for the model; ``after`` is what came after the search: order
+    and rendering.
     """
 
     waited: float
-    alone: float
+    after: float
     total: float
     size: int
     outcome: str
@@ -174,53 +188,111 @@ class Answered:
 def ask(snapshot: Snapshot, query: str, seconds: float, max_size: int = 128 * _MIB) -> Answered:
     """Answer a question as the service does."""
     began = last = time.thread_time()
-    longest, ways = 0.0, 0
+    longest = 0.0
 
     def give_way() -> None:
-        nonlocal last, longest, ways
+        nonlocal last, longest
         now = time.thread_time()
-        longest, last, ways = max(longest, now - last), now, ways + 1
+        longest, last = max(longest, now - last), now
 
-    size, outcome, searched = 0, "", began
+    size, outcome = 0, ""
     try:
         request = parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
         budget = Budget(seconds, max_size, give_way)
         found = search(snapshot, request, budget=budget)
-        give_way()
-        searched = last
-        ways -= 1
-        size = len(render(snapshot, topology_first(found), MAX, Summaries()))
+        searched = time.thread_time()
+        size = sum(map(len, in_pieces(snapshot, topology_first(found, budget), MAX, Summaries(), budget)))
         outcome = f"{sum(len(batch) for _, batch in found)} candidates" + (
             f", ended by {budget.ended}" if budget.ended else ""
         )
     except InvalidRequest as error:
-        give_way()
-        searched = last
+        searched = time.thread_time()
         outcome = f"{error.code}: {error.detail}"
-    ended = time.thread_time()
-    alone = ended - searched
-    return Answered(
-        1000 * (longest if ways > 0 else longest + alone),
-        1000 * alone,
-        1000 * (ended - began),
-        size,
-        outcome,
-    )
+    give_way()
+    return Answered(1000 * longest, 1000 * (last - searched), 1000 * (last - began), size, outcome)
 
 
-def worst(
-    snapshot: Snapshot, count: int, seed: int, seconds: float, max_size: int = 128 * _MIB
-) -> tuple[Question, Answered]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The worst question of a world, and by how many MB all that were asked made the process grow at most."""
+
+    world: str
+    seed: int
+    question: Question
+    answered: Answered
+    growth: float
+
+    def row(self) -> str:
+        """Of the table."""
+        answered = self.answered
+        return (
+            f"| {self.world} | {self.seed} | {answered.waited:.0f} | {answered.total:,.0f} "
+            f"| {answered.after:,.0f} | {answered.size / 1e6:.1f} | {self.growth:,.0f} "
+            f"| {len(self.question.groups)} | {answered.outcome[:60]} |"
+        )
+
+
+def worst(name: str, count: int, seed: int, seconds: float, max_size: int = 128 * _MIB) -> Found:
     """The question of so many that others waited for longest."""
-    rng = random.Random(seed)
+    snapshot, rng = world(name), random.Random(seed)
+    tidy = Garbage(lambda: 0).tidy  # as the service does, and between questions alone
+    before = _peak()
     found: tuple[Question, Answered] | None = None
     for number in range(count):
         asked = question(rng) if found is None or number % 3 == 0 else changed(rng, found[0])
         answered = ask(snapshot, asked.query(), seconds, max_size)
+        tidy()
         if found is None or answered.waited > found[1].waited:
             found = asked, answered
     assert found is not None
-    return found
+    return Found(name, seed, *found, _peak() - before)
+
+
+def _peak() -> float:
+    """How large this process has been, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+def as_others_see(asked: Question, name: str, seconds: float, workers: int = 2) -> tuple[float, float, int]:
+    """How long others wait for answers of a worker that is asked this question again and again, by the clock.
+
+    :param workers: how many clients ask it at a time.
+    :return: median and longest, in ms, and how many were asked.
+    """
+    trees = list(WORLDS[name]())
+    waits = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
+        url = f"sqlite:///{folder}/placement.sqlite"
+        migration.upgrade(url)
+        load_directly(url, World("worst", len(trees), trees.__getitem__, _CLASSES[3:], _TRAITS), len(trees))
+        service = stack.enter_context(Ours(url, folder, workers=1, threads=4))
+        ended = threading.Event()
+        clients = [
+            threading.Thread(target=_insist, args=(service.port, asked, ended)) for _ in range(workers)
+        ]
+        with Connection(service.port) as connection:
+            connection.expect("GET", _EASY)
+            for client in clients:
+                client.start()
+            try:
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    began = time.perf_counter()
+                    connection.expect("GET", _EASY)
+                    waits.append(1000 * (time.perf_counter() - began))
+                    time.sleep(0.01)
+            finally:
+                ended.set()
+                for client in clients:
+                    client.join()
+    return statistics.median(waits), max(waits), len(waits)
+
+
+def _insist(port: int, asked: Question, ended: threading.Event) -> None:
+    with Connection(port) as connection:
+        while not ended.is_set():
+            connection.send("GET", f"/allocation_candidates?{asked.query()}")
 
 
 def main() -> None:
@@ -228,22 +300,40 @@ def main() -> None:
     top = argparse.ArgumentParser(prog="python -m benchmarks.worst_questions", description=__doc__)
     top.add_argument("--world", choices=tuple(WORLDS), help="default: all")
     top.add_argument("--count", type=int, default=200, help="questions of each world; default: %(default)s")
-    top.add_argument("--seed", type=int, default=18, help="default: %(default)s")
+    top.add_argument("--seeds", type=int, nargs="+", default=[18, 19, 20], help="default: 18 19 20")
     top.add_argument(
         "--seconds", type=float, default=1.0, help="[api] candidates_deadline; default: %(default)s"
     )
     top.add_argument("--size", type=int, default=128, help="[api] candidates_size, MiB; default: %(default)s")
+    top.add_argument(
+        "--service",
+        type=float,
+        metavar="SECONDS",
+        help="ask a worker the worst question for so long, and see what others wait for",
+    )
     options = top.parse_args()
+    print(
+        "| world | seed | others wait, ms | in all, ms | after the search, ms | answer, MB | grew by, MB "
+        "| groups | outcome |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
+    )
+    size = options.size * _MIB
     for name in [options.world] if options.world else WORLDS:
-        asked, answered = worst(
-            world(name), options.count, options.seed, options.seconds, options.size * _MIB
-        )
-        print(
-            f"{name}: others wait {answered.waited:.0f} ms of work; {answered.total:.0f} ms in all, "
-            f"{answered.alone:.0f} after the search, {answered.size / 1e6:.1f} MB, {answered.outcome[:300]}\n"
-            f"    {len(asked.groups)} groups, {asked.query()[:300]}",
-            flush=True,
-        )
+        # each in a process of its own, so that what one needs does not count for the next
+        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
+            jobs = [
+                processes.submit(worst, name, options.count, seed, options.seconds, size)
+                for seed in options.seeds
+            ]
+            found = []
+            for job in jobs:
+                found.append(job.result())
+                print(found[-1].row(), flush=True)
+        hardest = max(found, key=lambda each: each.answered.waited)
+        print(f"\n{name}: {hardest.question.query()[:300]}", flush=True)
+        if options.service:
+            median, longest, count = as_others_see(hardest.question, name, options.service)
+            print(f"others in the worker: median {median:.1f} ms, longest {longest:.0f} ms of {count}")
+        print(flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Rates of claims, of their release, and of whole schedulings, by one and by several clients."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,19 +21,26 @@ Load = Callable[[Clients, int, float], list[Work]]
 
 
 def claims(services: Mapping[str, Service], scale: float, repeats: int, seconds: float) -> Iterator[Result]:
-    """Claims a second on the loaded `flat` world: on all hosts and on few, by one client and by many."""
+    """Claims a second on the loaded `flat` world: on all hosts and on few, by one client and by many.
+
+    Then all that was claimed migrates, and then it is given back.
+    """
     every = [uuid_of(f"flat-{number}") for number in range(WORLDS["flat"].size(scale))]
-    for clients, goal in ((1, None), (MANY_CLIENTS, 8.0)):
+    for clients, goal in ((1, None), (MANY_CLIENTS, 1.0)):
         for hosts in (every, every[:_FEW_HOSTS]):
 
             def claim(crew: Clients, port: int, duration: float, hosts: Sequence[str] = hosts) -> list[Work]:
                 return crew.claim(port, hosts, duration)
 
-            sides = _measure(services, claim, clients, repeats, seconds)
+            sides = _measure(services, claim, clients, repeats, seconds, hosts)
             name = f"{_clients(clients)} on {len(hosts):,} hosts"
-            yield _result("claims", name, "claims/s", sides, goal)
-            releases = {side: Sample(tuple(each.releases)) for side, each in sides.items()}
-            yield Result("releases", name, "releases/s", releases["ours"], releases.get("reference"))
+            for section, unit, multiple in (
+                ("claims", "claims/s", 15),
+                ("migrations", "migrations/s", None),
+                ("releases", "releases/s", 8),
+            ):
+                phases = {side: each.phases[section] for side, each in sides.items()}
+                yield _result(section, name, unit, phases, goal and multiple and goal * multiple)
 
 
 def schedulings(
@@ -49,14 +57,16 @@ def schedulings(
             return crew.schedule(port, flavours, duration)
 
         sides = _measure(services, schedule, clients, repeats, seconds)
-        yield _result("end to end", f"{world}, {_clients(clients)}", "schedulings/s", sides, 50.0)
+        phases = {side: each.phases["claims"] for side, each in sides.items()}
+        yield _result("end to end", f"{world}, {_clients(clients)}", "schedulings/s", phases, 50.0)
 
         def claim(crew: Clients, port: int, duration: float) -> list[Work]:
             return crew.claim_found(port, flavours, duration)
 
         sides = _measure({"ours": services["ours"]}, claim, clients, repeats, seconds)
+        phases = {side: each.phases["claims"] for side, each in sides.items()}
         name = f"{world}, {_clients(clients)}, POST /ext/v1/claims"
-        yield _result("end to end", name, "schedulings/s", sides, None)
+        yield _result("end to end", name, "schedulings/s", phases, None)
 
 
 def _clients(number: int) -> str:
@@ -64,38 +74,12 @@ def _clients(number: int) -> str:
 
 
 @dataclass
-class _Side:
-    """One service under load; calling it is a repeat, after which everything is given back."""
+class _Phase:
+    """One kind of work of one service, in all repeats."""
 
-    service: Service
-    load: Load
-    crew: Clients
-    seconds: float
+    rates: list[float] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     cpu_seconds: float = 0.0
-    rates: Sample = field(default_factory=Sample)
-    releases: list[float] = field(default_factory=list)
-
-    def warm_up(self) -> None:
-        """A short repeat that does not count."""
-        self._release(self.load(self.crew, self.service.port, _WARMING))
-
-    def __call__(self) -> float:
-        """Successes per second."""
-        cpu = self.service.cpu_seconds()
-        work = self.load(self.crew, self.service.port, self.seconds)
-        self.cpu_seconds += self.service.cpu_seconds() - cpu
-        self.tally.add(work)
-        rate = self._release(work)
-        if rate is not None:
-            self.releases.append(rate)
-        return sum(each.rate for each in work)
-
-    def _release(self, work: Sequence[Work]) -> float | None:
-        consumers = [consumer for each in work for consumer in each.consumers]
-        if not consumers:
-            return None
-        return sum(each.rate for each in self.crew.release(self.service.port, consumers))
 
     @property
     def cpu(self) -> float | None:
@@ -103,26 +87,78 @@ class _Side:
         return 1000 * self.cpu_seconds / self.tally.done if self.tally.done else None
 
 
+@dataclass
+class _Side:
+    """One service under load; calling it is a repeat, after which everything is given back.
+
+    ``hosts`` are those among which consumers migrate before that, if they do.
+    """
+
+    service: Service
+    load: Load
+    crew: Clients
+    seconds: float
+    hosts: Sequence[str] = ()
+    phases: defaultdict[str, _Phase] = field(default_factory=lambda: defaultdict(_Phase))
+
+    def warm_up(self) -> None:
+        """A short repeat that does not count."""
+        self._repeat(_WARMING)
+        self.phases.clear()
+
+    def __call__(self) -> float:
+        """Successes per second."""
+        return self._repeat(self.seconds)
+
+    def _repeat(self, seconds: float) -> float:
+        work, rate = self._timed("claims", lambda: self.load(self.crew, self.service.port, seconds))
+        consumers = [consumer for each in work for consumer in each.consumers]
+        if self.hosts and consumers:
+            placed = list(zip(consumers, [host for each in work for host in each.hosts], strict=True))
+            moved, _ = self._timed(
+                "migrations", lambda: self.crew.migrate(self.service.port, placed, self.hosts)
+            )
+            consumers += [consumer for each in moved for consumer in each.consumers]
+        if consumers:
+            self._timed("releases", lambda: self.crew.release(self.service.port, consumers))
+        return rate
+
+    def _timed(self, name: str, work: Callable[[], list[Work]]) -> tuple[list[Work], float]:
+        phase = self.phases[name]
+        cpu = self.service.cpu_seconds()
+        done = work()
+        phase.cpu_seconds += self.service.cpu_seconds() - cpu
+        phase.tally.add(done)
+        rate = sum(each.rate for each in done)
+        phase.rates.append(rate)
+        return done, rate
+
+
 def _measure(
-    services: Mapping[str, Service], load: Load, clients: int, repeats: int, seconds: float
+    services: Mapping[str, Service],
+    load: Load,
+    clients: int,
+    repeats: int,
+    seconds: float,
+    hosts: Sequence[str] = (),
 ) -> dict[str, _Side]:
     with Clients(clients) as crew:
-        sides = {name: _Side(service, load, crew, seconds) for name, service in services.items()}
+        sides = {name: _Side(service, load, crew, seconds, hosts) for name, service in services.items()}
         for side in sides.values():
             side.warm_up()
-        for name, sample in interleave(sides, repeats).items():
-            sides[name].rates = sample
+        interleave(sides, repeats)
     return sides
 
 
-def _result(section: str, name: str, unit: str, sides: Mapping[str, _Side], goal: float | None) -> Result:
+def _result(section: str, name: str, unit: str, phases: Mapping[str, _Phase], goal: float | None) -> Result:
+    samples = {side: Sample(tuple(each.rates)) for side, each in phases.items()}
     return Result(
         section,
         name,
         unit,
-        sides["ours"].rates,
-        sides["reference"].rates if "reference" in sides else None,
+        samples["ours"],
+        samples.get("reference"),
         goal=goal,
-        cpu={side: each.cpu for side, each in sides.items()},
-        notes={side: each.tally.shown() for side, each in sides.items()},
+        cpu={side: each.cpu for side, each in phases.items()},
+        notes={side: each.tally.shown() for side, each in phases.items()},
     )

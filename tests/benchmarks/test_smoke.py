@@ -26,6 +26,7 @@ def test_the_benchmark_measures_every_part_of_this_service(tmp_path: Path) -> No
         "loading",
         *(f"queries: {world}" for world in WORLDS),
         "claims",
+        "migrations",
         "releases",
         "end to end",
         "growth: 20 numa hosts, 100 providers",

@@ -1,0 +1,192 @@
+"""What the service decides by itself, at 10,000 hosts: ``python -m benchmarks.decisions``.
+
+Explanations, capacities, places for those of drained hosts, moves that make room, and the places of claims:
+the read model alone, in this process, as ``benchmarks.explaining`` and ``benchmarks.capacity`` measure it.
+What claims take with a database, by several clients, is said by
+``python -m benchmarks.compare_reference --parts claims schedulings``.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+from urllib.parse import parse_qsl
+
+from benchmarks import capacity, explaining
+from benchmarks.explaining import used_at_random
+from benchmarks.models import snapshot_of
+from benchmarks.worlds import WORLDS, uuid_of
+from placement.candidates.budget import Budget
+from placement.candidates.request import CandidatesRequest
+from placement.capacity.board import Board
+from placement.capacity.counting import Cloud, count
+from placement.capacity.draining import displace
+from placement.capacity.guests import guests_of
+from placement.capacity.moving import make_room, nearest
+from placement.claims.placing import place
+from placement.claims.topology import Topology
+from placement.claims.wanted import Wanted
+from placement.claims.world import World
+from placement.explanations.explain import explain
+from placement.microversion import MAX
+from placement.model.snapshot import Snapshot
+from placement.schemas.query_candidates import parse_candidates
+from placement.store.allocations import Held
+from placement.store.consumers import Owner
+
+Deed = Callable[[], object]
+SECONDS: Final = 5.0
+DRAINED: Final = (1, 10)
+TOPOLOGIES: Final = (None, Topology.BEST_EFFORT)
+SIZES: Final = ((1, 2_048, 20), (4, 8_192, 80), (16, 65_536, 100), (64, 262_144, 1_000))
+"""CPUs, memory and disk of guests on flat hosts."""
+SPARE: Final = 40_000
+"""Less memory than that is free on each."""
+
+
+def parse(query: str) -> CandidatesRequest:
+    """The request of a query string."""
+    return parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
+
+
+def explanations(trees: int) -> Iterator[tuple[str, Deed]]:
+    """One of each query, on each world."""
+    for world, asked in explaining.ASKED.items():
+        snapshot = used_at_random(WORLDS[world], trees, random.Random(1))
+        for title, query in asked:
+            request = parse(query)
+            yield (
+                f"explanation, {world}: {title}",
+                lambda snapshot=snapshot, request=request: explain(
+                    snapshot, replace(request), Budget(seconds=SECONDS)
+                ),
+            )
+
+
+def capacities(trees: int) -> Iterator[tuple[str, Deed]]:
+    """One of each flavor, on each world."""
+    for world, asked in capacity.ASKED.items():
+        snapshot = used_at_random(WORLDS[world], trees, random.Random(1))
+        for title, query in asked.items():
+            request = parse(query)
+            yield (
+                f"capacity, {world}: {title}",
+                lambda snapshot=snapshot, request=request: count(
+                    Cloud(snapshot, Budget(seconds=SECONDS)), replace(request)
+                ),
+            )
+
+
+def placings(trees: int) -> Iterator[tuple[str, Deed]]:
+    """Where a claim goes, one after the other of random sizes."""
+    snapshot, rng = used_at_random(WORLDS["nested"], trees, random.Random(1)), random.Random(2)
+    for topology in TOPOLOGIES:
+        for order in ((), (("pack", 1.0),)):
+
+            def deed(
+                topology: Topology | None = topology, order: tuple[tuple[str, float], ...] = order
+            ) -> object:
+                amount = rng.randint(1, 16)
+                query = f"resources=DISK_GB:10,VCPU:{amount},MEMORY_MB:{amount * 2048}"
+                wanted = Wanted(
+                    "one",
+                    None,
+                    Owner("p", "u", "INSTANCE"),
+                    parse(query),
+                    MAX,
+                    topology=topology,
+                    order=order,
+                )
+                return place(World.of(snapshot, {}, [wanted]), [wanted], Budget(seconds=SECONDS), rng)
+
+            yield (
+                f"place of a claim, nested: {topology or 'no topology'}, {'by order' if order else 'any'}",
+                deed,
+            )
+
+
+def moves(trees: int) -> Iterator[tuple[str, Deed]]:
+    """Those of some drained hosts, and the moves that make room for a large guest, on full flat hosts."""
+    snapshot, held = occupied(trees)
+    for drained in DRAINED:
+        roots = set(range(1, drained + 1))
+        there = [each for each in held if each.provider_id in roots]
+
+        def deed(roots: set[int] = roots, there: Sequence[Held] = there) -> object:
+            guests = guests_of(snapshot, there)
+            return displace(Board(snapshot, Budget(seconds=SECONDS), roots), guests)
+
+        yield f"displaced of {drained} flat hosts ({len({each.consumer for each in there})} guests)", deed
+    for query in ("resources=VCPU:4,MEMORY_MB:45000", "resources=VCPU:4,MEMORY_MB:60000"):
+        request = parse(query)
+
+        def making(request: CandidatesRequest = request) -> object:
+            board = Board(snapshot, Budget(seconds=SECONDS))
+            hosts = nearest(board, request)
+            roots = {tree.root.id for tree, _ in hosts}
+            guests = guests_of(snapshot, [each for each in held if each.provider_id in roots])
+            return make_room(board, request, hosts, guests, all_known=True)
+
+        yield f"moves, flat: {query.partition('=')[2]}", making
+
+
+def occupied(trees: int) -> tuple[Snapshot, list[Held]]:
+    """Flat hosts that are nearly full of guests, and what these hold."""
+    rng = random.Random(3)
+    taken: dict[str, list[tuple[int, int, int]]] = {}
+    for number in range(trees):
+        left = [1024, 392_448, 10_000]
+        here = taken[uuid_of(f"flat-{number}")] = []
+        while left[1] >= SPARE:
+            guest = rng.choice(SIZES)
+            if all(have >= want for have, want in zip(left, guest, strict=True)):
+                left = [have - want for have, want in zip(left, guest, strict=True)]
+                here.append(guest)
+    names = ("VCPU", "MEMORY_MB", "DISK_GB")
+    snapshot = snapshot_of(
+        map(WORLDS["flat"].tree, range(trees)),
+        lambda provider, _: {
+            name: sum(each[at] for each in taken[provider.uuid]) for at, name in enumerate(names)
+        },
+    )
+    held = [
+        Held(uuid_of(f"guest-{uuid}-{number}"), "INSTANCE", snapshot.by_uuid[uuid], name, guest[at])
+        for uuid, guests in taken.items()
+        for number, guest in enumerate(guests)
+        for at, name in enumerate(names)
+    ]
+    return snapshot, held
+
+
+PARTS: Final = {"explanations": explanations, "capacities": capacities, "placings": placings, "moves": moves}
+
+
+def main() -> None:
+    """Measure and print."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.decisions", description=__doc__)
+    top.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), help="default: all")
+    top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument("--count", type=int, default=100, help="how many of each; default: %(default)s")
+    options = top.parse_args()
+    for part in options.parts:
+        for title, deed in PARTS[part](options.trees):
+            work, clock = [], []
+            for _ in range(options.count):
+                began, cpu = time.perf_counter(), time.thread_time()
+                deed()
+                work.append((time.thread_time() - cpu) * 1000)
+                clock.append((time.perf_counter() - began) * 1000)
+            print(f"{title:60} {percentiles(work)} ms of work, {percentiles(clock)} by the clock", flush=True)
+
+
+def percentiles(times: Sequence[float]) -> str:
+    """The median, and what 95 and 99 of 100 stay within."""
+    ordered = sorted(times)
+    median, *most = (ordered[int(len(times) * share)] for share in (0.5, 0.95, 0.99))
+    return f"{median:7.1f} (p95 {most[0]:7.1f}, p99 {most[1]:7.1f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""Many agents that report at their intervals, while guests are scheduled: how long, and what it costs.
+
+    python -m benchmarks.fleet                              # 5,000 agents at 60 seconds: some minutes
+    python -m benchmarks.fleet --agents 500 --interval 6    # as many reports a second, with fewer agents
+
+The agents are the real reporter with its real client, each on a connection of its own; hosts are made by
+their first reports. "ordinary" are agents of a service without whole trees. CPU is that of the workers of
+the service.
+"""
+
+import argparse
+import heapq
+import multiprocessing
+import random
+import resource
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import orjson
+from keystoneauth1 import adapter, session, token_endpoint
+
+from benchmarks.http import Connection, NoAnswer
+from benchmarks.servers import Ours, Service, ServiceFailed
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.loops.pauses import pause
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import PlacementError
+from compute_agent.report.reporter import Reporter
+from tests import databases
+from tests.databases import ServerMissing
+
+_THREADS: Final = 8
+_CLIENTS: Final = 4
+_HELD: Final = 50  # guests of each client that schedules
+_QUESTIONS: Final = [
+    f"/allocation_candidates?resources=PCPU:{n},MEMORY_MB:{512 * n}&limit=50" for n in (1, 2, 3)
+]
+_OWNER: Final = {
+    "project_id": "project",
+    "user_id": "user",
+    "consumer_generation": None,
+    "consumer_type": "INSTANCE",
+}
+
+
+@dataclass
+class Taken:
+    """Milliseconds of what succeeded, and how much did not."""
+
+    times: list[float] = field(default_factory=list)
+    failed: int = 0
+
+    def add(self, work: Callable[[], object]) -> None:
+        """Do it and note how long it took."""
+        began = time.perf_counter()
+        try:
+            work()
+        except (PlacementError, NoAnswer, LookupError):
+            self.failed += 1
+        else:
+            self.times.append(1000 * (time.perf_counter() - began))
+
+    def shown(self, seconds: float) -> str:
+        """The median, the 99th percentile, how many a second, and failures."""
+        if not self.times:
+            return "none"
+        p99 = sorted(self.times)[int(0.99 * len(self.times))]
+        failed = f", {self.failed} failed" if self.failed else ""
+        rate = len(self.times) / seconds
+        return f"{statistics.median(self.times):.1f} / {p99:.1f} ms, {rate:.0f}/s{failed}"
+
+
+class Agent:
+    """One simulated host."""
+
+    def __init__(self, port: int, number: int) -> None:
+        endpoint = f"http://127.0.0.1:{port}"
+        opened = session.Session(token_endpoint.Token(endpoint, "admin"), timeout=60)
+        self.client = PlacementClient(adapter.Adapter(opened, endpoint_override=endpoint))
+        self.reporter = Reporter(self.client, {}, lambda owned: None)
+        self.tree = _tree(number)
+
+    def report(self) -> None:
+        """What an agent does in each round, as far as the service has to do with it."""
+        self.reporter.report(self.tree)
+        if self.reporter.take_listing() is None:
+            for each in self.tree.nodes[1:]:
+                self.client.provider_allocations(each.uuid)
+
+
+def _tree(number: int) -> ProviderTree:
+    rng = random.Random(number)
+    uuids = [str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(5)]
+    name = f"host-{number}"
+    root = ProviderNode(
+        name, uuids[0], None, {"DISK_GB": Inventory(1000, max_unit=1000)}, frozenset({"COMPUTE_NODE"})
+    )
+    nodes = [root]
+    for node in range(2):
+        offers = {"PCPU": Inventory(32, max_unit=32), "MEMORY_MB": Inventory(65536, max_unit=65536)}
+        numa = ProviderNode(f"{name}-{node}", uuids[1 + node], root.uuid, offers, frozenset({"HW_NUMA_ROOT"}))
+        cache = ProviderNode(
+            f"{name}-{node}-l3", uuids[3 + node], numa.uuid, {"LLC": Inventory(11, max_unit=11)}
+        )
+        nodes += [numa, cache]
+    return ProviderTree(tuple(nodes))
+
+
+def _reports(agents: Sequence[Agent], interval: float, seconds: float) -> Taken:
+    """All agents at their intervals, from some time in the first on."""
+    taken = Taken()
+    due = [(random.uniform(0, interval), number) for number in range(len(agents))]
+    heapq.heapify(due)
+    began, lock = time.monotonic(), threading.Lock()
+
+    def go_on() -> None:
+        while True:
+            with lock:
+                at, number = heapq.heappop(due)
+            if at >= seconds or time.monotonic() - began >= seconds:
+                return  # a service that cannot keep up is asked less, which the rate shows
+            time.sleep(max(0.0, began + at - time.monotonic()))
+            taken.add(agents[number].report)
+            with lock:
+                heapq.heappush(due, (at + pause(0, interval, interval, random.random), number))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for each in [pool.submit(go_on) for _ in range(_THREADS)]:
+            each.result()
+    return taken
+
+
+def _schedulings(port: int, rate: float, seconds: float) -> Taken:
+    """Candidates and a claim, so many times a second; guests go again, the oldest first."""
+    taken, began = Taken(), time.monotonic()
+    held: deque[str] = deque()
+    with Connection(port, 60.0) as connection:
+
+        def schedule() -> None:
+            answer = connection.expect("GET", random.choice(_QUESTIONS))
+            consumer = str(uuid.uuid4())
+            chosen = random.choice(orjson.loads(answer)["allocation_requests"])
+            status, _ = connection.send("PUT", f"/allocations/{consumer}", orjson.dumps({**chosen, **_OWNER}))
+            if status != 204:
+                raise LookupError(status)
+            held.append(consumer)
+
+        for number in range(int(rate * seconds)):
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+            if time.monotonic() - began >= seconds:
+                break
+            taken.add(schedule)
+            if len(held) > _HELD:
+                connection.send("DELETE", f"/allocations/{held.popleft()}")
+        for consumer in held:
+            connection.send("DELETE", f"/allocations/{consumer}")
+    return taken
+
+
+def _both(
+    service: Service, agents: Sequence[Agent], rate: float, options: argparse.Namespace
+) -> Sequence[str]:
+    """A row: reports and schedulings at once, with the CPU of the service as a share of one."""
+    seconds = options.seconds
+    context = multiprocessing.get_context("spawn")
+    before, began = service.cpu_seconds(), time.monotonic()
+    taken, scheduled = Taken(), Taken()
+    with ProcessPoolExecutor(_CLIENTS, mp_context=context) as pool:
+        shares = [
+            pool.submit(_schedulings, service.port, rate / _CLIENTS, seconds)
+            for _ in range(_CLIENTS if rate else 0)
+        ]
+        if agents:
+            taken = _reports(agents, options.interval, seconds)
+        for each in (share.result() for share in shares):
+            scheduled.times += each.times
+            scheduled.failed += each.failed
+    elapsed = time.monotonic() - began
+    cpu = service.cpu_seconds() - before
+    per = ""
+    if not scheduled.times and taken.times:
+        per = f"{1000 * cpu / len(taken.times):.2f} a report"
+    elif not taken.times and scheduled.times:
+        per = f"{1000 * cpu / len(scheduled.times):.2f} a scheduling, with its release"
+    return (taken.shown(seconds), scheduled.shown(seconds), f"{100 * cpu / elapsed:.0f} %", per)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    parser.add_argument("--agents", type=int, default=5000, help="default: %(default)s")
+    parser.add_argument("--interval", type=float, default=60.0, help="seconds; default: %(default)s")
+    parser.add_argument(
+        "--rate", type=float, default=100.0, help="schedulings a second; default: %(default)s"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of each measurement; default: %(default)s"
+    )
+    options = parser.parse_args(arguments)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        server = databases.create("postgresql", durable=True)
+    except ServerMissing as error:
+        print(error, file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers are stopped, then
+    rows: list[Sequence[str]] = []
+    try:
+        with (
+            server,
+            tempfile.TemporaryDirectory(prefix="placement-fleet-") as folder,
+            Ours(server.fresh_database(), Path(folder), 2, 4) as service,
+        ):
+            agents = [Agent(service.port, number) for number in range(options.agents)]
+            before, first, began = service.cpu_seconds(), Taken(), time.monotonic()
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(lambda agent: first.add(agent.report), agents))
+            cpu = 1000 * (service.cpu_seconds() - before) / len(agents)
+            rows.append(
+                ("first reports", first.shown(time.monotonic() - began), "", "", f"{cpu:.2f} a report")
+            )
+            for agent in agents:
+                agent.report()  # what each wrote itself it reads once
+            for name, some, rate in (
+                ("reports alone", agents, 0.0),
+                ("schedulings alone", [], options.rate),
+                ("both", agents, options.rate),
+            ):
+                rows.append((name, *_both(service, some, rate, options)))
+            for agent in agents:
+                agent.client.has_trees = lambda: False  # type: ignore[method-assign]  # as of a stock one
+                agent.report()
+            rows.append(("ordinary reports alone", *_both(service, agents, 0.0, options)))
+            rows.append(("ordinary reports, both", *_both(service, agents, options.rate, options)))
+    except ServiceFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("| | a report: p50 / p99 | a scheduling: p50 / p99 | CPU of the workers | CPU ms |")
+    print("| --- | --- | --- | --- | --- |")
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,354 @@
+"""Guests with CPUs of their own on hosts of several zones, as others place them, and as claims do: a table.
+
+``python -m benchmarks.numa_schedulers`` has the same guests come and go on the same hosts, once for each
+scheduler, and prints how many were refused, and over how many zones the others were split. Nothing is random
+but which guests there are, and that follows from the seed. ``benchmarks/numa_schedulers.md`` says what is
+known of the others: what is here is their formulas, in our own words, and not their code.
+"""
+
+import argparse
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Final
+
+from prettytable import PrettyTable, TableStyle
+
+from benchmarks.worlds import uuid_of
+from placement.candidates.budget import Budget
+from placement.claims.choice import Choice, holding
+from placement.claims.placing import Unplaced, place
+from placement.claims.topology import Topology
+from placement.claims.wanted import Wanted
+from placement.claims.world import World
+from placement.claims.zones import ZONE
+from placement.flavors.flavor import Rules
+from placement.model.provider import Inventory, Provider
+from placement.model.snapshot import Snapshot
+from placement.schemas import explanation
+from placement.store.consumers import Owner
+
+CPUS: Final = 16
+MEMORY: Final = 65_536
+NEAR: Final = 12
+FAR: Final = 22
+MAX_ZONES: Final = 8
+"""What LeastNUMANodes divides its scores by."""
+SIZES: Final = (1, 2, 2, 4, 4, 6, 8, 8, 12, 20, 24)
+"""CPUs of guests; each is as likely as any other."""
+MEMORY_PER_CPU: Final = (1_024, 2_048, 4_096, 8_192)
+STAY: Final = 0.45
+"""The share of steps in which somebody leaves."""
+
+Amount = tuple[int, int]
+"""CPUs, and MiB of memory."""
+Taken = dict[int, Amount]
+"""What a guest has of which zone."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A guest comes that wants so much, or the guest with that number leaves, if it is there."""
+
+    guest: int
+    wants: Amount | None
+
+
+def steps(seed: int, count: int) -> Iterator[Step]:
+    """Who comes and goes."""
+    rng = random.Random(seed)
+    present: list[int] = []
+    for number in range(count):
+        if present and number > count // 4 and rng.random() < STAY:
+            yield Step(present.pop(rng.randrange(len(present))), None)
+        else:
+            cpus = rng.choice(SIZES)
+            present.append(number)
+            yield Step(number, (cpus, cpus * rng.choice(MEMORY_PER_CPU)))
+
+
+@dataclass
+class Host:
+    """What is free of the zones of a host: the first two are near each other, and the other two."""
+
+    free: list[Amount]
+
+    @classmethod
+    def of(cls, number: int) -> "Host":
+        """Every third host has four zones, the others two."""
+        return cls([(CPUS, MEMORY)] * (2 if number % 3 else 4))
+
+    def sums(self, zones: Sequence[int]) -> Amount:
+        return sum(self.free[each][0] for each in zones), sum(self.free[each][1] for each in zones)
+
+
+def distance(zones: Sequence[int]) -> float:
+    """The mean of all pairs, each zone with itself (10) among them."""
+    pairs = [
+        10 if one == other else NEAR if one // 2 == other // 2 else FAR for one in zones for other in zones
+    ]
+    return sum(pairs) / len(pairs)
+
+
+Chosen = tuple[int, Sequence[int]] | None
+"""A host and zones of it, in the order in which they are filled; None refuses."""
+
+
+def _smallest(host: Host, wants: Amount) -> list[tuple[int, ...]]:
+    """All combinations of as few zones as have so much free."""
+    for size in range(1, len(host.free) + 1):
+        found = [
+            zones
+            for zones in combinations(range(len(host.free)), size)
+            if all(have >= want for have, want in zip(host.sums(zones), wants, strict=True))
+        ]
+        if found:
+            return found
+    return []
+
+
+def least_numa(hosts: Sequence[Host], wants: Amount) -> Chosen:
+    """LeastNUMANodes where kubelet's policy is best-effort: it takes the combination that was scored."""
+    step = 100 // MAX_ZONES
+
+    def scored() -> Iterator[tuple[float, int, Sequence[int]]]:
+        for number, host in enumerate(hosts):
+            fitting = _smallest(host, wants)
+            if not fitting:
+                continue
+            best = min(fitting, key=distance)
+            least = min(map(distance, combinations(range(len(host.free)), len(best))))
+            yield 100 - len(best) * step + (step / 2 if distance(best) == least else 0), -number, best
+
+    best = max(scored(), default=None, key=lambda each: each[:2])
+    return None if best is None else (-best[1], best[2])
+
+
+def single_numa(hosts: Sequence[Host], wants: Amount) -> Chosen:
+    """The same where the policy is single-numa-node, which filters: all scores are equal."""
+    for number, host in enumerate(hosts):
+        fitting = _smallest(host, wants)
+        if fitting and len(fitting[0]) == 1:
+            return number, fitting[0]
+    return None
+
+
+def _by_free(host: Host, cpus: int) -> list[int]:
+    """Zones of the most free CPUs, as many as it takes."""
+    zones: list[int] = []
+    for zone in sorted(range(len(host.free)), key=lambda each: (-host.free[each][0], each)):
+        if sum(host.free[each][0] for each in zones) < cpus:
+            zones.append(zone)
+    return zones
+
+
+def crane(hosts: Sequence[Host], wants: Amount) -> Chosen:
+    """Crane's scorer of guests that do not ask to be aware: CPUs decide, memory counts for the whole host."""
+    fitting = [
+        (100 / len(zones), -number, zones)
+        for number, host in enumerate(hosts)
+        if all(have >= want for have, want in zip(host.sums(range(len(host.free))), wants, strict=True))
+        for zones in [_by_free(host, wants[0])]
+    ]
+    best = max(fitting, default=None, key=lambda each: each[:2])
+    return None if best is None else (-best[1], best[2])
+
+
+def crane_aware(hosts: Sequence[Host], wants: Amount) -> Chosen:
+    """Crane's scorer of those that do: one zone has all CPUs, or they are refused."""
+    found = [
+        (number, zones)
+        for number, host in enumerate(hosts)
+        if host.sums(range(len(host.free)))[1] >= wants[1]
+        for zones in [_by_free(host, wants[0])]
+        if len(zones) == 1 and host.free[zones[0]][0] >= wants[0]
+    ]
+    return found[0] if found else None
+
+
+def fill(host: Host, zones: Sequence[int], wants: Amount) -> Taken:
+    """CPUs from the zones in turn; memory from these, and what they have not from those with most of it."""
+    cpus, memory = wants
+    taken: Taken = {}
+    rest = sorted(set(range(len(host.free))) - set(zones), key=lambda each: -host.free[each][1])
+    for zone in (*zones, *rest):
+        have = host.free[zone]
+        here = (min(cpus, have[0]) if zone in zones else 0, min(memory, have[1]))
+        if any(here):
+            taken[zone] = here
+            cpus, memory = cpus - here[0], memory - here[1]
+    for zone, (some, more) in taken.items():
+        host.free[zone] = host.free[zone][0] - some, host.free[zone][1] - more
+    return taken
+
+
+@dataclass
+class Outcome:
+    """What became of the guests: refused ones, and the zones of the others."""
+
+    refused: int = 0
+    refused_cpus: int = 0
+    zones: list[Sequence[int]] = field(default_factory=list)
+
+    def note(self, zones: Sequence[int] | None, wants: Amount) -> None:
+        """What became of one."""
+        if zones is None:
+            self.refused += 1
+            self.refused_cpus += wants[0]
+        else:
+            self.zones.append(zones)
+
+
+def theirs(scheduler: Callable[[Sequence[Host], Amount], Chosen]) -> Callable[[int, int, int], Outcome]:
+    """Runs one of the above."""
+
+    def run(seed: int, hosts: int, count: int) -> Outcome:
+        world = [Host.of(number) for number in range(hosts)]
+        there: dict[int, tuple[int, Taken]] = {}
+        outcome = Outcome()
+        for step in steps(seed, count):
+            if step.wants is None:
+                if step.guest in there:
+                    number, taken = there.pop(step.guest)
+                    free = world[number].free
+                    for zone, (cpus, memory) in taken.items():
+                        free[zone] = free[zone][0] + cpus, free[zone][1] + memory
+                continue
+            chosen = scheduler(world, step.wants)
+            if chosen is not None:
+                there[step.guest] = chosen[0], fill(world[chosen[0]], chosen[1], step.wants)
+            outcome.note(None if chosen is None else sorted(there[step.guest][1]), step.wants)
+        return outcome
+
+    return run
+
+
+def ours(topology: Topology, order: Mapping[str, float]) -> Callable[[int, int, int], Outcome]:
+    """Runs claims with that topology and order."""
+
+    def run(seed: int, hosts: int, count: int) -> Outcome:
+        snapshot, distances = _snapshot(hosts)
+        there: dict[int, Choice] = {}
+        outcome, rng = Outcome(), random.Random(seed)
+        for step in steps(seed, count):
+            if step.wants is None:
+                if step.guest in there:
+                    snapshot = holding(snapshot, _negative(there.pop(step.guest)))
+                continue
+            cpus, memory = step.wants
+            body = {
+                "query": f"resources=PCPU:{cpus},MEMORY_MB:{memory}",
+                "flavor": None,
+                "microversion": "1.39",
+            }
+            asked = explanation.parse(body, Rules())
+            wanted = Wanted(
+                str(step.guest),
+                None,
+                Owner("project", "user", "INSTANCE"),
+                asked.request,
+                asked.version,
+                order=tuple(order.items()),
+                topology=topology,
+            )
+            found = place(World(snapshot, distances=distances), [wanted], Budget(), rng)
+            if isinstance(found, Unplaced):
+                outcome.note(None, step.wants)
+                continue
+            choice = there[step.guest] = found[0].choice
+            outcome.note(
+                sorted({int(each.name.rpartition("-")[2]) for each, _ in choice.resources}), step.wants
+            )
+            snapshot = holding(snapshot, choice)
+        return outcome
+
+    return run
+
+
+def _negative(choice: Choice) -> Choice:
+    resources = tuple(
+        (each, {name: -amount for name, amount in amounts.items()}) for each, amounts in choice.resources
+    )
+    return replace(choice, resources=resources)
+
+
+def _snapshot(hosts: int) -> tuple[Snapshot, dict[tuple[int, int], int]]:
+    snapshot, distances = Snapshot(), {}
+    for number in range(hosts):
+        root = len(snapshot) + 1
+        snapshot.put(_provider(root, f"h{number}", None, root, {}, ()))
+        zones = range(root + 1, root + 1 + len(Host.of(number).free))
+        for zone in zones:
+            stock = {"PCPU": _inventory(CPUS), "MEMORY_MB": _inventory(MEMORY)}
+            snapshot.put(_provider(zone, f"h{number}-{zone - zones[0]}", root, root, stock, (ZONE,)))
+        for one, other in combinations(zones, 2):
+            distances[one, other] = NEAR if (one - zones[0]) // 2 == (other - zones[0]) // 2 else FAR
+    return snapshot, distances
+
+
+def _inventory(total: int) -> Inventory:
+    return Inventory(total, 0, 1, total, 1, 1.0, updated_at=0.0)
+
+
+def _provider(
+    number: int,
+    name: str,
+    parent: int | None,
+    root: int,
+    inventories: Mapping[str, Inventory],
+    traits: Sequence[str],
+) -> Provider:
+    return Provider(
+        number, uuid_of(name), name, 0, parent, root, 0.0, inventories, {}, frozenset(traits), frozenset()
+    )
+
+
+ORDER: Final = {"zones": 4.0, "distance": 2.0, "pack": 1.0}
+SCHEDULERS: Final[Mapping[str, Callable[[int, int, int], Outcome]]] = {
+    "LeastNUMANodes, best-effort": theirs(least_numa),
+    "LeastNUMANodes, single-numa-node": theirs(single_numa),
+    "crane": theirs(crane),
+    "crane, aware": theirs(crane_aware),
+    "claims, best-effort": ours(Topology.BEST_EFFORT, ORDER),
+    "claims, restricted": ours(Topology.RESTRICTED, ORDER),
+    "claims, single-numa": ours(Topology.SINGLE_NUMA, ORDER),
+}
+
+
+def row(name: str, seeds: Sequence[int], hosts: int, count: int) -> list[object]:
+    """A line of the table: sums over the seeds."""
+    outcomes = [SCHEDULERS[name](seed, hosts, count) for seed in seeds]
+    zones = [each for outcome in outcomes for each in outcome.zones]
+    split = [each for each in zones if len(each) > 1]
+    return [
+        name,
+        len(zones),
+        sum(each.refused for each in outcomes),
+        sum(each.refused_cpus for each in outcomes),
+        len(split),
+        sum(len(each) - 1 for each in split),
+        f"{sum(map(distance, split)) / len(split):.1f}" if split else "",
+    ]
+
+
+COLUMNS: Final = ("scheduler", "placed", "refused", "CPUs refused", "split", "zones crossed", "mean distance")
+
+
+def main() -> None:
+    """Print the table."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.numa_schedulers", description=__doc__)
+    top.add_argument("--hosts", type=int, default=12, help="default: %(default)s")
+    top.add_argument("--steps", type=int, default=400, help="of guests that come or go; default: %(default)s")
+    top.add_argument("--seeds", type=int, default=5, help="so many worlds; default: %(default)s")
+    options = top.parse_args()
+    table = PrettyTable(COLUMNS, align="r")
+    table.align["scheduler"] = "l"
+    table.set_style(TableStyle.MARKDOWN)
+    for name in SCHEDULERS:
+        table.add_row(row(name, range(1, options.seeds + 1), options.hosts, options.steps))
+    print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""The service under web servers that operators may choose: CPU, latency, slow clients, the end of a process.
+
+    python -m benchmarks.web_servers
+    python -m benchmarks.web_servers --servers ours,granian --seconds 2
+
+Each serves the same application on a database of its own in one PostgreSQL, with two workers of four threads,
+or one process of eight where a server has no workers.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import statistics
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks.clients import Clients
+from benchmarks.http import Connection, NoAnswer
+from benchmarks.loading import load_directly
+from benchmarks.reference import ReferenceMissing, environment
+from benchmarks.servers import Ours, Service, ServiceFailed
+from benchmarks.worlds import WORLDS
+from tests import databases
+from tests.databases import ServerMissing
+
+_REQUIREMENTS: Final = Path(__file__).with_name("web-servers-requirements.txt")
+_APPLICATION: Final = "placement.wsgi.api:application"
+_WORKERS: Final = 2
+_THREADS: Final = 4
+_HOSTS: Final = 200
+_QUESTION: Final = "/allocation_candidates?resources=PCPU:2&limit=1"
+_SLOW_CLIENTS: Final = 200
+_WAITING: Final = "/ext/v1/changes?since={cursor}&wait=2"
+_HEAD: Final = (
+    "server",
+    "CPU ms",
+    "p50 ms",
+    "p99 ms",
+    "8 clients: /s",
+    "CPU ms",
+    "keeps connections",
+    "beside 200 slow ones: p50 ms",
+    "p99 ms",
+    "request in hand at SIGTERM",
+)
+
+Command = Callable[[Path, int], list[str]]
+
+
+def _gunicorn(kind: str, *more: str) -> Command:
+    def command(programs: Path, port: int) -> list[str]:
+        return [
+            *(str(programs / "gunicorn"), "--no-control-socket", "--worker-class", kind),
+            *("--workers", str(_WORKERS), "--keep-alive", "75", "--limit-request-line", "8190", *more),
+            *("--bind", f"127.0.0.1:{port}", _APPLICATION),
+        ]
+
+    return command
+
+
+SERVERS: Final[Mapping[str, Command | None]] = {
+    "ours": None,
+    "gunicorn gthread": _gunicorn("gthread", "--threads", str(_THREADS)),
+    "gunicorn sync": _gunicorn("sync"),
+    "uWSGI": lambda programs, port: [
+        *(str(programs / "uwsgi"), "--master", "--lazy-apps", "--enable-threads", "--die-on-term"),
+        *("--hook-master-start", "unix_signal:15 gracefully_kill_them_all", "--thunder-lock"),
+        *("--processes", str(_WORKERS), "--threads", str(_THREADS), "--buffer-size", "65535"),
+        *("--http", f"127.0.0.1:{port}", "--http-keepalive", "--http-chunked-input", "--http-auto-chunked"),
+        *("--disable-logging", "--virtualenv", sys.prefix, "--module", _APPLICATION),
+    ],
+    "granian": lambda programs, port: [
+        *(str(programs / "granian"), "--interface", "wsgi", "--workers", str(_WORKERS)),
+        *("--blocking-threads", str(_THREADS), "--host", "127.0.0.1", "--port", str(port), _APPLICATION),
+    ],
+    "cheroot": lambda programs, port: [
+        *(str(programs / "cheroot"), "--bind", f"127.0.0.1:{port}"),
+        *("--threads", str(_WORKERS * _THREADS), _APPLICATION),
+    ],
+    "waitress": lambda programs, port: [
+        *(str(programs / "waitress-serve"), f"--listen=127.0.0.1:{port}"),
+        *(f"--threads={_WORKERS * _THREADS}", _APPLICATION),
+    ],
+}
+
+
+class _Served(Ours):
+    """The service of this checkout under some web server."""
+
+    def __init__(self, url: str, folder: Path, programs: Path, command: Command | None) -> None:
+        super().__init__(url, folder, _WORKERS, _THREADS)
+        self._programs, self._command = programs, command
+
+    def _configure(self) -> None:
+        super()._configure()
+        with self._config.open("a") as config:
+            config.write("[api]\nwaiting_requests = 1\n")
+
+    def _serve(self) -> list[str]:
+        return super()._serve() if self._command is None else self._command(self._programs, self.port)
+
+    def _environment(self) -> Mapping[str, str]:
+        paths = [str(Path(__file__).parents[1]), sysconfig.get_path("purelib")]
+        more = {"PYTHONPATH": os.pathsep.join(paths), "OS_PLACEMENT_CONFIG_DIR": str(self._folder)}
+        return {**os.environ, **more}
+
+    def cpu_seconds(self) -> float:
+        """Of all of its processes: some have others than workers."""
+        assert self._process is not None
+        main = psutil.Process(self._process.pid)
+        spent = 0
+        for each in (main, *main.children(recursive=True)):
+            for thread in Path(f"/proc/{each.pid}/task").glob("*/schedstat"):
+                with suppress(OSError):
+                    spent += int(thread.read_text().split()[0])
+        return spent / 1e9
+
+    def terminate(self) -> None:
+        """Have it stop, and do not wait."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class _Latency:
+    cpu: float
+    p50: float
+    p99: float
+
+
+def _latency(service: Service, seconds: float) -> _Latency:
+    """Milliseconds of one client that asks the same again and again."""
+    times: list[float] = []
+    with Connection(service.port, 20.0) as connection:
+        for _ in range(20):
+            connection.send("GET", _QUESTION)
+        before, until = service.cpu_seconds(), time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            began = time.perf_counter()
+            with suppress(NoAnswer):
+                connection.send("GET", _QUESTION)
+            times.append(1000 * (time.perf_counter() - began))
+        cpu = 1000 * (service.cpu_seconds() - before) / len(times)
+    return _Latency(cpu, statistics.median(times), sorted(times)[int(0.99 * len(times))])
+
+
+def _keeps_connections(service: Service) -> bool:
+    with socket.create_connection(("127.0.0.1", service.port), 10) as client:
+        for _ in range(2):
+            try:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                if not client.recv(65536):
+                    return False
+            except OSError:
+                return False
+            time.sleep(0.2)
+    return True
+
+
+@contextmanager
+def _slow_clients(port: int) -> Iterator[None]:
+    """Clients that send a byte of their headers twice a second."""
+    clients: list[socket.socket] = []
+    stopped = threading.Event()
+
+    def drip() -> None:
+        while not stopped.wait(0.5):
+            for client in clients:
+                with suppress(OSError):
+                    client.send(b"a")
+
+    thread = threading.Thread(target=drip, daemon=True)
+    try:
+        for _ in range(_SLOW_CLIENTS):
+            client = socket.create_connection(("127.0.0.1", port), 10)
+            client.setblocking(False)
+            clients.append(client)
+            with suppress(OSError):
+                client.send(b"GET / HTTP/1.1\r\nX-Slow: ")
+        thread.start()
+        yield
+    finally:
+        stopped.set()
+        if thread.is_alive():
+            thread.join(5)
+        for client in clients:
+            client.close()
+
+
+def _end(service: _Served) -> str:
+    """What becomes of a request that waits for two seconds when the server is told to stop."""
+    with Connection(service.port, 20.0) as connection:
+        _, answer = connection.send("GET", "/ext/v1/changes")
+        cursor = answer.decode().split('"cursor":"')[1].split('"')[0]
+        timer = threading.Timer(0.5, service.terminate)
+        timer.start()
+        try:
+            status, _ = connection.send("GET", _WAITING.format(cursor=cursor))
+        except NoAnswer:
+            return "lost"
+        finally:
+            timer.join()
+    return "answered" if status == 200 else f"status {status}"
+
+
+def measure(service: _Served, seconds: float) -> Sequence[str]:
+    """A row of the table."""
+    alone = _latency(service, seconds)
+    with Clients(8) as clients:
+        clients.warm_up(service.port)
+        before = service.cpu_seconds()
+        work = clients.ask(service.port, _QUESTION, seconds)
+        cpu = 1000 * (service.cpu_seconds() - before) / max(1, sum(each.done for each in work))
+    rate = sum(each.rate for each in work)
+    keeps = "yes" if _keeps_connections(service) else "no"
+    try:
+        with _slow_clients(service.port):
+            beside = _latency(service, min(seconds, 2.0))
+        slow = (f"{beside.p50:.2f}", f"{beside.p99:.2f}")
+    except (OSError, NoAnswer):
+        slow = ("no answer", "")
+    shown = (f"{alone.cpu:.2f}", f"{alone.p50:.2f}", f"{alone.p99:.2f}", f"{rate:,.0f}", f"{cpu:.2f}")
+    return (*shown, keeps, *slow, _end(service))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.web_servers", description=__doc__)
+    parser.add_argument("--servers", default=",".join(SERVERS), help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    options = parser.parse_args(arguments)
+    try:
+        programs = environment("web-servers", _REQUIREMENTS)
+        server = databases.create("postgresql", durable=True)
+    except (ReferenceMissing, ServerMissing) as error:
+        print(error, file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers are stopped, then
+    rows: list[Sequence[str]] = []
+    with server, tempfile.TemporaryDirectory(prefix="placement-web-servers-") as folder:
+        for name in options.servers.split(","):
+            url = server.fresh_database()
+            service = _Served(url, Path(folder), programs, SERVERS[name])
+            try:
+                with service:
+                    load_directly(url, WORLDS["numa"], _HOSTS)
+                    service.restart()
+                    rows.append((name, *measure(service, options.seconds)))
+            except ServiceFailed as error:
+                print(error, file=sys.stderr)
+                rows.append((name, "did not start"))
+            print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+    print("| " + " | ".join(_HEAD) + " |\n|" + " --- |" * len(_HEAD))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

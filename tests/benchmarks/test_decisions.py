@@ -1,0 +1,39 @@
+"""The program that measures what the service decides has something to measure."""
+
+import pytest
+
+from benchmarks.decisions import PARTS, Deed, moves, occupied, percentiles
+from placement.capacity.draining import Displaced
+from placement.capacity.moving import Making
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_is_measured_in_a_small_world(part: str) -> None:
+    found: dict[str, Deed] = dict(PARTS[part](12))
+    assert len(found) >= 4
+    assert all(deed() is not None for deed in found.values())
+
+
+def test_hosts_are_as_full_as_their_guests_make_them() -> None:
+    snapshot, held = occupied(12)
+    for provider in snapshot:
+        used = dict.fromkeys(provider.inventories, 0)
+        for each in held:
+            if each.provider_id == provider.id:
+                used[each.resource_class] += each.used
+        assert used == provider.used
+        assert all(provider.free(name) >= 0 for name in used)
+
+
+def test_there_is_somebody_to_displace_and_somebody_to_move() -> None:
+    one, ten, large, larger = (deed() for _, deed in moves(20))
+    assert isinstance(one, Displaced)
+    assert isinstance(ten, Displaced)
+    assert 0 < one.guests < ten.guests
+    for each in (large, larger):
+        assert isinstance(each, Making)
+        assert each.moves
+
+
+def test_percentiles_are_told() -> None:
+    assert percentiles(list(map(float, range(100)))) == "   50.0 (p95    95.0, p99    99.0)"
