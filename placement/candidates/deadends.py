@@ -33,6 +33,10 @@ class DeadEnds:
             for provider in found:
                 providers[provider.id] = provider
                 serves.setdefault(provider.id, []).append(index)
+        members = assignment.rules.snapshot.trees
+        everyone = assignment.rules.snapshot.providers
+        roots = {provider.root_id for provider in providers.values()}
+        self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds = {}
         self._kind_of_provider = {
             provider_id: kinds.setdefault(self._provider_signature(provider, serves[provider_id]), len(kinds))
@@ -79,7 +83,7 @@ class DeadEnds:
         They are leaves below the same parent, or have no relatives at all.
         """
         rules = self._assignment.rules
-        if rules.snapshot.children.get(provider.id):
+        if provider.id in self._parents:
             return provider.id
         classes = sorted({name for index in serves for name, _ in rules.needs[index].resources})
         return (

@@ -109,6 +109,10 @@ class _State:
     def put(self, row: rows.Row, provider: Provider) -> None:
         """Take up a provider as the row shows it."""
         self.snapshot.put(provider)
+        self.stamp(row, provider)
+
+    def stamp(self, row: rows.Row, provider: Provider) -> None:
+        """Note when a provider changed last."""
         # most changed in both ways at once: one number is kept once
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
@@ -265,13 +269,14 @@ class Model:
         for bucket, counter, deletions in conn.execute(sa.select(change_buckets)):
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
-        for row, provider in rows.read_all(conn, state.names, self._shared):
-            state.put(row, provider)
+        with _nothing_but_to_keep():
+            providers = []
+            for row, provider in rows.read_all(conn, state.names, self._shared):
+                state.stamp(row, provider)
+                providers.append(provider)
+            state.snapshot = Snapshot(providers)
+            state.snapshot.whole_trees()
         state.next_expiry = rows.read_next_expiry(conn)
-        state.snapshot.whole_trees()
-        # What was read stays for as long as the worker lives: garbage collections need not walk through it.
-        gc.collect()
-        gc.freeze()
         LOG.info("read model loaded: %d resource providers", len(state.snapshot))
         return state
 
@@ -342,6 +347,18 @@ class Model:
     def _forget_deleted(self, conn: sa.Connection, state: _State, bucket: int) -> None:
         query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
         state.keep_only(bucket, set(conn.execute(query).scalars()))
+
+
+@contextmanager
+def _nothing_but_to_keep() -> Iterator[None]:
+    """What is made here stays while the worker lives: no garbage is looked for in it, now or later."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def _same(row: rows.Row, known: Provider) -> bool:

@@ -2,7 +2,10 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import repeat
+from types import MappingProxyType
 from typing import Final
 
 from placement.model.trees import Tree
@@ -12,12 +15,17 @@ class FreeIndex:
     """The roots of trees by the most of one resource class that one of their providers could give now.
 
     Two columns, in ascending order of amounts and, where these are equal, of roots.
+
+    :param rows: the roots by amount.
     """
 
-    def __init__(self, rows: Iterable[tuple[int, int]] = ()) -> None:
-        ordered = sorted(rows)
-        self._amounts = array("q", [amount for amount, _ in ordered])
-        self._roots = array("q", [root for _, root in ordered])
+    def __init__(self, rows: Mapping[int, Iterable[int]] = MappingProxyType({})) -> None:
+        self._amounts = array("q")
+        self._roots = array("q")
+        for amount in sorted(rows):
+            roots = sorted(rows[amount])
+            self._amounts.extend(repeat(amount, len(roots)))
+            self._roots.extend(roots)
 
     def copy(self) -> "FreeIndex":
         """The same, to be changed by itself."""
@@ -67,10 +75,16 @@ class FreeIndexes:
 
     def fill(self, trees: Mapping[int, Tree]) -> None:
         """Begin anew with these trees, by their roots."""
-        rows: dict[str, list[tuple[int, int]]] = {}
+        kept: dict[int, Mapping[str, int]] = {}
+        alike: defaultdict[int, list[int]] = defaultdict(list)  # many have the same object
         for root, tree in trees.items():
-            for name, amount in tree.max_free.items():
-                rows.setdefault(name, []).append((amount, root))
+            most = tree.max_free
+            kept[id(most)] = most
+            alike[id(most)].append(root)
+        rows: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for same, roots in alike.items():
+            for name, amount in kept[same].items():
+                rows[name][amount] += roots
         self._by_class = {name: FreeIndex(each) for name, each in rows.items()}
 
     def replace(self, root: int, old: Tree | None, new: Tree | None) -> None:

@@ -1,7 +1,7 @@
 """Which providers have something in common."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Final, NamedTuple, TypeVar
 
@@ -60,6 +60,11 @@ class Index(_Copied[K, set[int]]):
         new._own = set()
         return new
 
+    def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
+        """Note that these providers have this."""
+        self._changeable(key, set).update(provider_ids)
+        self.roots.pop(key, None)
+
     def add(self, key: K, provider_id: int) -> None:
         """Note that the provider has this."""
         self._changeable(key, set).add(provider_id)
@@ -75,7 +80,7 @@ class Index(_Copied[K, set[int]]):
 
 
 class Families(_Copied[int, list[int]]):
-    """The ids of relatives by that of their parent, or of the root of their tree, in ascending order.
+    """The ids of the members of trees by that of their root, in ascending order.
 
     There is one for every host, and mostly it has few: lists need a fifth of the memory of sets.
     """
@@ -86,6 +91,15 @@ class Families(_Copied[int, list[int]]):
         new.update(self)
         new._own = set()
         return new
+
+    def fill(self, keys: Iterable[int], ids: Iterable[int]) -> None:
+        """Begin with these providers, in ascending order, and the key of each."""
+        for key, provider_id in zip(keys, ids, strict=True):
+            members = self.get(key)
+            if members is None:
+                self[key] = [provider_id]
+            else:
+                members.append(provider_id)
 
     def add(self, key: int, provider_id: int) -> None:
         """Note that the provider, which is not there, belongs there."""

@@ -175,15 +175,17 @@ class Tree(ProviderSet):
         members: tuple[Provider, ...],
         kind: Kind,
         aggregates: tuple[frozenset[str], ...],
+        all_aggregates: frozenset[str],
+        free: tuple[int, ...],
+        max_free: Mapping[str, int],
     ) -> None:
         super().__init__(members, kind.shape)
         self.root = root
         self.kind = kind
         self.aggregates = aggregates
-        first, *others = {*self.aggregates} - {_NOWHERE} or {_NOWHERE}
-        self.all_aggregates = first.union(*others) if others else first
-        free = tuple([members[at].free(name) for at, name in kind.shape.slots])
-        self.free, self.max_free = kind.shape.with_most(free)
+        self.all_aggregates = all_aggregates
+        self.free = free
+        self.max_free = max_free
         self._sums: dict[str, tuple[int, int]] | None = None
 
     def sums(self, name: str) -> tuple[int, int]:
@@ -223,6 +225,37 @@ class Tree(ProviderSet):
         )
 
 
+class _Likeness:
+    """What trees have in common whose providers have the same objects: all but how much is used."""
+
+    __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
+
+    def __init__(
+        self, kind: Kind, members: Sequence[Provider], aggregates: tuple[frozenset[str], ...]
+    ) -> None:
+        self.kind = kind
+        self.aggregates = aggregates
+        first, *others = {*aggregates} - {_NOWHERE} or {_NOWHERE}
+        self.all_aggregates = first.union(*others) if others else first
+        #: by slot
+        self.capacities = [members[at].inventories[name].capacity for at, name in kind.shape.slots]
+        #: what is free, and the most at once, where nothing is used
+        self.unused = kind.shape.with_most(tuple(self.capacities))
+
+    def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:
+        """What is free of each inventory, and the most at once of each class."""
+        used = [(at, each.used) for at, each in enumerate(members) if each.used]
+        if not used:
+            return self.unused
+        slots, free = self.kind.shape.slots, self.capacities.copy()
+        for at, amounts in used:
+            for name, amount in amounts.items():
+                slot = slots.get((at, name))
+                if slot is not None:
+                    free[slot] -= amount
+        return self.kind.shape.with_most(tuple(free))
+
+
 class Kinds:
     """All shapes and kinds that there are trees of."""
 
@@ -232,8 +265,32 @@ class Kinds:
         #: what trees have in common that are in the same aggregates
         self._aggregates: dict[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] = {}
 
-    def tree(self, root: Provider, members: tuple[Provider, ...]) -> Tree:
-        """The tree of these providers."""
+    def trees(self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]) -> list[Tree]:
+        """The trees of these roots, and of the members of each."""
+        found: dict[Hashable, _Likeness] = {}  # by identity of what stays alive meanwhile
+        made = []
+        for root, members in zip(roots, families, strict=True):
+            first = root.id
+            key = tuple(
+                [
+                    (
+                        each.id - first,
+                        None if each.parent_id is None else each.parent_id - first,
+                        id(each.inventories),
+                        id(each.traits),
+                        id(each.aggregates),
+                    )
+                    for each in members
+                ]
+            )
+            like = found.get(key)
+            if like is None:
+                like = found[key] = self._likeness(members)
+            free, most = like.free(members)
+            made.append(Tree(root, members, like.kind, like.aggregates, like.all_aggregates, free, most))
+        return made
+
+    def _likeness(self, members: tuple[Provider, ...]) -> _Likeness:
         features = tuple(_features(members))
         shape = self._shapes.get(features)
         if shape is None:
@@ -246,7 +303,7 @@ class Kinds:
         aggregates = tuple([each.aggregates for each in members])
         if len(self._aggregates) >= _MAX_AGGREGATES:
             self._aggregates.clear()
-        return Tree(root, members, kind, self._aggregates.setdefault(aggregates, aggregates))
+        return _Likeness(kind, members, self._aggregates.setdefault(aggregates, aggregates))
 
 
 def _features(members: Sequence[Provider]) -> Iterator[Hashable]:

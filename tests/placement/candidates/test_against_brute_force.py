@@ -236,7 +236,8 @@ def is_whole_without(other: Snapshot, provider_id: int, snapshot: Snapshot) -> b
         and snapshot.providers[provider.root_id].parent_id is None
     )
     has_no_children = (
-        not snapshot.children.get(provider_id) or snapshot.providers[provider_id].root_id == provider.root_id
+        all(each.parent_id != provider_id for each in snapshot)
+        or snapshot.providers[provider_id].root_id == provider.root_id
     )
     return has_parent and has_no_children and not _is_below(snapshot, provider.parent_id, provider_id)
 

@@ -227,7 +227,7 @@ def test_a_model_that_is_damaged_is_read_anew(writer: Database, model: Model) ->
         view.snapshot.by_class.clear()
         view.snapshot.trees.clear()
         view.snapshot.by_name["host"] = 99
-        view.snapshot.children = {None: {1}}  # type: ignore[dict-item]  # which breaks it
+        view.snapshot.by_trait = None  # type: ignore[assignment]  # which breaks it
     writer.write(lambda tx: providers.delete(tx, HOST))
     create(writer, CHILD, "child")
     assert names(model) == {CHILD: "child"}

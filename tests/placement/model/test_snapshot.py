@@ -73,7 +73,17 @@ def content(snapshot: Snapshot) -> Any:
 
 
 def _indexes(snapshot: Snapshot) -> tuple[Index[Any], ...]:
-    return snapshot.children, snapshot.trees, snapshot.by_class, snapshot.by_trait, snapshot.by_aggregate
+    return snapshot.trees, snapshot.by_class, snapshot.by_trait, snapshot.by_aggregate
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sets(st.integers(4, 9)).flatmap(lambda ids: st.tuples(*map(providers, (1, 2, 3, *ids)))))
+def test_a_snapshot_of_providers_is_what_it_becomes_by_putting_one_after_the_other(
+    some: tuple[Provider, ...],
+) -> None:
+    one_by_one = Snapshot()
+    change(one_by_one, some)
+    assert content(Snapshot(some)) == content(one_by_one)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
