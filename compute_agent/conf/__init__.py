@@ -18,6 +18,7 @@ from oslo_log import log
 from compute_agent.conf import (
     blockio,
     compute,
+    cpu_class,
     daemon,
     guests,
     host,
@@ -35,6 +36,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     guests,
     qos,
     blockio,
+    cpu_class,
     resctrl,
     monitoring,
     daemon,
@@ -104,7 +106,7 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
     of_plugin = placement.auth_opts(conf)
     for group, options in (*list_opts(), *libraries, (placement.GROUP, of_plugin or [])):
         known.setdefault(group or "DEFAULT", set()).update(written.names_of(options))
-    free = [qos.WATERMARK, qos.QOS_CLASS, blockio.BLOCKIO_CLASS]
+    free = [qos.WATERMARK, qos.QOS_CLASS, blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS]
     if of_plugin is None:
         free.append(conf.placement.auth_section or placement.GROUP)
     return written.unknown_options(written.read(written.files_of(conf)), known, free)

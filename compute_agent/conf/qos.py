@@ -2,9 +2,9 @@
 
 That is [qos], and a section of its own for each watermark and for each class of guests.
 
-``[watermark:NAME]``, ``[qos_class:NAME]`` and ``[blockio_class:NAME]`` are known once the files have been
-read, see ``register_sections``. In these sections and in [qos] an option that does not exist is refused, as
-one that is not applied could cost guests.
+``[watermark:NAME]``, ``[qos_class:NAME]``, ``[blockio_class:NAME]`` and ``[cpu_class:NAME]`` are known once
+the files have been read, see ``register_sections``. In these sections and in [qos] an option that does not
+exist is refused, as one that is not applied could cost guests.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.conf import blockio
+from compute_agent.conf import blockio, cpu_class
 from compute_agent.conf.blockio import BLOCKIO_CLASS
+from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.qos_class import BEST_EFFORT
 
@@ -151,9 +152,19 @@ QOS_CLASS_OPTS: Final = [
         " set: 500 for BE, 0 for LSR, else 100. Less than 0 takes CAP_SYS_RESOURCE, which the unit does not"
         " have.",
     ),
+    cfg.StrOpt(
+        "cpu_class",
+        help="Section [cpu_class:NAME] by which the dedicated CPUs of guests of the class work. Unless set:"
+        " as they were found.",
+    ),
 ]
 
-_TEMPLATES: Final = {WATERMARK: WATERMARK_OPTS, QOS_CLASS: QOS_CLASS_OPTS, BLOCKIO_CLASS: blockio.OPTS}
+_TEMPLATES: Final = {
+    WATERMARK: WATERMARK_OPTS,
+    QOS_CLASS: QOS_CLASS_OPTS,
+    BLOCKIO_CLASS: blockio.OPTS,
+    CPU_CLASS: cpu_class.OPTS,
+}
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -212,6 +223,11 @@ def blockio_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     return _sections(conf, BLOCKIO_CLASS)
 
 
+def cpu_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Name and options of each class of CPUs, in the order of their names."""
+    return _sections(conf, CPU_CLASS)
+
+
 def _sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
     """The sections in which something is set: the sample file has one of each kind in which nothing is."""
     for section in conf.list_all_sections():
@@ -231,9 +247,9 @@ def _options_of(section: str) -> list[Any] | None:
                 raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
             return options
     word = section.lower()
-    if word.startswith(("watermark", "qos", "blockio")):
+    if word.startswith(("watermark", "qos", "blockio", "cpu_class")):
         raise cfg.ConfigFileValueError(
             f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME],"
-            f" [{QOS_CLASS}NAME] and [{BLOCKIO_CLASS}NAME]"
+            f" [{QOS_CLASS}NAME], [{BLOCKIO_CLASS}NAME] and [{CPU_CLASS}NAME]"
         )
     return None

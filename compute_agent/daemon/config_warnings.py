@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from oslo_config import cfg
 
 from compute_agent.conf import find_unknown_options
+from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.guests import FOLLOW
+from compute_agent.controllers.cpu_class_plan import Claim, decide
 from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.daemon.watermark_support import unmeasured_metrics, unusable_levers
 from compute_agent.host.block_devices import read_block_devices
+from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.inventory.options import name_warning
+from compute_agent.model.cpu_class import IDLE, SHARED, CpuClass
 from compute_agent.qos.blockio import blockio_warnings, parse_blockio_classes
+from compute_agent.qos.classes import parse_classes
+from compute_agent.qos.cpu_classes import parse_cpu_classes
 from compute_agent.qos.rules import Rules
 from compute_agent.qos.unenforceable import unenforceable
+
+
+def cpu_class_warnings(
+    classes: Mapping[str, CpuClass], power: CpuPower, named: Collection[str]
+) -> Iterator[str]:
+    """What of the classes of CPUs has no effect; ``named`` are those that classes of guests name."""
+    for name, one in classes.items():
+        if name not in (IDLE, SHARED) and name not in named:
+            yield (
+                f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME], or call it"
+                f" {IDLE} or {SHARED}"
+            )
+        for reasons in decide(power, [Claim(power.cpus, one)]).missing.values():
+            yield from reasons
 
 
 def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl, driver: str) -> list[str]:
@@ -40,6 +61,10 @@ def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl,
         )
     devices = read_block_devices(Path(conf.host.root))
     found += blockio_warnings(parse_blockio_classes(conf), devices)
+    classes, power = parse_cpu_classes(conf), read_cpu_power(Path(conf.host.root))
+    found += cpu_class_warnings(
+        classes, power, {one.cpu_class for one in parse_classes(conf).classes.values()}
+    )
     if rules is not None:
         measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
         found += unenforceable(rules.watermarks, rules.registry, *measures)

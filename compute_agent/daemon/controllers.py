@@ -10,6 +10,8 @@ from compute_agent.conf.guests import FOLLOW
 from compute_agent.controllers.base import Controller
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.cpu import CpuController
+from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses, Files, FormerStore
+from compute_agent.controllers.cpu_class_plan import Binding
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.controllers.memory import MemoryController
 from compute_agent.controllers.memory_limit import MemoryLimitController
@@ -18,27 +20,43 @@ from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.daemon.world import policy_of
 from compute_agent.drivers.base import Driver
 from compute_agent.host.block_devices import read_block_devices
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.world import World
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.classes import parse_classes
+from compute_agent.qos.cpu_classes import parse_cpu_classes
 
 
 def build_controllers(
-    conf: cfg.ConfigOpts, driver: Driver, resctrl: Resctrl, beside: bool = False
+    conf: cfg.ConfigOpts,
+    driver: Driver,
+    resctrl: Resctrl,
+    world: World,
+    store: FormerStore,
+    metrics: Metrics,
 ) -> tuple[Controller, ...]:
     """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
-    Where the agent follows somebody else, as it does ``beside`` nova-compute unless told otherwise, none of
-    them pins guests or binds memory.
+    Where the agent follows somebody else, as it does beside nova-compute unless told otherwise, none of them
+    pins guests or binds memory. ``store`` keeps what kernel files held before.
 
     :raises ConfigError:
     """
     known = parse_classes(conf).classes
+    cpu_classes = parse_cpu_classes(conf)
+    configured = CpuClasses(
+        cpu_classes,
+        {name: Binding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
+        world.cpu_sets,
+    )
     shares = {name: one.memory for name, one in known.items()}
     limits = MemoryLimitController(driver, shares, conf.compute.memory_overhead)
     root = Path(conf.host.root)
     blockio = BlockIoController(driver, parse_blockio_classes(conf), lambda: read_block_devices(root))
-    controllers: list[Controller] = [CpuController(driver), limits, blockio]
-    if policy_of(conf, beside) != FOLLOW:
+    count_drift = metrics.drift.labels(CpuClassController.name).inc
+    power = CpuClassController(driver, configured, store, Files(root), count_drift)
+    controllers: list[Controller] = [CpuController(driver), limits, blockio, power]
+    if policy_of(conf, world.tree.beside) != FOLLOW:
         controllers = [CpusetController(driver), *controllers, MemoryController(driver)]
     if resctrl.control is not None and not resctrl.off:
         wishes = {name: one.wish for name, one in known.items()}

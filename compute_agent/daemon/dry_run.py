@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from oslo_config import cfg
 
 from compute_agent.controllers.base import Controller, Target
+from compute_agent.controllers.cpu_class import CpuClassController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.controllers import build_controllers
@@ -29,6 +30,7 @@ from compute_agent.inventory.tree import ProviderNode
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.cpu_locations import by_consumer, locate
 from compute_agent.model import cpuset
+from compute_agent.model.cpu_class import FormerValues
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.pipeline import state
 from compute_agent.pipeline.metrics import Metrics
@@ -77,7 +79,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     try:
         if driver.outage:
             raise DriverError(driver.outage)
-        controllers = build_controllers(conf, driver, resctrl, owner.beside)
+        controllers = build_controllers(conf, driver, resctrl, world, _Kept(saved), Metrics())
         recorders = [RecordingController(each, driver) for each in controllers]
         pipeline = Pipeline(
             world, cast(Driver, _ReadOnlyDriver(driver)), recorders, lambda *saved: None, Metrics()
@@ -161,6 +163,10 @@ class RecordingController:
                 change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
                 yield PlannedChange(self.name, step.group or "(default)", change)
             return
+        if isinstance(self._controller, CpuClassController):
+            for cpus, change in self._controller.plan(self._together[0]):
+                yield PlannedChange(self.name, cpus, change)
+            return
         for target in sorted(self._targets.values(), key=lambda target: target.guest.uuid):
             try:
                 difference = self._controller.drifted(target)
@@ -181,6 +187,16 @@ class RecordingController:
         if goes.emulator_cpus <= goes.cpus:
             return text
         return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
+
+
+class _Kept:
+    """What an agent has kept of former values; nothing more is."""
+
+    def __init__(self, saved: state.State) -> None:
+        self.former_values = saved.former_values
+
+    def keep_former_values(self, former: FormerValues) -> None:
+        """Nothing is kept, as nothing is changed."""
 
 
 class _ReadOnlyDriver:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from compute_agent.controllers.cpu_class import Files, give_back
 from compute_agent.drivers.base import CpuLimits, CpuSettings, Driver
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.loops.allocations import allocations_by_consumer
@@ -132,11 +133,12 @@ class Release:
         online: frozenset[int],
         options: Options,
         beside: bool = False,
+        files: Files | None = None,
     ) -> None:
         """``control`` None: there is no resctrl that the agent could have changed.
 
         ``beside``: the root is nova-compute's, and what is below it of others is no business of ours.
-        ``online`` are the CPUs that a guest without pins may use.
+        ``online`` are the CPUs that a guest without pins may use, ``files`` those of the kernel.
         """
         self._driver = driver
         self._control = control
@@ -146,6 +148,7 @@ class Release:
         self._online = online
         self._options = options
         self._beside = beside
+        self._files = files or Files(Path("/"))
 
     def survey(self) -> list[Row]:
         """What there is, and what would become of it."""
@@ -183,6 +186,11 @@ class Release:
             yield Item("guests", self._driver.name, "", None, f"failed: {error}")
         for guest in guests:
             yield from self._of_guest(guest)
+        if values := self._state.former_values.values:
+            detail = f"{len(values)} files of frequencies and idle states"
+            yield Item(
+                "CPU classes", "host", detail, _bound(give_back, self._driver, self._state, self._files)
+            )
         if self._control is not None:
             try:
                 yield from self._of_resctrl(self._control)

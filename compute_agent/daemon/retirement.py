@@ -13,6 +13,7 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.conf.guests import FOLLOW
+from compute_agent.controllers.cpu_class import Files
 from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.host_driver import open_host_driver
 from compute_agent.daemon.release import Options, Release
@@ -60,6 +61,7 @@ def open_release(conf: cfg.ConfigOpts, options: Options, lock_timeout: float) ->
                 read_topology(Path(conf.host.root)).online,
                 replace(options, given=policy_of(conf, owner.beside) == FOLLOW),
                 owner.beside,
+                Files(Path(conf.host.root)),
             )
         finally:
             opened.close()

@@ -14,24 +14,26 @@ from typing import Any, Final
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
+from compute_agent.controllers.base import Controller
+from compute_agent.controllers.cpu_class import Files, cpu_class_status
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.daemon import logs, release
-from compute_agent.daemon.api import OPEN_METHODS, Methods
+from compute_agent.daemon.api import Methods
 from compute_agent.daemon.cache_control import Resctrl, open_resctrl
 from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.controllers import build_controllers
-from compute_agent.daemon.documents import guests_document
 from compute_agent.daemon.host_driver import open_host_driver
-from compute_agent.daemon.http import HttpServer
+from compute_agent.daemon.listeners import Listeners
 from compute_agent.daemon.main_loop import MainLoop
 from compute_agent.daemon.maintenance import MaintenanceMode, causes_kept
-from compute_agent.daemon.protocol import RequestError, SocketServer, socket_path
+from compute_agent.daemon.protocol import RequestError
 from compute_agent.daemon.release import refuse_if_released
 from compute_agent.daemon.resctrl_groups import group_documents
 from compute_agent.daemon.signature import host_signature
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
+from compute_agent.daemon.status import Shown, agent_document, health_document
 from compute_agent.daemon.watermark_list import watermark_rows
-from compute_agent.daemon.world import build_world, policy_of
+from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import identity
@@ -45,7 +47,7 @@ from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.monitored import monitor_targets
 from compute_agent.loops.monitoring import Monitoring
 from compute_agent.loops.oom import OomEvents
-from compute_agent.loops.reporting import ReportLoop, status_document
+from compute_agent.loops.reporting import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.watermarks import Watermarks, limits
 from compute_agent.model.errors import ConfigError
@@ -54,6 +56,7 @@ from compute_agent.pipeline.events import Reconcile, WorldChanged
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
@@ -61,7 +64,7 @@ from compute_agent.qos.telemetry import Telemetry
 from compute_agent.report.audit import Options
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
-from compute_agent.report.nova_root import RootOwner, whose
+from compute_agent.report.nova_root import RootOwner
 from compute_agent.report.plan import Ownership
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.scheduling import Cause
@@ -124,8 +127,7 @@ class Agent:
         self._config_warnings = config_warnings(options, settings.rules, self._resctrl, self.driver.name)
         for warning in self._config_warnings:
             LOG.warning("%s", warning)
-        beside = world.tree.beside
-        controllers = build_controllers(options, self.driver, self._resctrl, beside)
+        controllers = self._build_controllers(options, self._resctrl, world)
         self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
         client = PlacementClient.from_conf(options)
         self._conf = Configuration(options, client, settings, controllers, self._resctrl.control)
@@ -142,6 +144,9 @@ class Agent:
         )
         self.maintenance = MaintenanceMode(
             self._state.state.maintenance, self._state.keep_maintenance, self.reports
+        )
+        self.metrics.cpu_class_refusals.set_function(
+            lambda: len(cpu_class_status(self._conf.controllers).refusals)
         )
         self.metrics.host_disabled.set_function(lambda: self.maintenance.is_on)
         self._monitoring = Monitoring(self._conf, self._monitored, self.metrics.registry)
@@ -169,8 +174,7 @@ class Agent:
         )
         self.main_loop = MainLoop(self)
         self._signature = host_signature(options)
-        self._server: SocketServer | None = None
-        self._http: HttpServer | None = None
+        self._listeners: Listeners | None = None
 
     @property
     def options(self) -> cfg.ConfigOpts:
@@ -200,11 +204,7 @@ class Agent:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
         self._monitoring.start()
         self._arrivals.start()
-        self._server = SocketServer(socket_path(self.options), Methods(self).table(), OPEN_METHODS)
-        threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
-        daemon = self.options.daemon
-        if daemon.http_port:
-            self._http = HttpServer(daemon.http_address, daemon.http_port, self.metrics.registry, self.health)
+        self._listeners = Listeners(self.options, Methods(self), self.metrics.registry, self.health)
         self.reports.start()
         self._watermarks.start()
         self._oom.start()
@@ -212,11 +212,8 @@ class Agent:
 
     def stop(self) -> None:
         """Stop listening and working; guests stay as they are."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-        if self._http is not None:
-            self._http.close()
+        if self._listeners is not None:
+            self._listeners.close()
         for loop in (self._oom, self._watermarks, self._monitoring, self.reports, self._arrivals):
             loop.stop()
         self.pipeline.stop()
@@ -253,7 +250,7 @@ class Agent:
             self._root.reload(options)
             world = build_world(options, topology, control=resctrl.control, root=self._root.owner)
             settings = read_settings(options, self._registry)
-            controllers = build_controllers(options, self.driver, resctrl, world.tree.beside)
+            controllers = self._build_controllers(options, resctrl, world)
             warnings = config_warnings(options, settings.rules, resctrl, self.driver.name)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
@@ -273,26 +270,7 @@ class Agent:
 
     def status(self) -> dict[str, Any]:
         """The agent's state, for the command line."""
-        world, views = self.pipeline.world, self.pipeline.views()
-        return {
-            "pid": os.getpid(),
-            "provider": world.tree.root.name,
-            "provider_uuid": world.tree.root.uuid,
-            "provider_is": whose(world.tree.beside),
-            **status_document(self.reports.status),
-            **self.maintenance.document(),
-            "config_error": self._config_error,
-            "warnings": self._warnings(),
-            "policy": policy_of(self.options, world.tree.beside),
-            "driver": self.driver.name,
-            "driver_status": self._host_driver.status,
-            "cache_control": f"off: {self._resctrl.off}" if self._resctrl.off else "on",
-            "cache_monitoring": f"off: {self._monitoring.off}" if self._monitoring.off else "on",
-            "guests": len(views) if self.pipeline.has_taken_over else None,
-            **guests_document(views),
-            "oom_kills": self._oom.document(),
-            "lost_guests": list(self.driver.lost().values()),
-        }
+        return agent_document(self._shown())
 
     def resctrl_groups(self) -> list[dict[str, Any]]:
         """All resctrl groups of this host; see ``resctrl_groups``.
@@ -307,16 +285,23 @@ class Agent:
         return group_documents(controller, self.pipeline.views())
 
     def health(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the worker works, and what else is wrong. Placement being away is no illness of ours."""
-        alive = self.pipeline.is_alive
-        document = {
-            "status": "ok" if alive else "the worker is dead",
-            "placement": status_document(self.reports.status)["placement"],
-            "driver": self.driver.name,
-            "driver_status": self._host_driver.status,
-            "config_error": self._config_error,
-        }
-        return alive, document
+        """Whether the worker works, and what else is wrong."""
+        return health_document(self._shown())
+
+    def _shown(self) -> Shown:
+        return Shown(
+            self.options,
+            self.pipeline,
+            self.reports,
+            self.maintenance,
+            self._host_driver,
+            self._resctrl,
+            self._monitoring,
+            self._oom,
+            cpu_class_status(self._conf.controllers),
+            self._config_error,
+            self._warnings(),
+        )
 
     def watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them; see ``watermark_list``."""
@@ -346,6 +331,7 @@ class Agent:
             world.topology.online,
             replace(options, given=world.follows),
             world.tree.beside,
+            Files(Path(self.options.host.root)),
         )
         return found.survey()
 
@@ -362,7 +348,7 @@ class Agent:
             if owner.beside == self.pipeline.world.tree.beside:
                 self.pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
                 return
-            controllers = build_controllers(options, self.driver, self._resctrl, owner.beside)
+            controllers = self._build_controllers(options, self._resctrl, world)
             self._conf = replace(self._conf, controllers=controllers)
             self.pipeline.submit(WorldChanged(world, controllers)).result(WORKER_SECONDS)
             for loop in self._loops:
@@ -390,10 +376,7 @@ class Agent:
             LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
 
     def _warnings(self) -> list[str]:
-        """What an operator should know beside errors.
-
-        How the driver was chosen, what waits for a restart, what of the configuration has no effect.
-        """
+        """How the driver was chosen, what waits for a restart, what of the configuration has no effect."""
         return [*self._host_driver.warnings(self.options), *self._config_warnings]
 
     def qos_classes(self) -> Collection[str]:
@@ -403,6 +386,11 @@ class Agent:
     def blockio_classes(self) -> Collection[str]:
         """The names of the classes of block I/O that guests may have."""
         return parse_blockio_classes(self.options).keys()
+
+    def _build_controllers(
+        self, options: cfg.ConfigOpts, resctrl: Resctrl, world: World
+    ) -> tuple[Controller, ...]:
+        return build_controllers(options, self.driver, resctrl, world, self._state, self.metrics)
 
     def _use_resctrl(self, resctrl: Resctrl) -> None:
         if resctrl.off != self._resctrl.off:

@@ -46,3 +46,15 @@ def read_optional(path: str) -> str | None:
         return read_text(path)
     except OSError:
         return None
+
+
+def write_text(path: str, text: str) -> None:
+    """Write to a file that is there, at once as the kernel needs it.
+
+    :raises OSError:
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

@@ -111,6 +111,11 @@ class Metrics:
             "Whether the configuration as it is now was refused (1), so that an older one is in force.",
             registry=self.registry,
         )
+        self.cpu_class_refusals = Gauge(
+            "compute_agent_cpu_class_refusals",
+            "Settings of classes of CPUs that are not in force; `compute-agent status` says why.",
+            registry=self.registry,
+        )
         self.host_disabled = Gauge(
             "compute_agent_host_disabled",
             "Whether an operator keeps new guests away from this host (1): compute-agent host disable.",

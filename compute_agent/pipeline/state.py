@@ -22,6 +22,7 @@ from compute_agent import locks
 from compute_agent.files import UnsafeFileError, put_aside, read_own, secure_folder, write_durably
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpu_class import FormerValues
 from compute_agent.qos import state as qos
 from compute_agent.qos.state import QosState
 from compute_agent.report.nova_root import NovaRoot
@@ -48,7 +49,8 @@ class State:
     ``driver`` is the name of the one whose the guests are; empty: not known. ``maintenance`` None: nobody has
     said anything, as far as is known. ``unclaimed`` is what consumers without a guest hold of this host,
     ``migrations`` whose migrations some of these consumers are. ``nova_root`` is the root provider of
-    nova-compute, as it was found last; None: there was none.
+    nova-compute, as it was found last; None: there was none. ``former_values`` are those of kernel files that
+    the agent has written to for classes of CPUs.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class State:
     unclaimed: Mapping[str, Allocation] = field(default_factory=dict)
     migrations: Mapping[str, str] = field(default_factory=dict)
     nova_root: NovaRoot | None = None
+    former_values: FormerValues = field(default_factory=FormerValues)
 
 
 class StateFile:
@@ -125,6 +128,20 @@ class StateFile:
         """
         with self._lock:
             self._state = replace(self._state, nova_root=root)
+            self._write()
+
+    @property
+    def former_values(self) -> FormerValues:
+        """What kernel files held before the agent wrote to them."""
+        return self._state.former_values
+
+    def keep_former_values(self, former: FormerValues) -> None:
+        """Replace what kernel files held; durable when this returns.
+
+        :raises OSError: the next call tries again.
+        """
+        with self._lock:
+            self._state = replace(self._state, former_values=former)
             self._write()
 
     def keep_qos(self, qos: QosState) -> None:
@@ -200,6 +217,7 @@ def dump(state: State) -> bytes:
         "driver": state.driver,
         "maintenance": None if state.maintenance is None else asdict(state.maintenance),
         "nova_root": None if state.nova_root is None else asdict(state.nova_root),
+        "former_values": {"boot": state.former_values.boot, "values": dict(state.former_values.values)},
     }
     # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
     return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}).encode()
@@ -236,6 +254,7 @@ def parse(content: bytes) -> State:
             driver=str(data.get("driver", "")),
             maintenance=_maintenance(data.get("maintenance")),
             nova_root=_nova_root(data.get("nova_root")),
+            former_values=_former_values(data.get("former_values")),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
@@ -262,6 +281,16 @@ def _checksum(data: Any) -> str:
 
 def _nova_root(content: Any) -> NovaRoot | None:
     return None if content is None else NovaRoot(str(content["uuid"]), str(content["name"]))
+
+
+def _former_values(content: Any) -> FormerValues:
+    """They are written to files by these paths: none may lead elsewhere."""
+    if content is None:
+        return FormerValues()
+    values = {str(path): str(text) for path, text in content["values"].items()}
+    if not all(path.startswith("sys/devices/system/cpu/") and ".." not in path for path in values):
+        raise ValueError("former values of files that are not of CPUs")
+    return FormerValues(str(content["boot"]), values)
 
 
 def _maintenance(content: Any) -> Maintenance | None:

@@ -8,7 +8,8 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.conf.qos import QOS_CLASS, qos_class_sections
+from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.qos import QOS_CLASS, cpu_class_sections, qos_class_sections
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.memory_share import DEFAULT_SHARES, MemoryShare
 from compute_agent.model.qos_class import (
@@ -40,13 +41,15 @@ _RANKS: Final = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERV
 class QosClass:
     """A class: guests of a lower ``rank`` give way first.
 
-    ``wish`` is its share of caches and bandwidth, ``memory`` what it means for memory.
+    ``wish`` is its share of caches and bandwidth, ``memory`` what it means for memory. ``cpu_class`` is the
+    class of dedicated CPUs; empty: none.
     """
 
     name: str
     rank: int
     wish: Wish = field(default_factory=Wish)
     memory: MemoryShare = field(default_factory=MemoryShare)
+    cpu_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,8 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
             )
         default = classes.get(name, QosClass(name, rank))
         wish = _wish(f"[{QOS_CLASS}{name}]", options).over(default.wish)
-        classes[name] = QosClass(name, rank, wish, _memory(options, default.memory))
+        cpu_class = _cpu_class(conf, name, options.cpu_class)
+        classes[name] = QosClass(name, rank, wish, _memory(options, default.memory), cpu_class)
     highest = classes.get(conf.qos.highest_class)
     if highest is None:
         raise ConfigError(
@@ -95,6 +99,16 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
             f" {', '.join(sorted(classes))}"
         )
     return Classes(classes, highest.rank)
+
+
+def _cpu_class(conf: cfg.ConfigOpts, name: str, cpu_class: str | None) -> str:
+    known = [section for section, _ in cpu_class_sections(conf)]
+    if cpu_class and cpu_class not in known:
+        raise ConfigError(
+            f"[{QOS_CLASS}{name}] cpu_class: there is no section [{CPU_CLASS}{cpu_class}]; there are"
+            f" {', '.join(known) or 'none'}"
+        )
+    return cpu_class or ""
 
 
 def _memory(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> MemoryShare:

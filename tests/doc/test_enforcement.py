@@ -4,7 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from compute_agent.controllers import blockio, cpu, cpuset, memory, memory_limit, resctrl
+from compute_agent.controllers import blockio, cpu, cpu_class, cpuset, memory, memory_limit, resctrl
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource_class import RESOURCE_CLASSES
 
@@ -16,6 +16,7 @@ CONTROLLERS = {
     memory.MemoryController.name,
     memory_limit.MemoryLimitController.name,
     blockio.BlockIoController.name,
+    cpu_class.CpuClassController.name,
     resctrl.ResctrlController.name,
 }
 

@@ -1,14 +1,18 @@
 """Whether there is a resctrl to work with, and why not."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.daemon.cache_control import offered, open_resctrl, signature
 from compute_agent.daemon.controllers import build_controllers
+from compute_agent.model.cpu_class import FormerValues
+from compute_agent.pipeline.metrics import Metrics
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.pipeline.rig import WORLD
 from tests.compute_agent.resctrl import fake
 
 
@@ -36,7 +40,9 @@ def mounted(tmp_path, options="rw"):
 
 
 def names(conf, resctrl):
-    return [controller.name for controller in build_controllers(conf, FakeDriver([0]), resctrl)]
+    store, metrics = SimpleNamespace(former_values=FormerValues()), Metrics()
+    made = build_controllers(conf, FakeDriver([0]), resctrl, WORLD, store, metrics)
+    return [controller.name for controller in made]
 
 
 def test_a_mount_gives_a_controller_and_an_inventory(load, files, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from compute_agent.daemon.release import Options, Release, blocked, children_first
 from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.inventory.tree import Inventory
+from compute_agent.model.cpu_class import FormerValues
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.knob import Knob
@@ -15,6 +16,7 @@ from compute_agent.resctrl.monitor import make_monitoring_group
 from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_schemata
 from tests.compute_agent.controllers.test_resctrl import Rig, Threads
 from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.power_trees import xeon
 from tests.compute_agent.resctrl import fake
 
 ONLINE = frozenset(range(4))
@@ -65,6 +67,21 @@ def test_pins_are_given_back_with_memory_and_weights(release, driver):
     assert driver.nodes == {"a": frozenset(), "b": frozenset()}
     assert all(has == ONLINE for threads in driver.affinities.values() for has in threads.values())
     assert release(pins=True) == {}
+
+
+def test_classes_of_cpus_are_given_back(driver, client, state, tmp_path):
+    files = xeon(tmp_path)
+    governor = "sys/devices/system/cpu/cpufreq/policy0/scaling_governor"
+    files.set(governor, "performance")
+    state.keep_former_values(FormerValues("boot-1", {governor: "powersave"}))
+    for guest in driver.guests():
+        driver.end(guest)
+    made = Release(driver, None, client, state, ROOT, ONLINE, Options(), files=files)
+    assert [(row.kind, row.detail, row.outcome) for row in made.carry_out()] == [
+        ("CPU classes", "1 files of frequencies and idle states", "given back")
+    ]
+    assert files.read(governor) == "powersave"
+    assert made.carry_out() == []
 
 
 def test_what_fails_is_told_and_does_not_keep_the_rest(release, driver):

@@ -17,6 +17,7 @@ from compute_agent import files
 from compute_agent.files import UnsafeFileError
 from compute_agent.locks import LockedError
 from compute_agent.model.assignment import Assignment
+from compute_agent.model.cpu_class import FormerValues
 from compute_agent.model.knob import Knob
 from compute_agent.pipeline.state import (
     SavedGuest,
@@ -55,6 +56,11 @@ STATES = st.builds(
         st.sampled_from([True, False, None]),
     ),
     driver=st.text(),
+    former_values=st.builds(
+        FormerValues,
+        st.text(),
+        st.dictionaries(st.integers(0, 9).map("sys/devices/system/cpu/cpu{}/x".format), st.text(max_size=9)),
+    ),
 )
 
 GUESTS = {"a": SavedGuest({"rp": {"PCPU": 1}}, Assignment((frozenset({1}),), frozenset({3}), (1,)))}
@@ -84,7 +90,7 @@ def path(tmp_path):
     return tmp_path / "state.json"
 
 
-@pytest.mark.parametrize("part", ["qos", "driver", "unclaimed"])
+@pytest.mark.parametrize("part", ["qos", "driver", "unclaimed", "former_values"])
 def test_a_file_of_an_agent_that_kept_less_is_read(part):
     content = json.loads(dump(State(GUESTS)))
     del content["data"][part]
@@ -94,11 +100,19 @@ def test_a_file_of_an_agent_that_kept_less_is_read(part):
     assert parse(json.dumps(content).encode()) == State(GUESTS)
 
 
+@pytest.mark.parametrize("path", ["etc/passwd", "sys/devices/system/cpu/../../../../etc/passwd"])
+def test_former_values_of_other_files_are_not_believed(path):
+    with pytest.raises(ValueError, match="not of CPUs"):
+        parse(dump(State(former_values=FormerValues("boot", {path: "x"}))))
+
+
 def test_it_survives_the_process(path):
     StateFile(path).keep_guests(GUESTS)
+    StateFile(path).keep_former_values(FormerValues("boot", {"sys/devices/system/cpu/x": "1"}))
     StateFile(path).keep_owned({"rp": Owned(frozenset({"PCPU"}))})
     state = StateFile(path).state
-    assert state == State(GUESTS, {"rp": Owned(frozenset({"PCPU"}))})
+    former = FormerValues("boot", {"sys/devices/system/cpu/x": "1"})
+    assert state == State(GUESTS, {"rp": Owned(frozenset({"PCPU"}))}, former_values=former)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

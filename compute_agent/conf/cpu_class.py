@@ -1,0 +1,41 @@
+"""How fast CPUs work and how deep they sleep: a section ``[cpu_class:NAME]`` for each class."""
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+CPU_CLASS: Final = "cpu_class:"
+
+_FREQUENCY: Final = "kHz, or min, base or turbo: the lowest, guaranteed and highest frequency of the CPU"
+
+OPTS: Final = [
+    cfg.StrOpt("governor", help="Governor of cpufreq, one of scaling_available_governors."),
+    cfg.StrOpt("min_frequency", help=f"Lowest frequency: {_FREQUENCY}."),
+    cfg.StrOpt("max_frequency", help=f"Highest frequency: {_FREQUENCY}."),
+    cfg.StrOpt(
+        "energy_performance_preference",
+        help="One of energy_performance_available_preferences, such as performance or balance_power; where"
+        " the governor is performance, intel_pstate and amd_pstate take no other than that.",
+    ),
+    cfg.ListOpt(
+        "disabled_c_states",
+        default=[],
+        help="Idle states that CPUs of the class must not enter, by their names in"
+        " /sys/devices/system/cpu/cpu0/cpuidle/state*/name, such as C6.",
+    ),
+    cfg.StrOpt(
+        "uncore_min_frequency",
+        help="Lowest frequency of what is beside the cores of a package (caches, memory controllers), in kHz,"
+        " or min or turbo. Needs the kernel's intel_uncore_frequency.",
+    ),
+    cfg.StrOpt("uncore_max_frequency", help="Highest one, likewise."),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Nothing: the sections are known once the files have been read."""
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [(f"{CPU_CLASS}NAME", OPTS)]

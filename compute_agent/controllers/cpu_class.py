@@ -1,0 +1,302 @@
+"""Controller ``cpu_class``: how fast CPUs work, and how deep they sleep, by the guests that hold them.
+
+A class is a section ``[cpu_class:NAME]``. A class of guests names one for the dedicated CPUs of its guests;
+``idle`` is that of dedicated CPUs that nobody holds, ``shared`` that of shared CPUs. What files held before
+is kept durably before they are written to, and written back when no class says anything about them any more.
+CPUs are never taken offline: who accounts them could not tell that from a defect.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from compute_agent.controllers.base import Controller, Target
+from compute_agent.controllers.cpu_class_plan import (
+    NO_BINDING,
+    Binding,
+    CpuClassPlan,
+    Setting,
+    decide,
+    in_words,
+    make_claims,
+)
+from compute_agent.drivers.base import Driver
+from compute_agent.host import cpu_power, kernel_files
+from compute_agent.host.cpu_power import CpuPower, read_cpu_power
+from compute_agent.inventory.tree import ProviderNode
+from compute_agent.model.cpu_class import CpuClass, FormerValues
+from compute_agent.model.cpu_sets import CpuSets, named
+from compute_agent.model.errors import DriverError
+
+LOG = logging.getLogger(__name__)
+
+_ORDER: Final = (
+    cpu_power.GOVERNOR,
+    cpu_power.MAX_FREQUENCY,
+    cpu_power.MIN_FREQUENCY,
+    cpu_power.MAX_UNCORE,
+    cpu_power.MIN_UNCORE,
+)
+"""Governors first, as some bring an energy preference of their own."""
+
+_ROUNDS: Final = 2
+"""A minimum that is to fall below the present maximum may have to go first, or second."""
+
+_BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
+_ONLINE: Final = "sys/devices/system/cpu/online"
+_DRIVER: Final = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver"
+
+
+class FormerStore(Protocol):
+    """Where is kept what files held before."""
+
+    @property
+    def former_values(self) -> FormerValues:
+        """What is kept."""
+        ...
+
+    def keep_former_values(self, former: FormerValues) -> None:
+        """Keep that instead, durably.
+
+        :raises OSError:
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuClasses:
+    """What the configuration says: classes by name, what classes of guests mean, and the CPU sets."""
+
+    classes: Mapping[str, CpuClass]
+    bindings: Mapping[str, Binding]
+    cpu_sets: CpuSets
+
+
+@dataclass(frozen=True, slots=True)
+class CpuClassStatus:
+    """Which CPUs work by which class, and what of the classes is not in force, a sentence each."""
+
+    classes: Mapping[str, frozenset[int]]
+    refusals: tuple[str, ...] = ()
+
+
+class Files:
+    """Files of the kernel below a root; paths are relative to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def read(self, path: str) -> str | None:
+        """The content; None where there is none."""
+        text = kernel_files.read_optional(f"{self.root}/{path}")
+        return None if text is None else text.strip()
+
+    def write(self, path: str, text: str) -> None:
+        """Write it at once.
+
+        :raises OSError: the kernel does not take it.
+        """
+        kernel_files.write_text(f"{self.root}/{path}", text)
+
+
+class CpuClassController:
+    """Sets governors, frequencies, energy preferences and idle states, all of the host together."""
+
+    name = "cpu_class"
+
+    def __init__(
+        self,
+        driver: Driver,
+        configured: CpuClasses,
+        store: FormerStore,
+        files: Files,
+        count_drift: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``count_drift`` is called for each file that somebody else has changed."""
+        self._driver = driver
+        self._configured = configured
+        self._store = store
+        self._files = files
+        self._count_drift = count_drift
+        self._seen: tuple[str | None, ...] | None = None
+        self._power = CpuPower()
+        self._in_force: Mapping[str, str] = {}
+        self.status = CpuClassStatus({})
+        self.refused: Mapping[str, Sequence[str]] = {}
+
+    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+        """Bring every file into line, each folder for itself.
+
+        :raises OSError: what files hold cannot be kept; nothing is written then.
+        """
+        plan, wanted = self._decide(targets)
+        former = self._former()
+        if not wanted:
+            self._show(plan, {}, targets)
+            return
+        has = {path: text for path in wanted if (text := self._files.read(path)) is not None}
+        fresh = {path: has[path] for path in plan.settings if path in has and path not in former.values}
+        if fresh or any(text != wanted[path].text for path, text in has.items()):
+            former = replace(former, values={**former.values, **fresh})
+            self._store.keep_former_values(former)
+        self._tell_drift(wanted, has)
+        failures: dict[str, str] = {}
+        back: set[str] = set()
+        for names in _by_folder(path for path in wanted if path in has):
+            failed = self._bring({path: wanted[path].text for path in names}, has)
+            errors = {path for path, (_, is_error) in failed.items() if is_error}
+            failures |= {
+                path: reason
+                for path, (reason, _) in failed.items()
+                if path in plan.settings or path in errors
+            }
+            back |= {path for path in names if path not in plan.settings and path not in errors}
+        if back:
+            left = {path: text for path, text in former.values.items() if path not in back}
+            self._store.keep_former_values(replace(former, values=left))
+        failures |= {path: "it is not there" for path in plan.settings if path not in has}
+        self._in_force = {
+            path: setting.text for path, setting in plan.settings.items() if path not in failures
+        }
+        sentences = {
+            path: f"{named(wanted[path].cpus) if wanted[path].cpus else path}: {path.rpartition('/')[2]} ="
+            f" {wanted[path].text}: {reason}"
+            for path, reason in failures.items()
+        }
+        self._show(plan, sentences, targets)
+
+    def drifted(self, target: Target) -> str | None:
+        """Nothing: sync() has looked at all CPUs, and repaired them."""
+        return None
+
+    def apply(self, target: Target) -> bool:
+        """Nothing is left to do for a guest alone."""
+        return False
+
+    def plan(self, targets: Sequence[Target]) -> Iterator[tuple[str, str]]:
+        """What sync() would change: CPUs, and what; nothing is done."""
+        _, wanted = self._decide(targets)
+        found: dict[str, set[int]] = defaultdict(set)
+        for path, setting in wanted.items():
+            has = self._files.read(path)
+            if has is not None and has != setting.text:
+                name = path.rpartition("/")[2]
+                what = f"{path.split('/')[-2]}/{name}" if name == cpu_power.DISABLE else name
+                found[f"{what} {has} -> {setting.text}"] |= setting.cpus
+        for change, cpus in sorted(found.items()):
+            yield (named(frozenset(cpus)) if cpus else "host"), change
+
+    def _decide(self, targets: Sequence[Target]) -> tuple[CpuClassPlan, dict[str, Setting]]:
+        """The plan, and what files are to hold: those of the plan, and those to be as they were found."""
+        former = self._former()
+        configured = self._configured
+        if not configured.classes and not former.values:
+            return CpuClassPlan(), {}
+        claims = make_claims(
+            targets, configured.cpu_sets, configured.bindings, configured.classes, bool(self._driver.lost())
+        )
+        plan = decide(self._layout(), claims)
+        back = {
+            path: Setting(text, frozenset())
+            for path, text in former.values.items()
+            if path not in plan.settings and path.rpartition("/")[0] not in plan.frozen
+        }
+        return plan, {**back, **plan.settings}
+
+    def _former(self) -> FormerValues:
+        """What is kept, of this boot: a reboot gave back everything."""
+        boot = self._files.read(_BOOT_ID) or ""
+        former = self._store.former_values
+        return former if former.boot == boot else FormerValues(boot)
+
+    def _layout(self) -> CpuPower:
+        """Domains and idle states, read again when CPUs or drivers have changed."""
+        seen = tuple(map(self._files.read, (_ONLINE, _DRIVER)))
+        if seen != self._seen:
+            self._seen, self._power = seen, read_cpu_power(self._files.root)
+        return self._power
+
+    def _bring(self, texts: Mapping[str, str], has: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
+        """Write what differs of one folder. What still does, why, and whether the kernel refused it."""
+        now: dict[str, str | None] = {path: has[path] for path in texts}
+        errors: dict[str, str] = {}
+        for _ in range(_ROUNDS):
+            differing = [path for path, text in texts.items() if now[path] != text]
+            if not differing:
+                break
+            errors = {}
+            for path in sorted(differing, key=_rank):
+                try:
+                    self._files.write(path, texts[path])
+                except OSError as error:
+                    errors[path] = f"the kernel does not take it: {os.strerror(error.errno or 0)}"
+            now = {path: self._files.read(path) for path in texts}
+        return {
+            path: (errors.get(path) or f"the kernel has {now[path] or 'nothing'} instead", path in errors)
+            for path, text in texts.items()
+            if now[path] != text
+        }
+
+    def _tell_drift(self, wanted: Mapping[str, Setting], has: Mapping[str, str]) -> None:
+        for path, text in self._in_force.items():
+            if path in has and path in wanted and wanted[path].text == text != has[path]:
+                LOG.warning("%s was %s in place of %s: repaired", path, has[path], text)
+                self._count_drift()
+
+    def _show(self, plan: CpuClassPlan, failures: Mapping[str, str], targets: Sequence[Target]) -> None:
+        """Tell who has which class, and what cannot be had: guests of theirs, the operator of all."""
+        by_class: dict[str, list[str]] = {name: list(reasons) for name, reasons in plan.missing.items()}
+        for path, sentence in failures.items():
+            name = plan.settings[path].cpu_class if path in plan.settings else ""
+            by_class.setdefault(name, []).append(sentence)
+        refusals = tuple(sorted({each for reasons in by_class.values() for each in reasons}))
+        for sentence in refusals:
+            if sentence not in self.status.refusals:
+                LOG.warning("CPU classes: %s", sentence)
+        if plan.classes != self.status.classes:
+            LOG.info("Classes of CPUs: %s", in_words(plan.classes) or "none")
+        self.status = CpuClassStatus(plan.classes, refusals)
+        bindings, refused = self._configured.bindings, {}
+        for target in targets:
+            bound = bindings.get(target.guest.settings.qos_class, NO_BINDING)
+            has_own = target.assignment is not None and bool(target.assignment.held)
+            if has_own and bound.cpu_class and (reasons := by_class.get(bound.cpu_class.name)):
+                refused[target.guest.uuid] = reasons
+        self.refused = refused
+
+
+def give_back(driver: Driver, store: FormerStore, files: Files) -> None:
+    """Write back what files held before the first class of CPUs.
+
+    :raises DriverError: the kernel does not take all of it.
+    :raises OSError:
+    """
+    nothing = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
+    controller = CpuClassController(driver, nothing, store, files)
+    controller.sync((), ())
+    if controller.status.refusals:
+        raise DriverError("; ".join(controller.status.refusals))
+
+
+def cpu_class_status(controllers: Iterable[Controller]) -> CpuClassStatus:
+    """Which CPUs work by which class, as the controller among these has it."""
+    found = (one.status for one in controllers if isinstance(one, CpuClassController))
+    return next(found, CpuClassStatus({}))
+
+
+def _by_folder(paths: Iterable[str]) -> Iterator[list[str]]:
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folders[path.rpartition("/")[0]].append(path)
+    yield from folders.values()
+
+
+def _rank(path: str) -> int:
+    name = path.rpartition("/")[2]
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER)

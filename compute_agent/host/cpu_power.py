@@ -1,0 +1,155 @@
+"""Frequencies and idle states of the CPUs: cpufreq, cpuidle and intel_uncore_frequency below /sys.
+
+File formats: Documentation/admin-guide/pm of the kernel (cpufreq, intel_pstate, amd-pstate, cpuidle,
+intel_uncore_frequency_scaling).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from compute_agent.host.cpus import CPU_FOLDER
+from compute_agent.host.processor import CpuInfo, base_frequency_khz, read_cpuinfo
+from compute_agent.host.sysfiles import SysFiles
+
+GOVERNOR: Final = "scaling_governor"
+MIN_FREQUENCY: Final = "scaling_min_freq"
+MAX_FREQUENCY: Final = "scaling_max_freq"
+PREFERENCE: Final = "energy_performance_preference"
+DISABLE: Final = "disable"
+MIN_UNCORE: Final = "min_freq_khz"
+MAX_UNCORE: Final = "max_freq_khz"
+
+_POLICIES: Final = f"{CPU_FOLDER}/cpufreq"
+_UNCORE: Final = f"{CPU_FOLDER}/intel_uncore_frequency"
+_PACKAGE_DIE: Final = re.compile(r"package_([0-9]+)_die_([0-9]+)", re.ASCII)
+_TURBO_STEP: Final = 1000
+"""kHz by which acpi-cpufreq on Intel processors puts the entry that stands for turbo above the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrequencyDomain:
+    """CPUs that have one frequency (a policy of cpufreq), with what can be set for them; kHz.
+
+    ``folder`` is relative to the root. ``preferences`` are empty where there is no energy preference.
+    """
+
+    folder: str
+    cpus: frozenset[int]
+    driver: str = ""
+    governors: tuple[str, ...] = ()
+    preferences: tuple[str, ...] = ()
+    min_khz: int | None = None
+    base_khz: int | None = None
+    max_khz: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UncoreDomain:
+    """What is beside the cores of ``cpus``, with the limits that it had at boot; kHz."""
+
+    folder: str
+    cpus: frozenset[int]
+    min_khz: int | None = None
+    max_khz: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPower:
+    """What of frequencies and idle states can be set; ``idle_states`` has folders by name, by CPU."""
+
+    frequency_domains: tuple[FrequencyDomain, ...] = ()
+    idle_states: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    uncore_domains: tuple[UncoreDomain, ...] = ()
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """All CPUs of which something can be set."""
+        return frozenset(self.idle_states).union(
+            *(domain.cpus for domain in self.frequency_domains),
+            *(domain.cpus for domain in self.uncore_domains),
+        )
+
+
+def read_cpu_power(root: Path) -> CpuPower:
+    """What can be set on the host whose files are below ``root``; nothing where it tells nothing."""
+    files = SysFiles(root)
+    info = read_cpuinfo(files)
+    online = files.cpu_list(f"{CPU_FOLDER}/online") or frozenset()
+    return CpuPower(
+        tuple(_frequency_domains(files, info)),
+        {cpu: states for cpu in sorted(online) if (states := _idle_states(files, cpu))},
+        tuple(_uncore_domains(files, online)),
+    )
+
+
+def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDomain]:
+    for number in files.numbered(_POLICIES, "policy"):
+        folder = f"{_POLICIES}/policy{number}"
+        # Not a list with ranges, unlike all else, and empty while all of its CPUs are offline.
+        cpus = _numbers(files, f"{folder}/affected_cpus")
+        if cpus:
+            yield FrequencyDomain(
+                folder,
+                frozenset(cpus),
+                files.text(f"{folder}/scaling_driver") or "",
+                _words(files, f"{folder}/scaling_available_governors"),
+                _words(files, f"{folder}/energy_performance_available_preferences"),
+                files.number(f"{folder}/cpuinfo_min_freq"),
+                base_frequency_khz(files, info, min(cpus)) or _table_base(files, folder),
+                files.number(f"{folder}/cpuinfo_max_freq"),
+            )
+
+
+def _table_base(files: SysFiles, folder: str) -> int | None:
+    """The base frequency by the table of acpi-cpufreq, in which turbo is the entry just above or none."""
+    table = sorted(_numbers(files, f"{folder}/scaling_available_frequencies"), reverse=True)
+    if len(table) > 1 and table[0] - table[1] == _TURBO_STEP:
+        return table[1]
+    return table[0] if table else None
+
+
+def _idle_states(files: SysFiles, cpu: int) -> dict[str, str]:
+    folder = f"{CPU_FOLDER}/cpu{cpu}/cpuidle"
+    states = {}
+    for number in files.numbered(folder, "state"):
+        if name := files.text(f"{folder}/state{number}/name"):
+            states[name] = f"{folder}/state{number}"
+    return states
+
+
+def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreDomain]:
+    """By package and die; by package where the kernel has clusters (TPMI) and nothing above them."""
+    places = {cpu: _place(files, cpu) for cpu in online}
+    try:
+        names = sorted(entry.name for entry in (files.root / _UNCORE).iterdir())
+    except OSError:
+        return
+    dies = {name: match for name in names if (match := _PACKAGE_DIE.fullmatch(name))}
+    for name in dies or [name for name in names if name.startswith("uncore")]:
+        folder = f"{_UNCORE}/{name}"
+        match = dies.get(name)
+        package = int(match[1]) if match else files.number(f"{folder}/package_id")
+        cpus = frozenset(cpu for cpu, (one, _) in places.items() if one == package)
+        if match:
+            # The firmware's dies need not be those of the topology.
+            cpus = frozenset(cpu for cpu in cpus if places[cpu][1] == int(match[2])) or cpus
+        least, most = (files.number(f"{folder}/initial_{file}") for file in (MIN_UNCORE, MAX_UNCORE))
+        yield UncoreDomain(folder, cpus, least, most)
+
+
+def _place(files: SysFiles, cpu: int) -> tuple[int | None, int | None]:
+    folder = f"{CPU_FOLDER}/cpu{cpu}/topology"
+    return files.number(f"{folder}/physical_package_id"), files.number(f"{folder}/die_id")
+
+
+def _words(files: SysFiles, path: str) -> tuple[str, ...]:
+    return tuple((files.text(path) or "").split())
+
+
+def _numbers(files: SysFiles, path: str) -> list[int]:
+    return [int(word) for word in _words(files, path) if word.isascii() and word.isdecimal()]

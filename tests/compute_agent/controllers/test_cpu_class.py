@@ -1,0 +1,328 @@
+"""Controller cpu_class on files like those of two machines: set, kept before, repaired, given back."""
+
+import errno
+import random
+
+import pytest
+
+from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses, give_back
+from compute_agent.controllers.cpu_class_plan import Binding
+from compute_agent.model.cpu_class import CpuClass, FormerValues, Frequency
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.errors import DriverError
+from tests.compute_agent.controllers.test_cpu_class_plan import target
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.power_trees import CPUS, epyc, xeon
+
+FAST = CpuClass("fast", "performance", Frequency.TURBO, Frequency.TURBO, "performance", ("C6", "C1E"))
+QUIET = CpuClass("quiet", None, None, Frequency.MIN, "power", (), Frequency.MIN, Frequency.MIN)
+IDLE = CpuClass("idle", "powersave", None, Frequency.MIN)
+SHARED = CpuClass("shared", "powersave", Frequency.MIN, Frequency.BASE)
+SETS = CpuSets(frozenset(range(2, 8)), frozenset({0, 1}), frozenset({0, 1}))
+
+
+class Store:
+    """Keeps former values, and can fail."""
+
+    def __init__(self):
+        self.former_values, self.broken, self.kept = FormerValues(), None, []
+
+    def keep_former_values(self, former):
+        if self.broken:
+            raise self.broken
+        self.former_values = former
+        self.kept.append(dict(former.values))
+
+
+class Host:
+    """The controller, made anew as often as the agent starts."""
+
+    def __init__(self, files, *classes):
+        self.files, self.store, self.driver = files, Store(), FakeDriver(range(8))
+        self.before = self.snapshot()
+        self.start(*classes)
+
+    def start(self, *classes):
+        by_name = {one.name: one for one in classes}
+        bindings = {"LSR": Binding(20, by_name.get("fast")), "BE": Binding(0, by_name.get("quiet"))}
+        configured = CpuClasses(by_name, bindings, SETS)
+        self.drifts = 0
+        self.controller = CpuClassController(self.driver, configured, self.store, self.files, self.count)
+
+    def count(self):
+        self.drifts += 1
+
+    def snapshot(self):
+        names = ("cpu*/cpuidle/*/disable", "cpufreq/policy*/*", "intel_uncore_frequency/*/*")
+        paths = [path for name in names for path in (self.files.root / CPUS).glob(name)]
+        return {str(path.relative_to(self.files.root)): path.read_text().strip() for path in paths}
+
+    def sync(self, *guests):
+        self.controller.sync(guests, ())
+        return self.controller.status.refusals
+
+    def policy(self, number):
+        names = ("scaling_governor", "scaling_min_freq", "scaling_max_freq", "energy_performance_preference")
+        return tuple(self.files.read(f"{CPUS}/cpufreq/policy{number}/{name}") for name in names)
+
+
+@pytest.fixture
+def intel(tmp_path):
+    return Host(xeon(tmp_path), FAST, QUIET, IDLE, SHARED)
+
+
+@pytest.fixture
+def amd(tmp_path):
+    return Host(epyc(tmp_path), FAST, IDLE, SHARED)
+
+
+BOOT = ("powersave", "800000", "3200000", "balance_performance")
+QUICK = ("performance", "3200000", "3200000", "performance")
+
+
+def test_guests_have_their_class_and_others_theirs(intel):
+    assert intel.sync(target("a", "LSR", 2, 3), target("b", "LS", 4), target("c", "BE", 5)) == ()
+    assert [intel.policy(cpu) for cpu in range(8)] == [
+        ("powersave", "800000", "2000000", "balance_performance"),
+        ("powersave", "800000", "2000000", "balance_performance"),
+        QUICK,
+        QUICK,
+        BOOT,
+        ("powersave", "800000", "800000", "power"),
+        ("powersave", "800000", "800000", "balance_performance"),
+        ("powersave", "800000", "800000", "balance_performance"),
+    ]
+    disabled = [path for path, text in intel.snapshot().items() if path.endswith("disable") and text == "1"]
+    states = [f"cpu{cpu}/cpuidle/state{state}" for cpu in (2, 3) for state in (2, 3)]
+    assert sorted(disabled) == [f"{CPUS}/{state}/disable" for state in states]
+    assert intel.controller.status.classes == {
+        "fast": {2, 3},
+        "idle": {6, 7},
+        "quiet": {5},
+        "shared": {0, 1},
+    }
+
+
+def test_nothing_is_written_twice_and_a_guest_that_ends_leaves_its_cpus_idle(intel):
+    intel.sync(target("a", "LSR", 2))
+    intel.files.writes.clear()
+    intel.sync(target("a", "LSR", 2))
+    assert intel.files.writes == []
+    assert intel.sync() == ()
+    assert intel.policy(2) == ("powersave", "800000", "800000", "balance_performance")
+    assert intel.files.read(f"{CPUS}/cpu2/cpuidle/state3/disable") == "0"
+
+
+def test_a_shared_domain_is_as_its_strongest_guest_has_it(amd):
+    amd.sync(target("a", "LSR", 2))
+    assert amd.policy(0)[:3] == ("performance", "2000000", "2000000")
+    assert amd.policy(4)[:3] == ("powersave", "1500000", "1500000")
+    assert amd.controller.status.classes == {"fast": {0, 1, 2, 3}, "idle": {4, 5, 6, 7}}
+    amd.sync()
+    assert amd.policy(0)[:3] == ("powersave", "1500000", "2000000")
+
+
+def test_a_class_that_a_host_cannot_have_is_told_to_guest_and_operator(amd):
+    refusals = amd.sync(target("a", "LSR", 2), target("b", "BE", 4))
+    assert refusals == (
+        "[cpu_class:fast] disabled_c_states = C1E: the kernel has POLL, C1, C2 here (CPU 2)",
+        "[cpu_class:fast] disabled_c_states = C6: the kernel has POLL, C1, C2 here (CPU 2)",
+        "[cpu_class:fast] energy_performance_preference = performance: the kernel has none here (CPUs 0-3)",
+    )
+    assert {uuid: set(reasons) for uuid, reasons in amd.controller.refused.items()} == {"a": set(refusals)}
+
+
+@pytest.mark.parametrize("machine", [xeon, epyc])
+@pytest.mark.parametrize("clamps", [False, True])
+def test_all_is_as_it_was_once_no_class_is_configured(machine, clamps, tmp_path):
+    host = Host(machine(tmp_path), FAST, QUIET, IDLE, SHARED)
+    host.files.clamps = clamps
+    for guests in ([], [target("a", "LSR", 2, 3), target("b", "BE", 5)], [target("b", "BE", 2)], []):
+        host.sync(*guests)
+    host.start()
+    assert host.sync() == ()
+    assert host.snapshot() == host.before
+    assert host.store.former_values.values == {}
+    host.files.writes.clear()
+    host.sync()
+    assert host.files.writes == []
+
+
+def test_a_host_that_is_left_has_everything_back(intel):
+    intel.sync(target("a", "LSR", 2))
+    give_back(intel.driver, intel.store, intel.files)
+    assert intel.snapshot() == intel.before
+
+
+def test_what_cannot_be_given_back_is_told_and_kept_for_another_time(intel):
+    intel.sync()
+    path = f"{CPUS}/cpufreq/policy2/scaling_max_freq"
+    intel.files.broken[path] = errno.EIO
+    with pytest.raises(DriverError, match=r"scaling_max_freq = 3200000: the kernel does not take it"):
+        give_back(intel.driver, intel.store, intel.files)
+    assert intel.store.former_values.values == {path: "3200000"}
+    intel.files.broken.clear()
+    give_back(intel.driver, intel.store, intel.files)
+    assert intel.snapshot() == intel.before
+
+
+def test_values_are_kept_before_anything_is_written(intel):
+    intel.store.broken = OSError(errno.ENOSPC, "disk full")
+    for _ in range(2):
+        with pytest.raises(OSError, match="disk full"):
+            intel.sync(target("a", "LSR", 2))
+    assert intel.files.writes == []
+    intel.store.broken = None
+    intel.sync(target("a", "LSR", 2))
+    kept = intel.store.kept[0]
+    assert {path: intel.before[path] for path in kept} == kept
+    assert {path for path, _ in intel.files.writes} <= kept.keys()
+
+
+@pytest.mark.parametrize("machine", [xeon, epyc])
+def test_a_crash_at_any_write_loses_nothing(machine, tmp_path):
+    guests = [target("a", "LSR", 2, 3), target("b", "BE", 5)]
+    for after in range(0, 24, 5):
+        root = tmp_path / str(after)
+        root.mkdir()
+        host = Host(machine(root), FAST, QUIET, IDLE, SHARED)
+        left = [after]
+        written = host.files.write
+
+        def write(path, text, left=left, written=written):
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            written(path, text)
+
+        host.files.write = write
+        try:
+            host.sync(*guests)
+        except KeyboardInterrupt:
+            left[0] = -1
+            host.start(FAST, QUIET, IDLE, SHARED)
+            host.sync(*guests)
+        left[0] = -1
+        host.start()
+        host.sync()
+        assert host.snapshot() == host.before
+
+
+def test_a_reboot_gave_everything_back(intel):
+    intel.sync(target("a", "LSR", 2))
+    for path, text in intel.before.items():
+        intel.files.set(path, text)
+    governor = f"{CPUS}/cpufreq/policy6/scaling_governor"
+    intel.files.set(governor, "performance")  # by what the distribution starts
+    intel.files.set("proc/sys/kernel/random/boot_id", "boot-2")
+    intel.start(FAST, IDLE)
+    intel.sync()
+    assert intel.store.former_values.boot == "boot-2"
+    intel.start()
+    intel.sync()
+    assert intel.files.read(governor) == "performance"
+
+
+def test_what_somebody_else_changes_is_repaired_and_counted(intel, caplog):
+    guests = [target("a", "LSR", 2)]
+    intel.sync(*guests)
+    assert intel.drifts == 0
+    intel.files.set(f"{CPUS}/cpufreq/policy2/scaling_governor", "powersave")
+    intel.files.set(f"{CPUS}/cpu2/cpuidle/state3/disable", "0")
+    intel.sync(*guests)
+    assert intel.policy(2) == QUICK
+    assert intel.drifts == 2
+    assert "policy2/scaling_governor was powersave in place of performance: repaired" in caplog.text
+
+
+def test_what_the_kernel_refuses_holds_up_that_file_alone_and_is_told_once(intel, caplog):
+    intel.files.broken[f"{CPUS}/cpufreq/policy2/scaling_governor"] = errno.EBUSY
+    guests = [target("a", "LSR", 2, 3)]
+    refusals = intel.sync(*guests)
+    reason = "the kernel does not take it: Device or resource busy"
+    assert refusals == (f"CPU 2: scaling_governor = performance: {reason}",)
+    assert intel.controller.refused == {"a": list(refusals)}
+    assert intel.policy(2)[1:3] == QUICK[1:3]
+    assert intel.policy(3) == QUICK
+    assert intel.sync(*guests) == refusals
+    assert caplog.text.count("Device or resource busy") == 1
+    assert intel.drifts == 0
+    intel.files.broken.clear()
+    assert intel.sync(*guests) == ()
+
+
+def test_a_frequency_that_the_firmware_holds_down_is_told_and_is_no_drift(intel):
+    intel.files.ceiling = 2_800_000
+    intel.files.set(f"{CPUS}/cpufreq/policy2/scaling_max_freq", "2800000")
+    for _ in range(2):
+        assert intel.sync(target("a", "LSR", 2)) == (
+            "CPU 2: scaling_max_freq = 3200000: the kernel has 2800000 instead",
+            "CPU 2: scaling_min_freq = 3200000: the kernel does not take it: Invalid argument",
+        )
+    assert intel.drifts == 0
+
+
+def test_cpus_stay_as_they_are_while_a_guest_is_lost(intel):
+    intel.sync(target("a", "LSR", 2))
+    intel.driver.lost = lambda: {"a": "nobody knows"}
+    intel.start(FAST, QUIET, IDLE, SHARED)
+    intel.sync()
+    assert intel.policy(2) == QUICK
+
+
+def test_a_cpu_that_was_offline_meanwhile_is_given_back_later(intel):
+    intel.sync(target("a", "LSR", 2))
+    policy, away = intel.files.root / CPUS / "cpufreq/policy2", intel.files.root / "away"
+    policy.rename(away)
+    intel.files.set(f"{CPUS}/online", "0-1,3-7")
+    intel.start()
+    intel.sync()
+    assert f"{CPUS}/cpufreq/policy2/scaling_governor" in intel.store.former_values.values
+    away.rename(policy)
+    intel.files.set(f"{CPUS}/online", "0-7")
+    intel.sync()
+    assert intel.snapshot() == intel.before
+
+
+def test_what_would_change_is_told_without_changing_it(intel):
+    planned = list(intel.controller.plan([target("a", "LSR", 2, 3)]))
+    assert ("CPUs 2-3", "scaling_governor powersave -> performance") in planned
+    assert ("CPUs 2-3", "state3/disable 0 -> 1") in planned
+    assert intel.snapshot() == intel.before
+    assert intel.store.kept == []
+
+
+def test_without_classes_nothing_is_read(tmp_path):
+    files = xeon(tmp_path)
+    host = Host(files)
+    files.read = lambda path: pytest.fail(path) if path != "proc/sys/kernel/random/boot_id" else "boot-1"
+    assert host.sync(target("a", "LSR", 2)) == ()
+
+
+@pytest.mark.parametrize("machine", [xeon, epyc])
+def test_histories_of_guests_end_as_they_began(machine, tmp_path):
+    chance = random.Random(5)
+    host = Host(machine(tmp_path / "one"), FAST, QUIET, IDLE, SHARED)
+    other = Host(machine(tmp_path / "other"))
+    for _ in range(10):
+        cpus = list(range(2, 8))
+        chance.shuffle(cpus)
+        guests = [
+            target(name, chance.choice(["LSR", "LS", "BE"]), *cpus[2 * number : 2 * number + 2])
+            for number, name in enumerate("abc")
+            if chance.random() < 0.6
+        ]
+        if chance.random() < 0.2:
+            host.start(*[one for one in (FAST, QUIET, IDLE, SHARED) if chance.random() < 0.7])
+        host.sync(*guests)
+        for path, text in other.before.items():
+            other.files.set(path, text)
+        other.store.former_values = FormerValues()
+        other.controller = CpuClassController(
+            other.driver, host.controller._configured, other.store, other.files
+        )
+        other.sync(*guests)
+        assert host.snapshot() == other.snapshot()
+    host.start()
+    host.sync()
+    assert host.snapshot() == host.before
