@@ -21,10 +21,11 @@ Nouns
 
 Who does what
     ``request`` is made by the schemas; ``needs`` and ``conditions`` say what it comes down to. ``roots``
-    finds where it can be served at all, from the rarest thing that it asks for. ``search`` goes from tree to
-    tree, ``sources`` says whose candidates come when, ``plan`` knows the like ones, and ``combine`` tries
-    assignments of one of them, with ``rules``, ``feasibility`` (what cannot be is ruled out before it is
-    tried) and ``deadends``. ``render`` writes the answer. ``filters`` is for ``GET /resource_providers``.
+    finds where it can be served at all, from the rarest thing that it asks for. ``search`` has a request go
+    from tree to tree (``looking``), ``sources`` says whose candidates come when, ``plan`` knows the like
+    ones, and ``combine`` tries assignments of one of them, with ``rules``, ``feasibility`` (what cannot be is
+    ruled out before it is tried) and ``deadends``. ``render`` writes the answer. ``filters`` is for
+    ``GET /resource_providers``.
 
 A worked example
     Three hosts of one kind: each has DISK_GB 100 and two NUMA nodes with VCPU 8. Of ``cn1`` 5 VCPU of the

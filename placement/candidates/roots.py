@@ -67,6 +67,20 @@ class Sharing:
         """Of the trees that they are in."""
         return {self._snapshot.providers[provider_id].root_id for provider_id in self.providers}
 
+    def by_root(self) -> dict[int, tuple[str, ...]]:
+        """Of each tree that any of them shares with, by its root, the aggregates through which they do."""
+        found: dict[int, tuple[str, ...]] = {}
+        for aggregate in self._by_aggregate:
+            roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
+            self.budget.spend(1 + len(roots) // 16)
+            for root in roots:
+                found[root] = (*found.get(root, ()), aggregate)
+        return found
+
+    def through(self, aggregates: Iterable[str]) -> list[Provider]:
+        """The sharing providers in any of these aggregates, in ascending order of their ids."""
+        return self._found(aggregates, set())[0]
+
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
         """The providers outside the tree that share with it, in ascending order of their ids; their uuids."""
         self.budget.spend()

@@ -17,7 +17,7 @@ Source = tuple[ProviderSet, Iterable[PatternBatch]]
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     """All of one source, then all of the next; what rests waits until the last had its turn."""
     resting: deque[Source] = deque()
-    for source in chain(sources, _drained(resting)):
+    for source in chain(sources, drained(resting)):
         provider_set, batches = source
         for batch in batches:
             if not batch:
@@ -29,7 +29,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
     """One of each source, then a second of each, and so on; sources are opened as they are reached."""
     active: deque[Source] = deque()
-    for provider_set, batches in chain(sources, _drained(active)):
+    for provider_set, batches in chain(sources, drained(active)):
         left = iter(batches)
         for batch in left:
             active.append((provider_set, left))
@@ -38,7 +38,7 @@ def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
             break
 
 
-def _drained(waiting: deque[T]) -> Iterator[T]:
+def drained(waiting: deque[T]) -> Iterator[T]:
     """What waits, also what joins meanwhile."""
     while waiting:
         yield waiting.popleft()

@@ -11,10 +11,11 @@ Nouns
 
 Who does what
     ``wanted``, ``choice`` and ``world`` are the nouns. ``placing`` decides: a pure function over the read
-    model, which compares choices by ``scoring`` where an order is wanted. ``topology`` says how amounts are
-    split over zones, ``splitting`` makes choices of that and of what the search finds for all else.
-    ``claiming`` acts: it has choices made, has ``placement.store.bindings`` write them, and has others made
-    if somebody else was faster.
+    model. Where an order is wanted it compares choices by ``scoring``; ``ceilings`` tells of each host more
+    than which no choice there scores, so that ``best_first`` has few to look at. ``topology`` says how
+    amounts are split over zones, ``splitting`` makes choices of that and of what the search finds for all
+    else. ``claiming`` acts: it has choices made, has ``placement.store.bindings`` write them, and has others
+    made if somebody else was faster.
 
 A worked example
     Host ``a`` has VCPU 4, ``b`` VCPU 8. Wanted are VCPU:4 for one consumer and VCPU:8 for another. If ``b``

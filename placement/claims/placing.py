@@ -1,28 +1,30 @@
 """Where what is wanted goes: all of it, or nothing."""
 
 import random
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop
 from itertools import chain, islice
 from typing import Final
 
 from placement.candidates.budget import Budget, Exhausted
-from placement.candidates.pattern import Candidate, candidates_of
-from placement.candidates.search import in_turn
+from placement.candidates.pattern import Candidate
+from placement.candidates.search import Anchored
+from placement.candidates.sources import drained
+from placement.claims.best_first import Choices, best_first
+from placement.claims.ceilings import Ceilings
 from placement.claims.choice import Choice
 from placement.claims.scoring import Found, Scorer
-from placement.claims.splitting import split_choices
+from placement.claims.splitting import Splitting
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
 from placement.store.groups import Policy
 
-MAX_SCORED: Final = 10_000
-"""Of more choices for one that is wanted the others come last, in any order."""
+_MAX_TRIED: Final = 10_000
+"""Of no more choices alternates are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def _places(world: World, members: Sequence[Wanted], budget: Budget, rng: random
     present = world.beside(members[0].group)
     places: dict[int, int] = {}
     for each in members:
-        for found in _found(world, each, budget, rng, None):
+        for found in _found(world, each, budget, rng):
             root = _root(found)
             places[root] = limit - present.get(root, 0)
             if sum(places.values()) >= len(members):
@@ -130,19 +132,21 @@ class _Placing:
         if state in self._failed:
             return None
         wanted, tried = self._wanted[number], set[Hashable]()
-        for choice in _choices(world, wanted, self._budget, self._rng):
+        choices, passed = _choices(world, wanted, self._budget, self._rng), list[Choice]()
+        for choice in choices:
             if number + 1 == len(self._wanted):
                 others: list[Placed] | None = []
             else:
                 alike = self._like(world, choice)
                 if alike in tried:
+                    passed.append(choice)
                     continue
                 tried.add(alike)
                 self._budget.spend(len(world.snapshot) // 8)
                 others = self.place(world.holding(wanted, choice), number + 1, _with(taken, choice))
             if others is not None:
-                alternates = _alternates(world, wanted, choice, self._budget, self._rng)
-                return [Placed(wanted, choice, alternates), *others]
+                return [Placed(wanted, choice, _alternates(wanted, choice, chain(passed, choices))), *others]
+            passed.append(choice)
         self._failed.add(state)
         return None
 
@@ -180,93 +184,84 @@ def _unplaced(world: World, wanted: Sequence[Wanted], budget: Budget, rng: rando
     raise AssertionError("all of them have a place")
 
 
-def _choices(
-    world: World, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None = None
-) -> Iterator[Choice]:
-    """All choices for one that is wanted: those of its request, then those of what it falls back to.
-
-    :param left_out: the root of a host that is not to be chosen.
-    """
-    yield from _choices_as_asked(world, wanted, budget, rng, left_out)
+def _choices(world: World, wanted: Wanted, budget: Budget, rng: random.Random) -> Iterator[Choice]:
+    """All choices for one that is wanted: those of its request, then those of what it falls back to."""
+    yield from _choices_as_asked(world, wanted, budget, rng)
     if wanted.fallback is not None:
-        fallen = replace(wanted, request=wanted.fallback)
-        yield from _choices_as_asked(world, fallen, budget, rng, left_out)
+        yield from _choices_as_asked(world, replace(wanted, request=wanted.fallback), budget, rng)
 
 
-def _choices_as_asked(
-    world: World, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None
-) -> Iterator[Choice]:
-    """Those of its request: in its order, the first :data:`MAX_SCORED` of them, or in any."""
-    found = _found(world, wanted, budget, rng, left_out)
-    if wanted.order:
-        scorer = Scorer(world, wanted)
-        for each in chain(_best_first(islice(found, MAX_SCORED), scorer, budget), found):
-            yield replace(_choice(world, each), score=scorer.score(each))
-    else:
-        for each in found:
-            yield _choice(world, each)
-
-
-def _best_first(found: Iterable[Found], scorer: Scorer, budget: Budget) -> Iterator[Found]:
-    """The same; of those as good as each other the one that came first."""
-    waiting: list[tuple[bool, float, int, Found]] = []
-    for number, each in enumerate(found):
-        budget.spend()
-        lacks, total = scorer.rank(each)
-        waiting.append((lacks, -total, number, each))
-    heapify(waiting)
-    while waiting:
-        yield heappop(waiting)[3]
+def _choices_as_asked(world: World, wanted: Wanted, budget: Budget, rng: random.Random) -> Iterator[Choice]:
+    """Those of its request: in its order, or in any."""
+    if not wanted.order:
+        for found in _found(world, wanted, budget, rng):
+            yield _choice(world, found)
+        return
+    roots, at = choices_at_hosts(world, wanted, budget, rng)
+    scorer = Scorer(world, wanted)
+    hosts = Ceilings(world, wanted, roots, budget).highest_first()
+    for found in best_first(hosts, at, scorer, budget):
+        yield replace(_choice(world, found), score=scorer.score(found))
 
 
 def _choice(world: World, found: Found) -> Choice:
     return Choice.of(world.snapshot, found) if isinstance(found, Candidate) else found
 
 
-def _found(
-    world: World, wanted: Wanted, budget: Budget, rng: random.Random, left_out: str | None
-) -> Iterator[Found]:
+def _found(world: World, wanted: Wanted, budget: Budget, rng: random.Random) -> Iterator[Found]:
     """All there is to choose from: one of each host, from anywhere on, then a second of each."""
+    roots, at = choices_at_hosts(world, wanted, budget, rng)
+    begun: deque[Choices] = deque()
+    for choices in chain(map(at, roots), drained(begun)):
+        for found in choices:
+            begun.append(choices)
+            if found is not None:
+                yield found
+            break
+
+
+def choices_at_hosts(
+    world: World, wanted: Wanted, budget: Budget, rng: random.Random
+) -> tuple[Sequence[int], Callable[[int], Choices]]:
+    """The roots of the hosts that may do, from anywhere on, and what there is to choose from at each."""
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
-    avoid = wanted.avoid if left_out is None else wanted.avoid | {left_out}
-    avoided = {snapshot.by_uuid[uuid] for uuid in avoid if uuid in snapshot.by_uuid}
+    avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
     only = None if wanted.only is None else {snapshot.by_uuid.get(uuid) for uuid in wanted.only}
     shared = SHARES in snapshot.by_trait
-
-    def arrange(roots: Iterable[int]) -> Iterable[int]:
-        roots = list(roots)
-        if avoided or only is not None:
-            roots = [root for root in roots if root not in avoided and (only is None or root in only)]
-        if group is not None and not shared:  # who is anchored at a root takes of that host alone
-            roots = [root for root in roots if group.allows((root,), beside)]
-        first = rng.randrange(len(roots)) if roots else 0
-        return chain(islice(roots, first, None), islice(roots, first))
-
+    found: Anchored | Splitting
     if wanted.topology is None:
-        found: Iterator[Found] = candidates_of(in_turn(snapshot, wanted.request, budget, arrange))
+        found = Anchored(snapshot, wanted.request, budget)
     else:
-        found = split_choices(snapshot, wanted.request, wanted.topology, world.distances, budget, arrange)
-    if not shared:
-        yield from found
-        return
-    for each in found:
+        found = Splitting(snapshot, wanted.request, wanted.topology, world.distances, budget)
+    roots = list(found.roots())
+    if avoided or only is not None:
+        roots = [root for root in roots if root not in avoided and (only is None or root in only)]
+    if group is not None and not shared:  # who is anchored at a root takes of that host alone
+        roots = [root for root in roots if group.allows((root,), beside)]
+    first = rng.randrange(len(roots)) if roots else 0
+
+    def is_allowed(each: Found | None) -> bool:
+        if each is None:
+            return True
         choice = _choice(world, each)
         if wanted.avoid and not avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
-            continue
-        if group is None or group.allows(choice.hosts, beside):
-            yield each
+            return False
+        return group is None or group.allows(choice.hosts, beside)
+
+    def at(root: int) -> Choices:
+        return filter(is_allowed, found.at(root)) if shared else found.at(root)
+
+    return roots[first:] + roots[:first], at
 
 
-def _alternates(
-    world: World, wanted: Wanted, choice: Choice, budget: Budget, rng: random.Random
-) -> tuple[Choice, ...]:
+def _alternates(wanted: Wanted, choice: Choice, others: Iterable[Choice]) -> tuple[Choice, ...]:
     """As many choices on hosts of their own as are wanted, or as there are within the budget."""
     found: dict[int, Choice] = {}
     if wanted.alternates:
         with suppress(Exhausted):  # there is a choice, which is what counts
-            others = _choices(world, wanted, budget, rng, left_out=choice.root.uuid)
-            for other in islice(others, MAX_SCORED):
-                found.setdefault(other.root.id, other)
+            for other in islice(others, _MAX_TRIED):
+                if other.root.id != choice.root.id:
+                    found.setdefault(other.root.id, other)
                 if len(found) == wanted.alternates:
                     break
     return tuple(found.values())

@@ -4,12 +4,13 @@ Criteria look at what is taken by :class:`_Taking`. Of a candidate that takes fr
 that is the same for all trees of a kind, and found out once for each pattern: only what is free differs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Protocol
 
 from placement.candidates.pattern import Candidate, Pattern
+from placement.candidates.request import CandidatesRequest
 from placement.claims.choice import Choice, Score
 from placement.claims.topology import LOCAL, distance_of
 from placement.claims.wanted import Wanted
@@ -17,6 +18,7 @@ from placement.claims.world import World
 from placement.claims.zones import zone_of
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
+from placement.model.sums import Sums
 from placement.model.trees import Kind, Tree
 
 ATTRIBUTE: Final = "attribute:"
@@ -26,6 +28,23 @@ Found = Candidate | Choice
 """What may be chosen, as the search has it or made already."""
 
 
+Asked = Mapping[str, tuple[Sums, int]]
+"""Of each class that is asked for the sums of all hosts, and how much."""
+
+Rank = tuple[bool, float]
+"""Whether a choice lacks a number that the order goes by, and its score, negative: less is
+better."""
+
+
+def amounts_of(request: CandidatesRequest) -> dict[str, int]:
+    """How much a request asks for of each class in all."""
+    amounts: dict[str, int] = {}
+    for group in request.groups:
+        for name, amount in group.resources.items():
+            amounts[name] = amounts.get(name, 0) + amount
+    return amounts
+
+
 class Scorer:
     """Scores for one that is wanted, of what nobody holds yet in a world."""
 
@@ -33,32 +52,33 @@ class Scorer:
         self._world = world
         self._wanted = wanted
         self._terms: dict[tuple[Kind, int], _Terms] = {}
-        self._plain = [(CRITERIA[name], weight) for name, weight in wanted.order if name in CRITERIA]
-        self._attributes = [
-            (name.removeprefix(ATTRIBUTE), weight) for name, weight in wanted.order if name not in CRITERIA
-        ]
+        #: of each class that is asked for the sums by tree, and how much
+        self._asked = {
+            name: (world.snapshot.sums(name), amount) for name, amount in amounts_of(wanted.request).items()
+        }
 
     def score(self, found: Found) -> Score:
         """What each criterion says, and the sum."""
         taking = self._taking(found)
-        criteria = {
-            name: CRITERIA[name](taking) if name in CRITERIA else self._attribute(taking, name, weight) or 0.0
-            for name, weight in self._wanted.order
-        }
-        return Score(sum(abs(weight) * criteria[name] for name, weight in self._wanted.order), criteria)
+        criteria = {name: self._value(taking, name, weight) or 0.0 for name, weight in self._wanted.order}
+        return Score(-self._rank(taking)[1], criteria)
 
-    def rank(self, found: Found) -> tuple[bool, float]:
-        """Whether it lacks a number that the order goes by, so that it comes last; and the sum alone."""
-        taking = self._taking(found)
-        total = sum([weight * criterion(taking) for criterion, weight in self._plain])
-        lacks = False
-        for name, weight in self._attributes:
-            value = self._attribute(taking, ATTRIBUTE + name, weight)
+    def rank(self, found: Found) -> Rank:
+        """By the sum alone."""
+        return self._rank(self._taking(found))
+
+    def _rank(self, taking: "_Taking") -> Rank:
+        lacks, total = False, 0.0
+        for name, weight in self._wanted.order:
+            value = self._value(taking, name, weight)
             lacks = lacks or value is None
             total += abs(weight) * (value or 0.0)
-        return lacks, total
+        return lacks, -total
 
-    def _attribute(self, taking: "_Taking", name: str, weight: float) -> float | None:
+    def _value(self, taking: "_Taking", name: str, weight: float) -> float | None:
+        criterion = CRITERIA.get(name)
+        if criterion is not None:
+            return criterion(taking)
         return attribute(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
 
     def _taking(self, found: Found) -> "_Taking":
@@ -69,9 +89,9 @@ class Scorer:
                 terms = self._terms.get((tree.kind, id(pattern)))
                 if terms is None:
                     terms = self._terms[tree.kind, id(pattern)] = _Terms.of(self._world, tree, pattern)
-                return _OfTree(self._world, self._wanted, tree, terms)
+                return _OfTree(self._world, self._wanted, self._asked, tree, terms)
             found = Choice.of(self._world.snapshot, found)
-        return _OfChoice(self._world, self._wanted, found)
+        return _OfChoice(self._world, self._wanted, self._asked, found)
 
 
 class _Taking(Protocol):
@@ -100,22 +120,17 @@ class _Taking(Protocol):
 class _Terms:
     """What a pattern takes of trees of a kind.
 
-    ``zones`` are the positions of NUMA nodes, ``demands`` slots with amounts, ``taken`` has the sum by class.
+    ``zones`` are the positions of NUMA nodes, ``demands`` slots with amounts.
     """
 
     pattern: Pattern
     zones: tuple[int, ...]
     demands: tuple[tuple[int, int], ...]
-    taken: tuple[tuple[str, int], ...]
 
     @classmethod
     def of(cls, world: World, tree: Tree, pattern: Pattern) -> "_Terms":
         at = {member.id: position for position, member in enumerate(tree.members)}
         zones = {zone_of(world.snapshot, tree.members[position]) for position in pattern.resources}
-        taken: dict[str, int] = {}
-        for amounts in pattern.resources.values():
-            for name, amount in amounts.items():
-                taken[name] = taken.get(name, 0) + amount
         slots = tree.kind.shape.slots
         return cls(
             pattern,
@@ -125,7 +140,6 @@ class _Terms:
                 for position, amounts in pattern.resources.items()
                 for name, amount in amounts.items()
             ),
-            tuple(taken.items()),
         )
 
 
@@ -135,6 +149,7 @@ class _OfTree:
 
     world: World
     wanted: Wanted
+    asked: Asked
     tree: Tree
     terms: _Terms
 
@@ -142,7 +157,8 @@ class _OfTree:
         return [self.tree.members[position] for position in self.terms.pattern.resources]
 
     def shares(self) -> Iterable[float]:
-        return [_share(*self.tree.sums(name), amount) for name, amount in self.terms.taken]
+        root = self.tree.root.id
+        return [share(*sums[root], amount) for sums, amount in self.asked.values()]
 
     def fits(self) -> Iterable[float]:
         free = self.tree.free
@@ -164,24 +180,21 @@ class _OfChoice:
 
     world: World
     wanted: Wanted
+    asked: Asked
     choice: Choice
 
     def providers(self) -> Iterable[Provider]:
         return [provider for provider, _ in self.choice.resources]
 
     def shares(self) -> Iterator[float]:
-        tree = self.world.snapshot.whole_trees()[self.choice.root.id]
-        taken: dict[str, list[tuple[Provider, int]]] = {}
-        for provider, amounts in self.choice.resources:
-            for name, amount in amounts.items():
-                taken.setdefault(name, []).append((provider, amount))
-        for name, parts in taken.items():
-            used, capacity = tree.sums(name) if name in tree.kind.shape.having else (0, 0)
-            for provider, _ in parts:
-                if provider.root_id != tree.root.id:
+        root = self.choice.root.id
+        for name, (sums, amount) in self.asked.items():
+            used, capacity = sums.get(root, (0, 0))
+            for provider, amounts in self.choice.resources:
+                if name in amounts and provider.root_id != root:
                     used += provider.used.get(name, 0)
                     capacity += max(0, provider.inventories[name].capacity)
-            yield _share(used, capacity, sum(amount for _, amount in parts))
+            yield share(used, capacity, amount)
 
     def fits(self) -> Iterator[float]:
         for provider, amounts in self.choice.resources:
@@ -207,8 +220,7 @@ def pack(taking: _Taking) -> float:
 
     A provider outside of the host that shares with it counts for what is taken of it.
     """
-    shares = [*taking.shares()]
-    return sum(shares) / len(shares)
+    return mean([*taking.shares()])
 
 
 def spread(taking: _Taking) -> float:
@@ -245,16 +257,24 @@ def attribute(snapshot: Snapshot, taking: _Taking, name: str, *, low: bool) -> f
 
     :param low: whether the lowest is the best.
     """
-    found = [_number(snapshot, provider, name) for provider in taking.providers()]
+    found = [number_of(snapshot, provider, name) for provider in taking.providers()]
     numbers = [each for each in found if each is not None]
-    bounds = snapshot.attribute_range(name)
-    if bounds is None or len(numbers) < len(found):
+    whole = snapshot.attribute_range(name)
+    if whole is None or len(numbers) < len(found):
         return None
-    least, most = bounds
+    # parts, as the sum of some numbers may be more than a number holds; not outside of them by rounding
+    middle = sum(each / len(numbers) for each in numbers)
+    return standing(whole, min(max(middle, min(numbers)), max(numbers)), low=low)
+
+
+def standing(whole: tuple[float, float], number: float, *, low: bool) -> float:
+    """Where a number is between the lowest, 0, and the highest of all, 1; or the other way round."""
+    least, most = whole
+    if most <= least:
+        return 1.0
     # halves, as the difference of two numbers may be more than a number holds
-    mean = sum(each / 2 / len(numbers) for each in numbers)
-    share = (mean - least / 2) / (most / 2 - least / 2) if most > least else 1.0
-    return 1 - share if low and most > least else share
+    part = (number / 2 - least / 2) / (most / 2 - least / 2)
+    return 1 - part if low else part
 
 
 CRITERIA: Final[Mapping[str, Callable[[_Taking], float]]] = {
@@ -267,12 +287,17 @@ CRITERIA: Final[Mapping[str, Callable[[_Taking], float]]] = {
 }
 
 
-def _share(used: int, capacity: int, taken: int) -> float:
+def share(used: int, capacity: int, taken: int) -> float:
     """How much would be used if so much more were."""
-    return min(1.0, (used + taken) / capacity)
+    return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
 
-def _number(snapshot: Snapshot, provider: Provider, name: str) -> float | None:
+def mean(shares: Sequence[float]) -> float:
+    """That of what is used of each class."""
+    return sum(shares) / len(shares)
+
+
+def number_of(snapshot: Snapshot, provider: Provider, name: str) -> float | None:
     """The number of an attribute of the nearest provider, upwards from this one, that has it."""
     values = (each.attributes.get(name) for each in snapshot.upwards(provider))
     return next((value for value in values if isinstance(value, float)), None)

@@ -1,15 +1,13 @@
 """Choices whose dedicated CPUs and memory are split over zones, beside whatever else is asked for."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from placement.candidates.budget import Budget
 from placement.candidates.conditions import HasTraits
 from placement.candidates.needs import needs_of
-from placement.candidates.pattern import candidates_of
 from placement.candidates.request import CandidatesRequest
-from placement.candidates.search import in_turn
+from placement.candidates.search import Anchored
 from placement.claims.choice import Choice
 from placement.claims.topology import (
     REMOTE,
@@ -23,12 +21,9 @@ from placement.claims.topology import (
     best_splits,
     distance_of,
 )
-from placement.claims.zones import zones_of
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Kind, Tree
-
-Arrange = Callable[[Iterable[int]], Iterable[int]]
 
 
 def is_splittable(request: CandidatesRequest) -> bool:
@@ -38,53 +33,81 @@ def is_splittable(request: CandidatesRequest) -> bool:
     )
 
 
-def split_choices(
-    snapshot: Snapshot,
-    request: CandidatesRequest,
-    topology: Topology,
-    distances: Distances,
-    budget: Budget,
-    arrange: Arrange,
-) -> Iterator[Choice]:
-    """All choices that the policy allows, at each host those that it prefers there.
+class Splitting:
+    """All choices that the policy allows, host by host, at each those that it prefers there.
 
     What is split is asked for by the group without a suffix. Where the zones of a host have nothing of a
     class, that is taken as without a policy.
-
-    :param arrange: as for :func:`placement.candidates.search.in_turn`.
-    :raises placement.candidates.budget.Exhausted: the budget is spent.
     """
-    asked = {
-        name: amount
-        for group in request.groups
-        for name, amount in group.resources.items()
-        if group.suffix == "" and name in SPLIT
-    }
-    zoned: dict[Kind, tuple[str, ...]] = {}
-    by_names: dict[tuple[str, ...], set[int]] = {}
-    for root, tree in snapshot.whole_trees().items():
-        names = zoned.get(tree.kind)
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        request: CandidatesRequest,
+        topology: Topology,
+        distances: Distances,
+        budget: Budget,
+    ) -> None:
+        self._snapshot = snapshot
+        self._trees = snapshot.whole_trees()
+        self._request = request
+        self._topology = topology
+        self._distances = distances
+        self._budget = budget
+        self._asked = {
+            name: amount
+            for group in request.groups
+            for name, amount in group.resources.items()
+            if group.suffix == "" and name in SPLIT
+        }
+        self._zoned: dict[Kind, tuple[str, ...]] = {}
+        #: by the classes that are split
+        self._splits: dict[tuple[str, ...], _Splits] = {}
+        self._whole = Anchored(snapshot, request, budget)
+
+    def roots(self) -> Iterable[int]:
+        """The ids of the roots that may serve, in ascending order."""
+        return self._of(tuple(self._asked)).roots()
+
+    def at(self, root: int) -> Iterator[Choice | None]:
+        """The choices at a root, found as they are asked for; None where that takes long.
+
+        :raises placement.candidates.budget.Exhausted: the budget is spent.
+        """
+        tree = self._trees[root]
+        self._budget.spend()
+        names = self._zoned.get(tree.kind)
         if names is None:
-            names = zoned[tree.kind] = _zoned(tree, asked)
-        by_names.setdefault(names, set()).add(root)
-    for names, roots in by_names.items():
-        among = partial(_among, arrange, roots)
+            names = self._zoned[tree.kind] = _zoned(tree, self._asked)
         if names:
-            amounts = {name: asked[name] for name in names}
-            yield from _Splitting(snapshot, request, amounts, topology, distances, budget).choices(among)
-        else:
-            for candidate in candidates_of(in_turn(snapshot, request, budget, among)):
-                yield Choice.of(snapshot, candidate)
+            if all(_free(tree, name) >= self._asked[name] for name in names):
+                yield from self._of(names).at(tree)
+            return
+        for candidate in self._whole.at(root):
+            yield candidate and Choice.of(self._snapshot, candidate)
+
+    def _of(self, names: tuple[str, ...]) -> "_Splits":
+        found = self._splits.get(names)
+        if found is None:
+            asked = {name: self._asked[name] for name in names}
+            found = self._splits[names] = _Splits(
+                self._snapshot, self._request, asked, self._topology, self._distances, self._budget
+            )
+        return found
 
 
-def _among(arrange: Arrange, chosen: set[int], roots: Iterable[int]) -> Iterable[int]:
-    return arrange([root for root in roots if root in chosen])
+def _free(tree: Tree, name: str) -> int:
+    """How much of a class the providers of a tree could give together."""
+    free = tree.free
+    return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
 
 
 def _zoned(tree: Tree, asked: Iterable[str]) -> tuple[str, ...]:
     """Which of the classes the zones of a tree have."""
-    having = {name for zone in zones_of(tree) for at in zone for name in tree.members[at].inventories}
-    return tuple(name for name in asked if name in having)
+    slots = tree.shape.slots
+    return tuple(
+        name for name in asked if any((at, name) in slots for zone in tree.kind.zones for at in zone)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +129,7 @@ class _Layout:
         return {at for zone in self.rooms for _, at, _ in zone}
 
 
-class _Splitting:
+class _Splits:
     """One request on its way through the trees whose zones have all of the classes that are split."""
 
     def __init__(
@@ -135,56 +158,53 @@ class _Splitting:
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
         self._alike = not self._required and all(each.reads == "kind" for each in conditions)
+        rest = _without(request, asked)
+        #: who serves what is not split, if there is anything
+        self._rest = None if rest is None else Anchored(snapshot, rest, budget, each_root=True)
+        required = tuple(frozenset({trait}) for trait in request.root_required)
+        self._root = HasTraits(required, request.root_forbidden)
         self._layouts: dict[Hashable, _Layout] = {}
         self._known: dict[Hashable, Ranked | None] = {}
 
-    def choices(self, arrange: Arrange) -> Iterator[Choice]:
-        """All of them."""
-        if self._contested:  # what the others take decides how good a split may be
-            at_root: dict[int, list[Choice]] = {}
-            for choice in self._others(arrange):
-                at_root.setdefault(choice.root.id, []).append(choice)
-            groups: Iterable[list[Choice]] = at_root.values()
-        else:
-            groups = ([choice] for choice in self._others(arrange))
-        for group in groups:
-            ranked = [(choice, found) for choice in group if (found := self._best(choice)) is not None]
-            best = min((rank for _, (rank, _) in ranked), default=None)
-            for choice, (rank, splits) in ranked:
-                if rank == best:
-                    for split in splits:
-                        yield self._with(choice, split)
+    def roots(self) -> Iterable[int]:
+        """The ids of the roots that may serve, in ascending order."""
+        return sorted(self._snapshot.trees) if self._rest is None else self._rest.roots()
 
-    def _others(self, arrange: Arrange) -> Iterator[Choice]:
-        """The choices for what is not split."""
-        groups = []
-        for group in self._request.groups:
-            if group.suffix:
-                groups.append(group)
-                continue
-            left = {name: amount for name, amount in group.resources.items() if name not in self._asked}
-            if left:
-                groups.append(replace(group, resources=left, required=()))
-        rest = replace(self._request, groups=tuple(groups))
-        if groups:
-            for candidate in candidates_of(
-                in_turn(self._snapshot, rest, self._budget, arrange, each_root=True)
-            ):
-                yield Choice.of(self._snapshot, candidate)
-            return
-        required = tuple(frozenset({trait}) for trait in rest.root_required)
-        condition = HasTraits(required, rest.root_forbidden)
-        for root in arrange(sorted(self._snapshot.trees)):
-            self._budget.spend()
-            provider = self._snapshot.providers[root]
-            if condition.met_by(provider, self._snapshot):
-                yield Choice(provider, (), {})
-
-    def _best(self, others: Choice) -> Ranked | None:
-        """The best splits beside the others, by positions in the tree."""
-        tree = self._snapshot.whole_trees()[others.root.id]
+    def at(self, tree: Tree) -> Iterator[Choice | None]:
+        """Those of a tree."""
         layout = self._layout(tree)
-        if not layout.is_complete or not self._has_traits(tree, others, layout.places):
+        if not layout.is_complete:
+            return
+        if not self._contested:
+            for choice in self._others(tree):
+                if choice is None:
+                    yield None
+                elif (found := self._best(tree, layout, choice)) is not None:
+                    yield from (self._with(choice, split) for split in found[1])
+            return
+        # what the others take decides how good a split may be
+        ranked: list[tuple[Choice, Ranked]] = []
+        for choice in self._others(tree):
+            if choice is None:
+                yield None
+            elif (found := self._best(tree, layout, choice)) is not None:
+                ranked.append((choice, found))
+        best = min((rank for _, (rank, _) in ranked), default=None)
+        for choice, (rank, splits) in ranked:
+            if rank == best:
+                yield from (self._with(choice, split) for split in splits)
+
+    def _others(self, tree: Tree) -> Iterator[Choice | None]:
+        """The choices for what is not split."""
+        if self._rest is not None:
+            for candidate in self._rest.at(tree.root.id):
+                yield candidate and Choice.of(self._snapshot, candidate)
+        elif self._root.met_by(tree.root, self._snapshot):
+            yield Choice(tree.root, (), {})
+
+    def _best(self, tree: Tree, layout: _Layout, others: Choice) -> Ranked | None:
+        """The best splits beside the others, by positions in the tree."""
+        if not self._has_traits(tree, others, layout.places):
             return None
         apart = layout.apart
         if self._distances:
@@ -219,7 +239,7 @@ class _Splitting:
         key: Hashable = tree.kind if self._alike else tree
         found = self._layouts.get(key)
         if found is None:
-            zones = zones_of(tree)
+            zones = tree.kind.zones
             self._budget.spend(len(tree.members))
             rooms = tuple(tuple(self._rooms(tree, zone)) for zone in zones)
             found = self._layouts[key] = _Layout(
@@ -276,3 +296,16 @@ class _Splitting:
         return Choice(
             others.root, tuple(resources.values()), {**others.mappings, "": tuple(serving.values())}
         )
+
+
+def _without(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
+    """What of a request is not split; None if that is nothing."""
+    groups = []
+    for group in request.groups:
+        if group.suffix:
+            groups.append(group)
+            continue
+        left = {name: amount for name, amount in group.resources.items() if name not in split}
+        if left:
+            groups.append(replace(group, resources=left, required=()))
+    return replace(request, groups=tuple(groups)) if groups else None

@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 from typing import Final
@@ -54,7 +54,11 @@ class FreeIndex:
 
     def roots(self, amount: int) -> list[int]:
         """The roots of these trees, in ascending order."""
-        return sorted(self._roots[bisect_left(self._amounts, amount) :])
+        return sorted(self.having(amount))
+
+    def having(self, amount: int) -> Sequence[int]:
+        """The same in any order."""
+        return self._roots[bisect_left(self._amounts, amount) :]
 
 
 class FreeIndexes:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from placement.model.free import FreeIndex, FreeIndexes
 from placement.model.index import NO_ROOTS, Families, Index, Roots
 from placement.model.provider import Provider
+from placement.model.sums import Sums, SumsByClass
 from placement.model.trees import Kinds, Tree
 
 DISTANCE: Final = "numa_distance."
@@ -38,12 +39,14 @@ class Snapshot:
         self.by_attribute: Index[str] = Index()
         #: what was found out about attributes: by name the range of its numbers, and distances
         self._ranges: dict[str, Range] = {}
+        self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
         self._distances: Distances | None = None
         #: how many requests look at it, and need it as it is, without being the only one to
         self.keepers = 0
         self._kinds = Kinds()
         self._whole: dict[int, Tree] = {}
         self._free_indexes = FreeIndexes()
+        self._sums = SumsByClass()
         #: roots of trees in which something changed
         self._stale: set[int] = set()
         self._fill(sorted(providers, key=attrgetter("id")))
@@ -83,10 +86,12 @@ class Snapshot:
         new.by_aggregate = self.by_aggregate.copy()
         new.by_attribute = self.by_attribute.copy()
         new._ranges = self._ranges.copy()
+        new._ranges_by_root = self._ranges_by_root.copy()
         new._distances = self._distances
         new._kinds = self._kinds
         new._whole = self._whole.copy()
         new._free_indexes = self._free_indexes.copy()
+        new._sums = self._sums.copy()
         new._stale = self._stale.copy()
         return new
 
@@ -116,6 +121,7 @@ class Snapshot:
         for root in self._stale.difference(present):
             self._whole.pop(root, None)
         self._whole.update(zip(present, made, strict=True))
+        self._sums.replace(self._stale, self._whole)
         if anew:
             self._free_indexes.fill(self._whole)
         self._stale.clear()
@@ -132,6 +138,11 @@ class Snapshot:
         """How much of a resource class every tree has free."""
         self.whole_trees()
         return self._free_indexes.of(name)
+
+    def sums(self, name: str) -> Sums:
+        """Of each tree that has a resource class how much of it is used, and could be."""
+        trees = self.whole_trees()
+        return self._sums.of(name, trees) if name in self.by_class else {}  # clients may ask for any name
 
     def roots_having(self, index: Index[str], name: str) -> Roots:
         """The roots of all trees with a provider that ``index`` has under the name.
@@ -156,6 +167,22 @@ class Snapshot:
             numbers = [value for value in values if isinstance(value, float)]
             self._ranges[name] = (min(numbers), max(numbers)) if numbers else None
         return self._ranges[name]
+
+    def attribute_ranges(self, name: str) -> Mapping[int, tuple[float, float]]:
+        """The same of each tree, by its root, of which a provider has such a number."""
+        found = self._ranges_by_root.get(name)
+        if found is None:
+            ranges: dict[int, tuple[float, float]] = {}
+            for each in self.by_attribute.get(name, ()):
+                provider = self.providers[each]
+                value = provider.attributes[name]
+                if isinstance(value, float):
+                    least, most = ranges.get(provider.root_id, (value, value))
+                    ranges[provider.root_id] = min(value, least), max(value, most)
+            found = ranges
+            if name in self.by_attribute:  # else not remembered, as above
+                self._ranges_by_root[name] = found
+        return found
 
     def distances(self) -> Distances:
         """How far NUMA nodes of a host are from each other, by the ids of their providers in ascending order.
@@ -192,6 +219,7 @@ class Snapshot:
             self._stale.add(old.root_id)
             for index in (self.by_class, self.by_trait, self.by_aggregate):
                 index.roots.clear()
+            self._forget_attributes()
 
     def remove(self, provider_id: int) -> None:
         """Forget a provider; one that is not there is no error."""
@@ -203,6 +231,7 @@ class Snapshot:
 
     def _forget_attributes(self) -> None:
         self._ranges.clear()
+        self._ranges_by_root.clear()
         self._distances = None
 
     def _link(self, provider: Provider, old: Provider | None) -> None:

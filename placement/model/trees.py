@@ -15,6 +15,9 @@ from placement.model.provider import Inventory, Provider
 Places = tuple[int, tuple[int, ...]]
 """The position of a provider, and slots of what it has."""
 
+ZONE: Final = "HW_NUMA_ROOT"
+"""The trait of providers that are NUMA nodes."""
+
 _NOWHERE: Final[frozenset[str]] = frozenset()
 _MAX_AGGREGATES: Final = 1024
 _MAX_KEPT: Final = 16
@@ -124,10 +127,33 @@ def _lineage(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
 class Kind:
     """A shape, and the traits of each provider: equal only to itself, and the same for all such trees."""
 
-    __slots__ = ("__weakref__", "shape")
+    __slots__ = ("__weakref__", "_traits", "_zones", "shape")
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, traits: Sequence[frozenset[str]]) -> None:
         self.shape = shape
+        self._traits = traits
+        self._zones: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def zones(self) -> tuple[tuple[int, ...], ...]:
+        """The positions of the providers of each zone, the NUMA node first; without any all are one zone."""
+        if self._zones is None:
+            self._zones = tuple(_zones(self.shape.lineages, self._traits))
+        return self._zones
+
+
+def _zones(
+    lineages: Sequence[tuple[int, ...]], traits: Sequence[frozenset[str]]
+) -> Iterator[tuple[int, ...]]:
+    zones: dict[int, list[int]] = {at: [at] for at, each in enumerate(traits) if ZONE in each}
+    if not zones:
+        root = lineages[0][-1]
+        yield root, *(at for at in range(len(lineages)) if at != root)
+    for at, lineage in enumerate(lineages):
+        nearest = next((above for above in lineage if above in zones), at)
+        if nearest != at:
+            zones[nearest].append(at)
+    yield from map(tuple, zones.values())
 
 
 class ProviderSet:
@@ -167,7 +193,7 @@ class Tree(ProviderSet):
     go; ``aggregates`` those of each provider, ``all_aggregates`` those of any.
     """
 
-    __slots__ = ("_sums", "aggregates", "all_aggregates", "free", "kind", "max_free", "root")
+    __slots__ = ("aggregates", "all_aggregates", "free", "kind", "max_free", "root")
 
     def __init__(
         self,
@@ -186,22 +212,6 @@ class Tree(ProviderSet):
         self.all_aggregates = all_aggregates
         self.free = free
         self.max_free = max_free
-        self._sums: dict[str, tuple[int, int]] | None = None
-
-    def sums(self, name: str) -> tuple[int, int]:
-        """Of a class that it has how much all its providers together use, and could give; found out once."""
-        if self._sums is None:
-            self._sums = {}
-        found = self._sums.get(name)
-        if found is None:
-            used = capacity = 0
-            for at, slot in self.kind.shape.having[name]:
-                here = self.members[at].inventories[name].capacity
-                used += here - self.free[slot]
-                if here > 0:
-                    capacity += here
-            found = self._sums[name] = used, capacity
-        return found
 
     def beside(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
         """The set of these providers and of those that share with them, which have these uuids."""
@@ -295,10 +305,10 @@ class Kinds:
         shape = self._shapes.get(features)
         if shape is None:
             shape = self._shapes[features] = Shape(members)
-        key = (shape, *[each.traits for each in members])
-        kind = self._kinds.get(key)
+        traits = tuple([each.traits for each in members])
+        kind = self._kinds.get((shape, traits))
         if kind is None:
-            kind = self._kinds[key] = Kind(shape)
+            kind = self._kinds[shape, traits] = Kind(shape, traits)
         shape.note_capacities(members)
         aggregates = tuple([each.aggregates for each in members])
         if len(self._aggregates) >= _MAX_AGGREGATES:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from placement.candidates import budget as budget_module
-from placement.candidates import search as module
+from placement.candidates import looking as module
 from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.feasibility import fits_at_all
 from placement.candidates.needs import needs_of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from placement.candidates import looking as module_of_search
 from placement.candidates import needs as module_of_needs
-from placement.candidates import search as module_of_search
 from placement.candidates.conditions import Condition
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest, RequestGroup

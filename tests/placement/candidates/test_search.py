@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from placement.candidates import search as module
+from placement.candidates import looking as module
 from placement.candidates.pattern import Candidate
 from placement.candidates.plan import Options, Plan
 from placement.candidates.request import CandidatesRequest, RequestGroup

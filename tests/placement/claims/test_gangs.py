@@ -9,9 +9,9 @@ from placement.candidates.budget import Budget
 from placement.claims.placing import Unplaced, place
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
-from placement.claims.zones import ZONE
 from placement.flavors.flavor import Rules
 from placement.model.snapshot import Snapshot
+from placement.model.trees import ZONE
 from placement.schemas import explanation
 from placement.store.consumers import Owner
 from placement.store.groups import Group, Policy

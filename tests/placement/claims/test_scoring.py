@@ -20,10 +20,10 @@ from placement.claims.scoring import CRITERIA
 from placement.claims.topology import Distances
 from placement.claims.wanted import Order, Wanted
 from placement.claims.world import World
-from placement.claims.zones import ZONE
 from placement.flavors.flavor import Rules
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
+from placement.model.trees import ZONE
 from placement.schemas import explanation
 from placement.store.consumers import Owner
 from placement.store.groups import Group, Policy
@@ -187,7 +187,7 @@ def nodes(name: str, *used: int) -> list[Spec]:
         ((("spread", 1.0),), "empty", {"spread": 0.75}),
         ((("zones", 2.0), ("pack", 1.0)), "half", {"zones": 1.0, "pack": 0.5}),
         ((("fit", 1.0), ("zones", 0.1)), "half", {"fit": 1.0, "zones": 1.0}),
-        ((("distance", 1.0), ("pack", 1.0)), "half", {"distance": 1.0, "pack": 0.5}),
+        ((("distance", 2.0), ("pack", 1.0)), "half", {"distance": 1.0, "pack": 0.5}),
     ],
 )
 def test_what_each_criterion_prefers(order: Order, root: str, criteria: dict[str, float]) -> None:

@@ -15,10 +15,10 @@ from placement.claims.placing import Placed, Unplaced, place
 from placement.claims.topology import REMOTE, Room, Topology, divide
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
-from placement.claims.zones import ZONE
 from placement.flavors.flavor import Rules
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
+from placement.model.trees import ZONE
 from placement.schemas import explanation
 from placement.store.consumers import Owner
 from tests.examples import examples

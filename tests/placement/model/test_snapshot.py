@@ -35,6 +35,7 @@ def providers(draw: st.DrawFn, provider_id: int) -> Provider:
         used={name: draw(st.integers(0, 9)) for name in sorted(names)},
         traits=frozenset(draw(st.sets(st.sampled_from(("T1", "T2"))))),
         aggregates=frozenset(draw(st.sets(st.sampled_from(("a", "b"))))),
+        attributes=draw(st.sampled_from(({}, {"price": 1.0}, {"price": 2.0}, {"price": "dear"}))),
     )
 
 
@@ -66,6 +67,8 @@ def content(snapshot: Snapshot) -> Any:
         [{key: frozenset(members) for key, members in index.items()} for index in _indexes(snapshot)],
         {root: (tree.members, tree.free, tree.max_free) for root, tree in snapshot.whole_trees().items()},
         {name: [snapshot.free_index(name).roots(amount) for amount in range(10)] for name in CLASSES},
+        {name: dict(snapshot.sums(name)) for name in CLASSES},
+        (snapshot.attribute_range("price"), dict(snapshot.attribute_ranges("price"))),
         {name: snapshot.roots_having(snapshot.by_class, name) for name in CLASSES},
         {name: snapshot.roots_having(snapshot.by_trait, name) for name in ("T1", "T2")},
         {name: snapshot.roots_having(snapshot.by_aggregate, name) for name in ("a", "b")},
@@ -105,7 +108,7 @@ def test_what_changes_in_a_copy_changes_nothing_in_the_original(data: st.DataObj
     change(last, more)
     assert (content(snapshot), content(copy)) == (before, content(expected))
     change(expected, more)
-    assert content(last) == content(expected)
+    assert content(last) == content(expected) == content(Snapshot(expected))
 
 
 def test_a_copy_shares_what_did_not_change() -> None:

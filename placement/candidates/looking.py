@@ -1,0 +1,257 @@
+"""One request on its way through the trees of a snapshot."""
+
+import random
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from operator import attrgetter
+from typing import Final
+
+from placement.candidates.budget import Budget
+from placement.candidates.conditions import Condition, HasTraits
+from placement.candidates.needs import Need, needs_of
+from placement.candidates.pattern import Candidate, Offer, PatternBatch, candidates_of
+from placement.candidates.plan import Plan, Searched, options_of
+from placement.candidates.request import CandidatesRequest
+from placement.candidates.roots import Sharing, possible_roots
+from placement.candidates.rules import Rules
+from placement.candidates.sources import Source
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from placement.model.trees import Tree
+
+BATCH: Final = 16
+"""How many candidates of one tree are looked for at once, where the limit allows."""
+_CHUNK: Final = 256
+"""How many offers are taken between two looks at how large the answer has become; fewer of many groups."""
+_ROOTS: Final = 32
+"""How many roots are looked at between two looks at the budget."""
+_NO_PATTERNS: Final = PatternBatch()
+_SUMMARY_SIZE: Final = 400
+"""Bytes of a provider in an answer, about."""
+
+
+class Search:
+    """One request on its way through the trees of the snapshot."""
+
+    def __init__(
+        self, snapshot: Snapshot, request: CandidatesRequest, rng: random.Random | None, budget: Budget
+    ) -> None:
+        self.budget = budget
+        self._snapshot = snapshot
+        self._trees = snapshot.whole_trees()
+        self._request = request
+        self._rng = rng
+        self._needs = needs_of(request)
+        self._sharing = Sharing(snapshot, budget, self._needs)
+        self._rules = Rules(snapshot, request, self._needs, budget)
+        self._classes = {name for need in self._needs for name, _ in need.resources}
+        #: of classes that nothing shares the most that is asked for at once
+        self._least: list[tuple[str, int]] = list(
+            {
+                name: amount
+                for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
+                if not self._sharing.providers or name not in self._sharing.classes
+            }.items()
+        )
+        self._root = HasTraits(
+            tuple(frozenset({trait}) for trait in request.root_required), request.root_forbidden
+        )
+        self._any_root = not request.root_required and not request.root_forbidden
+        #: all of a tree that decides on its plan, beside what is shared with it: conditions look at no more
+        reads = {each.reads for each in self._rules.conditions}
+        self._read = attrgetter(
+            *sorted(reads if "kind" in reads else {"shape", *reads})
+        )  # a kind is of a shape
+        #: by the traits of a root whether it may be one
+        self._good_roots: dict[frozenset[str], bool] = {}
+        #: whether the same candidate may be found at two roots: one of sharing providers alone
+        self.may_repeat = self._sharing.suffice
+        #: by what is quickly known of trees, and by which of their providers meet the conditions
+        self._plans: dict[Hashable, Plan | None] = {}
+        self._distinct_plans: dict[Hashable, Plan | None] = {}
+        #: with what each found out
+        self._conditions: list[tuple[Condition, dict[Hashable, bool]]] = [
+            (condition, {}) for condition in self._rules.conditions
+        ]
+        self._searched = Searched(1)
+        self._when_empty: dict[Plan, PatternBatch] = {}
+        #: sharing providers that served for a tree without any help of its own
+        self._alone: set[tuple[int, ...]] = set()
+
+    def chunk(self) -> int:
+        """How many offers have not more than some MiB of the answer together."""
+        return max(1, _CHUNK // len(self._needs))
+
+    def size_of(self, offers: Sequence[Offer]) -> int:
+        """About how many bytes an answer with these offers has."""
+        candidates = sum([len(patterns) for _, patterns in offers])
+        summaries = sum([provider_set.own for provider_set in {provider_set for provider_set, _ in offers}])
+        return candidates * self._candidate_size + summaries * _SUMMARY_SIZE
+
+    @cached_property
+    def _candidate_size(self) -> int:
+        return sum(map(_size, self._needs))
+
+    def possible_roots(self) -> Iterable[int]:
+        """The ids of the roots at which candidates may be anchored, in ascending order."""
+        return possible_roots(self._snapshot, self._request, self._needs, self._sharing)
+
+    def by_root(self, batch: int) -> Iterator[Source]:
+        """For every tree that may serve the request the candidates anchored there, so many at once."""
+        roots = self.possible_roots()
+        if self._rng is not None:
+            found = list(roots)
+            roots = self._rng.sample(found, len(found))
+        self._searched.batch = batch
+        trees, sharing = self._trees, bool(self._sharing.providers)
+        uncounted = 0
+        for root in roots:
+            uncounted += 1
+            if uncounted == _ROOTS:
+                self.budget.spend(_ROOTS)
+                uncounted = 0
+            if not sharing:
+                tree = trees[root]
+                plan = self._plan_of(tree, (), in_use=True)
+                if plan is not None:
+                    yield tree, plan.batches(tree, tree.free, self._rng)
+            elif source := self.source(root):
+                yield source
+
+    def source(self, root: int, *, each_root: bool = False) -> Source | None:
+        """The candidates anchored at a root; None if it is quickly known that there are none."""
+        tree = self._trees[root]
+        if not self._sharing.providers:
+            plan = self._plan_of(tree, (), in_use=True)
+            return None if plan is None else (tree, plan.batches(tree, tree.free, self._rng))
+        if self._has_too_little(tree):
+            return None
+        shared, uuids = self._sharing.with_tree(root)
+        plan = self._plan_of(tree, shared, in_use=True)
+        if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
+            return None
+        provider_set = tree.beside(shared, uuids) if shared else tree
+        return provider_set, plan.batches(provider_set, tree.free, self._rng)
+
+    def _has_too_little(self, tree: Tree) -> bool:
+        """Whether a class that nothing shares is used so far that a need has no place."""
+        max_free = tree.max_free
+        for name, amount in self._least:  # noqa: SIM110  # a generator costs more than all that it does
+            if max_free.get(name, -1) < amount:
+                return True
+        return False
+
+    def serves(self, tree: Tree, shared: Sequence[Provider]) -> bool:
+        """Whether any candidate is anchored at a tree, with what shares with it."""
+        plan = self._plan_of(tree, shared)
+        if plan is None:
+            return False
+        provider_set = tree.beside(shared, tuple([each.uuid.encode() for each in shared])) if shared else tree
+        return any(plan.batches(provider_set, tree.free))
+
+    def when_empty(self, tree: Tree, shared: Sequence[Provider]) -> PatternBatch:
+        """All patterns of a tree of which nothing is used."""
+        self._searched.batch = BATCH
+        plan = self._plan_of(tree, shared)
+        if plan is None:
+            return _NO_PATTERNS
+        found = self._when_empty.get(plan)
+        if found is None:
+            empty = tree.when_empty(shared)
+            patterns = chain.from_iterable(plan.batches(empty, tuple(tree.shape.capacities)))
+            found = self._when_empty[plan] = PatternBatch(patterns)
+        return found
+
+    def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
+        """Whether an offer of one candidate was seen before, from another root.
+
+        Only what consists of shared providers alone may be; else it is noted in what was ``seen``.
+        """
+        sharing, members = self._sharing.providers, offer[0].members
+        if not self.may_repeat or not all(
+            members[at].id in sharing
+            for pattern in offer[1]
+            for positions in pattern.mappings.values()
+            for at in positions
+        ):
+            return False
+        known = {_key(candidate) for candidate in candidates_of([offer])}
+        if known <= seen:
+            return True
+        seen |= known
+        return False
+
+    def _is_repeated(self, shared: Iterable[Provider]) -> bool:
+        """Whether a tree that only these providers can serve for had a like one before it."""
+        provider_ids = tuple([each.id for each in shared])
+        repeated = provider_ids in self._alone
+        self._alone.add(provider_ids)
+        return repeated
+
+    def _plan_of(self, tree: Tree, shared: Sequence[Provider], in_use: bool = False) -> Plan | None:
+        """As :meth:`_plan`, which is asked once for trees that are the same to the request.
+
+        :param in_use: None also where too much is used for any candidate, if that is quickly known.
+        """
+        if not self._any_root:
+            traits = tree.root.traits
+            good = self._good_roots.get(traits)
+            if good is None:
+                good = self._good_roots[traits] = self._root.met_by(tree.root, self._snapshot)
+            if not good:
+                return None
+        read = self._read(tree)
+        key = (read, *[each.id for each in shared]) if shared else read
+        try:
+            return self._plans[key]
+        except KeyError:
+            if in_use and not shared and self._has_too_little(tree):
+                return None
+            plan = self._plans[key] = self._plan(tree, shared)
+            return plan
+
+    def _plan(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
+        """The plan for trees like this one, None if they cannot serve the request."""
+        self.budget.spend(1 + len(self._conditions) * len(tree.members) // 4)
+        if not shared and not self._classes <= tree.shape.classes:
+            return None
+        met = [condition.met_at(tree, self._snapshot, known) for condition, known in self._conditions]
+        if not shared and not all(map(any, met)):
+            return None
+        key = (tree.shape, *met, *[each.id for each in shared])
+        if key not in self._distinct_plans:
+            self._distinct_plans[key] = self._new_plan(tree, shared, met)
+        return self._distinct_plans[key]
+
+    def _new_plan(self, tree: Tree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]) -> Plan | None:
+        rules = self._rules
+        options = options_of(rules, tree, shared, met)
+        if options is None:
+            return None
+        members = (*tree.members, *shared) if shared else tree.members
+        traits = []
+        for any_of in rules.unsuffixed_traits:
+            positions = {at for index in rules.unsuffixed for at in options[index].positions()}
+            having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
+            if not having:
+                return None
+            traits.append(having)
+        return Plan(rules, tree, shared, options, tuple(traits), self._searched)
+
+
+def _size(need: Need) -> int:
+    """About how many bytes a need takes in an answer, for each candidate."""
+    amounts = sum([len(name) + 12 for name, _ in need.resources])
+    return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts
+
+
+def _key(candidate: Candidate) -> Hashable:
+    return (
+        frozenset(
+            (provider_id, name, amount)
+            for provider_id, amounts in candidate.resources.items()
+            for name, amount in amounts.items()
+        ),
+        frozenset((suffix, frozenset(provider_ids)) for suffix, provider_ids in candidate.mappings.items()),
+    )

@@ -1,0 +1,195 @@
+"""More than which no choice at a host scores: told by sums, for all hosts, so that few are looked at.
+
+How much is taken of each class in all is the same for all choices of a request. Where nothing of it comes
+from outside of the host, that tells what share of the host would be used, and the ceiling is what its choices
+score. What depends on who gives it has the best score there is for a ceiling.
+
+All is added up in the order in which :mod:`placement.claims.scoring` does it, so that a choice that is as
+good as can be is not below the ceiling by a rounding error.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import chain
+from typing import Final
+
+from placement.candidates.budget import Budget
+from placement.candidates.needs import needs_of
+from placement.candidates.roots import Sharing
+from placement.claims.scoring import ATTRIBUTE, Rank, amounts_of, mean, number_of, share, standing
+from placement.claims.topology import SPLIT
+from placement.claims.wanted import Wanted
+from placement.claims.world import World
+from placement.model.provider import SHARES, Provider
+
+_SLACK: Final = 1e-12
+"""Of shares that are not added up as scores are."""
+
+Bounds = tuple[Sequence[float], Sequence[float]]
+"""For each host the least and the most."""
+
+
+class Ceilings:
+    """Those of hosts that may have room for one that is wanted.
+
+    :param roots: of the hosts; those that have no room of some class are left out.
+    """
+
+    def __init__(self, world: World, wanted: Wanted, roots: Sequence[int], budget: Budget) -> None:
+        self._snapshot = world.snapshot
+        self._world = world
+        self._wanted = wanted
+        self._budget = budget
+        self._needs = needs_of(wanted.request)
+        self._sharing = Sharing(world.snapshot, budget, self._needs)
+        self._roots = self._with_room(roots)
+        self._used: Bounds | None = None
+        #: those whose choices all lack a number that the order goes by
+        self._lacking: set[int] = set()
+
+    def highest_first(self) -> Iterator[tuple[Rank, int]]:
+        """The ceilings, as ranks, with the roots of the hosts, the best first; else in their order."""
+        totals = [0.0] * len(self._roots)
+        for name, weight in self._wanted.order:
+            self._budget.spend(1 + len(self._roots) // 16)
+            values, weight = self._of(name, low=weight < 0), abs(weight)
+            totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
+        order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
+        if self._lacking:
+            order.sort(key=lambda at: self._roots[at] in self._lacking)
+        return (((self._roots[at] in self._lacking, -totals[at]), self._roots[at]) for at in order)
+
+    def _with_room(self, roots: Sequence[int]) -> Sequence[int]:
+        """Those of which a provider has enough free of each class that only the host itself can give."""
+        least: dict[str, int] = {}
+        for need in self._needs:
+            for name, amount in need.resources:
+                if not self._is_shared(name):
+                    is_split = self._wanted.topology is not None and need.unsuffixed and name in SPLIT
+                    least[name] = max(least.get(name, 1), 1 if is_split else amount)
+        for name, amount in least.items():
+            index = self._snapshot.free_index(name)
+            if index.count(amount) < len(self._snapshot.trees):
+                having = set(index.having(amount))
+                roots = [root for root in roots if root in having]
+        return roots
+
+    def _is_shared(self, name: str) -> bool:
+        return bool(self._sharing.providers) and name in self._sharing.classes
+
+    def _of(self, name: str, *, low: bool) -> Iterable[float]:
+        """For each host the highest score by a criterion."""
+        if name == "pack":
+            return self._shares()[1]
+        if name == "spread":
+            return [1 - least for least in self._shares()[0]]
+        if name == "group":
+            return self._likings()
+        if name.startswith(ATTRIBUTE):
+            return self._standings(name.removeprefix(ATTRIBUTE), low=low)
+        return [1.0] * len(self._roots)
+
+    def _shares(self) -> Bounds:
+        """What share of the host would be used."""
+        if self._used is None:
+            amounts = amounts_of(self._wanted.request)
+            bounds = [self._of_class(name, amount) for name, amount in amounts.items()]
+            least = list(map(mean, zip(*(each for each, _ in bounds), strict=True)))
+            most = least
+            if any(map(self._is_shared, amounts)):
+                most = list(map(mean, zip(*(each for _, each in bounds), strict=True)))
+            self._used = least, most
+        return self._used
+
+    def _of_class(self, name: str, amount: int) -> Bounds:
+        """The same of one class."""
+        sums = self._snapshot.sums(name)
+        if not self._is_shared(name):
+            shares = [
+                part if capacity and (part := (used + amount) / capacity) < 1 else 1.0
+                for used, capacity in map(sums.__getitem__, self._roots)
+            ]
+            return shares, shares
+        is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
+        bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
+        pools = {via: _sums(self._sharing.through(via), name) for via in {*self._via.values()}}
+        alone = {via: bounds_of((0, 0), each) for via, each in pools.items()}
+        least, most = [], []
+        for root in self._roots:
+            own, via = sums.get(root), self._via.get(root)
+            if via is None:
+                least.append(part := 1.0 if own is None else share(*own, amount))
+                most.append(0.0 if own is None else part)
+                continue
+            low, high = alone[via] if own is None else bounds_of(own, pools[via])
+            least.append(low)
+            most.append(high)
+        return least, most
+
+    @cached_property
+    def _via(self) -> Mapping[int, tuple[str, ...]]:
+        """By the root of a host the aggregates through which others share with it."""
+        return self._sharing.by_root()
+
+    def _likings(self) -> Iterable[float]:
+        """How well it goes with the others of its group; who takes of pools alone is there, and not here."""
+        group, beside = self._wanted.group, self._world.beside(self._wanted.group)
+        if group is None:
+            return [0.0] * len(self._roots)
+        pools = self._snapshot.by_trait.get(SHARES, ())
+        elsewhere = {self._snapshot.providers[each].root_id for each in pools}
+        least = max((group.liking((each,), beside) for each in elsewhere), default=0.0)
+        nobody = max(least, group.liking((), beside))
+        known = {root: max(least, group.liking((root,), beside)) for root in beside}
+        return [known.get(root, nobody) for root in self._roots]
+
+    def _standings(self, name: str, *, low: bool) -> Iterable[float]:
+        """Where the best number of a host, and of what shares with any, is among those of all."""
+        whole = self._snapshot.attribute_range(name)
+        of_trees = self._snapshot.attribute_ranges(name)
+        numbers = [
+            number
+            for each in self._sharing.providers
+            if (number := number_of(self._snapshot, self._snapshot.providers[each], name)) is not None
+        ]
+        elsewhere = [(min(numbers), max(numbers))] if numbers else []
+        best: Mapping[int, float] = {}
+        if whole is not None:
+            best = {root: _standing(whole, (each, *elsewhere), low=low) for root, each in of_trees.items()}
+        if not numbers:
+            self._lacking.update(root for root in self._roots if root not in best)
+        lacking = _standing(whole, elsewhere, low=low) if whole is not None and elsewhere else 0.0
+        return [best.get(root, lacking) for root in self._roots]
+
+
+def _standing(whole: tuple[float, float], ranges: Iterable[tuple[float, float]], *, low: bool) -> float:
+    return max(standing(whole, number, low=low) for number in chain.from_iterable(ranges))
+
+
+def _sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]]:
+    """How much each of those that have a class uses of it, and could give."""
+    return [
+        (each.used.get(name, 0), each.inventories[name].capacity)
+        for each in pools
+        if name in each.inventories and each.inventories[name].capacity > 0
+    ]
+
+
+def _beside_pools(
+    own: tuple[int, int], pools: Sequence[tuple[int, int]], amount: int, *, is_apart: bool
+) -> tuple[float, float]:
+    """The least and the most that would be used of a class, by a host together with pools that it takes of.
+
+    :param is_apart: whether it may take of several.
+    """
+    used, capacity = own
+    found = [share(used, capacity, amount)] if capacity > 0 else []
+    if not is_apart:
+        found += [share(used + there, capacity + could, amount) for there, could in pools]
+        return min(found, default=1.0), max(found, default=0.0)
+    if capacity <= 0 < used:
+        return 0.0, 1.0
+    # shares of several together are between those of each
+    least = min([*found, *(there / could for there, could in pools)], default=1.0)
+    most = max([*found, *(share(there, could, amount) for there, could in pools)], default=0.0)
+    return least * (1 - _SLACK), min(1.0, most * (1 + _SLACK))
