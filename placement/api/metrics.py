@@ -119,6 +119,14 @@ class Metrics:
         count = GaugeMetricFamily("placement_resource_providers", "How many resource providers there are.")
         count.add_metric([], len(providers))
         yield count
+        file = self._service.model.file
+        if file is not None:
+            written = GaugeMetricFamily(
+                "placement_model_file_timestamp_seconds",
+                "When the model file was written last, in seconds since 1970; 0 if it never was.",
+            )
+            written.add_metric([], max(0.0, file.written_at()))
+            yield written
         left_out = GaugeMetricFamily(
             "placement_provider_series_left_out",
             "Series of resource providers that are not shown, as [metrics] max_provider_series are fewer.",

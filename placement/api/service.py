@@ -18,6 +18,7 @@ from placement.flavors import pci
 from placement.flavors.flavor import Rules
 from placement.maintenance.sync import sync
 from placement.model.feed import Model
+from placement.model.file import ModelFile
 from placement.model.turns import LONG_REQUESTS
 from placement.policies.enforcer import Enforcer
 from placement.store import classes, reservations
@@ -69,7 +70,8 @@ class Service:
         database = Database(group.connection, options)
         # only placement-api knows the number of its threads, an option of its command line
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
-        model = Model(database, long_requests, reservations.give_back_expired)
+        file = ModelFile(conf.placement.model_file) if conf.placement.model_file else None
+        model = Model(database, long_requests, reservations.give_back_expired, file)
         explainer = Explainer(model, conf.api.explanations_deadline) if conf.api.explain_empty else None
         threads = conf.threads if "threads" in conf else 0
         asked = conf.api.waiting_requests

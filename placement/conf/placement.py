@@ -95,6 +95,22 @@ alone. Names are of capital letters, digits and underscores, begin with a
 letter and not with CUSTOM_, which is for classes that clients create.
 """,
     ),
+    cfg.StrOpt(
+        "model_file",
+        help="""
+A file in which the service keeps a copy of the resource providers that it has
+in memory, so that a worker that starts reads from the database only what has
+changed since: seconds instead of half a minute with a million resource
+providers. One file for all workers of a machine, in a folder that only the
+service may write, such as /var/lib/placement/model. One of the workers writes
+it every five minutes, if there were changes.
+
+It is compared with the database before it is used, and thrown away, with a line
+in the log, where it is damaged, or of another database or of one that has been
+restored from a backup since. Removing it does no harm. Without this option
+there is none.
+""",
+    ),
 ]
 
 

@@ -19,13 +19,16 @@ Nouns
     What a *reservation* that expired holds is not in any view: whoever looks finds out by the clock of the
     database, which comes with the answer to where it stands, and has it given back first.
 
+    The *file* of the model is a copy of it on disk, by which the next worker starts, as if it had slept since
+    then: it goes on from there as it would from its memory.
+
     A request has its *turn*, in which nobody else has the model; what it sees is a *view*. Whoever takes long
     *gives way* and is then a *keeper* of the snapshot: others change a copy.
 
 Who does what
     ``provider`` and ``trees`` say what there is, ``index`` and ``free`` where to begin, ``snapshot`` holds it
     together. ``rows`` reads providers out of the database, ``feed`` decides which to read, ``turns`` whose
-    turn it is.
+    turn it is. ``columns`` writes a ``state`` down and reads it, ``file`` says who may, and when.
 
 A worked example
     A host with two NUMA nodes. Each VCPU inventory has 8; of the first node's 5 are used:

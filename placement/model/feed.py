@@ -20,8 +20,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -33,8 +33,11 @@ from placement.db.position import Position
 from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import Unavailable
 from placement.model import rows
+from placement.model.columns import Damaged, Written, decode
+from placement.model.file import ModelFile, Writer
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
+from placement.model.state import State
 from placement.model.turns import LONG_REQUESTS, Turn, Turns
 
 LOG = logging.getLogger(__name__)
@@ -44,11 +47,18 @@ _counters: Final = Prepared(sa.select(change_buckets))
 _EMPTY: Final = rows.Fingerprint(0, 0)
 _ANOTHER_HISTORY: Final = (
     "the database does not go on from where it was (restored from a backup, or failed over to "
-    "a server that lacked the last changes), so all of it is read anew"
+    "a server that lacked the last changes)"
 )
 
 _PAUSE: Final = 1.0  # seconds until what is not to be given back yet is tried again
 _FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is cheaper
+
+
+class _Anew(NamedTuple):
+    """Why only reading everything anew can help."""
+
+    reason: str
+    is_odd: bool = True
 
 
 class View:
@@ -86,50 +96,6 @@ class View:
         return give_way
 
 
-@dataclass
-class _State:
-    """A snapshot and the point in the history of the database that it shows.
-
-    ``stamps`` has, by bucket and id, when each provider changed last, in any way. At ``next_expiry``, by the
-    clock of the database, a reservation is to be given back. While changes are applied it is not ``whole``,
-    nor afterwards if the database broke off in between.
-    """
-
-    names: rows.Names
-    snapshot: Snapshot = field(default_factory=Snapshot)
-    counters: dict[int, int] = field(default_factory=dict)
-    deletions: dict[int, int] = field(default_factory=dict)
-    stamps: dict[int, dict[int, int]] = field(default_factory=dict)
-    next_expiry: float = math.inf
-    whole: bool = True
-
-    def counters_sum(self) -> int:
-        return sum(self.counters.values())
-
-    def put(self, row: rows.Row, provider: Provider) -> None:
-        """Take up a provider as the row shows it."""
-        self.snapshot.put(provider)
-        self.stamp(row, provider)
-
-    def stamp(self, row: rows.Row, provider: Provider) -> None:
-        """Note when a provider changed last."""
-        # most changed in both ways at once: one number is kept once
-        described = provider.described_seq
-        seq = described if row.change_seq == described else row.change_seq
-        self.stamps.setdefault(row.bucket, {})[provider.id] = seq
-
-    def keep_only(self, bucket: int, ids: set[int]) -> None:
-        """Forget the other providers of the bucket."""
-        stamps = self.stamps.setdefault(bucket, {})
-        for provider_id in stamps.keys() - ids:
-            del stamps[provider_id]
-            self.snapshot.remove(provider_id)
-
-    def fingerprint(self, bucket: int) -> rows.Fingerprint:
-        """That of the providers of the bucket."""
-        return rows.Fingerprint.of(self.stamps.get(bucket, {}).values())
-
-
 class Model:
     """The read model of one worker process.
 
@@ -139,6 +105,7 @@ class Model:
     left alone, and what others have to change in it they change in a copy. Only
     ``long_requests`` at once may: threads are left for those that are short.
 
+    :param file: from which it starts, and in which it is written down.
     :param give_back_expired: gives back what reservations hold that expired, and has all workers read anew
         when the next one does; of how many that was.
     """
@@ -148,6 +115,7 @@ class Model:
         database: Database,
         long_requests: int = LONG_REQUESTS,
         give_back_expired: Callable[[Database], int] | None = None,
+        file: ModelFile | None = None,
     ) -> None:
         self._database = database
         self._give_back_expired = give_back_expired
@@ -155,7 +123,7 @@ class Model:
         #: the expiry at which there was nothing to give back, and when (monotonic) to try that again
         self._in_vain = (math.inf, 0.0)
         self._turns = Turns(long_requests)
-        self._state: _State | None = None
+        self._state: State | None = None
         #: where the database stood when the model was brought up to date; None while it may not be
         self._position: Position | None = None
         self._history: str | None = None
@@ -164,6 +132,10 @@ class Model:
         #: how often all that had been read was read anew, as after a restore
         self.reread = 0
         self._shared = rows.Shared()
+        self.file = file
+        self._writer = None if file is None else Writer(file, self._written)
+        #: whether the state comes from the file, and was not compared with the database yet
+        self._unproven = False
 
     @contextmanager
     def fresh(self) -> Iterator[View]:
@@ -227,32 +199,80 @@ class Model:
         """How many requests take long at present."""
         return self._turns.keepers
 
+    def _written(self) -> Written:
+        """The model, to be written down.
+
+        :raises placement.exceptions.Unavailable: there is none at present.
+        """
+        with Turn(self._turns):
+            state = self._state
+            if state is None or self._position is None:
+                raise Unavailable("The read model is not up to date.")
+            providers = list(state.snapshot.providers.values())
+            stamps = [each.copy() for each in state.stamps.values()]
+            counters, deletions = state.counters.copy(), state.deletions.copy()
+            history, names, next_expiry = self._position.history, state.names, state.next_expiry
+        stamp_of = {provider_id: seq for some in stamps for provider_id, seq in some.items()}
+        return Written(history, names, counters, deletions, next_expiry, providers, stamp_of)
+
     def _refresh(self, history: str) -> None:
         self._position = None  # should this fail, the next request goes on with it
+        if self._state is None and self.file is not None and not self.refreshed:
+            self._restore(self.file)
         with self._database.read() as conn:
-            if self._state is not None and not (self._goes_on(history) and self._followed(conn, self._state)):
-                self._state = None
-                self.reread += 1
+            if self._state is not None:
+                anew = self._difference(conn, self._state, history)
+                if anew is not None:
+                    self._give_up(anew)
+                elif self._unproven:
+                    LOG.info(
+                        "read model of %d resource providers goes on from its file", len(self._state.snapshot)
+                    )
             if self._state is None:
                 self._state = self._read_all(conn)
+        self._unproven = False
         self._history = history
         self._position = Position(self._state.counters_sum(), history, math.nan)
         self.refreshed += 1
+        if self._writer is not None:
+            self._writer.look()
 
-    def _goes_on(self, history: str) -> bool:
-        """Whether the database is still the one that was read, as far as its server can tell."""
-        if history == self._history:
-            return True
-        LOG.warning("%s: its server, timeline, table or file is another one", _ANOTHER_HISTORY)
-        return False
+    def _restore(self, file: ModelFile) -> None:
+        """Begin with what the file has, which is not proven yet."""
+        try:
+            with _nothing_but_to_keep():
+                self._history, self._state = decode(file.read())
+            self._unproven = True
+        except FileNotFoundError:
+            LOG.info("there is no model file %s yet: everything is read from the database", file.path)
+        except OSError as error:  # not ours, perhaps: it stays
+            _warn_of(file, str(error))
+        except Damaged as error:
+            _warn_of(file, str(error))
+            file.discard()
 
-    def _followed(self, conn: sa.Connection, state: _State) -> bool:
-        """Whether the state shows what the database does now; else only reading everything anew can help.
+    def _give_up(self, anew: _Anew) -> None:
+        """Forget the state, which is not what the database has."""
+        self._state = None
+        if self._unproven and self.file is not None:
+            _warn_of(self.file, anew.reason)
+            self.file.discard()
+        else:
+            if anew.is_odd:
+                LOG.warning("all of the database is read anew: %s", anew.reason)
+            else:
+                LOG.info("all of the database is read anew: %s", anew.reason)
+            self.reread += 1
+
+    def _difference(self, conn: sa.Connection, state: State, history: str) -> _Anew | None:
+        """Bring the state up to date; why that does not help, and only reading everything anew can, or None.
 
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
         """
+        if history != self._history:
+            return _Anew(f"{_ANOTHER_HISTORY}: its server, timeline, table or file is another one")
         if not state.whole:
-            return False
+            return _Anew("the database broke off while the model followed it", is_odd=False)
         if state.snapshot.keepers:
             state.snapshot = state.snapshot.copy()
         try:
@@ -260,12 +280,12 @@ class Model:
         except exc.SQLAlchemyError:
             raise
         except Exception:  # whatever is wrong with the model, the database knows better
-            LOG.exception("the read model could not follow the database and is read anew")
-            return False
+            LOG.exception("the read model could not follow the database")
+            return _Anew("what it has does not fit together")
 
-    def _read_all(self, conn: sa.Connection) -> _State:
+    def _read_all(self, conn: sa.Connection) -> State:
         self._shared = rows.Shared()
-        state = _State(rows.read_names(conn))
+        state = State(rows.read_names(conn))
         for bucket, counter, deletions in conn.execute(sa.select(change_buckets)):
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
@@ -280,28 +300,25 @@ class Model:
         LOG.info("read model loaded: %d resource providers", len(state.snapshot))
         return state
 
-    def _follow(self, conn: sa.Connection, state: _State) -> bool:
-        """Apply what changed; False as for :meth:`_followed`."""
+    def _follow(self, conn: sa.Connection, state: State) -> _Anew | None:
+        """Apply what changed; why that does not do, or None."""
         batch = Batch(conn)
         rows_of_buckets = batch.add(_counters, {}).rows
         now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
         moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
         if moved.pop(buckets.EPOCH, None) is not None:
-            LOG.warning("the database has a new epoch: all of it is read anew")
-            return False
+            return _Anew("the database has a new epoch")
         if state.counters.keys() - now.keys() or any(
             new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
         ):
-            LOG.warning("%s: change counters went back", _ANOTHER_HISTORY)
-            return False
+            return _Anew(f"{_ANOTHER_HISTORY}: change counters went back")
         state.whole = False
         if moved.pop(buckets.NAMES, None) is not None:
             names = rows.read_names(conn)
             if any(
                 name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()
             ):
-                LOG.info("a resource class that is in use was renamed")
-                return False
+                return _Anew("a resource class that is in use was renamed", is_odd=False)
             state.names = names
             state.counters[buckets.NAMES] = now[buckets.NAMES][0]
         if buckets.RESERVATIONS in moved:
@@ -315,20 +332,19 @@ class Model:
             changed = rows.read_changed(batch, known)
             count = len(changed.providers)
             if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
-                return False
+                return _Anew(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
             self._apply(conn, state, changed)
             for bucket in moved:
                 if state.fingerprint(bucket) != changed.fingerprints.get(bucket, _EMPTY):
-                    LOG.warning("%s: what did not change is not what was read before", _ANOTHER_HISTORY)
-                    return False
+                    return _Anew(f"{_ANOTHER_HISTORY}: what did not change is not what was read before")
         for bucket, (counter, deletions) in moved.items():
             state.counters[bucket] = counter
             state.deletions[bucket] = deletions
         state.snapshot.whole_trees()  # now, so that trees which do not fit together are found out here
         state.whole = True
-        return True
+        return None
 
-    def _apply(self, conn: sa.Connection, state: _State, changed: rows.Changed) -> None:
+    def _apply(self, conn: sa.Connection, state: State, changed: rows.Changed) -> None:
         """Take up the changed providers; those of which only the usage changed with less reading."""
         used = rows.sum_up(changed.used, state.names)
         described, usage = [], []
@@ -344,7 +360,7 @@ class Model:
             new = used.get(row.id, rows.NOTHING)
             state.put(row, replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
 
-    def _forget_deleted(self, conn: sa.Connection, state: _State, bucket: int) -> None:
+    def _forget_deleted(self, conn: sa.Connection, state: State, bucket: int) -> None:
         query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
         state.keep_only(bucket, set(conn.execute(query).scalars()))
 
@@ -359,6 +375,10 @@ def _nothing_but_to_keep() -> Iterator[None]:
         gc.freeze()
     finally:
         gc.enable()
+
+
+def _warn_of(file: ModelFile, reason: str) -> None:
+    LOG.warning("the model file %s is not used: %s. Everything is read from the database", file.path, reason)
 
 
 def _same(row: rows.Row, known: Provider) -> bool:

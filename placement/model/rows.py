@@ -87,6 +87,14 @@ _all: Final = {
 }
 
 
+class NameRow(NamedTuple):
+    """The row of a resource class or trait, as far as it is of use here."""
+
+    id: int
+    name: str
+    updated_at: float
+
+
 class Names:
     """Resource classes and traits: id to name, and when each name was last written."""
 

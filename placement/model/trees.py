@@ -120,6 +120,8 @@ class Shape:
 def _lineage(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
     found = [at]
     while (parent := parents[found[-1]]) is not None:
+        if len(found) == len(parents):
+            raise ValueError("a provider is its own ancestor")
         found.append(parent)
     return tuple(found)
 

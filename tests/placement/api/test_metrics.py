@@ -2,7 +2,9 @@
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -57,6 +59,20 @@ def test_what_providers_have_is_told_as_by_openstack_exporter(make: Callable[...
     assert told["placement_resource_providers", ()] == 1
     assert told["placement_provider_series_left_out", ()] == 0
     assert told["placement_database_up", ()] == 1
+
+
+def test_a_worker_writes_its_model_file_and_when_is_told(sqlite_url: str, tmp_path: Path) -> None:
+    conf = new_config(config_files=())
+    conf.set_override("connection", sqlite_url, "placement_database")
+    conf.set_override("auth_strategy", "noauth2", "api")
+    conf.set_override("enabled", True, "metrics")
+    conf.set_override("model_file", str(tmp_path / "model"), "placement")
+    admin = Admin(build_application(conf))
+    admin("GET", "/resource_providers")
+    for thread in threading.enumerate():
+        if thread.name == "write model":
+            thread.join(60)
+    assert scrape(admin)["placement_model_file_timestamp_seconds", ()] == (tmp_path / "model").stat().st_mtime
 
 
 def test_requests_are_counted_by_operation_and_status(make: Callable[..., Admin]) -> None:

@@ -1,0 +1,53 @@
+"""What a worker has read, and how far the database had come then."""
+
+import math
+from dataclasses import dataclass, field
+
+from placement.model import rows
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+
+
+@dataclass
+class State:
+    """A snapshot and the point in the history of the database that it shows.
+
+    ``stamps`` has, by bucket and id, when each provider changed last, in any way. At ``next_expiry``, by the
+    clock of the database, a reservation is to be given back. While changes are applied it is not ``whole``,
+    nor afterwards if the database broke off in between.
+    """
+
+    names: rows.Names
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    counters: dict[int, int] = field(default_factory=dict)
+    deletions: dict[int, int] = field(default_factory=dict)
+    stamps: dict[int, dict[int, int]] = field(default_factory=dict)
+    next_expiry: float = math.inf
+    whole: bool = True
+
+    def counters_sum(self) -> int:
+        """What the database says where it stands (:mod:`placement.db.position`)."""
+        return sum(self.counters.values())
+
+    def put(self, row: rows.Row, provider: Provider) -> None:
+        """Take up a provider as the row shows it."""
+        self.snapshot.put(provider)
+        self.stamp(row, provider)
+
+    def stamp(self, row: rows.Row, provider: Provider) -> None:
+        """Note when a provider changed last."""
+        # most changed in both ways at once: one number is kept once
+        described = provider.described_seq
+        seq = described if row.change_seq == described else row.change_seq
+        self.stamps.setdefault(row.bucket, {})[provider.id] = seq
+
+    def keep_only(self, bucket: int, ids: set[int]) -> None:
+        """Forget the other providers of the bucket."""
+        stamps = self.stamps.setdefault(bucket, {})
+        for provider_id in stamps.keys() - ids:
+            del stamps[provider_id]
+            self.snapshot.remove(provider_id)
+
+    def fingerprint(self, bucket: int) -> rows.Fingerprint:
+        """That of the providers of the bucket."""
+        return rows.Fingerprint.of(self.stamps.get(bucket, {}).values())
