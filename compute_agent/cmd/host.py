@@ -44,6 +44,7 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.nova_root import RootOwner, owner_of, whose
 from compute_agent.report.plan import to_api
+from compute_agent.resctrl.wishes import Wish
 
 
 class HostShow(ShowOne):
@@ -53,7 +54,7 @@ class HostShow(ShowOne):
         """Read the host."""
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
-        platform = offered(open_resctrl(conf).control, parse_classes(conf).classes)
+        platform = offered(open_resctrl(conf).control, parse_classes(conf).wishes)
         return columns(
             {
                 "architecture": topology.architecture,
@@ -136,7 +137,8 @@ class ConfigCheck(ShowOne):
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
         sets = CpuSets(frozenset(), frozenset(), frozenset())
-        tree, classes, rules, client = None, frozenset[str](), None, None
+        wishes: dict[str, Wish] = {}
+        tree, rules, client = None, None, None
         warnings = []
         try:
             warnings = list(filter(None, [check_state_folder(conf)]))
@@ -152,7 +154,7 @@ class ConfigCheck(ShowOne):
             self._refusals.append(str(error))
         try:
             qos = read_settings(conf, load_registry())
-            classes, rules = frozenset(qos.classes.classes), qos.rules
+            wishes, rules = qos.classes.wishes, qos.rules
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
@@ -165,7 +167,7 @@ class ConfigCheck(ShowOne):
         driver = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
-            platform = offered(resctrl.control, classes)
+            platform = offered(resctrl.control, wishes)
             settings = dataclasses.replace(options.settings(conf), provider_tree=_shape(conf, owner))
             name = options.hypervisor_name(conf) if owner.beside else options.root_name(conf)
             tree = derive(topology, sets, settings, PLACEHOLDER, name, platform)

@@ -22,6 +22,7 @@ from compute_agent.resctrl.plan import Plan, Remove, Step, make_plan
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Present, read_groups
 from compute_agent.resctrl.rules import Demand, Resolution, resolve
 from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.resctrl.sharing import share_groups
 from compute_agent.resctrl.wishes import Wish
 
 LOG = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class ResctrlController:
         self._warned: frozenset[str] = frozenset()
         self.membership: Mapping[str, str] = {}
         """The group of each guest, as of the last sync()."""
+        self.class_groups: Mapping[str, str] | None = None
+        """The group of each class, as of the last sync(); None before the first."""
         self.refused: Mapping[str, tuple[str, ...]] = {}
         """What guests (and, by the names of their groups, classes) do not get, and why."""
 
@@ -70,7 +73,8 @@ class ResctrlController:
         self._repaired = frozenset()
         present = self._read()
         host = self.control.host(present)
-        self._common = frozenset((DEFAULT_GROUP, *map(host.class_group, self.classes)))
+        of_classes = share_groups(host, self.classes, present).by_class
+        self.class_groups, self._common = of_classes, frozenset((DEFAULT_GROUP, *of_classes.values()))
         wanted = demands(targets, zones, host, present)
         if self._synced == (wanted, present):
             return

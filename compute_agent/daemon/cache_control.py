@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.mount import NoMountError, find_mount, open_mount
 from compute_agent.resctrl.reader import NOT_GROUPS, inside, read_groups
 from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.resctrl.wishes import Wish
 
 LOG = logging.getLogger(__name__)
 
@@ -51,8 +52,8 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Resctrl:
     return Resctrl(control)
 
 
-def offered(control: Control | None, classes: Collection[str]) -> CachePlatform | None:
-    """What inventories have to know of the mount. ``classes`` are the names of the QoS classes."""
+def offered(control: Control | None, classes: Mapping[str, Wish]) -> CachePlatform | None:
+    """What inventories have to know of the mount. ``classes`` are the shares of the QoS classes."""
     if control is None:
         return None
     try:

@@ -42,7 +42,8 @@ def build_controllers(
 
     :raises ConfigError:
     """
-    known = parse_classes(conf).classes
+    guest_classes = parse_classes(conf)
+    known = guest_classes.classes
     cpu_classes = parse_cpu_classes(conf)
     configured = CpuClasses(
         cpu_classes,
@@ -59,6 +60,5 @@ def build_controllers(
     if policy_of(conf, world.tree.beside) != FOLLOW:
         controllers = [CpusetController(driver), *controllers, MemoryController(driver)]
     if resctrl.control is not None and not resctrl.off:
-        wishes = {name: one.wish for name, one in known.items()}
-        controllers.append(ResctrlController(driver, resctrl.control, wishes))
+        controllers.append(ResctrlController(driver, resctrl.control, guest_classes.wishes))
     return tuple(controllers)

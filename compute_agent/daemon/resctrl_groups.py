@@ -30,12 +30,14 @@ def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -
     control = controller.control
     present = read_groups(control.files)
     host = control.host(present)
-    classes = {host.class_group(name): name for name in controller.classes}
+    classes: dict[str, list[str]] = {}
+    for name, group in (controller.class_groups or {}).items():
+        classes.setdefault(group, []).append(name)
     return [
         {
             "group": printable(group.name) or "(default)",
             "kind": _kind(host, group, classes),
-            "qos_class": classes.get(group.name, ""),
+            "qos_class": ", ".join(classes.get(group.name, ())),
             "guests": sorted(guests[group.name]),
             "threads": _threads(control, group),
             "schemata": str(group.schemata).splitlines(),

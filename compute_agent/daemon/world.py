@@ -88,7 +88,7 @@ def build_world(
         if conf.compute.resource_provider_name and (notice := options.name_warning(conf)):
             LOG.warning("%s", notice)
         identity.keep_name(Path(conf.state_path), name)
-    platform = offered(control, parse_classes(conf).classes)
+    platform = offered(control, parse_classes(conf).wishes)
     settings = options.settings(conf)
 
     def tree_of(shape: str) -> ProviderTree:

@@ -1,6 +1,6 @@
 """What inventories need to know of a resctrl mount."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.resctrl.bandwidth import BandwidthUnknownError
@@ -8,20 +8,23 @@ from compute_agent.resctrl.host import Host
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 from compute_agent.resctrl.platform import Platform
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Present
+from compute_agent.resctrl.sharing import share_groups
+from compute_agent.resctrl.wishes import Wish
 
 
-def cache_platform(host: Host, present: Present, classes: Collection[str]) -> CachePlatform:
+def cache_platform(host: Host, present: Present, classes: Mapping[str, Wish]) -> CachePlatform:
     """Control over the L3 caches of a host that has ``present`` groups and QoS ``classes``.
 
-    The default group, classes and groups that somebody else made take groups without an allocation. Groups of
-    guests do not count: some are allocated, and those of annotations give way.
+    The default group, classes that need one and groups that somebody else made take groups without an
+    allocation. Groups of guests do not count: some are allocated, and those of annotations give way.
     """
     platform = host.platform
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
+    of_classes = share_groups(host, classes, present).groups
     return CachePlatform(
         domains={cache: _domain(host, cache) for cache in platform.caches},
         groups=platform.groups,
-        groups_taken=min(platform.groups, 1 + len(classes) + foreign),
+        groups_taken=min(platform.groups, 1 + len(of_classes) + foreign),
         features=_features(platform),
     )
 

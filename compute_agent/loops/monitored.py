@@ -11,7 +11,6 @@ from compute_agent.drivers.base import Driver
 from compute_agent.monitoring.targets import MonitorTarget, build_targets
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.snapshot import Series, Snapshot
-from compute_agent.resctrl.host import class_group
 
 _CPU: Final = Series("cpu_usage")
 
@@ -31,10 +30,9 @@ def monitor_targets(
     controller = resctrl_of(controllers)
     groups: dict[str, str] = {}
     if controller is not None:
-        if views and not controller.membership:
+        if controller.class_groups is None or (views and not controller.membership):
             return None
-        prefix = controller.control.options.prefix
-        groups = {name: class_group(prefix, name) for name in controller.classes}
+        groups = dict(controller.class_groups)
     cpu = {
         uuid: usage.usage[_CPU]
         for uuid, usage in (snapshot.guests if snapshot else {}).items()

@@ -168,12 +168,13 @@ class MonitoringGroups:
 
 
 def own_groups(targets: Sequence[MonitorTarget], present: Present) -> dict[tuple[str, str], str]:
-    """The control groups of classes, and of guests that are alone in theirs: these count by themselves."""
+    """The control groups of classes and guests that are alone in theirs: these count by themselves."""
     users = Counter(target.group for target in targets)
+    classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})
     return {
         target.key: target.group
         for target in targets
         if target.group != DEFAULT_GROUP
         and target.group in present.groups
-        and (target.is_class or users[target.group] == 1)
+        and (classes[target.group] == 1 if target.is_class else users[target.group] == 1)
     }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from compute_agent.monitoring.groups import MonitoringGroups
-from compute_agent.monitoring.reading import CacheUse, Meter, Reading, TargetUse, add_up
+from compute_agent.monitoring.reading import CacheUse, Meter, Reading, Sum, TargetUse, add_up
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.counters import CounterFiles
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
@@ -34,6 +34,7 @@ class CacheMonitor:
         self._caches: tuple[str, ...] = ()
         self._meters: dict[tuple[str, str], Meter] = {}
         self._host_meters: dict[str, Meter] = {}
+        self._sums: dict[tuple[str, str], Sum] = {}
         self._synced: tuple[MonitorTarget, ...] | None = None
         self._paths: dict[tuple[str, str], str] = {}
         self._due = 0.0
@@ -62,14 +63,30 @@ class CacheMonitor:
             self._read(self._host_meters[group], group, time, samples)
             for group in self._groups.control_groups
         ]
-        uses = []
+        uses: dict[tuple[str, str], TargetUse] = {}
         for target in targets:
             group = self._paths.get(target.key)
             meter = self._meters[target.key]
             caches = {} if group is None else self._read(meter, group, time, samples)
-            uses.append(TargetUse(target, caches, meter.moved(), meter.begun))
-        self.newest = Reading(time, tuple(uses), add_up(host))
+            uses[target.key] = TargetUse(target, caches, meter.moved(), meter.begun)
+        for target in targets:
+            if target.is_class and target.key not in self._paths:
+                uses[target.key] = self._add_up(target, tuple(uses.values()))
+        self.newest = Reading(time, tuple(uses.values()), add_up(host))
         return self.newest
+
+    def _add_up(self, target: MonitorTarget, uses: Sequence[TargetUse]) -> TargetUse:
+        """A class that shares its control group with others: what its guests in there have together."""
+        of_guests = [
+            use
+            for use in uses
+            if not use.target.is_class
+            and (use.target.qos_class, use.target.group) == (target.qos_class, target.group)
+        ]
+        total = self._sums[target.key]
+        total.add({(use.target.guest, use.begun): use.moved for use in of_guests})
+        caches = add_up(use.caches for use in of_guests)
+        return TargetUse(target, caches, dict(total.moved), self._meters[target.key].begun)
 
     def close(self) -> None:
         """Let go of the counters; the groups stay, for the next agent to take over."""
@@ -84,6 +101,8 @@ class CacheMonitor:
         self._paths = self._groups.sync(targets)
         self._counters.keep({*self._paths.values(), *self._groups.control_groups})
         self._meters = {target.key: self._meters.get(target.key) or Meter(time) for target in targets}
+        classes = [target.key for target in targets if target.is_class]
+        self._sums = {key: self._sums.get(key) or Sum() for key in classes}
         self._host_meters = {
             group: self._host_meters.get(group) or Meter(time) for group in self._groups.control_groups
         }

@@ -80,6 +80,22 @@ class Meter:
         return {(cache, KINDS[event]): amount for (cache, event), amount in self._totals.bytes.items()}
 
 
+class Sum:
+    """Bytes that several have moved together, also those that have left; they never become less."""
+
+    def __init__(self) -> None:
+        self.moved: dict[tuple[int, str], int] = {}
+        self._last: dict[tuple[str, float], Mapping[tuple[int, str], int]] = {}
+
+    def add(self, moved: Mapping[tuple[str, float], Mapping[tuple[int, str], int]]) -> None:
+        """Count what each, by name and when it began, has moved since the round before; who is new: none."""
+        for one, bytes_moved in moved.items():
+            last = self._last.get(one, bytes_moved)
+            for key, amount in bytes_moved.items():
+                self.moved[key] = self.moved.get(key, 0) + amount - last.get(key, 0)
+        self._last = {one: dict(bytes_moved) for one, bytes_moved in moved.items()}
+
+
 def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
     """The use of caches by several together. What is known of none of them is not known."""
     found: dict[int, CacheUse] = {}

@@ -59,6 +59,11 @@ class Classes:
     classes: Mapping[str, QosClass]
     highest: int
 
+    @property
+    def wishes(self) -> dict[str, Wish]:
+        """Their shares of caches and bandwidth."""
+        return {name: one.wish for name, one in self.classes.items()}
+
     def rank(self, name: str) -> int:
         """The rank of a class; one that nobody has configured is above all others."""
         known = self.classes.get(name)

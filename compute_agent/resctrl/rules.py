@@ -16,6 +16,7 @@ from compute_agent.resctrl.host import Host, cache_mask
 from compute_agent.resctrl.masks import Mask
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Present
 from compute_agent.resctrl.schemata import Schemata
+from compute_agent.resctrl.sharing import Sharing, share_groups
 from compute_agent.resctrl.ways import NOTHING, Move, WayAssignment, assign
 from compute_agent.resctrl.wishes import BadWishError, WayRange, Wish
 
@@ -97,24 +98,27 @@ def resolve(
         for reason in wish.unknown_domains(host.platform):
             refuse(host.class_group(name), reason)
     usable = {name: _usable(host, wish, host.class_group(name), refuse) for name, wish in classes.items()}
+    sharing = share_groups(host, usable, present)
     guests = sorted(
         (_possible(host, usable, demand, refuse) for demand in demands),
         key=lambda demand: (-demand.priority, demand.guest),
     )
     capacity = _capacity(host, present) if max_groups is None else min(max_groups, _capacity(host, present))
-    names = _admitted(host, usable, guests, present, capacity)
+    names = _admitted(host, usable, sharing, guests, present, capacity)
     taken_up = f"all {capacity} resctrl groups are taken"
-    for group in map(host.class_group, usable):
+    for name, group in sharing.by_class.items():
         if group not in names:
-            refuse(group, taken_up)
-    membership = {demand.guest: _group_of(host, usable, demand, names, taken_up, refuse) for demand in guests}
+            refuse(host.class_group(name), taken_up)
+    membership = {
+        demand.guest: _group_of(host, usable, sharing, demand, names, taken_up, refuse) for demand in guests
+    }
     exclusive = _exclusive(host, guests, membership, present, refuse)
     taken = {cache: Mask.union(found.masks.values()) for cache, found in exclusive.items()}
 
     groups = {DEFAULT_GROUP: WantedGroup(DEFAULT_GROUP, _masks(host, Wish(), {}, taken))}
     for name, wish in usable.items():
-        group = host.class_group(name)
-        if group in names:
+        group = sharing.by_class[name]
+        if group in names and group not in groups:
             groups[group] = WantedGroup(group, _schemata(host, wish, {}, {}, taken))
     for demand in guests:
         group = membership[demand.guest]
@@ -208,10 +212,11 @@ def _limited(host: Host, of_class: Wish, demand: Demand, refuse: _Refuse) -> Dem
     return replace(demand, ways=ways, bandwidth=bandwidth, wish=wish, way_limits=way_limits)
 
 
-def _own_group(host: Host, classes: Mapping[str, Wish], demand: Demand) -> str | None:
+def _own_group(host: Host, classes: Mapping[str, Wish], sharing: Sharing, demand: Demand) -> str | None:
     """The group that a guest's own rules ask for; None where its class is enough.
 
-    Guests of one annotation share a group, as their ways overlap anyway, unless they would share a cap, too.
+    Guests of one annotation share a group, as their ways overlap anyway, unless they would share a cap, too;
+    with a class or the default group, if it comes to the same.
     """
     if demand.allocated:
         return host.guest_group(demand.guest)
@@ -221,7 +226,9 @@ def _own_group(host: Host, classes: Mapping[str, Wish], demand: Demand) -> str |
     capped = any(percent < 100 for percent in (wish.mb, *wish.mb_per_cache.values()) if percent is not None)
     if capped and host.engine is not None and host.engine.shares_cap:
         return host.guest_group(demand.guest)
-    return host.wish_group(wish.over(classes.get(demand.qos_class, Wish())), demand.way_limits)
+    whole = wish.over(classes.get(demand.qos_class, Wish()))
+    same = None if demand.way_limits else sharing.group_with(host, whole)
+    return host.wish_group(whole, demand.way_limits) if same is None else same
 
 
 def _capacity(host: Host, present: Present) -> int:
@@ -234,40 +241,46 @@ def _capacity(host: Host, present: Present) -> int:
 
 
 def _admitted(
-    host: Host, classes: Mapping[str, Wish], demands: Sequence[Demand], present: Present, capacity: int
+    host: Host,
+    classes: Mapping[str, Wish],
+    sharing: Sharing,
+    demands: Sequence[Demand],
+    present: Present,
+    capacity: int,
 ) -> frozenset[str]:
-    """The names of the groups there is room for."""
+    """The names of the groups there is room for, with the default group, for which there always is."""
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
-    wanted: dict[str, tuple[int, bool]] = {host.class_group(name): (0, False) for name in classes}
+    wanted: dict[str, tuple[int, bool]] = dict.fromkeys(sharing.groups, (0, False))
     for demand in demands:
-        group = _own_group(host, classes, demand)
-        if group is not None:
+        group = _own_group(host, classes, sharing, demand)
+        if group is not None and group != DEFAULT_GROUP:
             rank = (1 if demand.reserved else 2 if demand.allocated else 3, group not in present.groups)
             wanted[group] = min(rank, wanted.get(group, rank))
     # Equals stay in their order: classes as configured, guests by priority.
-    return frozenset(sorted(wanted, key=wanted.__getitem__)[: max(0, capacity - 1 - foreign)])
+    admitted = sorted(wanted, key=wanted.__getitem__)[: max(0, capacity - 1 - foreign)]
+    return frozenset((DEFAULT_GROUP, *admitted))
 
 
 def _group_of(
     host: Host,
     classes: Mapping[str, Wish],
+    sharing: Sharing,
     demand: Demand,
     names: frozenset[str],
     taken_up: str,
     refuse: _Refuse,
 ) -> str:
-    group = _own_group(host, classes, demand)
+    group = _own_group(host, classes, sharing, demand)
     if group is not None:
         if group in names:
             return group
         refuse(demand.guest, taken_up)
     if demand.qos_class and demand.qos_class not in classes:
         refuse(demand.guest, f"there is no QoS class {demand.qos_class}")
-    group = host.class_group(demand.qos_class)
+    group = sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
     if group in names:
         return group
-    if demand.qos_class in classes:
-        refuse(demand.guest, taken_up)
+    refuse(demand.guest, taken_up)
     return DEFAULT_GROUP
 
 

@@ -21,7 +21,7 @@ from compute_agent.resctrl.engine import choose
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.host import cache_mask
 from compute_agent.resctrl.masks import Mask
-from compute_agent.resctrl.reader import read_groups, read_platform, read_schemata
+from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_platform, read_schemata
 from compute_agent.resctrl.wishes import WayRange, Wish
 from tests.compute_agent.resctrl import fake
 
@@ -141,7 +141,8 @@ def rig(make_rig):
     return make_rig()
 
 
-CLASS_GROUPS = {"compute-agent.class.LSR", "compute-agent.class.LS", "compute-agent.class.BE"}
+CLASS_GROUPS = {"compute-agent.class.BE"}
+"""LSR and LS have what is the default group's."""
 
 
 def test_a_guest_that_somebody_else_pins_gets_its_ways_where_it_runs(rig):
@@ -166,7 +167,7 @@ def test_a_guest_that_somebody_else_pins_gets_its_ways_where_it_runs(rig):
 def test_an_allocation_becomes_a_group_with_exclusive_ways_and_bandwidth_on_its_domain(rig):
     rig.guest("a", {"l3-1": {"LLC": 4, "MBA": 30}, "root": {"PCPU": 2}})
     rig.guest("b", {})
-    assert rig.work() == {"a": True, "b": True}
+    assert rig.work()["a"]
     assert rig.group("a") == "compute-agent.guest.a"
     mask = rig.mask(rig.group("a"), 1)
     assert (len(mask), mask.contiguous) == (4, True)
@@ -174,7 +175,7 @@ def test_an_allocation_becomes_a_group_with_exclusive_ways_and_bandwidth_on_its_
     for other in ("", *CLASS_GROUPS):
         assert not rig.mask(other, 1) & mask
         assert len(rig.mask(other, 0)) == (5 if other.endswith("BE") else 16)
-    assert rig.group("b") == "compute-agent.class.LS"
+    assert rig.group("b") == DEFAULT_GROUP
     assert rig.inside("a")
     assert rig.inside("b")
     assert rig.controller.refused == {}
@@ -265,17 +266,17 @@ def test_a_restart_keeps_masks_and_removes_orphans_of_ours_only(rig):
     rig.guest("c", {})
     rig.work()
     assert rig.mask(rig.group("a"), 0) == before["a"]
-    assert rig.group("c") == "compute-agent.class.LS"
+    assert rig.group("c") == DEFAULT_GROUP
     assert rig.inside("c")
 
 
 def test_threads_follow_when_another_guest_leaves_room(make_rig):
-    rig = make_rig(fake.Machine(closids=5, mb_closids=5))
+    rig = make_rig(fake.Machine(closids=3, mb_closids=3))
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {"l3-0": {"LLC": 4}})
     rig.work()
-    assert rig.controller.refused == {"b": ("all 5 resctrl groups are taken",)}
-    assert (rig.group("b"), rig.inside("b")) == ("compute-agent.class.LS", True)
+    assert rig.controller.refused == {"b": ("all 3 resctrl groups are taken",)}
+    assert (rig.group("b"), rig.inside("b")) == (DEFAULT_GROUP, True)
     rig.end("a")
     rig.sync()
     assert rig.controller.refused == {}
@@ -306,7 +307,7 @@ def test_when_the_kernel_has_no_room_all_others_get_theirs_and_it_is_tried_again
     rig.work()
     rig.guest("b", {"l3-0": {"LLC": 4}})
     rig.work()
-    assert rig.controller.refused == {"b": ("all 5 resctrl groups are taken",)}
+    assert rig.controller.refused == {"b": ("all 3 resctrl groups are taken",)}
     assert len(rig.mask(rig.group("a"), 0)) == 4
     monkeypatch.setattr(rig.files, "make", make)
     rig.sync()
@@ -316,7 +317,7 @@ def test_when_the_kernel_has_no_room_all_others_get_theirs_and_it_is_tried_again
 
 
 def test_guests_of_a_higher_priority_get_the_groups_that_are_left(make_rig):
-    rig = make_rig(fake.Machine(closids=5, mb_closids=5))
+    rig = make_rig(fake.Machine(closids=3, mb_closids=3))
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {"l3-0": {"LLC": 4}}, priority=7)
     rig.work()
@@ -324,7 +325,7 @@ def test_guests_of_a_higher_priority_get_the_groups_that_are_left(make_rig):
 
 
 def test_a_guest_that_holds_a_group_comes_before_those_that_do_not(make_rig):
-    rig = make_rig(fake.Machine(closids=5, mb_closids=5))
+    rig = make_rig(fake.Machine(closids=3, mb_closids=3))
     rig.guest("a", {"l3-0": {"LLC": 4}}, priority=7)
     rig.work()
     rig.guest("b", {"root": {"CUSTOM_RESCTRL_GROUP": 1}}, resctrl='{"MB": {"schemata": {"percent": 20}}}')
@@ -387,10 +388,10 @@ def test_limits_cut_what_was_allocated(rig):
 
 
 def test_a_limit_for_which_there_is_no_group_is_an_error(make_rig):
-    rig = make_rig(fake.Machine(closids=4, mb_closids=4))
+    rig = make_rig(fake.Machine(closids=2, mb_closids=2))
     rig.guest("a", {}, limits={Knob("memory_bandwidth", "0"): 40.0})
     rig.sync()
-    with pytest.raises(DriverError, match="guest a cannot be limited: all 4 resctrl groups are taken"):
+    with pytest.raises(DriverError, match="guest a cannot be limited: all 2 resctrl groups are taken"):
         rig.controller.apply(rig.targets["a"])
     assert rig.inside("a")
 
@@ -398,8 +399,9 @@ def test_a_limit_for_which_there_is_no_group_is_an_error(make_rig):
 def test_a_limit_above_what_a_guest_has_is_in_effect_whatever_else_it_lacks(rig):
     limits = {Knob("memory_bandwidth", "0"): 100.0}
     rig.guest("a", {}, resctrl="nonsense", limits=limits)
-    assert rig.work() == {"a": True}
-    assert rig.group("a") == "compute-agent.class.LS"
+    rig.work()
+    assert rig.inside("a")
+    assert rig.group("a") == DEFAULT_GROUP
 
 
 def test_a_class_that_names_a_cache_that_is_not_there_is_told_and_used_elsewhere(make_rig, caplog):
@@ -437,7 +439,7 @@ def test_classes_of_a_new_controller_change_the_groups(rig):
     rig.work()
     rig.restart({**DEFAULT_CLASSES, "BE": DEFAULT_CLASSES["LS"]})
     rig.work()
-    assert len(rig.mask("compute-agent.class.BE", 0)) == 16
+    assert (rig.groups(), rig.group("a"), rig.inside("a")) == (set(), DEFAULT_GROUP, True)
     rig.restart({"BE": DEFAULT_CLASSES["BE"]})
     rig.work()
     assert rig.groups() == {"compute-agent.class.BE"}

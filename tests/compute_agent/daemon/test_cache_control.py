@@ -116,7 +116,7 @@ def test_the_service_is_told_of_ways_bandwidth_and_groups(rig):
     assert (bandwidth["total"], bandwidth["min_unit"], bandwidth["step_size"]) == (100, 10, 10)
     root = rig.provider("testhost")
     groups = rig.inventory(root, "CUSTOM_RESCTRL_GROUP")
-    assert (groups["total"], groups["reserved"]) == (8, 4)
+    assert (groups["total"], groups["reserved"]) == (8, 2)
     traits, _ = rig.client.traits(root)
     assert {"CUSTOM_RESCTRL_L3_CAT", "CUSTOM_RESCTRL_MBA", "CUSTOM_RESCTRL_CMT"} <= traits
     assert "CUSTOM_LLC_WAY_1024KIB" in rig.client.traits(rig.l3(1))[0]
@@ -161,7 +161,7 @@ def test_the_commands_show_what_is_offered_and_who_has_it(rig):
     assert own["schemata"][0].startswith("MB:0=100;1=30")
     assert [row["refused"] for row in shown("guest", "list")] == [[]]
     offered = shown("host", "show")["resctrl"]
-    assert (offered["groups"], offered["groups_taken"]) == (8, 4)
+    assert (offered["groups"], offered["groups_taken"]) == (8, 2)
     assert [cache["ways"] for cache in offered["caches"]] == [16, 16]
     derived = {(row["provider"], row["resource_class"]) for row in shown("inventory", "show", "--derived")}
     checked = {(row["provider"], row["resource_class"]) for row in shown("config", "check")["inventories"]}
@@ -218,7 +218,7 @@ def test_an_allocation_that_grows_or_goes_is_followed(rig):
     rig.claim_on(uid(1), {rig.node(): {"VCPU": 1}})
     rig.agent.reports.wake()
     rig.wait_for(lambda: group not in rig.groups())
-    assert rig.ask("guest.list")[0]["pid"] in read_tasks(rig.files, "compute-agent.class.LS")
+    assert rig.ask("guest.list")[0]["pid"] in read_tasks(rig.files, "")
 
 
 def test_guests_side_by_side_have_nothing_in_common_and_the_service_refuses_what_is_too_much(rig):
@@ -239,14 +239,14 @@ def test_guests_side_by_side_have_nothing_in_common_and_the_service_refuses_what
 
 
 def test_a_host_without_groups_left_is_shown_on_the_guest_and_counted(rig):
-    for number in range(1, 6):
+    for number in range(1, 8):
         rig.run(uid(number), resctrl=f'{{"MB": {{"schemata": {{"percent": {number}0}}}}}}')
-    last = rig.ask("guest.show", guest=uid(5))
+    last = rig.ask("guest.show", guest=uid(7))
     assert last["refused"] == ["resctrl: all 8 resctrl groups are taken"]
     assert rig.agent.metrics.refused_settings.labels("resctrl")._value.get() == 1
-    assert last["pid"] in read_tasks(rig.files, "compute-agent.class.LS")
+    assert last["pid"] in read_tasks(rig.files, "")
     rig.ask("guest.stop", guest=uid(1))
-    assert rig.ask("guest.show", guest=uid(5))["refused"] == []
+    assert rig.ask("guest.show", guest=uid(7))["refused"] == []
 
 
 def test_a_limit_of_the_watermarks_holds_a_guest_down_and_lets_it_go(rig):
@@ -295,11 +295,16 @@ def test_classes_of_the_configuration_are_taken_up_at_run_time(rig, write_host):
     rig.agent.look()
     assert "[qos_class:BE] llc_range: range 50-40" in rig.ask("status")["config_error"]
     assert len(rig.mask("compute-agent.class.BE", 0)) == 8
-    write_host(**{"qos_class:gold": "rank = 30\nllc_range = 0-100"})
+    write_host(
+        **{"qos_class:gold": "rank = 30\nllc_range = 0-100", "qos_class:tin": "rank = 1\nmb_percent = 50"}
+    )
     rig.agent.reload()
-    assert set(rig.groups()) == {
-        "(default)", *(f"compute-agent.class.{name}" for name in ("BE", "LS", "LSR", "gold"))
-    }  # fmt: skip
+    groups = rig.groups()
+    assert {name: group["qos_class"] for name, group in groups.items()} == {
+        "(default)": "LSR, LS, gold",
+        "compute-agent.class.BE": "BE",
+        "compute-agent.class.tin": "tin",
+    }
     assert len(rig.mask("compute-agent.class.BE", 0)) == 5
 
 
@@ -308,14 +313,14 @@ def test_groups_of_others_are_listed_left_alone_and_counted_in_the_inventory(rig
     rig.files.make("theirs")
     rig.files.write("theirs/schemata", "L3:0=3;1=ffff\n")
     rig.agent.look()
-    rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 5)
+    rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 3)
     rig.run(uid(1), resctrl='{"MB": {"schemata": {"percent": 20}}}')
     shown = rig.groups()["theirs"]
     assert (shown["kind"], shown["ways"], shown["guests"]) == ("foreign", {"0": 2, "1": 16}, [])
-    assert rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 5
+    assert rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 3
     rig.files.remove("theirs")
     rig.agent.look()
-    rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 4)
+    rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 2)
 
 
 def test_a_restarted_agent_takes_its_groups_over(rig):

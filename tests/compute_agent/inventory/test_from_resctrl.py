@@ -4,12 +4,13 @@ import pytest
 
 from compute_agent.inventory.cache_platform import CacheDomain
 from compute_agent.inventory.from_resctrl import cache_platform
+from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.engine import choose
 from compute_agent.resctrl.host import describe
 from compute_agent.resctrl.reader import read_groups, read_platform
 from tests.compute_agent.resctrl import fake
 
-CLASSES = ("LSR", "LS", "BE")
+CLASSES = DEFAULT_CLASSES
 
 
 def platform_of(files, cpuinfo="", gbps=None, shared_ways=2):
@@ -43,7 +44,7 @@ def test_an_intel_host(of):
         )
         for cache in (0, 1)
     }
-    assert (found.groups, found.groups_taken) == (8, 5)  # default, three classes, somebody
+    assert (found.groups, found.groups_taken) == (8, 3)  # default with LS and LSR, BE, somebody
     assert found.features == {"L3_CAT", "MBA", "CMT", "MBM"}
 
 
@@ -71,8 +72,8 @@ def test_code_and_data_prioritization_is_a_feature(of):
 
 
 def test_no_more_groups_are_taken_than_there_are(of):
-    found = of(fake.Machine(closids=3, mb=0))
-    assert (found.groups, found.groups_taken) == (3, 3)
+    found = of(fake.Machine(closids=1, mb=0))
+    assert (found.groups, found.groups_taken) == (1, 1)
     assert found.domains[0].bandwidth_min is None
 
 

@@ -37,13 +37,14 @@ def view(uuid, qos_class, priority=0):
 
 
 def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
+    controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
     controller.membership = {"a": "x.guest.a", "b": "x.class.BE"}
     usage = {"a": GuestUsage("a", "LS", 10, usage={Series("cpu_usage"): 1.5}), "b": GuestUsage("b", "BE", 0)}
     views = [view("a", "LS", 7), view("b", "BE"), view("new", "LS")]
     targets = monitor_targets([object(), controller], views, DRIVER, Snapshot(1.0, {}, usage))
     assert targets == [
-        MonitorTarget("", "LSR", "x.class.LSR"),
-        MonitorTarget("", "LS", "x.class.LS"),
+        MonitorTarget("", "LSR", ""),
+        MonitorTarget("", "LS", ""),
         MonitorTarget("", "BE", "x.class.BE"),
         MonitorTarget("a", "LS", "x.guest.a", 7),
         MonitorTarget("b", "BE", "x.class.BE"),
@@ -54,6 +55,7 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
 
 def test_before_a_controller_has_synced_nothing_is_known_of_guests(controller):
     assert monitor_targets([controller], [view("a", "LS")], DRIVER) is None
+    controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
     assert [target.qos_class for target in monitor_targets([controller], [], DRIVER)] == ["LSR", "LS", "BE"]
 
 
@@ -76,7 +78,7 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
             controller.sync(wanted, ())
             assert [controller.drifted(target) for target in wanted] == [None, None]
         for guest in guests:
-            group = f"x.class.LS/mon_groups/x.mon.{guest.uuid}"
+            group = f"mon_groups/x.mon.{guest.uuid}"
             assert read_tasks(control.files, group) == {guest.pid}
         assert monitor.unmonitored == frozenset()
     finally:

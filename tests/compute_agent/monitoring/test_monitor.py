@@ -69,6 +69,28 @@ def test_bandwidth_is_what_was_counted_between_two_rounds(tree):
     assert monitor.newest is reading
 
 
+def test_classes_that_share_a_group_have_what_their_guests_have_together(tree):
+    made = tree()
+    monitor = CacheMonitor(made.files, made.platform, "a.")
+    classes = [MonitorTarget("", "LSR", ""), MonitorTarget("", "LS", ""), BE]
+    one, two, other = (
+        MonitorTarget(name, qos_class, "") for name, qos_class in (("1", "LS"), ("2", "LS"), ("3", "LSR"))
+    )
+    targets = [*classes, one, two, other]
+    monitor.take(targets, 100.0)
+    for name, total in (("1", 4000), ("2", 2000), ("3", 1000)):
+        made.files.count(f"mon_groups/a.mon.{name}", 1, total=total, local=total, occupancy=total)
+    found = uses(monitor.take(targets, 102.0))
+    assert found["LS"].caches[1] == CacheUse(6000, 3000.0, 3000.0)
+    assert found["LSR"].caches[1] == CacheUse(1000, 500.0, 500.0)
+    assert (found["LS"].moved[1, "total"], found["LSR"].moved[1, "total"]) == (6000, 1000)
+    targets.remove(one)  # it ended: what it had moved stays counted
+    found = uses(monitor.take(targets, 104.0))
+    assert (found["LS"].caches[1].total, found["LS"].moved[1, "total"]) == (0.0, 6000)
+    made.files.count("mon_groups/a.mon.2", 1, total=500)
+    assert uses(monitor.take(targets, 106.0))["LS"].moved[1, "total"] == 6500
+
+
 def test_what_the_default_group_and_groups_of_others_do_counts_for_the_host(tree):
     made = tree()
     made.files.make("theirs")

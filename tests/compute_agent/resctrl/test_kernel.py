@@ -274,10 +274,11 @@ def test_a_group_that_exists_cannot_be_made_again(kernel):
 def test_classes_become_groups_with_their_part_of_the_ways(kernel):
     resolution = kernel.sync([Demand("guest", "BE")])
     assert resolution.membership == {"guest": "test.class.BE"}
-    assert set(kernel.present.groups) == {DEFAULT_GROUP, *(f"test.class.{n}" for n in CLASSES)}
+    assert set(kernel.present.groups) == {*resolution.groups}
+    assert "test.class.LS" not in resolution.groups  # it has what the default group or LSR has
     all_ways = kernel.platform.l3.rules.all_ways
     for cache in kernel.platform.l3.ids:
-        assert kernel.mask("test.class.LS", cache) == all_ways
+        assert kernel.mask(DEFAULT_GROUP, cache) == all_ways
         assert kernel.mask("test.class.BE", cache) == all_ways.part(0, 30)
 
 
@@ -386,8 +387,8 @@ def test_a_change_that_fails_is_undone(kernel, cache):
     steps = [
         Write("test.class.BE", Schemata({name: {cache: 1}})),
         Create("test.guest.b", Schemata({name: {cache: 3}})),
-        Write("test.class.LS", Schemata({"MB": {kernel.platform.mb.ids[0]: 50}})),
-        Write("test.class.LS", Schemata({name: {cache: 0x10000000000}})),
+        Write("test.class.BE", Schemata({"MB": {kernel.platform.mb.ids[0]: 50}})),
+        Write("test.class.BE", Schemata({name: {cache: 0x10000000000}})),
     ]
     with pytest.raises(ResctrlError, match="Mask out of range") as caught:
         apply.carry_out(kernel.files, steps, kernel.engine)
@@ -436,7 +437,7 @@ def test_ways_that_others_have_locked_are_not_given_away(kernel):
         files.write("test.new/schemata", f"{l3.resources[0]}:{l3.ids[0]}={low}\n")
     kernel.sync([Demand("guest", "LS", ways={l3.ids[0]: 3})])
     assert not kernel.mask("test.guest.guest", l3.ids[0]) & low
-    assert kernel.mask("test.class.LS", l3.ids[-1]) == rest
+    assert kernel.mask(DEFAULT_GROUP, l3.ids[-1]) == rest
 
 
 def test_all_threads_come_into_the_group_and_those_that_ended_are_no_error(kernel, process):

@@ -77,7 +77,6 @@ def test_everybody_gives_up_ways_before_a_guest_gets_them():
     host, resolution = wanted(on, present, [Demand("a", "BE", {5: 4}, {5: 30})])
     assert [text(step) for step in make_plan(host, present, resolution).steps] == [
         "Write default L3:5=ff0",
-        "Write class.LS L3:5=ff0",
         "Write class.BE L3:5=70",
         "Create guest.a L3:0=f;5=f MB:0=100;5=30",
     ]
@@ -90,7 +89,6 @@ def test_ways_are_opened_after_their_guest_is_gone():
     assert [text(step) for step in make_plan(host, present, resolution).steps] == [
         "Remove guest.a",
         "Write default L3:5=fff",
-        "Write class.LS L3:5=fff",
         "Write class.BE L3:5=f",
     ]
 
@@ -101,7 +99,6 @@ def test_bandwidth_is_cut_at_the_beginning_and_raised_at_the_end():
     host, resolution = wanted(on, present, [Demand("a", bandwidth={0: 50, 5: 20}, ways={0: 3})])
     assert [text(step) for step in make_plan(host, present, resolution).steps] == [
         "Write default L3:0=ff8",
-        "Write class.LS L3:0=ff8",
         "Write class.BE L3:0=38",
         "Write guest.a MB:5=20",
         "Write guest.a L3:0=7",

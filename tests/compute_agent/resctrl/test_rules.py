@@ -13,7 +13,7 @@ from compute_agent.resctrl.masks import Mask, MaskRules
 from compute_agent.resctrl.platform import BandwidthControl, CacheControl, Platform, Vendor
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, Present, read_groups, read_platform
 from compute_agent.resctrl.rules import Demand, resolve
-from compute_agent.resctrl.schemata import Schemata, parse
+from compute_agent.resctrl.schemata import parse
 from compute_agent.resctrl.wishes import WayRange, Wish
 from tests.compute_agent.resctrl import fake
 
@@ -46,8 +46,6 @@ TABLE = [
         "defaults",
         {
             "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
-            "class.LSR": "L3:0=fffff;1=fffff;2=fffff;3=fffff MB:0=100;1=100;2=100;3=100",
-            "class.LS": "L3:0=fffff;1=fffff;2=fffff;3=fffff MB:0=100;1=100;2=100;3=100",
             "class.BE": "L3:0=3f;1=3f;2=3f;3=3f MB:0=100;1=100;2=100;3=100",
         },
         {},
@@ -114,8 +112,6 @@ TABLE = [
         "defaults",
         {
             "": "L3:0=fffff;1=fffff",
-            "class.LSR": "L3:0=fffff;1=fffff MB:0=100;1=100",
-            "class.LS": "L3:0=fffff;1=fffff MB:0=100;1=100",
             "class.BE": "L3:0=3f;1=3f MB:0=100;1=100",
         },
         {},
@@ -182,8 +178,6 @@ TABLE = [
         "defaults",
         {
             "": "L3:0=fff",
-            "class.LSR": "L3:0=fff",
-            "class.LS": "L3:0=fff",
             "class.BE": "L3:0=f",
         },
         {},
@@ -248,9 +242,6 @@ TABLE = [
         "defaults",
         {
             "": "",
-            "class.LSR": "MB:0=100;1=100;2=100;3=100",
-            "class.LS": "MB:0=100;1=100;2=100;3=100",
-            "class.BE": "MB:0=100;1=100;2=100;3=100",
         },
         {},
         {},
@@ -260,7 +251,6 @@ TABLE = [
         "allocation",
         {
             "": "",
-            "class.BE": "MB:0=100;1=100;2=100;3=100",
             "guest.a": "MB:0=30;1=100;2=100;3=100",
         },
         {"a": "guest.a"},
@@ -271,9 +261,8 @@ TABLE = [
         "annotation",
         {
             "": "",
-            "class.BE": "MB:0=100;1=100;2=100;3=100",
         },
-        {"a": "class.BE"},
+        {"a": ""},
         {"a": ["LLC cannot be controlled on this host"]},
     ),
     (
@@ -281,9 +270,8 @@ TABLE = [
         "equal annotations",
         {
             "": "",
-            "class.BE": "MB:0=100;1=100;2=100;3=100",
         },
-        {"a": "class.BE", "b": "class.BE"},
+        {"a": "", "b": ""},
         {"a": ["LLC cannot be controlled on this host"], "b": ["LLC cannot be controlled on this host"]},
     ),
     (
@@ -291,7 +279,6 @@ TABLE = [
         "bandwidth only",
         {
             "": "",
-            "class.BE": "MB:0=100;1=100;2=100;3=100",
             "guest.a": "MB:0=30;1=100;2=100;3=100",
         },
         {"a": "guest.a"},
@@ -316,8 +303,6 @@ TABLE = [
         "defaults",
         {
             "": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
-            "class.LSR": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
-            "class.LS": "L3:0=fffff;1=fffff;2=fffff;3=fffff",
             "class.BE": "L3:0=3f;1=3f;2=3f;3=3f",
         },
         {},
@@ -490,7 +475,7 @@ def present_with(present, *names):
 
 def test_when_groups_run_out_classes_allocations_and_priorities_go_first(tmp_path):
     host, present = world(fake.INTEL, tmp_path)  # eight groups, of which one is the default
-    present = present_with(present, "somebody", "ours.guest.z")
+    present = present_with(present, "somebody", "another", "a third", "ours.guest.z")
     demands = [
         Demand("a", "BE", bandwidth={0: 50}, priority=1),
         Demand("b", "BE", bandwidth={0: 50}, priority=5),
@@ -510,7 +495,7 @@ def test_when_groups_run_out_classes_allocations_and_priorities_go_first(tmp_pat
         "x": "ours.class.BE",
         "z": "ours.guest.z",  # is there already
     }
-    assert len(found.groups) == 7
+    assert len(found.groups) == 5
 
 
 @pytest.mark.parametrize(("priority", "served"), [(-1, "a"), (0, "a"), (1, "z")])
@@ -523,7 +508,7 @@ def test_who_has_no_priority_is_as_one_of_0(priority, served, tmp_path):
 
 def test_a_class_for_which_there_is_no_group_is_told_of_and_its_guests_are_in_the_default_group(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    classes = {"BE": Wish(mb=50), "LS": Wish(mb=100)}
+    classes = {"BE": Wish(mb=50), "LS": Wish(mb=80)}
     found = resolve(host, classes, [Demand("a", "BE"), Demand("b", "LS")], present, max_groups=2)
     assert found.groups.keys() == {DEFAULT_GROUP, "ours.class.BE"}
     assert found.membership == {"a": "ours.class.BE", "b": DEFAULT_GROUP}
@@ -540,7 +525,7 @@ def test_rmids_limit_the_number_of_groups_as_well(rmids, admitted, tmp_path):
     host, present = world(replace(fake.INTEL, rmids=rmids), tmp_path)
     others = Group("somebody", present.default.schemata, monitoring_groups=("x", "y"))
     present = Present({**present.groups, "somebody": others})
-    found = resolve(host, {"BE": Wish(mb=50), "LS": Wish(mb=100)}, [], present)
+    found = resolve(host, {"BE": Wish(mb=50), "LS": Wish(mb=80)}, [], present)
     classes = ["ours.class.BE", "ours.class.LS"]
     assert sorted(found.groups.keys() - {DEFAULT_GROUP}) == classes[:admitted]
     assert sorted(found.refused) == classes[admitted:]
@@ -617,10 +602,8 @@ def test_bandwidth_that_nobody_knows_is_refused(tmp_path):
     found = resolve(host, classes, demands, present)
     assert set(found.refused) == {"ours.class.BE", "a", "b"}
     assert all("memory_bandwidth_gbps" in reason for (reason,) in found.refused.values())
-    assert found.membership == {"a": "ours.class.BE", "b": "ours.class.LS"}
-    unlimited = Schemata({"MB": dict.fromkeys((0, 1), 2**32 - 1)})
-    for name in ("ours.class.BE", "ours.class.LS"):
-        assert unlimited.changes_from(found.groups[name].schemata) == Schemata()
+    assert found.membership == {"a": DEFAULT_GROUP, "b": DEFAULT_GROUP}  # nobody's bandwidth can be cut
+    assert found.groups.keys() == {DEFAULT_GROUP}
 
 
 def test_groups_that_exist_keep_their_masks(tmp_path):
