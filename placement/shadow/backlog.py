@@ -59,16 +59,21 @@ class Backlog:
         stub = _stub(copy)
         return stub if copy.is_write and self.bytes + stub.size <= self._bounds.any_write else None
 
-    def get(self) -> Copy | None:
-        """The next one; waits for it, and is None when there will be none."""
+    def get(self, seconds: float | None = None) -> Copy | None:
+        """The next one; waits for it, so long at most, and is None when there will be none or is none yet."""
         with self._changed:
-            while not self._copies and not self._closed:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._copies or self._closed, seconds)
             if not self._copies:
                 return None
             copy = self._copies.popleft()
             self.bytes -= copy.size
             return copy
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be none any more."""
+        with self._changed:
+            return self._closed and not self._copies
 
     def any(self, holds: Callable[[Copy], bool]) -> bool:
         """Whether that holds for one of those that wait."""

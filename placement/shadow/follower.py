@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,8 +29,9 @@ BOUNDS: Final = Bounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
 """Of what waits to be replayed."""
 _NICENESS: Final = 10
 _SECONDS_TO_FINISH: Final = 10.0
-_SECONDS_TO_BE_ANSWERED: Final = 0.3
-"""A write that was in flight at the moment of the copy is mostly answered by then."""
+_SECONDS_TO_BE_ANSWERED: Final = 10.0
+"""So long a write may take that is in flight at the moment of the copy; else the next moment is tried."""
+_TICK: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Follower:
         self._settings = settings
         self._backlog = Backlog(BOUNDS)
         self._stopped = threading.Event()
+        self._settled = 0.0
         self._asking = Asking(settings.ours, settings.token, self._stopped)
         self._tally = Tally()
         self._status = Status(self._tally, self._backlog, self._asking)
@@ -115,7 +118,9 @@ class Follower:
                     delivery = connection.recv()
                     assert isinstance(delivery, Delivery)
                     self._status.left_out = delivery.left_out
-                    self._backlog.put(delivery.copy)
+                    if delivery.copy is not None:
+                        self._backlog.put(delivery.copy)
+                    self._settled = delivery.settled
 
     def _replay_all(self) -> None:
         try:
@@ -145,7 +150,10 @@ class Follower:
         return copying.copy(self._settings.databases, self._was_quiet)
 
     def _was_quiet(self, moment: Moment) -> bool:
-        self._stopped.wait(_SECONDS_TO_BE_ANSWERED)
+        deadline = time.monotonic() + _SECONDS_TO_BE_ANSWERED
+        while self._settled < moment.latest:
+            if time.monotonic() > deadline or self._stopped.wait(_TICK):
+                return False
         return was_quiet(self._backlog, moment)
 
     def _take(self, copy: Copy, moment: Moment | None) -> None:
@@ -158,5 +166,5 @@ class Follower:
 
 
 def was_quiet(backlog: Backlog, moment: Moment) -> bool:
-    """Whether no write was in flight at a moment, as far as those that wait tell."""
+    """Whether no write was in flight at a moment, once all that came in before have been answered."""
     return not backlog.any(moment.is_within)

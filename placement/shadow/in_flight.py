@@ -45,6 +45,14 @@ class InFlight:
             self._open[ticket.number] = ticket
         return ticket
 
+    def settled(self) -> float:
+        """The time of the monotonic clock before which no write came in that is not answered yet."""
+        with self._lock:
+            now = time.monotonic()
+            return min(
+                (each.started for each in self._open.values() if is_write(each.request.method)), default=now
+            )
+
     def end(self, ticket: Ticket, received: Received | None, seconds: float, missed: str = "") -> None:
         """It was answered, or not, for the reason given."""
         with self._lock:

@@ -7,6 +7,7 @@ The process that answers never waits for the other: what it does not take in tim
 import logging
 import pickle
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
@@ -20,14 +21,22 @@ LOG = logging.getLogger(__name__)
 BOUNDS: Final = Bounds(reads=64 << 20, writes=64 << 20, any_write=256 << 20)
 """Of what waits to be sent."""
 _SECONDS_BETWEEN_TRIES: Final = 0.5
+_SECONDS_OF_SILENCE: Final = 0.1
+"""Then the other process is told that nothing was answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One copy, and how many found no room before it was sent."""
+    """One copy, or none where nothing was answered for a while.
 
-    copy: Copy
+    :param left_out: how many copies found no room before it was sent.
+    :param settled: writes that came in before that time of the monotonic clock are in this delivery or
+        in one before it.
+    """
+
+    copy: Copy | None
     left_out: int
+    settled: float
 
 
 class Outbox:
@@ -40,8 +49,12 @@ class Outbox:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shadow-outbox", daemon=True)
 
-    def start(self) -> None:
-        """Begin to send."""
+    def start(self, settled: Callable[[], float]) -> None:
+        """Begin to send.
+
+        :param settled: the time before which no write came in whose copy has not been put here.
+        """
+        self._settled = settled
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
@@ -57,8 +70,8 @@ class Outbox:
     def _run(self) -> None:
         connection: Connection | None = None
         try:
-            while (copy := self._waiting.get()) is not None:
-                message = pickle.dumps(Delivery(copy, self._waiting.left_out))
+            while not self._waiting.ended:
+                message = pickle.dumps(self._next())
                 while True:
                     connection = connection or self._connect()
                     if connection is None:
@@ -72,6 +85,12 @@ class Outbox:
         finally:
             if connection is not None:
                 connection.close()
+
+    def _next(self) -> Delivery:
+        copy = self._waiting.get(_SECONDS_OF_SILENCE)
+        settled = self._settled()
+        # what waits may have come in before that
+        return Delivery(copy, self._waiting.left_out, 0.0 if len(self._waiting) else settled)
 
     def _connect(self) -> Connection | None:
         """None when nobody listens and we are to stop."""

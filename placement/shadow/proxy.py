@@ -83,8 +83,8 @@ class _Server(BundledServer):
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in the process that answers."""
         self._outbox = Outbox(self._address, self._key)
-        self._outbox.start()
         in_flight = InFlight(self._outbox.put)
+        self._outbox.start(in_flight.settled)
         return Forward(self._settings.stock, in_flight, self._settings.threads, self._settings.stock_seconds)
 
     def _worker_exit(self, server: object, worker: object) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from placement.shadow.backlog import FULL, Backlog, Bounds
 from placement.shadow.exchange import Copy, Received, Request
+from placement.shadow.in_flight import InFlight
 from placement.shadow.outbox import Delivery, Outbox
 
 KEY = b"key"
@@ -64,15 +65,23 @@ def address(tmp_path: Path) -> str:
 
 
 def received_at(listener: Listener, number: int) -> list[Delivery]:
+    found: list[Delivery] = []
     with listener.accept() as connection:
-        return [connection.recv() for _ in range(number)]
+        while len(found) < number:
+            delivery = connection.recv()
+            found += [delivery] if delivery.copy is not None else []
+    return found
+
+
+def never() -> float:
+    return 0.0
 
 
 def test_copies_arrive_in_their_order(address: str) -> None:
     outbox = Outbox(address, KEY)
     for number in range(3):
         outbox.put(copy(number, "GET"))
-    outbox.start()
+    outbox.start(never)
     with Listener(address, "AF_UNIX", authkey=KEY) as listener:
         assert [each.copy.number for each in received_at(listener, 3)] == [0, 1, 2]
     outbox.stop(5)
@@ -80,16 +89,17 @@ def test_copies_arrive_in_their_order(address: str) -> None:
 
 def test_while_nobody_listens_copies_wait_and_reads_are_left_out(address: str) -> None:
     outbox = Outbox(address, KEY, Bounds(2 * KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
-    outbox.start()
+    outbox.start(never)
     for number in range(1, 4):
         outbox.put(copy(number, "GET", KILOBYTES // 3))
     for number in range(4, 9):
         outbox.put(copy(number, "GET" if number < 8 else "PUT"))
     with Listener(address, "AF_UNIX", authkey=KEY) as listener:
-        deliveries = []
+        deliveries: list[Delivery] = []
         with listener.accept() as connection:
             while not deliveries or deliveries[-1].copy.number != 8:
-                deliveries.append(connection.recv())
+                delivery = connection.recv()
+                deliveries += [delivery] if delivery.copy is not None else []
     outbox.stop(5)
     last = deliveries[-1]
     assert [each.copy.number for each in deliveries][:3] == [1, 2, 3]
@@ -99,7 +109,7 @@ def test_while_nobody_listens_copies_wait_and_reads_are_left_out(address: str) -
 
 def test_an_outbox_finds_the_next_listener(address: str) -> None:
     outbox = Outbox(address, KEY)
-    outbox.start()
+    outbox.start(never)
     outbox.put(copy(0, "PUT"))
     with Listener(address, "AF_UNIX", authkey=KEY) as listener:
         assert [each.copy.number for each in received_at(listener, 1)] == [0]
@@ -115,3 +125,20 @@ def test_an_outbox_finds_the_next_listener(address: str) -> None:
         taking.join(10)
     outbox.stop(5)
     assert numbers
+
+
+def test_who_listens_is_told_up_to_when_all_writes_have_arrived(address: str) -> None:
+    outbox = Outbox(address, KEY)
+    in_flight = InFlight(outbox.put)
+    tickets = [in_flight.begin(Request(method, "/", (), b"")) for method in ("GET", "PUT", "PUT")]
+    outbox.start(in_flight.settled)
+    with Listener(address, "AF_UNIX", authkey=KEY) as listener, listener.accept() as connection:
+        assert connection.recv().settled == tickets[1].started
+        for ticket in tickets[1:]:
+            in_flight.end(ticket, None, 0.0, "not kept")
+        arrived = []
+        while (delivery := connection.recv()).settled <= tickets[2].started:
+            arrived.append(delivery)
+        arrived.append(delivery)
+        assert [each.copy.number for each in arrived if each.copy is not None] == [1, 2]
+    outbox.stop(5)
