@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.openstack]
 _UPDATES: Final = 100
 """So many of both."""
 _SECONDS: Final = 600.0
+_ATTEMPTS: Final = 3
 
 
 def test_agent_and_nova_compute_leave_each_other_alone(
@@ -55,7 +57,7 @@ def test_agent_and_nova_compute_leave_each_other_alone(
             (child,) = running.placement.get(f"/resource_providers?name={min(children)}")[
                 "resource_providers"
             ]
-            began = len(asked(running.log))
+            began = 0
 
             def updates(caller: Caller) -> int:
                 """In each it reads what is allocated, of each of the agent's providers or of the tree."""
@@ -68,10 +70,16 @@ def test_agent_and_nova_compute_leave_each_other_alone(
             def have_updated(times: int) -> None:
                 wait_for(f"{times} updates of both", lambda: min(map(updates, both)) >= times, _SECONDS)
 
-            have_updated(_UPDATES // 2)
-            servers.boot("passing", "shared", REAL)
-            servers.delete("passing")
-            have_updated(_UPDATES)
+            for _ in range(_ATTEMPTS):
+                memory, began = _memory(), len(asked(running.log))
+                have_updated(2)
+                told, began = known(), len(asked(running.log))
+                have_updated(_UPDATES // 2)
+                servers.boot("passing", "shared", REAL)
+                servers.delete("passing")
+                have_updated(_UPDATES)
+                if _memory() == memory:
+                    break
             of_all = log()
             writes = [each for each in of_all if each.writes]
             with capsys.disabled():
@@ -99,7 +107,14 @@ def test_agent_and_nova_compute_leave_each_other_alone(
             wait_for("the agent knows", lambda: beside.audit() == [])
 
 
+def _memory() -> list[str]:
+    """How much each node has: in some virtual machines it grows as it is used, and Nova tells of that."""
+    nodes = sorted(Path("/sys/devices/system/node").glob("node*/meminfo"))
+    return [node.read_text().split("\n")[0] for node in nodes]
+
+
 def _root(known: Record) -> dict[str, object]:
-    """What is known of the host's own provider."""
-    found: dict[str, object] = known.providers[REAL]
-    return found
+    """What is known of the host's own provider, but how much memory the machine says it has."""
+    found = known.providers[REAL]
+    inventories = {name: each for name, each in found["inventories"].items() if name != "MEMORY_MB"}
+    return {**found, "inventories": inventories}
