@@ -2,6 +2,7 @@
 # make adopt-demo   a cloud moves from OpenStack Placement to this service, and back (DATABASE=postgresql, mariadb)
 # make test-kills   kills a move between the two at many of its statements, on each kind of database
 # make test         everything continuous integration runs: lint, types, import directions, site, tests
+# make test-long    the same with all their random examples, rounds and kills: half as long again
 # make coverage     the same tests, and which lines none of them reaches: takes twice as long
 # make check        what a developer runs all day: lint, types, import directions, tests that need no server
 # make mutants      whether the quick tests notice when one token of what decides is another: MUTANTS=200 SEED=1
@@ -49,14 +50,17 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-nova \
+.PHONY: demo adopt-demo test test-long test-kills coverage check mutants test-vm test-failover test-shadow test-openstack test-nova \
     test-packages lint format samples doc man doc-links dist deb image constraints clean packages
 
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
 
+# Of what is tried at random, or many times over, two fifths: all of it takes more than half an hour.
+test: export PLACEMENT_EXAMPLES_PERCENT ?= 40
+
 # What is to be had from Debian and from PyPI comes at once; then mypy and sphinx use one processor each.
-test: $(RUNTIME)
+test test-long: $(RUNTIME)
 	@$(MAKE) --no-print-directory --jobs 2 packages $(LIBVIRT)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc
 	$(BIN)/python -m pytest -q -m '$(HERE)' $(PARALLEL) $(PYTEST_ARGS)

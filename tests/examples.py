@@ -1,10 +1,10 @@
-"""How many random examples a property is tried with."""
+"""How many random examples a property is tried with, and how often what races or is killed does so."""
 
 import os
 from typing import Final
 
 PERCENT: Final = int(os.environ.get("PLACEMENT_EXAMPLES_PERCENT", "100"))
-"""`make check` has a fifth of what all tests try; more than 100 looks further for what nobody has seen."""
+"""`make check` and `make test` try a part, `make test-long` all; with more than 100 it looks further."""
 
 
 def examples(number: int) -> int:

@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).parents[2]
 def test_the_benchmark_measures_every_part_of_this_service(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.compare_reference", "--quick", "--no-reference"]
-    command += ["--database", "sqlite", "--repeats", "1", "--json", str(report)]
+    command += ["--database", "sqlite", "--repeats", "1", "--workers", "1", "--json", str(report)]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(report.read_text())["results"]

@@ -14,8 +14,11 @@ from compute_agent import conf as agent_conf
 from compute_agent.daemon import service
 from compute_agent.daemon.protocol import DaemonUnreachableError
 from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
+from tests.examples import PERCENT
 from tests.placement.running import application
 
+EACH = max(1, 100 // PERCENT)
+"""At every request, or at each of so many."""
 GUESTS = [str(uuid.UUID(int=number + (4 << 76) + (2 << 62))) for number in (1, 2)]
 
 
@@ -206,14 +209,14 @@ def finish(ini):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_request(agent, pinned, configure, client, live_placement, tmp_path, when):
+def test_killed_at_a_request(agent, pinned, configure, client, live_placement, tmp_path, when):
     """A SIGKILL at any request leaves the old or the new state, and the next start finishes."""
     root = agent.status()["provider_uuid"]
     agent.terminate()
     configure(NUMA)
     before = Snapshot(tmp_path)
     left = []
-    for at in range(1, 100):
+    for at in range(1, 100, EACH):
         serve = before.restore()
         killer = live_placement._application = Killer(serve, agent, when, at)
         agent.launch()

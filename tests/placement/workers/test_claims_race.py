@@ -19,11 +19,12 @@ import pytest
 import requests
 
 from tests.databases import DatabaseServer
+from tests.examples import examples
 from tests.placement.serving import HEADERS, Service, service
 
 pytestmark = pytest.mark.slow
 
-CLAIMS = int(os.environ.get("PLACEMENT_RACING_CLAIMS", "240"))
+CLAIMS = int(os.environ.get("PLACEMENT_RACING_CLAIMS", examples(240)))
 CLIENTS = 8
 WORKERS = 4
 HOSTS = 6

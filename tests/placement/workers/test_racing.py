@@ -11,12 +11,13 @@ import pytest
 import requests
 
 from tests.databases import DatabaseServer
+from tests.examples import examples
 from tests.placement.serving import HEADERS, Service, service
 
 pytestmark = pytest.mark.slow
 
 CLIENTS = 8
-ROUNDS = 40
+ROUNDS = examples(40)
 UUIDS = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(3)]
 HOST = "00000001-0000-4000-8000-0000000000aa"
 OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
