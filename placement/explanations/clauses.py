@@ -45,9 +45,8 @@ class Check:
 class Part:
     """What exactly one provider serves, as a list of checks in the documented order.
 
-    ``capacities`` has the indexes, by class, of those checks that depend on what is used; ``conditions`` are
-    what decides on the others beside the inventories. The part is gone where one of ``gone_without`` is
-    left out as a whole.
+    ``capacities`` has the indexes, by class, of those checks that depend on what is used. The part is
+    gone where one of ``gone_without`` is left out as a whole.
     """
 
     need: Need
@@ -170,6 +169,21 @@ def on_roots(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Check, ...
             for trait in sorted(request.root_forbidden)
         ),
     )
+
+
+def pieces(request: CandidatesRequest) -> tuple[Condition, ...]:
+    """Conditions, each once: where a tree meets them decides on whatever asks for some of what this does.
+
+    Beside these there is the tree that is asked for, and what providers have and are used of.
+    """
+    found: list[Condition] = [HasTraits((frozenset({trait}),)) for trait in request.root_required]
+    found += [HasTraits((), frozenset({trait})) for trait in request.root_forbidden]
+    for group in request.groups:
+        found += [HasTraits((traits,)) for traits in group.required]
+        found += [HasTraits((), frozenset({trait})) for trait in group.forbidden]
+        found += [InAggregates((each,), frozenset(), or_root=False) for each in group.member_of]
+        found += [InAggregates((), frozenset({each}), or_root=False) for each in group.forbidden_aggregates]
+    return tuple(dict.fromkeys(found))
 
 
 def traits_together(request: CandidatesRequest) -> tuple[tuple[Clause, frozenset[str]], ...]:

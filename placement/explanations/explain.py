@@ -192,9 +192,17 @@ class _Whole:
 
         :raises Exhausted: it takes too long; what is known then stays.
         """
-        for clause, request in combinations(self.found.request):
-            tell = served(self.found.snapshot, request, self._budget)
-            self._keep(clause, [tell(host.alike.tree, host.alike.shared) for host in self.left])
+        *steps, (last, whole) = combinations(self.found.request)
+        tell = self._teller(whole)
+        fitting = {host for host in self.left if tell(host)}  # and so up to each clause
+        for clause, request in steps:
+            tell = self._teller(request)
+            self._keep(clause, [host in fitting or tell(host) for host in self.left])
+        self._keep(last, [host in fitting for host in self.left])
+
+    def _teller(self, request: CandidatesRequest) -> Callable[[Host], bool]:
+        tell = served(self.found.snapshot, request, self._budget)
+        return lambda host: tell(host.alike.tree, host.alike.shared)
 
     def _keep(self, clause: Clause, passes: list[bool]) -> None:
         kept = []

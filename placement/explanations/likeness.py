@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter, le
+from operator import attrgetter, itemgetter, le
 from typing import Any, Final
 
 from placement.candidates.budget import Budget
-from placement.candidates.conditions import InAggregates, InTree
+from placement.candidates.conditions import Condition, InTree
 from placement.candidates.needs import needs_of
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing
 from placement.candidates.rules import Rules
+from placement.explanations.clauses import pieces
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Tree
@@ -72,6 +73,36 @@ class Alike:
         return self.kin.shared
 
 
+def sort_anew(
+    snapshot: Snapshot, request: CandidatesRequest, groups: Iterable[Alike], budget: Budget
+) -> list[Alike]:
+    """Trees that were sorted out for a request, those alike together for one that says part of it.
+
+    Amounts may be others, so that trees of two groups may be alike now, or those of one not any more.
+
+    :raises placement.candidates.budget.Exhausted: it takes too long.
+    """
+    rules, amounts = _asked(snapshot, request, budget)
+    kins: dict[Kin, Kin] = {}
+    for group in groups:
+        budget.spend(1 + len(group.trees) // 8)
+        kin = kins.get(group.kin)
+        if kin is None:
+            kin = kins[group.kin] = Kin(group.tree, group.shared, rules, amounts)
+        for tree in group.trees:
+            kin.of(tree).trees.append(tree)
+    return [alike for kin in kins.values() for alike in kin.alike.values()]
+
+
+def _asked(
+    snapshot: Snapshot, request: CandidatesRequest, budget: Budget
+) -> tuple[Rules, list[tuple[str, int]]]:
+    """What a request says about its parts together, and all amounts of it."""
+    needs = needs_of(request)
+    amounts = dict.fromkeys(asked for need in needs for asked in need.resources)
+    return Rules(snapshot, request, needs, budget), list(amounts)
+
+
 def sort_out(
     snapshot: Snapshot, request: CandidatesRequest, trees: Iterable[Tree], budget: Budget
 ) -> list[Alike]:
@@ -79,27 +110,33 @@ def sort_out(
 
     :raises placement.candidates.budget.Exhausted: it takes too long.
     """
-    needs = needs_of(request)
-    rules = Rules(snapshot, request, needs, budget)
-    amounts = list(dict.fromkeys(asked for need in needs for asked in need.resources))
+    rules, amounts = _asked(snapshot, request, budget)
     sharing = Sharing(snapshot, budget)
     named = {
         member.root_id
         for condition in rules.conditions
         if isinstance(condition, InTree) and (member := snapshot.get(condition.uuid))
     }
-    by_aggregates = sharing.providers or any(isinstance(each, InAggregates) for each in rules.conditions)
+    conditions: list[tuple[Condition, dict[Hashable, bool]]] = [(each, {}) for each in pieces(request)]
+    read = attrgetter(*sorted({"shape"} | {each.reads for each, _ in conditions}))
+    #: by what conditions look at of trees where these meet them
+    met: dict[Hashable, Hashable] = {}
     kins: dict[Hashable, Kin] = {}
     shared: tuple[Provider, ...] = ()
     for number, tree in enumerate(trees):
         if number % _TREES == 0:
             budget.spend(_TREES)
-        key: Hashable = tree.kind
-        if by_aggregates or (named and tree.root.id in named):
+        looked_at = read(tree)
+        key = met.get(looked_at)
+        if key is None:
+            budget.spend(1 + len(conditions) * len(tree.members) // 4)
+            key = (tree.shape, *[each.met_at(tree, snapshot, known) for each, known in conditions])
+            met[looked_at] = key
+        if sharing.providers or named:
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id)[0])
             in_named = tree.root.id if tree.root.id in named else None
-            key = (tree.kind, tree.aggregates, in_named, *[each.id for each in shared])
+            key = (key, in_named, *[each.id for each in shared])
         kin = kins.get(key)
         if kin is None:
             kin = kins[key] = Kin(tree, shared, rules, amounts)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop
 from itertools import chain, product
+from operator import attrgetter
 from typing import Final
 
 from placement.candidates.budget import Budget
 from placement.candidates.feasibility import available
 from placement.candidates.search import served
 from placement.explanations.clauses import Clause, resources, without
-from placement.explanations.likeness import Alike, sort_out
+from placement.explanations.likeness import Alike, Kin, sort_anew
 from placement.explanations.survey import Bits, Host, Missing, Survey, least
 from placement.model.provider import Inventory, Provider
 from placement.model.trees import Tree
@@ -48,6 +49,7 @@ class Relaxer:
         self._by_missing: dict[Missing, list[Host]] = {}
         for host in found.hosts:
             self._by_missing.setdefault(host.missing, []).append(host)
+        self._known_bounds: dict[tuple[Alike, str], list[int]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = {
             resources(group.suffix, name): amount
@@ -139,8 +141,7 @@ class Relaxer:
         tell = served(self._found.snapshot, request, self._budget)
         groups = [host.alike for host in self._able(bits)]
         if amounts:  # with others than before hosts need not be alike that were
-            trees = chain.from_iterable(alike.trees for alike in groups)
-            groups = sort_out(self._found.snapshot, request, trees, self._budget)
+            groups = sort_anew(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
             if tell(alike.tree, alike.shared):
                 yield len(alike.trees)
@@ -187,14 +188,14 @@ class Relaxer:
         fitting = _Fitting(self, clause, spared, amounts)
         name = clause.names[0]
         groups: list[tuple[Alike, list[int]]] = []
+        could_give: dict[Kin, bool] = {}
         for host in self._able(bits):
             alike = host.alike
-            if self._could_give(clause, alike, bits):
-                self._budget.spend(1 + len(alike.trees) // 8)
-                shared = max(
-                    (available(each, name) for each in alike.shared if name in each.inventories), default=0
-                )
-                groups.append((alike, [max(tree.max_free.get(name, 0), shared) for tree in alike.trees]))
+            able = could_give.get(alike.kin)
+            if able is None:
+                able = could_give[alike.kin] = bool(self._could_give(clause, alike, bits))
+            if able:
+                groups.append((alike, self._bounds(alike, name)))
         if not groups:
             return None
         # mostly the tree that has most is as good as any
@@ -214,6 +215,20 @@ class Relaxer:
                 self._budget.spend()
                 best = fitting.largest_at(tree, alike, best, most, bits)
         return best or None
+
+    def _bounds(self, alike: Alike, name: str) -> list[int]:
+        """By tree more than which of a class no provider gives."""
+        found = self._known_bounds.get((alike, name))
+        if found is None:
+            self._budget.spend(1 + len(alike.trees) // 8)
+            shared = max(
+                (available(each, name) for each in alike.shared if name in each.inventories), default=0
+            )
+            found = [free.get(name, 0) for free in map(attrgetter("max_free"), alike.trees)]
+            if shared > 0:
+                found = [max(shared, each) for each in found]
+            self._known_bounds[alike, name] = found
+        return found
 
     def _could_give(self, clause: Clause, alike: Alike, bits: Bits) -> list[int]:
         """The positions of providers that have a class, and lack nothing but what these clauses ask for."""

@@ -1,10 +1,11 @@
 """Which check is the first that the hosts do not pass, and which clauses each would have to be spared."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from placement.candidates.budget import Budget
+from placement.candidates.conditions import InTree
 from placement.candidates.request import CandidatesRequest
 from placement.explanations import clauses
 from placement.explanations.clauses import Check, Clause, Part
@@ -17,8 +18,7 @@ Bits = int
 """A set of clauses, each a bit at its place in :attr:`Survey.droppable`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """How far one provider comes with a part, leaving aside what is free.
 
     ``first`` is the index of the first check that it does not pass, or the number of checks; ``spared`` are
@@ -124,6 +124,18 @@ class _Surveyor:
         self._budget = budget
         self._bit = {clause: 1 << at for at, clause in enumerate(found.droppable)}
         self._unsuffixed = [part for part in found.parts if part.need.unsuffixed]
+        #: by part and class the index and the clause of the check that depends on what is free
+        self._capacities = [
+            {name: (at, self._bit[part.checks[at].drop]) for name, at in part.capacities.items()}
+            for part in found.parts
+        ]
+        #: by part the clauses without which it is none
+        self._gone = [
+            sum(self._bit[clause] for clause in part.gone_without if clause in self._bit)
+            for part in found.parts
+        ]
+        #: by all that the checks look at
+        self._known: dict[Hashable, Standing] = {}
         #: by part and provider, of those that share
         self._sharing: dict[tuple[int, int], Standing] = {}
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
@@ -147,16 +159,16 @@ class _Surveyor:
         standings = self._found.standings.get(alike.kin)
         if standings is None:
             standings = self._found.standings[alike.kin] = [
-                [self._standing(part, at, each, alike.tree) for at, each in enumerate(alike.tree.members)]
+                [self._own(number, at, each, alike.tree) for at, each in enumerate(alike.tree.members)]
                 + [self._shared(number, provider) for provider in alike.shared]
-                for number, part in enumerate(parts)
+                for number in range(len(parts))
             ]
         free, count, own = alike.tree.free, len(alike.trees), alike.tree.own
         firsts, options, closest = [], [], []
-        for number, part in enumerate(parts):
+        for number in range(len(parts)):
             self._budget.spend(1 + len(standings[number]) // 8)
             counts = self._passing[number]
-            furthest, sets = -1, {self._all(part)}
+            furthest, sets = -1, {self._gone[number]}
             nearest: list[int] = []
             for at, each in enumerate(standings[number]):
                 first, lacking = each.first, 0
@@ -178,43 +190,56 @@ class _Surveyor:
         bare = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
         return Host(alike, tuple(firsts), tuple(closest), (*options, *self._traits(alike)), bare)
 
-    def _all(self, part: Part) -> Bits:
-        """The clauses without which the part is none."""
-        return sum(self._bit[clause] for clause in part.gone_without if clause in self._bit)
+    def _own(self, number: int, position: int, provider: Provider, tree: Tree) -> Standing:
+        """How far a provider of a tree comes, found out once for those that the checks cannot tell apart."""
+        part = self._found.parts[number]
+        portions: list[tuple[bool, bool, bool] | None] = []
+        here = []
+        for name, amount in part.need.resources:
+            inventory = provider.inventories.get(name)
+            if inventory is None:
+                portions.append(None)
+                continue
+            in_steps = amount % inventory.step_size == 0
+            portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
+            here.append((tree.shape.slots[position, name], amount, *self._capacities[number][name]))
+        key: Hashable = (number, *portions)
+        if part.need.conditions:
+            root = tree.root.id if any(isinstance(each, InTree) for each in part.need.conditions) else None
+            key = (key, provider.traits, provider.aggregates, tree.root.aggregates, root)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._standing(part, provider, in_use=False)
+        return known._replace(demands=tuple(here)) if here else known
 
     def _shared(self, number: int, provider: Provider) -> Standing:
         key = (number, provider.id)
         if key not in self._sharing:
-            self._sharing[key] = self._standing(self._found.parts[number], -1, provider, None)
+            self._sharing[key] = self._standing(self._found.parts[number], provider, in_use=True)
         return self._sharing[key]
 
-    def _standing(self, part: Part, position: int, provider: Provider, tree: Tree | None) -> Standing:
-        """How far a provider comes; with what is free only where it belongs to no tree."""
+    def _standing(self, part: Part, provider: Provider, *, in_use: bool) -> Standing:
+        """How far a provider comes, as it is used or leaving aside what is free."""
         first, spared = len(part.checks), 0
         alone = [0] * (2 if part.need.unsuffixed else 1)  # what it lacks itself, or its root
-        amounts = dict(part.need.resources)
-        demands = []
         self._budget.spend(1 + len(part.checks) // 4)
         for index, check in enumerate(part.checks):
             for way, met_by in enumerate(check.alone):
                 alone[way] |= 0 if met_by(provider) else self._bit[check.drop]
-            if tree is not None and check.clause.condition == "capacity":
-                name = check.clause.names[0]
-                slot = tree.kind.shape.slots.get((position, name))
-                if slot is not None:
-                    demands.append((slot, amounts[name], index, self._bit[check.drop]))
-            elif not check.met_by(provider):
+            if (in_use or check.clause.condition != "capacity") and not check.met_by(provider):
                 first = min(first, index)
                 if not check.alone:
                     spared |= self._bit[check.drop]
-        return Standing(first, least({spared | each for each in alone}), tuple(demands))
+        return Standing(first, least({spared | each for each in alone}), ())
 
     def _traits(self, alike: Alike) -> Iterable[frozenset[Bits]]:
         """For each set of traits of the group without a suffix what has to be left out to meet it."""
         if not self._found.traits:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
-        gone = sum(map(self._all, self._unsuffixed))
+        gone = sum(
+            gone for gone, part in zip(self._gone, self._found.parts, strict=True) if part.need.unsuffixed
+        )
         serving = [
             each for each in (*alike.tree.members, *alike.shared) if not classes.isdisjoint(each.inventories)
         ]
