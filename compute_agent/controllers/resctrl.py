@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.controllers.base import Controller, Target
@@ -32,6 +33,30 @@ ATTEMPTS: Final = 4
 
 _FULL: Final = (errno.ENOSPC, errno.EBUSY)
 """EBUSY: all free RMIDs are kept back until what they counted has left the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a round: ``held_up`` are the groups that are not as resolved, and why.
+
+    ``complete``: everything is as it was counted on.
+    """
+
+    resolution: Resolution
+    plan: Plan
+    held_up: Mapping[str, ResctrlError]
+    complete: bool
+
+    @property
+    def refused(self) -> dict[str, tuple[str, ...]]:
+        """What guests in these groups, and the groups themselves, are told."""
+        found: dict[str, tuple[str, ...]] = {
+            name: (str(error),) for name, error in self.held_up.items() if name != DEFAULT_GROUP
+        }
+        for guest, group in self.resolution.membership.items():
+            if group in found:
+                found[guest] = found[group]
+        return found
 
 
 class ResctrlController:
@@ -79,17 +104,20 @@ class ResctrlController:
         if self._synced == (wanted, present):
             return
         self._synced = None
-        resolution, plan, complete = self._carry_out(wanted.demands, present)
+        outcome = self._carry_out(wanted.demands, present)
+        resolution, plan = outcome.resolution, outcome.plan
         if wanted == self._wanted:
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, Remove))
         self._wanted = wanted
         self.membership = resolution.membership
-        self.refused = _joined(wanted.faults, resolution.refused)
+        self.refused = _joined(_joined(wanted.faults, resolution.refused), outcome.refused)
         self._lacking = frozenset(resolution.refused)
         self._warn(plan)
         self._move_all(targets)
-        if complete:
+        if outcome.complete:
             self._synced = (wanted, self._read() if plan.steps else present)
+        if outcome.held_up:
+            raise DriverError("; ".join(map(str, outcome.held_up.values())))
 
     def plan(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> tuple[Step, ...]:
         """What sync() would do to groups; nothing is done.
@@ -133,29 +161,30 @@ class ResctrlController:
         except BadSchemataError as error:
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
-    def _carry_out(self, wanted: Iterable[Demand], present: Present) -> tuple[Resolution, Plan, bool]:
-        """Resolve and make it so.
-
-        The last value tells whether the kernel had room for all groups that were counted on.
-        """
+    def _carry_out(self, wanted: Iterable[Demand], present: Present) -> _Outcome:
+        """Resolve and make it so, each group for itself; whose group cannot be made has the next rule."""
         control, max_groups = self.control, None
+        barred: dict[str, str] = {}
         for attempt in range(ATTEMPTS):
             host = control.host(present)
-            resolution = resolve(host, self.classes, wanted, present, max_groups)
+            resolution = resolve(host, self.classes, wanted, present, max_groups, barred)
             plan = make_plan(host, present, resolution)
             for step in plan.steps:
                 LOG.debug("resctrl: %s", step)
-            try:
-                apply.carry_out(control.files, plan.steps, control.engine)
-            except ResctrlError as error:
-                if error.errno not in _FULL or attempt == ATTEMPTS - 1:
-                    raise
-                LOG.warning("There is no room for a resctrl group: %s", error)
-                present = self._read()
-                max_groups = len(present.groups)
-            else:
-                return resolution, plan, max_groups is None
-        raise AssertionError("unreachable")
+            exclusive = {name: group.exclusive.keys() for name, group in resolution.groups.items()}
+            held_up = apply.carry_out(control.files, plan.steps, control.engine, exclusive)
+            present = self._read()
+            unmade = {name: error for name, error in held_up.items() if name not in present.groups}
+            if not unmade or attempt == ATTEMPTS - 1:
+                break
+            for name, error in unmade.items():
+                if error.errno in _FULL:
+                    LOG.warning("There is no room for a resctrl group: %s", error)
+                    max_groups = len(present.groups)
+                else:
+                    LOG.warning("A resctrl group cannot be made: %s", error)
+                    barred[name] = f"its resctrl group cannot be made: {error}"
+        return _Outcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
 
     def _move_all(self, targets: Iterable[Target]) -> None:
         """Move those guests whose group is another one now. Raises the first error after trying all."""

@@ -35,7 +35,7 @@ from compute_agent.report.scheduling import MARKS, Cause, Maintenance, in_words
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.monitor import monitoring_group
-from compute_agent.resctrl.plan import make_plan
+from compute_agent.resctrl.plan import Step, make_plan
 from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups
 from compute_agent.resctrl.rules import resolve
 from compute_agent.resctrl.schemata import BadSchemataError
@@ -259,7 +259,7 @@ class Release:
                 "cache and bandwidth",
                 ", ".join(groups) or "default group",
                 f"{len(steps)} changes of resctrl groups",
-                _bound(apply.carry_out, control.files, steps, control.engine),
+                _bound(_give_back_groups, control, steps),
             )
 
     def _of_placement(self) -> Iterator[Item]:
@@ -345,6 +345,15 @@ def blocked(reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: 
         elif below:
             reasons[uuid] = f"{', '.join(sorted(below))} below it stays"
     return reasons
+
+
+def _give_back_groups(control: Control, steps: Sequence[Step]) -> None:
+    """Carry out what gives ways and bandwidth back.
+
+    :raises ResctrlError: that of the first group that the kernel holds up; the others are given back.
+    """
+    for error in apply.carry_out(control.files, steps, control.engine).values():
+        raise error
 
 
 def _bound(function: Callable[..., object], *arguments: object) -> Callable[[], object]:

@@ -30,5 +30,6 @@ What always holds
     - Where masks have no holes, whatever fits the pool by its number is made to fit by moves, of which the
       fewest are looked for.
     - A group that was not there before is there whole or not at all, and foreign groups are never written.
+    - What the kernel refuses holds up that group alone, and those that wait for its ways.
     - What is refused is told with the reason, and the next rule applies.
 """

@@ -1,51 +1,79 @@
-"""Carry out plans: writes are read back, and undone if a later step fails. Move tasks into groups."""
+"""Carry out plans: writes are read back, and what fails holds up its group alone. Move tasks into groups."""
 
 from __future__ import annotations
 
 import errno
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from compute_agent.resctrl.engine import Engine
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.plan import Create, Remove, Step, Write
 from compute_agent.resctrl.reader import inside, read_schemata
-from compute_agent.resctrl.schemata import BANDWIDTH_RESOURCES, BadSchemataError, Schemata
-
-LOG = logging.getLogger(__name__)
+from compute_agent.resctrl.schemata import BANDWIDTH_RESOURCES, CACHE_RESOURCES, BadSchemataError, Schemata
 
 MAX_PASSES: Final = 100
 """How often new threads of a guest are looked for: each pass catches those that the last one's made."""
 
-_Undo = Callable[[], None]
 
+def carry_out(
+    files: Filesystem,
+    steps: Sequence[Step],
+    engine: Engine | None = None,
+    exclusive: Mapping[str, Collection[int]] = MappingProxyType({}),
+) -> dict[str, ResctrlError]:
+    """Do the steps in order. One that fails holds up its group alone, and those that wait for its ways.
 
-def carry_out(files: Filesystem, steps: Sequence[Step], engine: Engine | None = None) -> None:
-    """Do the steps in order. If one fails, those before it are undone, the last first, and it is raised.
-
-    Groups that were removed stay so: they had nobody.
-
-    :raises ResctrlError: with a note for everything that could not be undone.
+    ``exclusive`` are the groups that have ways for themselves when all is done, with the ids of these L3
+    caches: they get none that a group which was held up can still fill, and nobody gets theirs. Returns the
+    groups that were held up, and why; these are as they were before the step that failed.
     """
-    undo: list[_Undo] = []
+    held_up: dict[str, ResctrlError] = {}
     for step in steps:
+        if step.group in held_up:
+            continue
         try:
-            undo.extend(_do(files, step, engine))
+            if not isinstance(step, Remove):
+                _check_free(files, step, held_up, exclusive)
+            _do(files, step, engine)
         except ResctrlError as error:
-            for back in reversed(undo):
-                try:
-                    back()
-                except ResctrlError as failure:
-                    error.add_note(f"could not be undone: {failure}")
-                    LOG.error("A change of resctrl groups could not be undone: %s", failure)
-            raise
+            held_up[step.group] = error
+    return held_up
 
 
-def _do(files: Filesystem, step: Step, engine: Engine | None) -> Iterable[_Undo]:
+def _check_free(
+    files: Filesystem,
+    step: Create | Write,
+    held_up: Iterable[str],
+    exclusive: Mapping[str, Collection[int]],
+) -> None:
+    """See that a step gives no ways that a group which was held up has, where one of the two has them alone.
+
+    :raises ResctrlError:
+    """
+    for other in held_up:
+        try:
+            has = _read(files, other)
+        except ResctrlError:
+            continue  # it is not there
+        for resource, cache, mask in step.schemata:
+            alone = cache in exclusive.get(step.group, ()) or cache in exclusive.get(other, ())
+            if alone and resource in CACHE_RESOURCES and mask & (has.get(resource, cache) or 0):
+                name = other or "(default)"
+                raise ResctrlError(
+                    errno.EAGAIN, str(files.root / step.group), f"its ways are held by resctrl group {name}"
+                )
+
+
+def _do(files: Filesystem, step: Step, engine: Engine | None) -> None:
+    """Do one step as a whole or not at all.
+
+    :raises ResctrlError: with a note for what could not be undone.
+    """
     if isinstance(step, Remove):
         remove_group(files, step.group)
-        return ()
+        return
     if isinstance(step, Create):
         files.make(step.group)
         try:
@@ -53,14 +81,13 @@ def _do(files: Filesystem, step: Step, engine: Engine | None) -> Iterable[_Undo]
         except ResctrlError:
             remove_group(files, step.group)  # never a half-made group
             raise
-        return (lambda: remove_group(files, step.group),)
+        return
     before = _read(files, step.group).within(step.schemata)
     try:
         write_schemata(files, step.group, step.schemata, engine)
     except ResctrlError as error:
         _put_back(files, step, before, error)
         raise
-    return (lambda: write_schemata(files, step.group, before, engine),)
 
 
 def _put_back(files: Filesystem, step: Write, before: Schemata, error: ResctrlError) -> None:

@@ -7,7 +7,7 @@ the kernel made them, and so is the bandwidth of the default group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -80,13 +80,14 @@ def resolve(
     demands: Iterable[Demand],
     present: Present,
     max_groups: int | None = None,
+    barred: Mapping[str, str] = MappingProxyType({}),
 ) -> Resolution:
     """Everybody's groups and schemata. What cannot be had is refused, and the next rule applies.
 
     When there are more groups wanted than the kernel can make, classes come first, then guests whose group is
     reserved, allocations, annotations and limits; among these, groups that exist and guests of a higher
     priority. ``max_groups`` is how many groups there can be, if the kernel has shown that it is fewer than it
-    tells.
+    tells. ``barred`` are groups that cannot be made, and why.
     """
     refused: dict[str, list[str]] = {}
 
@@ -104,13 +105,14 @@ def resolve(
         key=lambda demand: (-demand.priority, demand.guest),
     )
     capacity = _capacity(host, present) if max_groups is None else min(max_groups, _capacity(host, present))
-    names = _admitted(host, usable, sharing, guests, present, capacity)
+    names = _admitted(host, usable, sharing, guests, present, capacity, barred)
     taken_up = f"all {capacity} resctrl groups are taken"
     for name, group in sharing.by_class.items():
         if group not in names:
-            refuse(host.class_group(name), taken_up)
+            refuse(host.class_group(name), barred.get(group, taken_up))
     membership = {
-        demand.guest: _group_of(host, usable, sharing, demand, names, taken_up, refuse) for demand in guests
+        demand.guest: _group_of(host, usable, sharing, demand, names, barred, taken_up, refuse)
+        for demand in guests
     }
     exclusive = _exclusive(host, guests, membership, present, refuse)
     taken = {cache: Mask.union(found.masks.values()) for cache, found in exclusive.items()}
@@ -247,6 +249,7 @@ def _admitted(
     demands: Sequence[Demand],
     present: Present,
     capacity: int,
+    barred: Collection[str],
 ) -> frozenset[str]:
     """The names of the groups there is room for, with the default group, for which there always is."""
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
@@ -257,7 +260,8 @@ def _admitted(
             rank = (1 if demand.reserved else 2 if demand.allocated else 3, group not in present.groups)
             wanted[group] = min(rank, wanted.get(group, rank))
     # Equals stay in their order: classes as configured, guests by priority.
-    admitted = sorted(wanted, key=wanted.__getitem__)[: max(0, capacity - 1 - foreign)]
+    order = sorted((name for name in wanted if name not in barred), key=wanted.__getitem__)
+    admitted = order[: max(0, capacity - 1 - foreign)]
     return frozenset((DEFAULT_GROUP, *admitted))
 
 
@@ -267,6 +271,7 @@ def _group_of(
     sharing: Sharing,
     demand: Demand,
     names: frozenset[str],
+    barred: Mapping[str, str],
     taken_up: str,
     refuse: _Refuse,
 ) -> str:
@@ -274,13 +279,13 @@ def _group_of(
     if group is not None:
         if group in names:
             return group
-        refuse(demand.guest, taken_up)
+        refuse(demand.guest, barred.get(group, taken_up))
     if demand.qos_class and demand.qos_class not in classes:
         refuse(demand.guest, f"there is no QoS class {demand.qos_class}")
     group = sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
     if group in names:
         return group
-    refuse(demand.guest, taken_up)
+    refuse(demand.guest, barred.get(group, taken_up))
     return DEFAULT_GROUP
 
 

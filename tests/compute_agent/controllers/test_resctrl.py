@@ -316,6 +316,66 @@ def test_when_the_kernel_has_no_room_all_others_get_theirs_and_it_is_tried_again
     assert rig.controller.refused == {}
 
 
+@pytest.mark.parametrize("group", ["", "compute-agent.class.BE", "compute-agent.guest.a"])
+def test_what_the_kernel_refuses_of_one_group_holds_up_that_one_alone(rig, monkeypatch, group):
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.guest("c", {}, qos_class="BE")
+    rig.work()
+    write = rig.files.write
+
+    def refuse(path, text):
+        if path == (f"{group}/schemata" if group else "schemata"):
+            raise ResctrlError(errno.EINVAL, path, "no")
+        write(path, text)
+
+    monkeypatch.setattr(rig.files, "write", refuse)
+    rig.guest("a", {"l3-0": {"LLC": 2}})
+    rig.guest("b", {"l3-1": {"LLC": 12}})
+    rig.guest("d", {"l3-1": {"MBA": 40}})
+    for _ in range(2):
+        with pytest.raises(DriverError, match="no"):
+            rig.sync()
+        for target in rig.targets.values():
+            rig.controller.apply(target)
+        assert rig.inside("b")
+    own = rig.mask("compute-agent.guest.a", 0)
+    assert len(own) == (4 if group.endswith("a") else 2)
+    assert not own & rig.mask("", 0)
+    if group.endswith("a"):
+        assert "no" in rig.controller.refused["a"][0]
+    assert rig.bandwidth("compute-agent.guest.d", 1) == 40
+    # The ways that b is to have can still be filled by the group that was held up.
+    assert f"held by resctrl group {group or '(default)'}" in rig.controller.refused["b"][0]
+    monkeypatch.setattr(rig.files, "write", write)
+    rig.work()
+    assert rig.controller.refused == {}
+    assert (len(rig.mask("compute-agent.guest.a", 0)), len(rig.mask("compute-agent.guest.b", 1))) == (2, 12)
+    assert rig.mask("", 1) == Mask(0xFFFF) - rig.mask("compute-agent.guest.b", 1)
+
+
+def test_a_group_that_the_kernel_does_not_make_leaves_its_guest_with_the_next_rule(rig, monkeypatch):
+    make = rig.files.make
+
+    def refuse(path):
+        if path.endswith("guest.a"):
+            raise ResctrlError(errno.EPERM, path, "never")
+        make(path)
+
+    monkeypatch.setattr(rig.files, "make", refuse)
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.guest("b", {"l3-1": {"LLC": 4}})
+    rig.work()
+    assert rig.group("a") == DEFAULT_GROUP
+    assert rig.inside("a")
+    assert "its resctrl group cannot be made" in rig.controller.refused["a"][0]
+    assert len(rig.mask(rig.group("b"), 1)) == 4
+    assert len(rig.mask("", 0)) == 16  # nothing is kept for whom cannot have it
+    monkeypatch.setattr(rig.files, "make", make)
+    rig.work()
+    assert len(rig.mask("compute-agent.guest.a", 0)) == 4
+    assert rig.controller.refused == {}
+
+
 def test_guests_of_a_higher_priority_get_the_groups_that_are_left(make_rig):
     rig = make_rig(fake.Machine(closids=3, mb_closids=3))
     rig.guest("a", {"l3-0": {"LLC": 4}})
