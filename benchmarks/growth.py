@@ -28,6 +28,7 @@ _WORKER_MB: Final = {10_000: 400.0}
 _COLD_SECONDS: Final = {10_000: 5.0}
 _MAX_GROWTH: Final = {(10_000, 50_000): 1.5}
 _WRITES: Final = 20
+_SECONDS_TO_WRITE: Final = 120.0
 
 
 def measure(server: DatabaseServer, folder: Path, sizes: Sequence[int], repeats: int) -> Iterator[Result]:
@@ -47,7 +48,9 @@ def measure(server: DatabaseServer, folder: Path, sizes: Sequence[int], repeats:
             for result in _one_size(section, first, hosts, repeats, began):
                 latencies.setdefault(hosts, {})[result.name] = result
                 yield result
-            second = stack.enter_context(Ours(url, folder, workers=1, threads=4))
+            file = folder / f"model-{hosts}"
+            second = stack.enter_context(Ours(url, folder, workers=1, threads=4, model_file=file))
+            yield _from_file(section, second, file)
             yield from _two_workers(section, first, second, hosts)
         server.drop_database(url)
     for smaller, larger in pairwise(sizes):
@@ -124,6 +127,20 @@ def _check(connection: Connection, hosts: int) -> None:
             provider.traits
         ):
             raise Refused(f"{provider.name} was not loaded as it should be: {totals}, {traits}")
+
+
+def _from_file(section: str, service: Ours, file: Path) -> Result:
+    """As a cold start, of a worker that finds the file that another has written."""
+    deadline = time.monotonic() + _SECONDS_TO_WRITE
+    with Connection(service.port) as connection:
+        connection.expect("GET", QUERIES["numa"][1].path())
+        while not file.exists():
+            if time.monotonic() > deadline:
+                raise Refused(f"no worker has written {file} in time")
+            time.sleep(0.05)
+        starts = Sample([_respawned(service, connection) for _ in range(3)])
+    notes = {"MB": file.stat().st_size / 1e6}
+    return Result(section, "cold start from the model file", "s", starts, notes=notes)
 
 
 def _respawned(service: Ours, connection: Connection) -> float:

@@ -175,9 +175,24 @@ class Service(ABC):
 
 
 class Ours(Service):
-    """The service of this checkout."""
+    """The service of this checkout.
+
+    :param model_file: from which its workers start, if there is one.
+    """
 
     name = "ours"
+
+    def __init__(
+        self, url: str, folder: Path, workers: int, threads: int, model_file: Path | None = None
+    ) -> None:
+        super().__init__(url, folder, workers, threads)
+        self.model_file = model_file
+
+    def _configure(self) -> None:
+        super()._configure()
+        if self.model_file is not None:
+            with self._config.open("a") as config:
+                config.write(f"[placement]\nmodel_file = {self.model_file}\n")
 
     def _manage(self) -> list[str]:
         return [
