@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heapreplace
 from itertools import chain, product
 from operator import attrgetter
 from typing import Final
@@ -12,7 +12,7 @@ from placement.candidates.feasibility import available
 from placement.candidates.search import served
 from placement.explanations.clauses import Clause, resources, without
 from placement.explanations.likeness import Alike, Kin, sort_anew
-from placement.explanations.survey import Bits, Host, Missing, Survey, least
+from placement.explanations.survey import Bits, Host, Missing, Standing, Survey, least
 from placement.model.provider import Inventory, Provider
 from placement.model.trees import Tree
 
@@ -196,24 +196,23 @@ class Relaxer:
                 able = could_give[alike.kin] = bool(self._could_give(clause, alike, bits))
             if able:
                 groups.append((alike, self._bounds(alike, name)))
-        if not groups:
-            return None
-        # mostly the tree that has most is as good as any
-        alike, bounds = max(groups, key=lambda group: max(group[1]))
-        first = bounds.index(max(bounds))
-        best = fitting.largest_at(alike.trees[first], alike, 0, most, bits)
-        if best < (bounds[first] if most is None else min(bounds[first], most)):
-            others = [
-                (-bound, tree.root.id, tree, alike)
-                for alike, bounds in groups
-                for tree, bound in zip(alike.trees, bounds, strict=True)
-                if bound > best
-            ]
-            heapify(others)
-            while others and (-others[0][0] if most is None else min(-others[0][0], most)) > best:
-                _, _, tree, alike = heappop(others)
-                self._budget.spend()
-                best = fitting.largest_at(tree, alike, best, most, bits)
+        best = 0
+        waiting = [(-max(bounds), number) for number, (_, bounds) in enumerate(groups)]
+        heapify(waiting)
+        #: of groups that were begun the places of trees that are left, the one that could give most last
+        left: dict[int, list[int]] = {}
+        while waiting and (-waiting[0][0] if most is None else min(-waiting[0][0], most)) > best:
+            number = waiting[0][1]
+            alike, bounds = groups[number]
+            if number not in left:
+                left[number] = sorted(range(len(bounds)), key=bounds.__getitem__)
+            tree = alike.trees[left[number].pop()]
+            self._budget.spend()
+            best = fitting.largest_at(tree, alike, best, most, bits)
+            if left[number]:
+                heapreplace(waiting, (-bounds[left[number][-1]], number))
+            else:
+                heappop(waiting)
         return best or None
 
     def _bounds(self, alike: Alike, name: str) -> list[int]:
@@ -238,12 +237,13 @@ class Relaxer:
             for number, part in enumerate(self._found.parts)
             if part.need.suffix == clause.group and name in part.capacities
         )
-        providers = (*alike.tree.members, *alike.shared)
-        return [
-            at
-            for at, each in enumerate(self._found.standings[alike.kin][number])
-            if name in providers[at].inventories and any(not spared & ~bits for spared in each.spared)
-        ]
+        bare, giving = self._found.standings[alike.kin][number]
+        members, own = alike.tree.members, alike.tree.own
+        found = [at for at, each in giving if name in members[at].inventories and _is_spared(each, bits)]
+        for each, positions, _ in bare if alike.shared else ():
+            if _is_spared(each, bits):
+                found += [at for at in positions if at >= own and name in alike.shared[at - own].inventories]
+        return sorted(found)
 
     def portions(
         self, clause: Clause, tree: Tree, alike: Alike, most: int | None, bits: Bits
@@ -305,3 +305,8 @@ class _Fitting:
 def _smallest(inventory: Inventory) -> int:
     """The smallest amount that is given in one go."""
     return max(1, -(-inventory.min_unit // inventory.step_size)) * inventory.step_size
+
+
+def _is_spared(standing: Standing, left_out: Bits) -> bool:
+    """Whether a provider lacks nothing but what some of these clauses ask for, leaving aside what is free."""
+    return any(not spared & ~left_out for spared in standing.spared)

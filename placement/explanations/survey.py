@@ -31,6 +31,17 @@ class Standing(NamedTuple):
     demands: tuple[tuple[int, int, int, Bits], ...]
 
 
+class Standings(NamedTuple):
+    """Those of all providers of a tree with a part, and of what shares with it.
+
+    ``bare`` are those that do not depend on what is free of the tree: where they are, and how many of these
+    places are in the tree. ``giving`` are the others, by position.
+    """
+
+    bare: tuple[tuple[Standing, tuple[int, ...], int], ...]
+    giving: tuple[tuple[int, Standing], ...]
+
+
 @dataclass(eq=False, slots=True)
 class Host:
     """What there is to say of trees that are alike.
@@ -86,8 +97,8 @@ class Survey:
     droppable: tuple[Clause, ...]
     hosts: list[Host] = field(default_factory=list)
     left: list[list[int]] = field(default_factory=list)
-    standings: dict[Kin, list[list[Standing]]] = field(default_factory=dict)
-    """Of the providers of the trees of a kin, by part."""
+    standings: dict[Kin, list[Standings]] = field(default_factory=dict)
+    """Of the providers of the trees of a kin, and of what shares with them, by part."""
 
     def bits(self, left_out: Iterable[Clause]) -> Bits:
         """A set of clauses as bits."""
@@ -159,50 +170,85 @@ class _Surveyor:
         standings = self._found.standings.get(alike.kin)
         if standings is None:
             standings = self._found.standings[alike.kin] = [
-                [self._own(number, at, each, alike.tree) for at, each in enumerate(alike.tree.members)]
-                + [self._shared(number, provider) for provider in alike.shared]
-                for number in range(len(parts))
+                self._standings(number, alike) for number in range(len(parts))
             ]
-        free, count, own = alike.tree.free, len(alike.trees), alike.tree.own
+        free, count = alike.tree.free, len(alike.trees)
         firsts, options, closest = [], [], []
-        for number in range(len(parts)):
-            self._budget.spend(1 + len(standings[number]) // 8)
+        for number, (bare, giving) in enumerate(standings):
+            self._budget.spend(1 + (len(bare) + len(giving)) // 8)
             counts = self._passing[number]
             furthest, sets = -1, {self._gone[number]}
             nearest: list[int] = []
-            for at, each in enumerate(standings[number]):
+            for each, positions, own in bare:
+                first = each.first
+                counts[first] += own * count
+                if first > furthest:
+                    furthest, nearest = first, []
+                if first == furthest:
+                    nearest += positions
+                sets |= each.spared
+            for at, each in giving:
                 first, lacking = each.first, 0
                 for slot, amount, index, bit in each.demands:
                     if free[slot] < amount:
                         lacking |= bit
                         first = min(first, index)
-                if at < own:  # the others are counted with their own trees
-                    counts[first] += count
+                counts[first] += count
                 if first > furthest:
                     furthest, nearest = first, []
                 if first == furthest:
                     nearest.append(at)
-                sets.update([spared | lacking for spared in each.spared])
+                if lacking:
+                    sets.update([spared | lacking for spared in each.spared])
+                else:
+                    sets |= each.spared
             firsts.append(furthest)
-            closest.append(tuple(nearest))
+            closest.append(tuple(sorted(nearest)))
             options.append(least(sets))
         root = alike.tree.root
-        bare = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
-        return Host(alike, tuple(firsts), tuple(closest), (*options, *self._traits(alike)), bare)
+        lacking_root = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
+        return Host(alike, tuple(firsts), tuple(closest), (*options, *self._traits(alike)), lacking_root)
 
-    def _own(self, number: int, position: int, provider: Provider, tree: Tree) -> Standing:
+    def _standings(self, number: int, alike: Alike) -> Standings:
+        """Those of the providers of a tree, and of what shares with it."""
+        part, tree, own = self._found.parts[number], alike.tree, alike.tree.own
+        names = part.need.resources
+        having = {at for name, _ in names for at, _ in tree.shape.having.get(name, ())}
+        bare: dict[Standing, list[int]] = {}
+        if part.need.conditions:
+            for at, provider in enumerate(tree.members):
+                if at not in having:
+                    bare.setdefault(self._alike(number, provider, tree), []).append(at)
+        elif rest := [at for at in range(own) if at not in having]:
+            bare[self._alike(number, tree.members[rest[0]], tree)] = rest
+        owned = {standing: len(positions) for standing, positions in bare.items()}
+        for at, provider in enumerate(alike.shared, start=own):
+            bare.setdefault(self._shared(number, provider), []).append(at)
+        giving = []
+        for at in sorted(having):
+            first, spared, _ = self._alike(number, tree.members[at], tree)
+            demands = [
+                (tree.shape.slots[at, name], amount, *self._capacities[number][name])
+                for name, amount in names
+                if (at, name) in tree.shape.slots
+            ]
+            giving.append((at, Standing(first, spared, tuple(demands))))
+        return Standings(
+            tuple([(each, tuple(positions), owned.get(each, 0)) for each, positions in bare.items()]),
+            tuple(giving),
+        )
+
+    def _alike(self, number: int, provider: Provider, tree: Tree) -> Standing:
         """How far a provider of a tree comes, found out once for those that the checks cannot tell apart."""
         part = self._found.parts[number]
         portions: list[tuple[bool, bool, bool] | None] = []
-        here = []
         for name, amount in part.need.resources:
             inventory = provider.inventories.get(name)
             if inventory is None:
                 portions.append(None)
-                continue
-            in_steps = amount % inventory.step_size == 0
-            portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
-            here.append((tree.shape.slots[position, name], amount, *self._capacities[number][name]))
+            else:
+                in_steps = amount % inventory.step_size == 0
+                portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
         key: Hashable = (number, *portions)
         if part.need.conditions:
             root = tree.root.id if any(isinstance(each, InTree) for each in part.need.conditions) else None
@@ -210,7 +256,7 @@ class _Surveyor:
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._standing(part, provider, in_use=False)
-        return known._replace(demands=tuple(here)) if here else known
+        return known
 
     def _shared(self, number: int, provider: Provider) -> Standing:
         key = (number, provider.id)
