@@ -126,6 +126,16 @@ QOS_CLASS_OPTS: Final = [
         " A class of another name needs one.",
     ),
     cfg.StrOpt("llc_range", help="Part of the last-level cache ways open to the class in percent: 0-30."),
+    cfg.StrOpt(
+        "llc_code_range",
+        help="The same for code alone, where code and data have masks of their own (mount option cdp); goes"
+        " before llc_range and llc_range_per_cache.",
+    ),
+    cfg.StrOpt("llc_data_range", help="The same for data."),
+    cfg.StrOpt(
+        "l2_range",
+        help="Part of the ways of each cache of level 2 that the class may fill, where these can be divided.",
+    ),
     cfg.StrOpt("mb_percent", help="Memory bandwidth of the class in percent."),
     cfg.StrOpt("llc_range_per_cache", help="What differs on some caches: 0:0-50, 1:20-80."),
     cfg.StrOpt("mb_percent_per_cache", help="What differs on some memory bandwidth domains: 0:40, 1:80."),

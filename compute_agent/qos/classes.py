@@ -131,10 +131,14 @@ def _wish(section: str, options: cfg.ConfigOpts.GroupAttr) -> Wish:
         llc = parse_range(text) if text else None
         option, text = "llc_range_per_cache", options.llc_range_per_cache
         llc_per_cache = parse_per_cache(text or "", parse_range)
+        ranges = {}
+        for option in ("llc_code_range", "llc_data_range", "l2_range"):
+            text = options[option]
+            ranges[option] = parse_range(text) if text else None
         option, text = "mb_percent", options.mb_percent
         mb = parse_percent(text) if text else None
         option, text = "mb_percent_per_cache", options.mb_percent_per_cache
         mb_per_cache = parse_per_cache(text or "", parse_percent)
     except BadWishError as error:
         raise ConfigError(f"{section} {option}: {error}") from error
-    return Wish(llc, llc_per_cache, mb, mb_per_cache)
+    return Wish(llc, llc_per_cache, mb, mb_per_cache, *ranges.values())

@@ -44,7 +44,9 @@ class Host:
     def wish_group(self, wish: Wish, way_limits: Mapping[int, int] = MappingProxyType({})) -> str:
         """The group that guests of one wish, with the same limits on ways by L3 cache id, share."""
         values = (wish.llc, sorted(wish.llc_per_cache.items()), wish.mb, sorted(wish.mb_per_cache.items()))
-        text = repr((*values, sorted(way_limits.items())))
+        others = {"code": wish.code, "data": wish.data, "l2": wish.l2}
+        said = [(name, one) for name, one in others.items() if one]  # none of them: names of before
+        text = repr((*values, sorted(way_limits.items()), *said))
         return f"{self.prefix}wish.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -134,7 +134,8 @@ class _Planner:
         now = self.now.get(group.name)
         values = Schemata()
         for cache in self.host.divisions:
-            values = values.updated(self._cache_lines(cache, self._in_transit(group, cache, now)))
+            mask = self._in_transit(group, cache, now)
+            values = values.updated(self._as_in(mask, cache, group.schemata, now))
         lower = {}
         for domain, final in group.schemata.lines.get("MB", {}).items():
             before = now.get("MB", domain) if now is not None else None
@@ -167,6 +168,16 @@ class _Planner:
             if mask:
                 return mask
         return everybodys
+
+    def _as_in(self, mask: Mask, cache: int, *known: Schemata | None) -> Schemata:
+        """The lines of a cache with a mask, as those of ``known`` that have it divide it by code and data."""
+        for schemata in known:
+            if schemata is not None and cache_mask(self.host.platform, schemata, cache) == mask:
+                lines = self._cache_lines(cache, mask)
+                return Schemata(
+                    {name: {cache: schemata.get(name, cache) or mask.bits} for name in lines.lines}
+                )
+        return self._cache_lines(cache, mask)
 
     def _cache_lines(self, cache: int, mask: Mask) -> Schemata:
         resources = self.host.platform.l3.resources if self.host.platform.l3 else ()

@@ -1,8 +1,8 @@
 """Who gets what: configuration and guests resolved to exact schemata, without touching the kernel.
 
 For each domain of a guest the first of these that says something applies: what it was given for itself, its
-own wish, that of its class; what nobody speaks of stays open. Caches of level 2 and slow memory are left as
-the kernel made them, and so is the bandwidth of the default group.
+own wish, that of its class; what nobody speaks of stays open. Slow memory, and caches of level 2 of which
+nobody speaks, are left as the kernel made them, and so are these and the bandwidth of the default group.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from compute_agent.resctrl.bandwidth import BandwidthUnknownError
+from compute_agent.resctrl.group_schemata import cache_lines, group_schemata, l2_lines
 from compute_agent.resctrl.host import Host, cache_mask
 from compute_agent.resctrl.masks import Mask
 from compute_agent.resctrl.reader import DEFAULT_GROUP, Present
 from compute_agent.resctrl.schemata import Schemata
 from compute_agent.resctrl.sharing import Sharing, share_groups
-from compute_agent.resctrl.ways import NOTHING, Move, WayAssignment, assign
-from compute_agent.resctrl.wishes import BadWishError, WayRange, Wish
+from compute_agent.resctrl.ways import Move, WayAssignment, assign
+from compute_agent.resctrl.wishes import BadWishError, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +118,34 @@ def resolve(
     exclusive = _exclusive(host, guests, membership, present, refuse)
     taken = {cache: Mask.union(found.masks.values()) for cache, found in exclusive.items()}
 
-    groups = {DEFAULT_GROUP: WantedGroup(DEFAULT_GROUP, _masks(host, Wish(), {}, taken))}
+    groups = {DEFAULT_GROUP: WantedGroup(DEFAULT_GROUP, cache_lines(host, Wish(), {}, taken))}
+    wishes: dict[str, Wish] = {}
     for name, wish in usable.items():
         group = sharing.by_class[name]
+        wishes.setdefault(group, wish)
         if group in names and group not in groups:
-            groups[group] = WantedGroup(group, _schemata(host, wish, {}, {}, taken))
+            groups[group] = WantedGroup(group, group_schemata(host, wish, {}, {}, taken))
     for demand in guests:
         group = membership[demand.guest]
         if group not in groups:
             own = {cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks}
             bandwidth = demand.bandwidth if group == host.guest_group(demand.guest) else {}
             wish = demand.wish.over(usable.get(demand.qos_class, Wish()))
-            lines = _schemata(host, wish, bandwidth, own, taken, demand.way_limits)
+            wishes[group] = wish
+            lines = group_schemata(host, wish, bandwidth, own, taken, demand.way_limits)
             groups[group] = WantedGroup(group, lines, own)
+    for name in groups.keys() - {DEFAULT_GROUP}:
+        lines = l2_lines(host, wishes.get(name, Wish()), present, name)
+        groups[name] = replace(groups[name], schemata=groups[name].schemata.updated(lines))
     moves = {cache: found.moves for cache, found in exclusive.items() if found.moves}
     return Resolution(groups, membership, moves, {name: tuple(why) for name, why in refused.items()})
 
 
 def _usable(host: Host, wish: Wish, name: str, refuse: _Refuse) -> Wish:
-    """The wish without a bandwidth that has no value here."""
+    """The wish without what cannot be had here: masks of code or of L2, a bandwidth without a value."""
+    wish, reasons = wish.on(host.platform)
+    for reason in reasons:
+        refuse(name, reason)
     engine, control = host.engine, host.platform.mb
     if engine is None or control is None:
         return replace(wish, mb=None, mb_per_cache={})
@@ -329,50 +339,3 @@ def _held(host: Host, present: Present, cache: int, counts: Mapping[str, int]) -
             elif len(mask) == count and host.divisions[cache].pool.covers(mask):
                 likely[group] = mask
     return sure | likely
-
-
-def _schemata(
-    host: Host,
-    wish: Wish,
-    bandwidth: Mapping[int, int],
-    own: Mapping[int, Mask],
-    taken: Mapping[int, Mask],
-    way_limits: Mapping[int, int] = MappingProxyType({}),
-) -> Schemata:
-    masks = _masks(host, wish, own, taken, way_limits)
-    control, engine = host.platform.mb, host.engine
-    if control is None or engine is None:
-        return masks
-    percents = {host.platform.mb_domain(cache): percent for cache, percent in bandwidth.items()}
-    values = {}
-    for domain in control.ids:
-        asked = percents.get(domain, wish.percent_on(domain))
-        values[domain] = engine.bandwidth(domain, 100 if asked is None else asked)
-    return masks.updated(Schemata({control.resource: values}))
-
-
-def _masks(
-    host: Host,
-    wish: Wish,
-    own: Mapping[int, Mask],
-    taken: Mapping[int, Mask],
-    way_limits: Mapping[int, int] = MappingProxyType({}),
-) -> Schemata:
-    """The L3 lines; code and data get the same ways."""
-    cache_control = host.platform.l3
-    if cache_control is None:
-        return Schemata()
-    masks = {}
-    for cache in cache_control.ids:
-        mask = own.get(cache)
-        if mask is None:
-            open_ways = host.divisions[cache].open_ways(taken.get(cache, NOTHING))
-            asked = wish.range_on(cache) or WayRange(0, 100)
-            mask = open_ways.part(asked.first, asked.last, cache_control.rules.min_bits)
-            if cache_control.rules.fault(mask):  # a range that begins with a piece that is too small
-                mask = open_ways
-            cut = Mask.of(list(mask)[: way_limits.get(cache)])
-            if not cache_control.rules.fault(cut):
-                mask = cut
-        masks[cache] = mask.bits
-    return Schemata(dict.fromkeys(cache_control.resources, masks))

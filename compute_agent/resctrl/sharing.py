@@ -16,7 +16,7 @@ from compute_agent.resctrl.reader import DEFAULT_GROUP, Present
 from compute_agent.resctrl.wishes import WayRange, Wish
 
 Shares = tuple[tuple[WayRange, ...], tuple[int, ...]]
-"""The range on each L3 cache and the percent on each MB domain, in the order of their ids."""
+"""The range on each L3 cache, for code and for data, that on L2 caches, and the percent on each MB domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,11 @@ def shares_of(host: Host, wish: Wish) -> Shares | None:
     """What a wish comes to; None where a cap is one of the group together, which nobody can share."""
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
-    ranges = tuple(wish.range_on(cache) or WayRange(0, 100) for cache in caches)
+    resources = cache_control.resources if cache_control else ()
+    asked_ranges = [wish.range_on(cache, resource) for resource in resources for cache in caches]
+    if host.platform.l2:
+        asked_ranges.append(wish.l2)
+    ranges = tuple(one or WayRange(0, 100) for one in asked_ranges)
     if control is None or host.engine is None:
         return ranges, ()
     asked = [wish.percent_on(domain) for domain in control.ids]

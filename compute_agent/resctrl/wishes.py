@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from compute_agent.resctrl.platform import Platform
@@ -32,19 +32,27 @@ class WayRange:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Cache and bandwidth for all domains, and what differs on some; None leaves the choice to others."""
+    """Cache and bandwidth for all domains, and what differs on some; None leaves the choice to others.
+
+    ``code`` and ``data`` go before ``llc`` and what differs on caches, where the two have masks of their own.
+    ``l2`` is of the caches of level 2, of which all ways are open.
+    """
 
     llc: WayRange | None = None
     llc_per_cache: Mapping[int, WayRange] = field(default_factory=dict, hash=False)
     mb: int | None = None
     mb_per_cache: Mapping[int, int] = field(default_factory=dict, hash=False)
+    code: WayRange | None = None
+    data: WayRange | None = None
+    l2: WayRange | None = None
 
     def __bool__(self) -> bool:
         return self != Wish()
 
-    def range_on(self, cache: int) -> WayRange | None:
-        """The part of a cache that is asked for."""
-        return self.llc_per_cache.get(cache, self.llc)
+    def range_on(self, cache: int, resource: str = "") -> WayRange | None:
+        """The part of a cache that is asked for, as a line of schemata has it (``L3CODE``: with code)."""
+        own = self.code if resource.endswith("CODE") else self.data if resource.endswith("DATA") else None
+        return own or self.llc_per_cache.get(cache, self.llc)
 
     def percent_on(self, domain: int) -> int | None:
         """The bandwidth that is asked for on an MB domain."""
@@ -52,12 +60,28 @@ class Wish:
 
     def over(self, base: Wish) -> Wish:
         """The wish where it says something, else ``base``."""
+        silent = self.llc is None and not self.llc_per_cache
         return Wish(
             self.llc or base.llc,
             {**(base.llc_per_cache if self.llc is None else {}), **self.llc_per_cache},
             base.mb if self.mb is None else self.mb,
             {**(base.mb_per_cache if self.mb is None else {}), **self.mb_per_cache},
+            self.code or (base.code if silent else None),
+            self.data or (base.data if silent else None),
+            self.l2 or base.l2,
         )
+
+    def on(self, platform: Platform) -> tuple[Wish, tuple[str, ...]]:
+        """The wish without masks that the platform does not have, and why it is without them."""
+        reasons = []
+        code, data, l2 = self.code, self.data, self.l2
+        if (code or data) and not (platform.l3 and platform.l3.cdp):
+            reasons.append("code and data have no masks of their own here, which takes the mount option cdp")
+            code = data = None
+        if l2 and platform.l2 is None:
+            reasons.append("the ways of L2 caches cannot be controlled on this host")
+            l2 = None
+        return replace(self, code=code, data=data, l2=l2), tuple(reasons)
 
     def check(self, platform: Platform) -> None:
         """See that the platform has what is asked for.
