@@ -269,10 +269,12 @@ def _missing(clause: Clause, positions: tuple[int, ...], host: Host) -> Callable
         return lambda _: 0
     amount, alike = clause.amount, host.alike
     if clause.condition != "capacity":
-        # portions are the same in all of them
-        providers = (*alike.tree.members, *alike.shared)
-        least = min(abs(_found(clause, providers[at]) - amount) for at in positions)
-        return lambda _: least
+
+        def missing(tree: Tree) -> int:
+            providers = (*tree.members, *alike.shared)
+            return min([abs(_found(clause, providers[at]) - amount) for at in positions])
+
+        return missing
     name, own = clause.names[0], alike.tree.own
     slots = [alike.tree.kind.shape.slots[at, name] for at in positions if at < own]
     most = max((_found(clause, alike.shared[at - own]) for at in positions if at >= own), default=0)

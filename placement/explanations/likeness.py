@@ -12,19 +12,63 @@ from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing
 from placement.candidates.rules import Rules
 from placement.explanations.clauses import pieces
-from placement.model.provider import Provider
+from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.trees import Shape, Tree
 
 _TREES: Final = 64
 """How many trees are looked at between two looks at the budget."""
 
 
+class Asked:
+    """What a request says about its parts together, and all amounts of it."""
+
+    def __init__(self, snapshot: Snapshot, request: CandidatesRequest, budget: Budget) -> None:
+        needs = needs_of(request)
+        self.rules = Rules(snapshot, request, needs, budget)
+        self.amounts = tuple(dict.fromkeys(asked for need in needs for asked in need.resources))
+        self._names = tuple(dict.fromkeys(name for name, _ in self.amounts))
+        self._portions: dict[Shape, Hashable] = {}
+
+    def places(self, shape: Shape) -> Hashable:
+        """How providers are related, and who of them has what is asked for, in which slot."""
+        return shape.lineages, *[tuple(shape.having.get(name, ())) for name in self._names]
+
+    def portions(self, shape: Shape) -> Hashable:
+        """By amount whether those who have the class give it in one go; of sums of amounts in which steps."""
+        found = self._portions.get(shape)
+        if found is None:
+            found = self._portions[shape] = (
+                *[self._gives(shape, name, amount) for name, amount in self.amounts],
+                *[
+                    (each.min_unit, min(each.max_unit, asked), each.step_size)
+                    for name, asked in self.rules.contested.items()
+                    for each in _portions(shape, name)
+                ],
+            )
+        return found
+
+    def _gives(self, shape: Shape, name: str, amount: int) -> Hashable:
+        if shape.any_gives(name, amount):
+            return True
+        return tuple(
+            [
+                (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
+                for each in _portions(shape, name)
+            ]
+        )
+
+
+def _portions(shape: Shape, name: str) -> list[Inventory]:
+    return [shape.portions[slot] for _, slot in shape.having.get(name, ())]
+
+
 class Kin:
     """Trees that differ in what is free, at most: all else that a request may look at is the same.
 
-    Of what is free it matters whether it is enough for each amount; of classes that several parts of the
-    request ask for also how much there is, up to all that they ask for.
+    That is where providers are and have what is asked for, and whether they give the amounts in one go; what
+    else there is does not matter. Of what is free it matters whether it is enough for each amount; of classes
+    that several parts of the request ask for also how much there is, up to all that they ask for.
 
     :param tree: any of them.
     :param shared: what shares with each.
@@ -32,18 +76,16 @@ class Kin:
 
     __slots__ = ("_amounts", "_contested", "_pick", "alike", "shared")
 
-    def __init__(
-        self, tree: Tree, shared: tuple[Provider, ...], rules: Rules, amounts: Sequence[tuple[str, int]]
-    ) -> None:
-        having = tree.kind.shape.having
-        asked = [(slot, amount) for name, amount in amounts for _, slot in having.get(name, ())]
+    def __init__(self, tree: Tree, shared: tuple[Provider, ...], request: "Asked") -> None:
+        having = tree.shape.having
+        asked = [(slot, amount) for name, amount in request.amounts for _, slot in having.get(name, ())]
         self.shared = shared
         #: by what matters of what is free
         self.alike: dict[Hashable, Alike] = {}
         self._pick = picker([slot for slot, _ in asked])
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
-            (slot, sum_) for name, sum_ in rules.contested.items() for _, slot in having.get(name, ())
+            (slot, sum_) for name, sum_ in request.rules.contested.items() for _, slot in having.get(name, ())
         ]
 
     def of(self, tree: Tree) -> "Alike":
@@ -82,25 +124,17 @@ def sort_anew(
 
     :raises placement.candidates.budget.Exhausted: it takes too long.
     """
-    rules, amounts = _asked(snapshot, request, budget)
-    kins: dict[Kin, Kin] = {}
+    asked = Asked(snapshot, request, budget)
+    kins: dict[Hashable, Kin] = {}
     for group in groups:
         budget.spend(1 + len(group.trees) // 8)
-        kin = kins.get(group.kin)
-        if kin is None:
-            kin = kins[group.kin] = Kin(group.tree, group.shared, rules, amounts)
         for tree in group.trees:
+            key = (group.kin, asked.portions(tree.shape))
+            kin = kins.get(key)
+            if kin is None:
+                kin = kins[key] = Kin(tree, group.shared, asked)
             kin.of(tree).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
-
-
-def _asked(
-    snapshot: Snapshot, request: CandidatesRequest, budget: Budget
-) -> tuple[Rules, list[tuple[str, int]]]:
-    """What a request says about its parts together, and all amounts of it."""
-    needs = needs_of(request)
-    amounts = dict.fromkeys(asked for need in needs for asked in need.resources)
-    return Rules(snapshot, request, needs, budget), list(amounts)
 
 
 def sort_out(
@@ -110,28 +144,30 @@ def sort_out(
 
     :raises placement.candidates.budget.Exhausted: it takes too long.
     """
-    rules, amounts = _asked(snapshot, request, budget)
+    asked = Asked(snapshot, request, budget)
     sharing = Sharing(snapshot, budget)
     named = {
         member.root_id
-        for condition in rules.conditions
+        for condition in asked.rules.conditions
         if isinstance(condition, InTree) and (member := snapshot.get(condition.uuid))
     }
     conditions: list[tuple[Condition, dict[Hashable, bool]]] = [(each, {}) for each in pieces(request)]
     read = attrgetter(*sorted({"shape"} | {each.reads for each, _ in conditions}))
-    #: by what conditions look at of trees where these meet them
-    met: dict[Hashable, Hashable] = {}
+    #: by all that matters of trees but what is free a number, and that by where it is found
+    numbers: dict[Hashable, int] = {}
+    met: dict[Hashable, int] = {}
     kins: dict[Hashable, Kin] = {}
     shared: tuple[Provider, ...] = ()
     for number, tree in enumerate(trees):
         if number % _TREES == 0:
             budget.spend(_TREES)
         looked_at = read(tree)
-        key = met.get(looked_at)
+        key: Hashable = met.get(looked_at)
         if key is None:
             budget.spend(1 + len(conditions) * len(tree.members) // 4)
-            key = (tree.shape, *[each.met_at(tree, snapshot, known) for each, known in conditions])
-            met[looked_at] = key
+            places, portions = asked.places(tree.shape), asked.portions(tree.shape)
+            features = (places, portions, *[each.met_at(tree, snapshot, known) for each, known in conditions])
+            key = met[looked_at] = numbers.setdefault(features, len(numbers))
         if sharing.providers or named:
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id)[0])
@@ -139,7 +175,7 @@ def sort_out(
             key = (key, in_named, *[each.id for each in shared])
         kin = kins.get(key)
         if kin is None:
-            kin = kins[key] = Kin(tree, shared, rules, amounts)
+            kin = kins[key] = Kin(tree, shared, asked)
         kin.of(tree).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 

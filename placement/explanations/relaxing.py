@@ -121,10 +121,13 @@ class Relaxer:
         """The smallest amounts below the one asked for that providers give of a class in one go."""
         name = clause.names[0]
         if name not in self._smallest_of:
-            providers = chain.from_iterable(
-                (*each.alike.tree.members, *each.alike.shared) for each in self._found.hosts
+            shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
+            self._budget.spend(1 + len(shapes) // 4)
+            shared = {each.id: each for host in self._found.hosts for each in host.alike.shared}
+            inventories = chain(
+                (shape.portions[slot] for shape in shapes for _, slot in shape.having.get(name, ())),
+                (each.inventories[name] for each in shared.values() if name in each.inventories),
             )
-            inventories = (each.inventories[name] for each in providers if name in each.inventories)
             self._smallest_of[name] = sorted(set(map(_smallest, inventories)))
         return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
 
