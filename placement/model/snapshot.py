@@ -58,11 +58,10 @@ class Snapshot:
         self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))
         self.by_name.update(zip(map(attrgetter("name"), providers), ids, strict=True))
         self.trees.fill(map(attrgetter("root_id"), providers), ids)
-        # what they have is the same objects for many
-        alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-        of_parts = attrgetter("inventories", "traits", "aggregates", "attributes")
-        for provider_id, parts in zip(ids, map(of_parts, providers), strict=True):
-            alike[tuple(map(id, parts))].append(provider_id)
+        alike: defaultdict[tuple[Iterable[str], ...], list[int]] = defaultdict(list)
+        for provider_id, each in zip(ids, providers, strict=True):
+            key = tuple(each.inventories), each.traits, each.aggregates, tuple(each.attributes)
+            alike[key].append(provider_id)
         for members in alike.values():
             first = self.providers[members[0]]
             for index, names, _ in self._memberships(first, None):
