@@ -78,14 +78,20 @@ class Kin:
 
     def __init__(self, tree: Tree, shared: tuple[Provider, ...], request: "Asked") -> None:
         having = tree.shape.having
-        asked = [(slot, amount) for name, amount in request.amounts for _, slot in having.get(name, ())]
+        contested = request.rules.contested
+        asked = [
+            (slot, amount)
+            for name, amount in request.amounts
+            if name not in contested
+            for _, slot in having.get(name, ())
+        ]
         self.shared = shared
         #: by what matters of what is free
         self.alike: dict[Hashable, Alike] = {}
         self._pick = picker([slot for slot, _ in asked])
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
-            (slot, sum_) for name, sum_ in request.rules.contested.items() for _, slot in having.get(name, ())
+            (slot, sum_) for name, sum_ in contested.items() for _, slot in having.get(name, ())
         ]
 
     def of(self, tree: Tree) -> "Alike":
@@ -93,7 +99,9 @@ class Kin:
         free = tree.free
         key: Hashable = tuple(map(le, self._amounts, self._pick(free)))
         if self._contested:
-            key = (key, *[min(max(free[slot], 0), asked) for slot, asked in self._contested])
+            # the same as the lesser of what is free, but no less than 0, and of what is asked for
+            found = [(free[slot], asked) for slot, asked in self._contested]
+            key = (key, *[asked if here >= asked else here if here > 0 else 0 for here, asked in found])
         alike = self.alike.get(key)
         if alike is None:
             alike = self.alike[key] = Alike(self, tree)

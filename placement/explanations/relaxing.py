@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heapreplace
+from functools import cached_property
+from heapq import merge
 from itertools import chain, product
-from operator import attrgetter
 from typing import Final
 
 from placement.candidates.budget import Budget
@@ -49,7 +49,7 @@ class Relaxer:
         self._by_missing: dict[Missing, list[Host]] = {}
         for host in found.hosts:
             self._by_missing.setdefault(host.missing, []).append(host)
-        self._known_bounds: dict[tuple[Alike, str], list[int]] = {}
+        self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = {
             resources(group.suffix, name): amount
@@ -190,47 +190,45 @@ class Relaxer:
         bits = self._found.bits([clause, *amounts]) | spared
         fitting = _Fitting(self, clause, spared, amounts)
         name = clause.names[0]
-        groups: list[tuple[Alike, list[int]]] = []
-        could_give: dict[Kin, bool] = {}
-        for host in self._able(bits):
-            alike = host.alike
-            able = could_give.get(alike.kin)
-            if able is None:
-                able = could_give[alike.kin] = bool(self._could_give(clause, alike, bits))
-            if able:
-                groups.append((alike, self._bounds(alike, name)))
+        able, could_give = set(self._able(bits)), dict[Kin, bool]()
+        trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
-        waiting = [(-max(bounds), number) for number, (_, bounds) in enumerate(groups)]
-        heapify(waiting)
-        #: of groups that were begun the places of trees that are left, the one that could give most last
-        left: dict[int, list[int]] = {}
-        while waiting and (-waiting[0][0] if most is None else min(-waiting[0][0], most)) > best:
-            number = waiting[0][1]
-            alike, bounds = groups[number]
-            if number not in left:
-                left[number] = sorted(range(len(bounds)), key=bounds.__getitem__)
-            tree = alike.trees[left[number].pop()]
+        for bound, root in self._most_first(name):
+            if (bound if most is None else min(bound, most)) <= best:
+                break
             self._budget.spend()
-            best = fitting.largest_at(tree, alike, best, most, bits)
-            if left[number]:
-                heapreplace(waiting, (-bounds[left[number][-1]], number))
-            else:
-                heappop(waiting)
+            host = hosts[root]
+            if host not in able:
+                continue
+            kin = host.alike.kin
+            if kin not in could_give:
+                could_give[kin] = bool(self._could_give(clause, host.alike, bits))
+            if could_give[kin]:
+                best = fitting.largest_at(trees[root], host.alike, best, most, bits)
         return best or None
 
-    def _bounds(self, alike: Alike, name: str) -> list[int]:
-        """By tree more than which of a class no provider gives."""
-        found = self._known_bounds.get((alike, name))
-        if found is None:
-            self._budget.spend(1 + len(alike.trees) // 8)
-            shared = max(
-                (available(each, name) for each in alike.shared if name in each.inventories), default=0
-            )
-            found = [free.get(name, 0) for free in map(attrgetter("max_free"), alike.trees)]
-            if shared > 0:
-                found = [max(shared, each) for each in found]
-            self._known_bounds[alike, name] = found
-        return found
+    @cached_property
+    def _host_by_root(self) -> Mapping[int, Host]:
+        return {tree.root.id: host for host in self._found.hosts for tree in host.alike.trees}
+
+    def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
+        """The most that a provider gives of a class, and the root of the host, the most first.
+
+        Hosts come again with what shares with them.
+        """
+        if name not in self._most_shared:
+            found = []
+            for host in self._found.hosts:
+                shared = max(
+                    (available(each, name) for each in host.alike.shared if name in each.inventories),
+                    default=0,
+                )
+                if shared > 0:
+                    self._budget.spend(1 + len(host.alike.trees) // 16)
+                    found += [(shared, tree.root.id) for tree in host.alike.trees]
+            self._most_shared[name] = sorted(found, reverse=True)
+        own = self._found.snapshot.free_index(name).descending()
+        return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: Clause, alike: Alike, bits: Bits) -> list[int]:
         """The positions of providers that have a class, and lack nothing but what these clauses ask for."""

@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 from typing import Final
@@ -59,6 +59,10 @@ class FreeIndex:
     def having(self, amount: int) -> Sequence[int]:
         """The same in any order."""
         return self._roots[bisect_left(self._amounts, amount) :]
+
+    def descending(self) -> Iterator[tuple[int, int]]:
+        """Amounts and roots, the highest first."""
+        return zip(reversed(self._amounts), reversed(self._roots), strict=True)
 
 
 class FreeIndexes:
