@@ -1,13 +1,16 @@
 """``python inside.py ours|stock NAME...``: runs tests of Nova, in the environment that it is in.
 
-Each line of the standard output is the name of a test that ended and what came of it, with a tab between.
+Each line of the standard output is the name of a test and what came of it, with a tab between: first
+"waiting" for all of them, then one line for each that ended. A test that cannot even be given up ends all.
 """
 
+import faulthandler
 import inspect
 import os
 import sys
 import unittest
 import warnings
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -16,6 +19,8 @@ _PATIENCE: Final = 12
 
 _SECONDS_EACH: Final = 600
 """After which a test is given up: a few of Nova's stop once in a while, whatever the service."""
+_SECONDS_TO_GIVE_UP: Final = 60
+"""Some clean up for ever then."""
 
 
 class _Told(unittest.TestResult):
@@ -31,8 +36,10 @@ class _Told(unittest.TestResult):
 
         super().startTest(test)
         self._limit = Timeout(_SECONDS_EACH)
+        faulthandler.dump_traceback_later(_SECONDS_EACH + _SECONDS_TO_GIVE_UP, exit=True)
 
     def stopTest(self, test: Any) -> None:  # noqa: N802
+        faulthandler.cancel_dump_traceback_later()
         self._limit.cancel()
         super().stopTest(test)
 
@@ -104,6 +111,14 @@ def _ignore_deprecations() -> None:
     fixtures.WarningsFixture.setUp = set_up_and_ignore
 
 
+def _tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for each in suite:
+        if isinstance(each, unittest.TestSuite):
+            yield from _tests(each)
+        else:
+            yield each
+
+
 def main() -> None:
     """Run what the arguments name."""
     kind, *names = sys.argv[1:]
@@ -118,6 +133,8 @@ def main() -> None:
     _have_patience()
     _ignore_deprecations()
     suite = unittest.defaultTestLoader.loadTestsFromNames(names)
+    for test in _tests(suite):
+        print(test.id(), "waiting", sep="\t", file=output, flush=True)
     suite.run(_Told(output))
 
 
