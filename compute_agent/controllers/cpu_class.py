@@ -138,7 +138,7 @@ class CpuClassController:
         plan, wanted = self._decide(targets)
         former = self._former()
         if not wanted:
-            self._show(plan, {}, targets)
+            self._show(plan, (), targets)
             return
         has = {path: text for path in wanted if (text := self._files.read(path)) is not None}
         fresh = {path: has[path] for path in plan.settings if path in has and path not in former.values}
@@ -164,12 +164,7 @@ class CpuClassController:
         self._in_force = {
             path: setting.text for path, setting in plan.settings.items() if path not in failures
         }
-        sentences = {
-            path: f"{named(wanted[path].cpus) if wanted[path].cpus else path}: {path.rpartition('/')[2]} ="
-            f" {wanted[path].text}: {reason}"
-            for path, reason in failures.items()
-        }
-        self._show(plan, sentences, targets)
+        self._show(plan, _sentences(wanted, failures), targets)
 
     def drifted(self, target: Target) -> str | None:
         """Nothing: sync() has looked at all CPUs, and repaired them."""
@@ -186,9 +181,7 @@ class CpuClassController:
         for path, setting in wanted.items():
             has = self._files.read(path)
             if has is not None and has != setting.text:
-                name = path.rpartition("/")[2]
-                what = f"{path.split('/')[-2]}/{name}" if name == cpu_power.DISABLE else name
-                found[f"{what} {has} -> {setting.text}"] |= setting.cpus
+                found[f"{_file(path)} {has} -> {setting.text}"] |= setting.cpus
         for change, cpus in sorted(found.items()):
             yield (named(frozenset(cpus)) if cpus else "host"), change
 
@@ -249,11 +242,12 @@ class CpuClassController:
                 LOG.warning("%s was %s in place of %s: repaired", path, has[path], text)
                 self._count_drift()
 
-    def _show(self, plan: CpuClassPlan, failures: Mapping[str, str], targets: Sequence[Target]) -> None:
+    def _show(
+        self, plan: CpuClassPlan, failures: Iterable[tuple[str, str]], targets: Sequence[Target]
+    ) -> None:
         """Tell who has which class, and what cannot be had: guests of theirs, the operator of all."""
         by_class: dict[str, list[str]] = {name: list(reasons) for name, reasons in plan.missing.items()}
-        for path, sentence in failures.items():
-            name = plan.settings[path].cpu_class if path in plan.settings else ""
+        for name, sentence in failures:
             by_class.setdefault(name, []).append(sentence)
         refusals = tuple(sorted({each for reasons in by_class.values() for each in reasons}))
         for sentence in refusals:
@@ -288,6 +282,23 @@ def cpu_class_status(controllers: Iterable[Controller]) -> CpuClassStatus:
     """Which CPUs work by which class, as the controller among these has it."""
     found = (one.status for one in controllers if isinstance(one, CpuClassController))
     return next(found, CpuClassStatus({}))
+
+
+def _sentences(wanted: Mapping[str, Setting], failures: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What is not in force, by class, a sentence for all CPUs of which it is the same."""
+    together: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for path, reason in failures.items():
+        setting = wanted[path]
+        where = path if not setting.cpus else _file(path)
+        together[setting.cpu_class, f"{where} = {setting.text}: {reason}"] |= setting.cpus
+    for (name, sentence), cpus in together.items():
+        yield name, f"{named(frozenset(cpus))}: {sentence}" if cpus else sentence
+
+
+def _file(path: str) -> str:
+    """The name of a file, with that of its idle state."""
+    name = path.rpartition("/")[2]
+    return f"{path.split('/')[-2]}/{name}" if name == cpu_power.DISABLE else name
 
 
 def _by_folder(paths: Iterable[str]) -> Iterator[list[str]]:

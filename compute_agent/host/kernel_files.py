@@ -53,7 +53,7 @@ def write_text(path: str, text: str) -> None:
 
     :raises OSError:
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
     finally:

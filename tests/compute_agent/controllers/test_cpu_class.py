@@ -251,6 +251,14 @@ def test_what_the_kernel_refuses_holds_up_that_file_alone_and_is_told_once(intel
     assert intel.sync(*guests) == ()
 
 
+def test_the_same_refusal_of_many_cpus_is_one_sentence(intel):
+    for cpu in (2, 3, 4):
+        intel.files.broken[f"{CPUS}/cpu{cpu}/cpuidle/state3/disable"] = errno.EIO
+    assert intel.sync(target("a", "LSR", 2, 3, 4)) == (
+        "CPUs 2-4: state3/disable = 1: the kernel does not take it: Input/output error",
+    )
+
+
 def test_a_frequency_that_the_firmware_holds_down_is_told_and_is_no_drift(intel):
     intel.files.ceiling = 2_800_000
     intel.files.set(f"{CPUS}/cpufreq/policy2/scaling_max_freq", "2800000")
