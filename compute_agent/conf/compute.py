@@ -103,6 +103,19 @@ COMPUTE_OPTS: Final = [
         help="MiB that a process guest may use beyond what it holds of MEMORY_MB before the kernel kills it"
         " (memory.max of its cgroup): what the kernel itself needs for it counts as its own there.",
     ),
+    cfg.BoolOpt(
+        "huge_pages",
+        default=False,
+        help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and its like on"
+        " the provider of their NUMA node. MEMORY_MB is then what is beside them, as soon as guests hold no"
+        " more than that.",
+    ),
+    cfg.MultiStrOpt(
+        "reserved_huge_pages",
+        default=[],
+        help="Huge pages kept for the host, such as node:0,size:2048,count:64 for each NUMA node and size;"
+        " sizes in KiB, or as 2MB or 1GB. With [compute] huge_pages = true.",
+    ),
     cfg.IntOpt(
         "update_resources_interval",
         default=60,

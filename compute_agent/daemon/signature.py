@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -11,17 +11,21 @@ from compute_agent.conf import written
 from compute_agent.daemon import cache_control
 from compute_agent.host.kernel_files import read_optional
 
+_HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
+
 
 def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
     """Something cheap to ask for that changes when the host does.
 
-    It changes with a configuration file, with what CPUs and NUMA nodes are online, and with what others have
-    in resctrl.
+    It changes with a configuration file, with what CPUs and NUMA nodes are online, with the pools of huge
+    pages where these are offered, and with what others have in resctrl.
     """
     system = Path(conf.host.root) / "sys/devices/system"
+    pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
     return (
         *((path, _stamp(path)) for path in written.files_of(conf)),
         *(read_optional(f"{system}/{name}") for name in ("cpu/online", "node/online")),
+        *(read_optional(str(pool)) for pool in pools),
         cache_control.signature(conf),
     )
 

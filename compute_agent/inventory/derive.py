@@ -1,12 +1,13 @@
 """The provider tree of a host: a pure function of topology, CPU sets, options and what resctrl offers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import NumaNode, Topology
 from compute_agent.inventory import attributes, traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
+from compute_agent.inventory.huge_pages import check_reserved, page_inventories, pages_mb
 from compute_agent.inventory.tree import (
     Field,
     Inventory,
@@ -46,6 +47,8 @@ _NAME_LIMIT: Final = 200
 class Settings:
     """The options that shape inventories; amounts in the units of their names.
 
+    ``reserved_huge_pages`` are pages by NUMA node and size in KiB.
+
     ``configured`` are the names of those that the ini file sets. A ratio that it does not set is the one for
     new inventories.
     """
@@ -57,6 +60,8 @@ class Settings:
     reserved_host_memory_mb: int = 512
     reserved_host_disk_mb: int = 0
     disk_gb: int = 0
+    huge_pages: bool = False
+    reserved_huge_pages: Mapping[tuple[int, int], int] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
 
 
@@ -178,9 +183,16 @@ def _inventories(
     """
     homeless = topology.online.difference(*(zone.home_of for zone in zones))
     places = [homeless, *(zone.home_of for zone in zones)]
-    memory_mb = [0, *((zone.node.memory_kib if zone.node else 0) // 1024 for zone in zones)]
+    nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
+    memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
     if not any(memory_mb):
+        nodes[0] = topology.numa_nodes
         memory_mb[0] = (sum(node.memory_kib for node in topology.numa_nodes) or topology.memory_kib) // 1024
+    pages: list[dict[str, Inventory]] = [{} for _ in places]
+    if settings.huge_pages:
+        check_reserved(settings.reserved_huge_pages, topology)
+        pages = [page_inventories(here, settings.reserved_huge_pages) for here in nodes]
+        memory_mb = [max(0, mb - pages_mb(here)) for mb, here in zip(memory_mb, nodes, strict=True)]
     if settings.reserved_host_memory_mb > sum(memory_mb) > 0:
         raise ConfigError(
             f"[DEFAULT] reserved_host_memory_mb = {settings.reserved_host_memory_mb} is more than the"
@@ -196,13 +208,14 @@ def _inventories(
     enough = sum(near_mb) >= settings.reserved_host_memory_mb
     reserved_mb = spread(settings.reserved_host_memory_mb, near_mb if enough else memory_mb)
     found: list[dict[str, Inventory]] = []
-    for place, vcpu, vcpu_reserved, memory, memory_reserved in zip(
-        places, vcpus, reserved_vcpus, memory_mb, reserved_mb, strict=True
+    for place, vcpu, vcpu_reserved, memory, memory_reserved, in_pages in zip(
+        places, vcpus, reserved_vcpus, memory_mb, reserved_mb, pages, strict=True
     ):
         offered = {
             "PCPU": _inventory(len(place & cpu_sets.dedicated)),
             "VCPU": _inventory(vcpu, vcpu_reserved, settings.cpu_allocation_ratio),
             "MEMORY_MB": _inventory(memory, memory_reserved, settings.ram_allocation_ratio),
+            **in_pages,
         }
         # Placement takes no inventory with a total of 0.
         found.append({name: inventory for name, inventory in offered.items() if inventory.total})

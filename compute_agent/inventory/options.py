@@ -10,6 +10,7 @@ from oslo_config import cfg
 from compute_agent.inventory import identity
 from compute_agent.inventory.cpu_sets import CpuOptions
 from compute_agent.inventory.derive import CONFIGURABLE, Settings
+from compute_agent.inventory.huge_pages import parse_reserved
 
 _GIB: Final = 1024**3
 
@@ -29,7 +30,10 @@ DEFAULT_SHAPE: Final = "numa"
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:
-    """The options that shape inventories, with the size of the file system of the state path as it is now."""
+    """The options that shape inventories, with the size of the file system of the state path as it is now.
+
+    :raises ConfigError:
+    """
     return Settings(
         provider_tree=conf.compute.provider_tree or DEFAULT_SHAPE,
         cpu_allocation_ratio=conf.cpu_allocation_ratio or conf.initial_cpu_allocation_ratio,
@@ -38,6 +42,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         reserved_host_memory_mb=conf.reserved_host_memory_mb,
         reserved_host_disk_mb=conf.reserved_host_disk_mb,
         disk_gb=disk_gb(Path(conf.state_path)),
+        huge_pages=conf.compute.huge_pages,
+        reserved_huge_pages=parse_reserved(conf.compute.reserved_huge_pages),
         configured=frozenset(name for name in CONFIGURABLE if _is_set(conf, name)),
     )
 

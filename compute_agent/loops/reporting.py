@@ -42,7 +42,8 @@ DISABLE_SERVICE: Final = (
 class ReportStatus:
     """How reporting goes. Times are seconds since the epoch; ``up`` is None before the first attempt.
 
-    ``waiting``: for what Placement has to have before anything can be reported.
+    ``waiting``: for what Placement has to have before anything can be reported. ``waiting_pages``: what huge
+    pages are not offered so far, and why.
     """
 
     up: bool | None = None
@@ -52,6 +53,7 @@ class ReportStatus:
     sent: int = 0
     adjustments: tuple[str, ...] = ()
     waiting: str = ""
+    waiting_pages: tuple[str, ...] = ()
 
 
 class ReportLoop:
@@ -252,7 +254,13 @@ class ReportLoop:
         adjustments = self._reporter.adjustments
         if self.status.waiting:
             LOG.info("The root provider %s is there", self._pipeline.world.tree.root.name)
-        self.status = ReportStatus(True, time.time(), "", report.refusals, sent, adjustments)
+        pages = self._reporter.waiting_pages
+        for sentence in pages:
+            if sentence not in self.status.waiting_pages:
+                LOG.warning("%s", sentence)
+        self.status = ReportStatus(
+            True, time.time(), "", report.refusals, sent, adjustments, waiting_pages=pages
+        )
         return not report.refusals
 
     def _follow_root(self) -> None:
@@ -315,4 +323,5 @@ def status_document(status: ReportStatus, now: Callable[[], float] = time.time) 
         "waiting_for": status.waiting,
         "refused": [f"{refusal}: {refusal.reason}" for refusal in status.refusals],
         "set_through_api": list(status.adjustments),
+        "waiting_huge_pages": list(status.waiting_pages),
     }

@@ -13,6 +13,20 @@ RESCTRL_GROUP: Final = "CUSTOM_RESCTRL_GROUP"
 """The resource class of resctrl groups."""
 
 
+HUGE_PAGES: Final[Mapping[int, str]] = {
+    64: "CUSTOM_HUGE_PAGES_64KB",
+    2048: "CUSTOM_HUGE_PAGES_2MB",
+    32768: "CUSTOM_HUGE_PAGES_32MB",
+    524288: "CUSTOM_HUGE_PAGES_512MB",
+    1048576: "CUSTOM_HUGE_PAGES_1GB",
+    16777216: "CUSTOM_HUGE_PAGES_16GB",
+}
+"""By size in KiB the resource class of huge pages, in pages: those that Linux has on x86, ARM and POWER.
+
+OpenStack has no class for them, and no trait for the size of a page.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceClass:
     """A class of the inventories of a host.
@@ -40,6 +54,7 @@ RESOURCE_CLASSES: Final = (
     ResourceClass("LLC", host_owned=True, exclusive=True, stock_name="CUSTOM_LLC"),
     ResourceClass("MBA", host_owned=True, exclusive=True, stock_name="CUSTOM_MBA"),
     ResourceClass(RESCTRL_GROUP, exclusive=True),
+    *(ResourceClass(name, host_owned=True, movable=True, exclusive=True) for name in HUGE_PAGES.values()),
 )
 
 STOCK_NAMES: Final[Mapping[str, str]] = {

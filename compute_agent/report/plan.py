@@ -343,6 +343,19 @@ def to_api(inventory: Inventory) -> dict[str, Any]:
     return asdict(inventory)
 
 
+def described(record: Mapping[str, Any]) -> ReportedProvider:
+    """A provider as a tree shows it."""
+    return ReportedProvider(
+        record["uuid"],
+        record["name"],
+        record["parent_provider_uuid"],
+        record["generation"],
+        {name: from_api(inventory) for name, inventory in record["inventories"].items()},
+        frozenset(record["traits"]),
+        record["attributes"],
+    )
+
+
 def from_api(record: Mapping[str, Any]) -> Inventory:
     """An inventory from the API's form, which may have further keys."""
     return Inventory(

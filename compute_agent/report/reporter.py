@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from compute_agent.inventory.tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
@@ -22,6 +22,7 @@ from compute_agent.report.errors import (
     PlacementError,
 )
 from compute_agent.report.execution import Execution, Report
+from compute_agent.report.huge_pages import keep_held_memory
 from compute_agent.report.plan import (
     Action,
     CreateProvider,
@@ -33,6 +34,7 @@ from compute_agent.report.plan import (
     adjustment_sentences,
     assume_ownership,
     deletions,
+    described,
     from_api,
     ownership_after,
     ownership_before,
@@ -76,6 +78,8 @@ class Reporter:
         self._listing: Listing | None = None
         self.adjustments: tuple[str, ...] = ()
         """What others set through the API and is there after the last report, a sentence each."""
+        self.waiting_pages: tuple[str, ...] = ()
+        """Huge pages that are not offered, as the memory that they lie in is held, a sentence each."""
 
     def report(self, tree: ProviderTree) -> Report:
         """Send what differs between ``tree`` and Placement; nothing if nothing does.
@@ -128,6 +132,9 @@ class Reporter:
             return self._client.provider_allocations(uuid)
         except NotFoundError:
             return {}  # removed since; the generations will tell
+
+    def _held_mb(self, uuid: str) -> int:
+        return sum(amounts.get("MEMORY_MB", 0) for amounts in self._holdings(uuid).values())
 
     def reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
@@ -311,7 +318,7 @@ class Reporter:
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
         self._listing = Listing(as_of if self._listing is None else self._listing.as_of, held)
-        return {record["uuid"]: _described(record) for record in tree.providers}
+        return {record["uuid"]: described(record) for record in tree.providers}
 
     def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:
         for _ in range(MAX_ATTEMPTS):
@@ -341,12 +348,12 @@ class Reporter:
         :raises PlacementError:
         """
         reported = self.reported(tree.root.uuid)
-        wanted = self.server_tree(tree)
+        wanted, _ = keep_held_memory(self.server_tree(tree), reported, self._held_mb)
         return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._names())
 
     def _attempt(self, tree: ProviderTree) -> Report:
         reported = self.reported(tree.root.uuid)
-        wanted = self.server_tree(tree)
+        wanted, self.waiting_pages = keep_held_memory(self.server_tree(tree), reported, self._held_mb)
         owned = assume_ownership(wanted, reported, self._owned)
         actions = plan(wanted, reported, owned, self._names())
         self._log_dropped(wanted)
@@ -387,16 +394,3 @@ class Reporter:
         if owned != self._owned:
             self._remember(owned)
             self._owned = owned
-
-
-def _described(record: Mapping[str, Any]) -> ReportedProvider:
-    """A provider as a tree shows it."""
-    return ReportedProvider(
-        record["uuid"],
-        record["name"],
-        record["parent_provider_uuid"],
-        record["generation"],
-        {name: from_api(inventory) for name, inventory in record["inventories"].items()},
-        frozenset(record["traits"]),
-        record["attributes"],
-    )

@@ -4,7 +4,15 @@ import pytest
 
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, Settings, derive
-from compute_agent.model.resource_class import CPU_CLASSES, HOST_OWNED, MOVABLE, RESOURCE_CLASSES, STOCK_NAMES
+from compute_agent.model.resource_class import (
+    CPU_CLASSES,
+    EXCLUSIVE,
+    HOST_OWNED,
+    HUGE_PAGES,
+    MOVABLE,
+    RESOURCE_CLASSES,
+    STOCK_NAMES,
+)
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "8f0c0000-0000-4000-8000-000000000000"
@@ -21,6 +29,8 @@ def test_all_classes_of_an_inventory_are_in_the_table(shape):
 
 def test_what_the_table_says_of_the_classes():
     assert {"PCPU", "VCPU"} == CPU_CLASSES
-    assert {"PCPU", "VCPU", "MEMORY_MB"} == MOVABLE
-    assert {"PCPU", "VCPU", "MEMORY_MB", "LLC", "CUSTOM_LLC", "MBA", "CUSTOM_MBA"} == HOST_OWNED
+    pages = set(HUGE_PAGES.values())
+    assert {"PCPU", "VCPU", "MEMORY_MB"} | pages == MOVABLE
+    assert {"PCPU", "VCPU", "MEMORY_MB", "LLC", "CUSTOM_LLC", "MBA", "CUSTOM_MBA"} | pages == HOST_OWNED
+    assert pages < EXCLUSIVE
     assert STOCK_NAMES == {"LLC": "CUSTOM_LLC", "MBA": "CUSTOM_MBA"}

@@ -420,3 +420,26 @@ class TestWholeTrees:
         assert memory.reporter(client).report(beside).refusals == ()
         assert [[each["uuid"] for each in body] for body in bodies] == [[NODE_0]]
         assert client.inventories(ROOT) == ({}, 0)
+
+
+def test_memory_becomes_huge_pages_as_far_as_nobody_holds_it(client, memory):
+    reporter = memory.reporter(client)
+    reporter.report(numa_tree(MEMORY_MB=Inventory(8192, max_unit=8192)))
+    claim(client, NODE_0, {"MEMORY_MB": 7000})
+    pages = Inventory(1024, max_unit=1024)
+    tree = numa_tree(MEMORY_MB=Inventory(6144, max_unit=6144), CUSTOM_HUGE_PAGES_2MB=pages)
+
+    def there():
+        found = reporter.reported(ROOT)[NODE_0].inventories
+        one, other = found["MEMORY_MB"], found["CUSTOM_HUGE_PAGES_2MB"]
+        return one.total, other.total, other.reserved
+
+    for _ in range(2):
+        assert reporter.report(tree).refusals == ()
+        assert there() == (7000, 1024, 428)
+        assert "7000 MEMORY_MB are held" in reporter.waiting_pages[0]
+    client._request("DELETE", f"/allocations/{CONSUMER}")
+    reporter.report(tree)
+    assert there() == (6144, 1024, 0)
+    assert reporter.waiting_pages == ()
+    assert reporter.adjustments == ()

@@ -1,0 +1,93 @@
+"""Memory that becomes huge pages is taken from nobody who holds it, and is never sold twice."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.report.huge_pages import keep_held_memory
+from compute_agent.report.plan import ReportedProvider
+
+MEMORY, SMALL, LARGE = "MEMORY_MB", "CUSTOM_HUGE_PAGES_2MB", "CUSTOM_HUGE_PAGES_1GB"
+
+
+def tree(memory, small=0, large=0, reserved=0):
+    """A node of which so much is in pages."""
+    found = {
+        MEMORY: Inventory(memory - 2 * small - 1024 * large, reserved, max_unit=memory),
+        SMALL: Inventory(small, max_unit=small),
+        LARGE: Inventory(large, max_unit=large),
+    }
+    node = ProviderNode("h_NUMA_0", "n0", "root", {name: one for name, one in found.items() if one.total})
+    return ProviderTree((ProviderNode("h", "root", None), node))
+
+
+def there(total, reserved=0, ratio=1.0):
+    inventory = Inventory(total, reserved, max_unit=total, allocation_ratio=ratio)
+    return {"n0": ReportedProvider("n0", "h_NUMA_0", "root", 1, {MEMORY: inventory})}
+
+
+def settled(derived, reported, held):
+    found, waiting = keep_held_memory(derived, reported, lambda uuid: held)
+    return found.nodes[1].inventories, waiting
+
+
+def test_memory_that_nobody_holds_goes_at_once():
+    derived = tree(8192, small=1024)
+    assert settled(derived, there(8192), 6144) == (derived.nodes[1].inventories, ())
+
+
+def test_what_is_held_stays_and_the_pages_that_lie_in_it_wait():
+    found, waiting = settled(tree(8192, small=1024), there(8192), 7000)
+    assert found[MEMORY].total == 7000
+    assert (found[SMALL].total, found[SMALL].reserved) == (1024, 428)
+    assert waiting == (
+        "h_NUMA_0 (n0): 7000 MEMORY_MB are held, and 6144 are beside its huge pages: 428 of these are not"
+        " offered until less is held",
+    )
+
+
+def test_once_it_was_taken_nobody_is_asked_what_is_held():
+    derived = tree(8192, small=1024)
+    asked = []
+    keep_held_memory(derived, there(6144), asked.append)
+    keep_held_memory(tree(4096), there(8192), asked.append)  # without pages memory that went is gone
+    assert asked == []
+
+
+def test_a_host_that_is_new_has_all_as_derived():
+    derived = tree(8192, small=1024)
+    assert keep_held_memory(derived, {}, lambda uuid: 1 / 0) == (derived, ())
+
+
+def test_a_node_that_is_all_pages_keeps_memory_as_long_as_it_is_held():
+    found, waiting = settled(tree(4096, small=2048), there(4096), 100)
+    assert (found[MEMORY].total, found[SMALL].reserved) == (100, 50)
+    assert waiting
+
+
+@given(
+    st.integers(0, 1500),
+    st.integers(0, 3),
+    st.integers(0, 512),
+    st.sampled_from([1.0, 1.5, 3.0]),
+    st.integers(0, 8192),
+)
+def test_no_memory_is_sold_twice_and_none_is_taken(small, large, reserved, ratio, held):
+    before = there(8192, reserved, ratio)
+    held = min(held, int((8192 - reserved) * ratio))
+    derived = tree(8192, small, large, reserved)
+    found, waiting = settled(derived, before, held)
+    memory = found.get(MEMORY, Inventory(0))
+    assert (memory.total - memory.reserved) * ratio >= held
+    pages = {name: found.get(name, Inventory(0)) for name in (SMALL, LARGE)}
+    free = {name: one.total - one.reserved for name, one in pages.items()}
+    assert memory.total + 2 * free[SMALL] + 1024 * free[LARGE] <= 8192
+    assert all(0 <= one.reserved <= one.total for one in pages.values())
+    assert bool(waiting) == (found != derived.nodes[1].inventories)
+    # As soon as it is given back all pages are offered.
+    again, _ = settled(derived, {"n0": replace(before["n0"], inventories=found)}, 0)
+    assert {name: one.reserved for name, one in again.items() if name != MEMORY} == {
+        name: 0 for name in (SMALL, LARGE) if name in again
+    }
