@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -12,6 +13,8 @@ from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.plan import Create, Remove, Step, Write
 from compute_agent.resctrl.reader import inside, read_schemata
 from compute_agent.resctrl.schemata import BANDWIDTH_RESOURCES, CACHE_RESOURCES, BadSchemataError, Schemata
+
+LOG = logging.getLogger(__name__)
 
 MAX_PASSES: Final = 100
 """How often new threads of a guest are looked for: each pass catches those that the last one's made."""
@@ -98,6 +101,7 @@ def _put_back(files: Filesystem, step: Write, before: Schemata, error: ResctrlEr
             files.write(inside(step.group, "schemata"), str(taken))
     except ResctrlError as failure:
         error.add_note(f"could not be undone: {failure}")
+        LOG.error("A change of resctrl groups could not be undone: %s", failure)
 
 
 def _read(files: Filesystem, group: str) -> Schemata:

@@ -117,7 +117,7 @@ def test_ways_of_a_guest_that_was_held_up_are_nobodys(files):
     assert state(files)[""].get("L3", 0) == 0xFF00
 
 
-def test_what_cannot_be_undone_is_told(files):
+def test_what_cannot_be_undone_is_told(files, caplog):
     apply.carry_out(files, [Create("a", Schemata())])
 
     class Dying(Unruly):
@@ -130,6 +130,7 @@ def test_what_cannot_be_undone_is_told(files):
     dying.shows = lambda text: text.replace("1", "3")
     (error,) = apply.carry_out(dying, [Write("a", Schemata({"L3": {0: 1}}))]).values()
     assert any("could not be undone" in note for note in error.__notes__)
+    assert "A change of resctrl groups could not be undone: " in caplog.text
 
 
 def test_orphans_stay_removed_when_a_later_step_fails(files):
