@@ -20,6 +20,7 @@ from placement.store import consumers
 from placement.store.allocations import Allocation
 from placement.store.claims import Claim
 from placement.store.consumers import ANY_GENERATION, Owner
+from placement.store.release import release
 
 blueprint = Blueprint("allocations", __name__)
 
@@ -105,7 +106,7 @@ def delete_of_consumer(call: Call, consumer_uuid: str) -> Response:
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
         raise NotFound(f"No allocations for consumer '{consumer_uuid}'")
-    call.service.database.write(lambda tx: store.delete(tx, uuid))
+    release(call.service.database, uuid)
     return call.nothing()
 
 

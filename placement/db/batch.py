@@ -119,7 +119,12 @@ class Batch:
     @property
     def carries_commit(self) -> bool:
         """Whether it ends the transaction when it is sent with ``commit``."""
-        return bool(self.waiting) and _pipelines(self._conn.dialect)
+        return bool(self.waiting) and self.sends_at_once
+
+    @property
+    def sends_at_once(self) -> bool:
+        """Whether all that waits is sent together, rather than each statement after the answer to another."""
+        return _pipelines(self._conn.dialect)
 
     def send(self, *, commit: bool = False) -> None:
         """Execute what waits; with ``commit``, also end the transaction if that saves a round trip.

@@ -58,6 +58,11 @@ class Transaction:
         self._batch.send()
         return self._conn
 
+    @property
+    def sends_at_once(self) -> bool:
+        """Whether what is queued is sent together, so that it is dear to wait for an answer in between."""
+        return self._batch.sends_at_once
+
     def queue(self, statement: Prepared, values: Values) -> Answer:
         """Have a statement executed, at the latest when its answer is looked at."""
         return self._batch.add(statement, values)

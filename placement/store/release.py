@@ -1,0 +1,98 @@
+"""Giving back all that one consumer holds: what clients do most often beside claiming.
+
+Where the database takes several statements at once, none of them waits for the answer to another: the first
+locks the consumer and leaves its id, or none, in a setting of the transaction, by which the others find what
+is to be locked, stamped and deleted. So what the first has not locked is not touched, though the consumer may
+be made between two statements. Elsewhere it is asked what is held first.
+"""
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db import buckets
+from placement.db.batch import Answer, Prepared
+from placement.db.database import Database, Transaction
+from placement.db.tables import allocations, change_buckets, consumers, resource_providers
+from placement.exceptions import NotFound
+from placement.store.allocations import give_back
+
+_NOBODY: Final = "0"
+_SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
+
+
+def release(database: Database, consumer: str) -> None:
+    """Give back all that a consumer holds, in a transaction of its own.
+
+    :raises NotFound: when it holds nothing.
+    """
+
+    def work(tx: Transaction) -> Answer | int:
+        return _at_once(tx, consumer) if tx.sends_at_once else give_back(tx, [consumer])
+
+    released = database.write(work)
+    if isinstance(released, Answer):
+        released = released.scalars != [_NOBODY]
+    if not released:
+        raise NotFound(f"No allocations for consumer '{consumer}'")
+
+
+def _at_once(tx: Transaction, consumer: str) -> Answer:
+    """Queue all of it; the answer is the id of the consumer, as a text, or that there is :data:`_NOBODY`."""
+    locked = tx.queue(_lock, {"consumer": consumer})
+    tx.queue(_count, {"step": buckets.step()})
+    tx.queue(_stamp, {"now": tx.now})
+    tx.queue(_removal, {})
+    tx.queue(_end, {})
+    return locked
+
+
+_released: Final = sa.cast(sa.func.current_setting(_SETTING), sa.BigInteger)
+_held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer_id == _released)
+_to_count: Final = (
+    sa.select(change_buckets.c.id)
+    .where(
+        change_buckets.c.id.in_(
+            sa.select(resource_providers.c.bucket).where(resource_providers.c.id.in_(_held))
+        )
+    )
+    .order_by(change_buckets.c.id)
+    .with_for_update()
+    .cte("locked")
+)
+
+_lock: Final = Prepared(
+    sa.select(
+        sa.func.set_config(
+            _SETTING,
+            sa.func.coalesce(
+                sa.cast(
+                    sa.select(consumers.c.id)
+                    .where(consumers.c.uuid == sa.bindparam("consumer", type_=sa.String))
+                    .with_for_update()
+                    .scalar_subquery(),
+                    sa.String,
+                ),
+                sa.literal_column(f"'{_NOBODY}'"),
+            ),
+            sa.literal_column("true"),  # until the transaction ends
+        )
+    )
+)
+_count: Final = Prepared(
+    sa.update(change_buckets)
+    .where(change_buckets.c.id == _to_count.c.id)
+    .values(counter=change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger))
+)
+"""As :func:`placement.db.buckets.lock`: in ascending order."""
+_stamp: Final = Prepared(
+    sa.update(resource_providers)
+    .where(resource_providers.c.id.in_(_held))
+    .values(
+        change_seq=buckets.counter(resource_providers.c.bucket),
+        updated_at=sa.bindparam("now", type_=sa.Double),
+    )
+)
+"""As of :meth:`~placement.db.database.Transaction.changed`: usage alone, and no new generation."""
+_removal: Final = Prepared(sa.delete(allocations).where(allocations.c.consumer_id == _released))
+_end: Final = Prepared(sa.delete(consumers).where(consumers.c.id == _released))
