@@ -11,7 +11,7 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
-from psycopg import errors
+from psycopg import IsolationLevel, errors
 from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
 
@@ -20,7 +20,7 @@ from placement.db.postgresql import Connection, wait_for
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
-_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN: Final = {level: f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}" for level in IsolationLevel}
 _COMMIT: Final = "COMMIT"
 _NAMES: Final = "placement.prepared"
 _PREPARED_UP_TO: Final = 64  # parameters; statements with more differ from one request to the next
@@ -53,7 +53,8 @@ def exchange(
     :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost,
         or nothing came for too long and it was closed.
     """
-    begin = [Step(_BEGIN, ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
+    level = connection.isolation_level or IsolationLevel.READ_COMMITTED
+    begin = [Step(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
     end = [Step(_COMMIT, ())] * commit
     names: _Names | None = notes.get(_NAMES)
     if names is None:

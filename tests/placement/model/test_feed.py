@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import buckets
+from placement.db.batch import Batch, Prepared
 from placement.db.buckets import bucket_of
 from placement.db.database import Database, Transaction
 from placement.db.position import Position
@@ -444,3 +445,16 @@ def test_a_server_that_lags_behind_is_not_asked_by_every_request_to_give_back(
     finally:
         database.close()
     assert len(asked) == 1
+
+
+def test_what_is_read_together_is_of_one_state_of_the_database(writer: Database, database_url: str) -> None:
+    """Also where the statements are sent in batches, which begin the transaction themselves."""
+    database = Database(database_url)
+    create(writer)
+    everything = Prepared(sa.select(resource_providers.c.name))
+    with database.read() as conn:
+        before = Batch(conn).add(everything, {}).rows
+        create(writer, CHILD, "child")
+        assert Batch(conn).add(everything, {}).rows == before
+        assert conn.execute(sa.select(resource_providers.c.name)).scalars().all() == ["host"]
+    database.close()
