@@ -10,6 +10,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_time_line_is_shown_to_its_end() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.adopt_demo"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)

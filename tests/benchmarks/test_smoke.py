@@ -15,6 +15,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_measures_every_part_of_this_service(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.compare_reference", "--quick", "--no-reference"]

@@ -12,7 +12,7 @@ from tests.doc.pages import ROOT
 SYSTEM = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 PROGRAMS = ("placement-manage", "placement-status", "placement-api", "compute-agent")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def run(*command: object, cwd: Path) -> "subprocess.CompletedProcess[str]":

@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.examples import examples
 from tests.placement.differential.generator import Generator
 from tests.placement.differential.play import Names, Play
 from tests.placement.differential.services import Pair, Request
@@ -17,7 +18,7 @@ from tests.placement.differential.stories import look
 pytestmark = pytest.mark.slow
 
 _ASKED: Final = os.environ.get("PLACEMENT_COMPUTE_DIFFERENTIAL_STORIES")
-STORIES: Final = int(_ASKED or "6")
+STORIES: Final = int(_ASKED or examples(6))
 REQUESTS: Final = 30
 _FIRST: Final = random.randrange(10**6) if _ASKED else 1
 #: after these the databases still hold the same

@@ -10,7 +10,7 @@ from tests.databases import ServerMissing
 from tests.placement.failover import galera, postgresql
 from tests.placement.failover.outcome import Outcome
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.parametrize(

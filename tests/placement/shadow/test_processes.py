@@ -15,6 +15,7 @@ import pytest
 from benchmarks.reference import Reference
 from benchmarks.servers import Service
 from tests.databases import DatabaseServer
+from tests.examples import examples
 from tests.placement.differential import generator
 from tests.placement.differential.conftest import reference  # noqa: F401  # a fixture
 from tests.placement.differential.generator import Generator
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 CLIENTS = 3
 #: the first two clients work on the same things
 WORLDS = (Names(1), Names(2))
-REQUESTS = 60
+REQUESTS = examples(60)
 
 
 @pytest.fixture(scope="module")
