@@ -8,6 +8,7 @@ All is added up in the order in which :mod:`placement.claims.scoring` does it, s
 good as can be is not below the ceiling by a rounding error.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
@@ -17,10 +18,11 @@ from placement.candidates.budget import Budget
 from placement.candidates.needs import needs_of
 from placement.candidates.roots import Sharing
 from placement.claims.scoring import ATTRIBUTE, Rank, amounts_of, mean, number_of, share, standing
-from placement.claims.topology import SPLIT
+from placement.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.model.provider import SHARES, Provider
+from placement.model.trees import Kind
 
 _SLACK: Final = 1e-12
 """Of shares that are not added up as scores are."""
@@ -87,6 +89,12 @@ class Ceilings:
             return self._likings()
         if name.startswith(ATTRIBUTE):
             return self._standings(name.removeprefix(ATTRIBUTE), low=low)
+        if name == "zones":
+            return [1 / fewest for fewest in self._zones]
+        if name == "distance":
+            nearest = max(1, min([REMOTE, *self._world.distances.values()]))
+            apart = min(1.0, LOCAL / nearest)
+            return [apart if fewest > 1 else 1.0 for fewest in self._zones]
         return [1.0] * len(self._roots)
 
     def _shares(self) -> Bounds:
@@ -130,6 +138,30 @@ class Ceilings:
     def _via(self) -> Mapping[int, tuple[str, ...]]:
         """By the root of a host the aggregates through which others share with it."""
         return self._sharing.by_root()
+
+    @cached_property
+    def _zones(self) -> Sequence[int]:
+        """For each host how many NUMA nodes at least something is taken of: isolated groups are apart."""
+        alike: Counter[tuple[str, ...]] = Counter()
+        if self._wanted.request.group_policy == "isolate":
+            alike.update(
+                tuple(name for name, _ in need.resources)
+                for need in self._needs
+                if not need.unsuffixed and not all(self._is_shared(name) for name, _ in need.resources)
+            )
+        apart = [(names, count) for names, count in alike.items() if count > 1]
+        if not apart:
+            return [1] * len(self._roots)
+        trees = self._snapshot.whole_trees()
+        known: dict[Kind, int] = {}
+        fewest = []
+        for root in self._roots:
+            kind = trees[root].kind
+            if kind not in known:
+                self._budget.spend(1 + len(kind.shape.lineages) // 4)
+                known[kind] = max(1, *(_fewest_zones(kind, names, count) for names, count in apart))
+            fewest.append(known[kind])
+        return fewest
 
     def _likings(self) -> Iterable[float]:
         """How well it goes with the others of its group; who takes of pools alone is there, and not here."""
@@ -193,3 +225,15 @@ def _beside_pools(
     least = min([*found, *(there / could for there, could in pools)], default=1.0)
     most = max([*found, *(share(there, could, amount) for there, could in pools)], default=0.0)
     return least * (1 - _SLACK), min(1.0, most * (1 + _SLACK))
+
+
+def _fewest_zones(kind: Kind, names: tuple[str, ...], count: int) -> int:
+    """In how many zones so many providers are at least that have all of these classes."""
+    having = {at for at, _ in kind.shape.giving(names)}
+    inside = sorted([len(having.intersection(zone)) for zone in kind.zones], reverse=True)
+    left = count - (len(having) - sum(inside))
+    for fewest, there in enumerate(inside):
+        if left <= 0:
+            return fewest
+        left -= there
+    return len(inside)

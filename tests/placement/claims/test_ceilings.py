@@ -18,11 +18,14 @@ from placement.claims.scoring import Scorer
 from placement.claims.topology import Topology
 from placement.claims.wanted import Order, Wanted
 from placement.claims.world import World
+from placement.flavors.flavor import Rules
 from placement.model.snapshot import Snapshot
+from placement.schemas import explanation
 from placement.store.groups import Group, Policy
 from tests.examples import examples
+from tests.placement.candidates.snapshots import build
 from tests.placement.claims.test_scoring import OWNER, anything, zoned
-from tests.placement.claims.test_topology import hosts, queries, wants
+from tests.placement.claims.test_topology import hosts, nodes, queries, wants
 
 CRITERIA = ("pack", "spread", "zones", "distance", "fit", "group", "attribute:price")
 POLICIES = st.sampled_from((Policy.SOFT_AFFINITY, Policy.SOFT_ANTI_AFFINITY, Policy.ANTI_AFFINITY))
@@ -93,3 +96,13 @@ def test_nor_is_what_is_split(
 ) -> None:
     world = replace(world, snapshot=priced(data, world.snapshot))
     check(world, wants(query, topology, order=order), seed)
+
+
+def test_isolated_groups_that_no_zone_has_room_for_cross_zones() -> None:
+    snapshot = build(*(spec for host in range(9) for spec in nodes(f"h{host}", 8, 8 - host)))
+    query = "resources1=PCPU:1&resources2=PCPU:1&group_policy=isolate"
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, Rules())
+    for order in ((("zones", 1.0),), (("distance", 1.0),)):
+        wanted = Wanted("c", None, OWNER, asked.request, asked.version, order=order)
+        ceilings = Ceilings(World(snapshot), wanted, sorted(snapshot.trees), Budget()).highest_first()
+        assert [ceiling for ceiling, _ in ceilings] == [(False, -0.5)] * 9
