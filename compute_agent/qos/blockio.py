@@ -13,7 +13,7 @@ from compute_agent.conf.qos import blockio_class_sections
 from compute_agent.host.block_devices import BlockDevices
 from compute_agent.model.blockio import GUEST_DISKS, BlockIoClass, Rates
 from compute_agent.model.errors import ConfigError
-from compute_agent.model.qos_class import CLASS_NAME
+from compute_agent.model.qos_class import class_section
 
 _RATES: Final = ("read_bytes", "write_bytes", "read_operations", "write_operations")
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -30,9 +30,7 @@ def parse_blockio_classes(conf: cfg.ConfigOpts) -> dict[str, BlockIoClass]:
 
 
 def _class(name: str, options: Any) -> BlockIoClass:
-    section = f"[{BLOCKIO_CLASS}{name}]"
-    if not CLASS_NAME.match(name):
-        raise ConfigError(f"{section}: a name has 1 to 64 letters, digits, hyphens and underscores")
+    section = class_section(BLOCKIO_CLASS, name)
     rates = Rates(*(_rate(section, option, options[option]) for option in _RATES))
     latency = options.latency_ms
     if (rates or latency) and not options.devices:

@@ -14,9 +14,9 @@ from compute_agent.model.errors import ConfigError
 from compute_agent.model.memory_share import DEFAULT_SHARES, MemoryShare
 from compute_agent.model.qos_class import (
     BEST_EFFORT,
-    CLASS_NAME,
     LATENCY_SENSITIVE,
     LATENCY_SENSITIVE_RESERVED,
+    class_section,
 )
 from compute_agent.resctrl.wishes import (
     BadWishError,
@@ -84,17 +84,12 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
         for name, wish in DEFAULT_CLASSES.items()
     }
     for name, options in qos_class_sections(conf):
-        if not CLASS_NAME.match(name):
-            raise ConfigError(
-                f"[{QOS_CLASS}{name}]: a name has 1 to 64 letters, digits, hyphens and underscores"
-            )
+        section = class_section(QOS_CLASS, name)
         rank = _RANKS.get(name) if options.rank is None else options.rank
         if rank is None:
-            raise ConfigError(
-                f"[{QOS_CLASS}{name}] rank: a class of another name than BE, LS or LSR needs one"
-            )
+            raise ConfigError(f"{section} rank: a class of another name than BE, LS or LSR needs one")
         default = classes.get(name, QosClass(name, rank))
-        wish = _wish(f"[{QOS_CLASS}{name}]", options).over(default.wish)
+        wish = _wish(section, options).over(default.wish)
         cpu_class = _cpu_class(conf, name, options.cpu_class)
         classes[name] = QosClass(name, rank, wish, _memory(options, default.memory), cpu_class)
     highest = classes.get(conf.qos.highest_class)

@@ -11,7 +11,7 @@ from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.qos import cpu_class_sections
 from compute_agent.model.cpu_class import Bound, CpuClass, Frequency
 from compute_agent.model.errors import ConfigError
-from compute_agent.model.qos_class import CLASS_NAME
+from compute_agent.model.qos_class import class_section
 
 _KHZ: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 _PAIRS: Final = (("min_frequency", "max_frequency"), ("uncore_min_frequency", "uncore_max_frequency"))
@@ -26,9 +26,7 @@ def parse_cpu_classes(conf: cfg.ConfigOpts) -> dict[str, CpuClass]:
 
 
 def _class(name: str, options: Any) -> CpuClass:
-    section = f"[{CPU_CLASS}{name}]"
-    if not CLASS_NAME.match(name):
-        raise ConfigError(f"{section}: a name has 1 to 64 letters, digits, hyphens and underscores")
+    section = class_section(CPU_CLASS, name)
     for option in ("governor", "energy_performance_preference"):
         _check_word(section, option, options[option])
     for state in options.disabled_c_states:
