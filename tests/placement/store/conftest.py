@@ -1,9 +1,11 @@
 """A database with standard names and one provider that has something to give."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from placement.db.batch import Batch
 from placement.db.database import Database
 from placement.store import classes, inventories, providers
 from placement.store.inventories import Values
@@ -26,3 +28,18 @@ def database(database_url: str) -> Iterator[Database]:
 def host() -> str:
     """The uuid of the provider, which has ten VCPU and ten DISK_GB and is at generation 1."""
     return HOST
+
+
+@pytest.fixture
+def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of statements in each batch that was sent, from now on."""
+    sizes: list[int] = []
+    send = Batch.send
+
+    def counting_send(batch: Batch, **options: Any) -> None:
+        if batch.waiting:
+            sizes.append(len(batch.waiting))
+        send(batch, **options)
+
+    monkeypatch.setattr(Batch, "send", counting_send)
+    return sizes

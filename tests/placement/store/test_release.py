@@ -8,7 +8,6 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.batch import Batch
 from placement.db.database import Database
 from placement.db.tables import allocations as table
 from placement.db.tables import change_buckets, consumers, resource_providers
@@ -124,18 +123,10 @@ def test_a_model_that_follows_claims_and_releases_that_race_misses_none(claimed:
 
 
 def test_one_exchange_is_enough_where_the_database_takes_many_statements_in_one(
-    claimed: Database, monkeypatch: pytest.MonkeyPatch
+    claimed: Database, batch_sizes: list[int]
 ) -> None:
-    sizes: list[int] = []
-    send = Batch.send
-
-    def counting(batch: Batch, **options: Any) -> None:
-        if batch.waiting:
-            sizes.append(len(batch.waiting))
-        send(batch, **options)
-
-    monkeypatch.setattr(Batch, "send", counting)
     at_once = claimed.write(lambda tx: tx.sends_at_once)
+    batch_sizes.clear()
     release(claimed, FIRST)
     # consumer, lock, stamp, allocations, consumer; or consumer, what it holds; lock (in order), and so on
-    assert sizes == ([5] if at_once else [2, 4 if claimed.url.startswith("sqlite") else 5])
+    assert batch_sizes == ([5] if at_once else [2, 4 if claimed.url.startswith("sqlite") else 5])

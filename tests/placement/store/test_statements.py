@@ -1,11 +1,9 @@
 """How many statements a write takes, and in how many batches they reach the database."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from placement.db.batch import Batch
 from placement.db.database import Database, Transaction
 from placement.store import aggregates, allocations, inventories, providers, traits
 from placement.store.claims import Claim
@@ -19,22 +17,13 @@ Counted = Callable[[Callable[[Transaction], object]], list[int]]
 
 
 @pytest.fixture
-def counted(database: Database, monkeypatch: pytest.MonkeyPatch) -> Counted:
+def counted(database: Database, batch_sizes: list[int]) -> Counted:
     """Runs a write that is tried once; the number of statements in each batch that it sent."""
-    sizes: list[int] = []
-    send = Batch.send
-
-    def counting_send(batch: Batch, **options: Any) -> None:
-        if batch.waiting:
-            sizes.append(len(batch.waiting))
-        send(batch, **options)
-
-    monkeypatch.setattr(Batch, "send", counting_send)
 
     def write(work: Callable[[Transaction], object]) -> list[int]:
-        sizes.clear()
+        batch_sizes.clear()
         database.write(work)
-        return list(sizes)
+        return list(batch_sizes)
 
     return write
 
