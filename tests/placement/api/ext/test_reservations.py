@@ -322,20 +322,12 @@ def test_a_deleted_one_holds_nothing(admin: Admin, url: str) -> None:
 def test_a_consumer_that_is_something_else_now_does_not_expire(admin: Admin) -> None:
     only = host(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8", expires_in=600)
-    body = {
-        "allocations": {only: {"resources": {"VCPU": 8}}},
-        "project_id": "project",
-        "user_id": "user",
-        "consumer_generation": 1,
-        "consumer_type": "INSTANCE",
-    }
-    assert admin("PUT", f"/allocations/{reservation}", json=body).status_code == 204
+    assert hold(admin, reservation, only, 1, "INSTANCE") == 204
     assert admin("GET", f"{PATH}/{reservation}").status_code == 404
     assert admin("DELETE", f"{PATH}/{reservation}").status_code == 404
     assert used(admin, only) == {"VCPU": 8}
     # nor is it one again because somebody says so
-    body |= {"consumer_generation": 2, "consumer_type": "RESERVATION"}
-    assert admin("PUT", f"/allocations/{reservation}", json=body).status_code == 204
+    assert hold(admin, reservation, only, 2, "RESERVATION") == 204
     assert admin("GET", f"{PATH}/{reservation}").status_code == 404
 
 
@@ -345,15 +337,20 @@ def test_a_reservation_that_a_claim_makes_a_guest_is_none_any_more(admin: Admin,
     guest = {**wants("resources=VCPU:8"), "consumer_uuid": reservation, "consumer_generation": 1}
     assert claim(admin, guest).status_code == 201
     assert rows(url) == 0
+    assert hold(admin, reservation, only, 2, "RESERVATION") == 204
+    assert admin("GET", f"{PATH}/{reservation}").status_code == 404
+
+
+def hold(admin: Admin, consumer: str, of: str, generation: int, kind: str) -> int:
+    """Have a consumer hold all eight VCPU of a host, as one of that type; the status of the answer."""
     body = {
-        "allocations": {only: {"resources": {"VCPU": 8}}},
+        "allocations": {of: {"resources": {"VCPU": 8}}},
         "project_id": "project",
         "user_id": "user",
-        "consumer_generation": 2,
-        "consumer_type": "RESERVATION",
+        "consumer_generation": generation,
+        "consumer_type": kind,
     }
-    assert admin("PUT", f"/allocations/{reservation}", json=body).status_code == 204
-    assert admin("GET", f"{PATH}/{reservation}").status_code == 404
+    return admin("PUT", f"/allocations/{consumer}", json=body).status_code
 
 
 def rows(url: str) -> int:
