@@ -14,7 +14,7 @@ import pytest
 
 from compute_agent.daemon.protocol import RequestError, ask
 from tests.vm import inside_machine
-from tests.vm.inside_machine import CGROUP, FOLDER, PLACEMENT, SOCKET, Agent, uid, wait_for
+from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, Agent, uid, wait_for
 
 inside_machine.SECONDS = 300
 
@@ -23,24 +23,11 @@ NUMBER = Path("/sys/block/vda/dev").read_text().strip()
 MIB = 1 << 20
 SECONDS = 10.0
 
-INI = f"""
-[DEFAULT]
-state_path = {FOLDER}/state
-reserved_host_memory_mb = 0
+INI = f"""{BASE_INI}
 [compute]
 cpu_shared_set = 0-1
-resource_provider_name = machine
-[placement]
-auth_type = admin_token
-endpoint = {PLACEMENT}
-token = admin
 [guests]
-driver = process
 reconcile_interval = 1
-[cgroup]
-root = {CGROUP}
-[daemon]
-http_port = 0
 [blockio_class:slow]
 read_bytes = 1M
 write_bytes = 2M

@@ -28,29 +28,35 @@ SOCKET = FOLDER / "state/agent.sock"
 SECONDS = 120
 SPIN = "while :; do :; done"
 
-INI = f"""
+BASE_INI = f"""
 [DEFAULT]
 state_path = {FOLDER}/state
 reserved_host_memory_mb = 0
 [compute]
-cpu_dedicated_set = 1-6
-cpu_shared_set = 0,7
 resource_provider_name = machine
-update_resources_interval = 1
 [placement]
 auth_type = admin_token
 endpoint = {PLACEMENT}
 token = admin
 [guests]
 driver = process
-reconcile_interval = 1
 [cgroup]
 root = {CGROUP}
+[daemon]
+http_port = 0
+"""
+"""What all agents of the machine are told."""
+
+INI = f"""{BASE_INI}
+[compute]
+cpu_dedicated_set = 1-6
+cpu_shared_set = 0,7
+update_resources_interval = 1
+[guests]
+reconcile_interval = 1
 [resctrl]
 mount = true
 memory_bandwidth_gbps = 2
-[daemon]
-http_port = 0
 """
 
 

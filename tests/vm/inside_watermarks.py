@@ -13,7 +13,17 @@ import pytest
 
 from compute_agent.daemon.protocol import ask
 from tests.vm import inside_machine
-from tests.vm.inside_machine import CGROUP, FOLDER, PLACEMENT, SOCKET, SPIN, Agent, Rest, uid, wait_for
+from tests.vm.inside_machine import (
+    BASE_INI,
+    CGROUP,
+    FOLDER,
+    SOCKET,
+    SPIN,
+    Agent,
+    Rest,
+    uid,
+    wait_for,
+)
 
 inside_machine.SECONDS = 400  # guests and agent are both slow here
 
@@ -23,23 +33,9 @@ GUESTS = 3
 LINE = 1.2
 """Cores; the guests would use all two of them, and the agent itself a part of one."""
 
-INI = f"""
-[DEFAULT]
-state_path = {FOLDER}/state
-reserved_host_memory_mb = 0
+INI = f"""{BASE_INI}
 [compute]
 cpu_shared_set = 0-1
-resource_provider_name = machine
-[placement]
-auth_type = admin_token
-endpoint = {PLACEMENT}
-token = admin
-[guests]
-driver = process
-[cgroup]
-root = {CGROUP}
-[daemon]
-http_port = 0
 [qos]
 interval = {INTERVAL}
 margin = {100 * MARGIN}
