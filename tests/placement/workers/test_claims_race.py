@@ -1,7 +1,7 @@
 """Many claim the same few hosts, each in one call: all there is goes to somebody before one is sent away.
 
-So it is with the places that the policy of a group leaves. `PLACEMENT_RACING_CLAIMS=100000` has so many
-claims race.
+So it is with the places that the policy of a group leaves, and lists of claims are all or none.
+`PLACEMENT_RACING_CLAIMS=100000` has so many claims race.
 """
 
 import os
@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from tests.placement.serving import HEADERS, Service, service
 
 pytestmark = pytest.mark.slow
 
-CLAIMS = int(os.environ.get("PLACEMENT_RACING_CLAIMS", examples(240)))
+CLAIMS = int(os.environ.get("PLACEMENT_RACING_CLAIMS", examples(650)))
+"""So many are granted before the races end."""
 CLIENTS = 8
 WORKERS = 4
 HOSTS = 6
@@ -32,24 +33,52 @@ NODES = 2
 PER_NODE = 10
 CAPACITY = HOSTS * NODES * PER_NODE
 PER_HOST = NODES * PER_NODE
-MEMBERS = 2
-"""How many of a group that is kept apart one host may have."""
-PLACES = HOSTS * MEMBERS
-OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
+GROUPS = 4
+"""Groups that are kept apart at the same time; two clients claim for each."""
+MEMBERS = PER_HOST // GROUPS
+"""How many of such a group one host may have: together they fill it."""
 QUERY = "resources1=PCPU:1"
 NO_CANDIDATE = "placement.ext.no_candidate"
 
 
+@dataclass(frozen=True)
+class Race:
+    """What clients claim at the same time, for a project of its own each race: until it holds ``places``."""
+
+    places: int
+    fields: dict[str, Any] = field(default_factory=dict)
+    project: str = field(default_factory=lambda: str(uuid4()))
+
+    def room(self, running: Service) -> int:
+        """How much could be claimed yet."""
+        usages = running.get(f"/usages?project_id={self.project}")["usages"]
+        used: int = sum(each.get("PCPU", 0) for each in usages.values())
+        return self.places - used
+
+
+def alone() -> list[Race]:
+    """All that there is, for whoever comes."""
+    return [Race(CAPACITY)]
+
+
+def apart() -> list[Race]:
+    """Groups of which a host may have a few members each."""
+    policy = {"policy": "anti-affinity", "max_per_root": MEMBERS}
+    return [Race(HOSTS * MEMBERS, {"group": {"name": str(uuid4()), **policy}}) for _ in range(GROUPS)]
+
+
+def together() -> list[Race]:
+    """One group that has to stay on one host."""
+    return [Race(PER_HOST, {"group": {"name": str(uuid4()), "policy": "affinity"}})]
+
+
 @dataclass
 class Client(threading.Thread):
-    """Claims until there is no room: one or two at once, in turn.
-
-    ``fields`` are more of each claim, and ``room`` says how many could be claimed yet.
-    """
+    """Claims until there is no room: one or two at once, in turn; half of the clients the fullest hosts."""
 
     running: Service
-    room: Callable[[], int]
-    fields: dict[str, Any]
+    race: Race
+    order: dict[str, float]
     claimed: list[list[str]] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -81,8 +110,9 @@ class Client(threading.Thread):
                     "consumer_uuid": each,
                     "consumer_generation": None,
                     "query": QUERY,
-                    **self.fields,
-                    **OWNER,
+                    "order": self.order,
+                    **self.race.fields,
+                    **owner(self.race.project),
                 }
                 for each in consumers
             ]
@@ -96,13 +126,13 @@ class Client(threading.Thread):
                 repeated = True
                 continue
             code = answer.json()["errors"][0]["code"] if answer.status_code >= 400 else ""
-            self.answers[f"{answer.status_code} {code}".strip()] += 1
+            self.answers[f"{answer.status_code} {code} for {len(consumers)}"] += 1
             if answer.status_code == 201 or (repeated and code == "placement.concurrent_update"):
                 self.claimed.append(consumers)
                 return True
             if code == NO_CANDIDATE:
                 # nobody gives anything back, so what is free now was free when it was said
-                free = self.room()
+                free = self.race.room(self.running)
                 if free >= len(consumers):
                     self.failures.append(f"no candidate for {len(consumers)} while {free} are free")
                 return False
@@ -111,14 +141,8 @@ class Client(threading.Thread):
                 return False
 
 
-def used(running: Service, nodes: list[str]) -> list[int]:
-    found = [running.get(f"/resource_providers/{uuid}/usages")["usages"] for uuid in nodes]
-    return [sum(each.values()) for each in found]
-
-
-def used_by_host(running: Service, nodes: list[str]) -> list[int]:
-    found = used(running, nodes)
-    return [sum(found[start : start + NODES]) for start in range(0, len(found), NODES)]
+def owner(project: str) -> dict[str, str]:
+    return {"project_id": project, "user_id": "user", "consumer_type": "INSTANCE"}
 
 
 def make_hosts(running: Service) -> list[str]:
@@ -139,13 +163,10 @@ def make_hosts(running: Service) -> list[str]:
     return nodes
 
 
-def fill(
-    running: Service, room: Callable[[], int], fields: dict[str, Any], rng: random.Random
-) -> list[Client]:
+def run(running: Service, races: list[Race], rng: random.Random) -> list[Client]:
     """Have all clients claim until there is no room; meanwhile a worker is killed."""
-    # half of them want the same: the host that is fullest
     clients = [
-        Client(running, room, {**fields, "order": {"pack": 1} if number % 2 else {}})
+        Client(running, races[number % len(races)], {"pack": 1} if number // len(races) % 2 else {})
         for number in range(CLIENTS)
     ]
     for client in clients:
@@ -154,6 +175,7 @@ def fill(
     workers = running.workers()
     if len(workers) == WORKERS:
         os.kill(rng.choice(workers), signal.SIGKILL)
+        clients[0].answers["workers killed"] += 1
     for client in clients:
         client.join(timeout=300)
         assert not client.is_alive()
@@ -161,61 +183,52 @@ def fill(
     return clients
 
 
-def consumers_of(clients: list[Client]) -> list[str]:
-    return [consumer for client in clients for each in client.claimed for consumer in each]
+def held(running: Service, nodes: list[str]) -> Iterator[dict[str, int]]:
+    """By host what each consumer holds there."""
+    for start in range(0, len(nodes), NODES):
+        found: Counter[str] = Counter()
+        for uuid in nodes[start : start + NODES]:
+            shown = running.get(f"/resource_providers/{uuid}/allocations")["allocations"]
+            found.update({consumer: each["resources"]["PCPU"] for consumer, each in shown.items()})
+        yield found
 
 
-def give_back(running: Service, consumers: list[str]) -> None:
-    for consumer in consumers:
-        path = f"{running.base}/allocations/{consumer}"
-        assert requests.delete(path, headers=HEADERS, timeout=60).status_code == 204
+def give_back(running: Service, race: Race, consumers: list[str]) -> None:
+    body = {each: {"allocations": {}, "consumer_generation": 1, **owner(race.project)} for each in consumers}
+    answer = requests.post(f"{running.base}/allocations", headers=HEADERS, json=body, timeout=60)
+    assert answer.status_code == 204, answer.text
 
 
-def held(running: Service, consumer: str) -> int:
-    shown = running.get(f"/allocations/{consumer}")["allocations"]
-    return sum(sum(each["resources"].values()) for each in shown.values())
-
-
-def test_all_is_claimed_before_anybody_is_sent_away(
+def test_all_there_is_goes_to_somebody_before_anybody_is_sent_away(
     database_server: DatabaseServer, database_url: str, tmp_path: Path
 ) -> None:
     rng = random.Random(CLAIMS)
     answers: Counter[str] = Counter()
+    granted: Counter[str] = Counter()
     with service(database_url, tmp_path, WORKERS) as running:
         nodes = make_hosts(running)
-        for _ in range(max(1, CLAIMS // CAPACITY)):
-            clients = fill(running, lambda: CAPACITY - sum(used(running, nodes)), {}, rng)
-            # all that there is, and no more, is held by those who were told so
-            assert used(running, nodes) == [PER_NODE] * len(nodes)
-            claimed = consumers_of(clients)
-            assert len(claimed) == CAPACITY
-            assert [held(running, consumer) for consumer in claimed] == [1] * CAPACITY
-            give_back(running, claimed)
-            answers.update(sum((client.answers for client in clients), Counter()))
-    print(f"{database_server.kind}: {dict(answers)}")
-    assert answers[f"409 {NO_CANDIDATE}"] > 0
-
-
-def test_all_places_that_a_group_leaves_are_taken_and_no_more(
-    database_server: DatabaseServer, database_url: str, tmp_path: Path
-) -> None:
-    rng = random.Random(CLAIMS)
-    answers: Counter[str] = Counter()
-    with service(database_url, tmp_path, WORKERS) as running:
-        nodes = make_hosts(running)
-        for _ in range(max(1, CLAIMS // CAPACITY)):
-            apart = {"name": str(uuid4()), "policy": "anti-affinity", "max_per_root": MEMBERS}
-            clients = fill(running, lambda: PLACES - sum(used(running, nodes)), {"group": apart}, rng)
-            assert used_by_host(running, nodes) == [MEMBERS] * HOSTS
-            assert len(consumers_of(clients)) == PLACES
-            give_back(running, consumers_of(clients))
-            answers.update(sum((client.answers for client in clients), Counter()))
-
-            together = {"name": str(uuid4()), "policy": "affinity"}
-            clients = fill(running, lambda: PER_HOST - sum(used(running, nodes)), {"group": together}, rng)
-            assert sorted(used_by_host(running, nodes)) == [0] * (HOSTS - 1) + [PER_HOST]
-            assert len(consumers_of(clients)) == PER_HOST
-            give_back(running, consumers_of(clients))
-            answers.update(sum((client.answers for client in clients), Counter()))
-    print(f"{database_server.kind}: {dict(answers)}")
-    assert answers[f"409 {NO_CANDIDATE}"] > 0
+        while granted.total() < CLAIMS:
+            for kind in (alone, apart, together):
+                races = kind()
+                clients = run(running, races, rng)
+                by_host = list(held(running, nodes))
+                for race in races:
+                    # all that there is, and no more, is held by those who were told so
+                    lists = [each for client in clients if client.race is race for each in client.claimed]
+                    consumers = [each for consumers in lists for each in consumers]
+                    here = [{each: found[each] for each in consumers if each in found} for found in by_host]
+                    assert len(consumers) == race.places
+                    assert sorted(each for found in here for each in found) == sorted(consumers)
+                    if kind is apart:
+                        assert [len(found) for found in here] == [MEMBERS] * HOSTS
+                    if kind is together:
+                        assert sorted(map(len, here)) == [0] * (HOSTS - 1) + [PER_HOST]
+                    give_back(running, race, consumers)
+                    granted[f"{kind.__name__}, at once"] += sum(len(each) for each in lists if len(each) > 1)
+                    granted[f"{kind.__name__}, singly"] += sum(len(each) for each in lists if len(each) == 1)
+                assert sum(sum(found.values()) for found in by_host) == sum(race.places for race in races)
+                answers.update(sum((client.answers for client in clients), Counter()))
+    print(
+        f"{database_server.kind}: granted {granted.total()}: {dict(granted)}; {dict(sorted(answers.items()))}"
+    )
+    assert answers[f"409 {NO_CANDIDATE} for 1"] > 0
