@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from compute_agent.cmd.base import Commands, Lines, Lister, ShowOne, columns
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
+from compute_agent.model.memory_type import MemoryType
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +17,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", type=int)
     parser.add_argument(
         "--blockio-class", help="class of block I/O, a section [blockio_class:NAME]; empty for none"
+    )
+    parser.add_argument(
+        "--memory-type",
+        choices=[kind.value for kind in MemoryType],
+        help="the kind of memory that it gets; any by default",
     )
     parser.add_argument(
         "--resctrl",
@@ -36,7 +42,7 @@ def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
 
 
-_SETTINGS: Final = ("qos_class", "priority", "resctrl", "blockio_class")
+_SETTINGS: Final = ("qos_class", "priority", "resctrl", "blockio_class", "memory_type")
 
 
 class _GuestStart(ShowOne):
@@ -150,7 +156,7 @@ class GuestShow(_OneGuest):
 
 
 class GuestSet(_OneGuest):
-    """Change the classes, the priority or the resctrl annotation of a running guest."""
+    """Change the classes, the priority, the kind of memory or the resctrl annotation of a running guest."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""

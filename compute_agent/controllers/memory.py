@@ -8,18 +8,44 @@ taken stay where they are: which node they come from is said when the guest is s
 
 from __future__ import annotations
 
-from compute_agent.controllers.base import GuestController, Target
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from compute_agent.controllers.base import Target
 from compute_agent.drivers.base import Driver
+from compute_agent.inventory.traits import memory_trait
+from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model import cpuset
+from compute_agent.model.memory_type import MemoryType
 
 
-class MemoryController(GuestController):
+class MemoryController:
     """Binds memory through the driver. That of a guest without an assignment stays as it is."""
 
     name = "memory"
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, memory_types: Mapping[int, MemoryType] = MappingProxyType({})) -> None:
+        """``memory_types`` are the kinds of memory of the host's NUMA nodes."""
         self._driver = driver
+        self._memory_types = memory_types
+        self.refused: Mapping[str, Sequence[str]] = {}
+
+    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+        """Find those who do not get the kind of memory that they ask for."""
+        found = {target.guest.uuid: self._refusal(target) for target in targets}
+        self.refused = {uuid: (reason,) for uuid, reason in found.items() if reason}
+
+    def _refusal(self, target: Target) -> str:
+        wanted, place = target.guest.settings.memory_type, target.assignment
+        if wanted is MemoryType.ANY or place is None:
+            return ""
+        others = {node for node in place.mems if self._memory_types.get(node) is not wanted}
+        if place.mems and not others:
+            return ""
+        return (
+            f"it asks for memory of type {wanted}, and gets that of NUMA nodes {_text(place.mems)}: let it"
+            f" hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
+        )
 
     def drifted(self, target: Target) -> str | None:
         """Which nodes memory comes from instead; None if it comes from where it should."""

@@ -40,6 +40,7 @@ from compute_agent.loops.audit import audit_document
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.resource_class import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
@@ -142,9 +143,8 @@ class Methods:
         body = dict(self._load_settings(SetSchema(), params))
         guest = self._find(body.pop("guest")).guest
         if not body:
-            raise RequestError(
-                "nothing to change: qos_class, priority, resctrl or blockio_class has to be given"
-            )
+            names = sorted(SetSchema().fields.keys() - {"guest"})
+            raise RequestError(f"nothing to change: {' or '.join(names)} has to be given")
         driver = self._agent.driver.starting
         if driver is None:
             name = self._agent.driver.name
@@ -292,6 +292,11 @@ class Methods:
                 f" {', '.join(sorted(blockio_classes)) or 'none'}, and a section [blockio_class:NAME] makes"
                 " another one"
             )
+        wanted = body.get("memory_type", MemoryType.ANY)
+        present = frozenset(self._agent.pipeline.world.topology.memory_types.values())
+        if wanted is not MemoryType.ANY and wanted not in present:
+            there = ", ".join(sorted(present)) or "none that can be told"
+            raise RequestError(f"this host has no memory of type {wanted}; it has {there}")
         return body
 
     def _allocation(self, body: Mapping[str, Any]) -> tuple[str, float, Allocation]:
@@ -355,4 +360,5 @@ def _settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
         priority=body["priority"],
         resctrl=body["resctrl"],
         blockio_class=body["blockio_class"],
+        memory_type=body["memory_type"],
     )

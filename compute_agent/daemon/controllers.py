@@ -58,7 +58,8 @@ def build_controllers(
     power = CpuClassController(driver, configured, store, Files(root), count_drift)
     controllers: list[Controller] = [CpuController(driver), limits, blockio, power]
     if policy_of(conf, world.tree.beside) != FOLLOW:
-        controllers = [CpusetController(driver), *controllers, MemoryController(driver)]
+        binding = MemoryController(driver, world.topology.memory_types)
+        controllers = [CpusetController(driver), *controllers, binding]
     if resctrl.control is not None and not resctrl.off:
         controllers.append(ResctrlController(driver, resctrl.control, guest_classes.wishes))
     return tuple(controllers)

@@ -37,6 +37,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "priority": view.guest.settings.priority,
         "resctrl": view.guest.settings.resctrl,
         "blockio_class": view.guest.settings.blockio_class,
+        "memory_type": view.guest.settings.memory_type.value,
         "limits": {str(knob): round(limit, 3) for knob, limit in sorted(view.limits.items())},
         "pending": list(view.pending),
         "reason": guest_reason(view),

@@ -17,6 +17,7 @@ from compute_agent.model.guest_settings import (
     EmulatorPolicy,
     ThreadPolicy,
 )
+from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.qos_class import CLASS_NAME, LATENCY_SENSITIVE
 from compute_agent.qos.annotation import parse_annotation
 from compute_agent.report.audit import DEFAULT_MIN_AGE
@@ -68,6 +69,7 @@ class SettingsSchema(Schema):
     priority = fields.Integer(strict=True, load_default=0, validate=_PRIORITY)
     resctrl = fields.String(load_default="", validate=_check_annotation)
     blockio_class = fields.String(load_default="", validate=_check_blockio_class)
+    memory_type = fields.Enum(MemoryType, by_value=True, load_default=MemoryType.ANY)
 
 
 class RunSchema(SettingsSchema):
@@ -112,6 +114,7 @@ class SetSchema(GuestSchema):
     priority = fields.Integer(strict=True, validate=_PRIORITY)
     resctrl = fields.String(validate=_check_annotation)
     blockio_class = fields.String(validate=_check_blockio_class)
+    memory_type = fields.Enum(MemoryType, by_value=True)
 
 
 class MoveSchema(GuestSchema):

@@ -32,6 +32,7 @@ from compute_agent.files import (
 )
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.naming import called, is_uuid, printable
 
 LOG = logging.getLogger(__name__)
@@ -259,6 +260,8 @@ def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSett
         values["thread_policy"] = ThreadPolicy(values["thread_policy"])
     if "emulator_policy" in values:
         values["emulator_policy"] = EmulatorPolicy(values["emulator_policy"])
+    if "memory_type" in values:
+        values["memory_type"] = MemoryType(values["memory_type"])
     for name, value in values.items():
         if type(value) is not type(known[name]):
             raise ValueError(f"{name} cannot be {value!r}")

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 from compute_agent.host import caches, cpus, memory, processor
+from compute_agent.host.memory_types import read_evidence, tell_types
 from compute_agent.host.sysfiles import SysFiles
 from compute_agent.host.topology import Topology
 
@@ -22,6 +23,7 @@ def read_topology(root: Path) -> Topology:
     packages = cpus.read_packages(files, states.online)
     cores = cpus.read_cores(files, info, packages)
     nodes = memory.read_nodes(files, states.online)
+    tiers = memory.read_tiers(files)
     frequencies = [core.base_frequency_khz for core in cores if core.base_frequency_khz is not None]
     found_caches = caches.read_caches(files, cores)
     if odd := files.contradictions:
@@ -44,7 +46,8 @@ def read_topology(root: Path) -> Topology:
         offline=states.offline,
         present=states.present,
         distances=memory.read_distances(files, nodes),
-        memory_tiers=memory.read_tiers(files),
+        memory_tiers=tiers,
+        memory_types=tell_types(nodes, read_evidence(files, nodes, tiers)),
         cpu_capacities=cpus.read_capacities(files, states.online),
         memory_kib=memory.read_memory_kib(files),
         cpu_flags=processor.flags_of(info, states.online),

@@ -1,6 +1,7 @@
 """Reading small kernel files below a root, where any may be missing, unreadable or have odd content."""
 
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,12 +87,24 @@ class SysFiles:
         There are none where there is no folder.
         """
         pattern = re.compile(re.escape(prefix) + r"([0-9]+)" + re.escape(suffix), re.ASCII)
+        matches = map(pattern.fullmatch, self.names(folder))
+        return iter(sorted(int(match[1]) for match in matches if match))
+
+    def names(self, folder: str) -> list[str]:
+        """The names of what is in a folder, in order; none where there is no folder."""
         try:
-            names = [entry.name for entry in (self.root / folder).iterdir()]
+            return sorted(entry.name for entry in (self.root / folder).iterdir())
         except OSError as error:
             LOG.debug("Cannot list %s: %s", self.root / folder, error)
-            return iter(())
-        return iter(sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match))
+            return []
+
+    def link(self, path: str) -> str | None:
+        """Where a symbolic link points, as it says so itself; None if it is none."""
+        try:
+            return os.readlink(self.root / path)
+        except OSError as error:
+            LOG.debug("Cannot read %s: %s", self.root / path, error)
+            return None
 
     def _cpus(self, path: str, parse: cpuset.Parser) -> frozenset[int] | None:
         text = self.text(path)

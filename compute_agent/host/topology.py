@@ -10,6 +10,7 @@ from typing import Any
 
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.memory_type import MemoryType
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ class Topology:
     """Distance from node to node as in SLIT: 10 is local. Empty where the kernel does not tell."""
     memory_tiers: Mapping[int, int] = field(default_factory=dict, hash=False)
     """The tier of the memory of nodes, the lower the faster. Empty where the kernel does not tell."""
+    memory_types: Mapping[int, MemoryType] = field(default_factory=dict, hash=False)
+    """What the memory of nodes is, of those of which it can be told."""
     cpu_capacities: Mapping[int, int] = field(default_factory=dict, hash=False)
     """How much CPUs do, with 1024 for the fastest kind of core. Empty where the kernel does not tell."""
     memory_kib: int = 0
@@ -162,7 +165,12 @@ class Topology:
                 {"id": package.id, "cpus": cpuset.format(package.cpus)} for package in self.packages
             ],
             "numa_nodes": [
-                {"id": node.id, "cpus": cpuset.format(node.cpus), "memory_kib": node.memory_kib}
+                {
+                    "id": node.id,
+                    "cpus": cpuset.format(node.cpus),
+                    "memory_kib": node.memory_kib,
+                    "memory_type": str(self.memory_types.get(node.id, "")),
+                }
                 for node in self.numa_nodes
             ],
             "distances": {

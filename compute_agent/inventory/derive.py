@@ -163,7 +163,7 @@ def _children(
             uuid=child_uuid(root.uuid, zone.name),
             parent=root.uuid if zone.parent is None else child_uuid(root.uuid, zone.parent),
             inventories=inventories[zone.name],
-            traits=_zone_traits(zone, control),
+            traits=_zone_traits(zone, control, topology),
             attributes=attributes.of_zone(topology, zones, zone, root.uuid),
             cpus=zone.cpus,
             numa_nodes=zone.numa_nodes,
@@ -273,9 +273,12 @@ def _cache_inventories(domain: CacheDomain) -> Mapping[str, Inventory]:
     return found
 
 
-def _zone_traits(zone: Zone, control: CachePlatform) -> frozenset[str]:
+def _zone_traits(zone: Zone, control: CachePlatform, topology: Topology) -> frozenset[str]:
+    if zone.node is not None:
+        memory = topology.memory_types.get(zone.node.id)
+        return frozenset({traits.NUMA_ROOT, *([] if memory is None else [traits.memory_trait(memory)])})
     if zone.l3 is None:
-        return frozenset({traits.NUMA_ROOT})
+        return frozenset()
     domain = control.domains.get(zone.l3.id)
     if domain is None or domain.ways <= 0:
         return frozenset()

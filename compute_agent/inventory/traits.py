@@ -12,9 +12,11 @@ from typing import Final
 import os_traits
 
 from compute_agent.host.topology import Topology
+from compute_agent.model.memory_type import MemoryType
 
 NUMA_ROOT: Final[str] = os_traits.HW_NUMA_ROOT
 RESCTRL_PREFIX: Final = "CUSTOM_RESCTRL_"
+MEMORY_TIER_PREFIX: Final = "CUSTOM_MEMORY_TIER_"
 WAY_SIZE_PREFIX: Final = "CUSTOM_LLC_WAY_"
 
 _NAMESPACES: Final = {
@@ -96,6 +98,11 @@ def root_traits(topology: Topology, resctrl_features: frozenset[str] = frozenset
 def resctrl_traits(features: frozenset[str]) -> frozenset[str]:
     """The traits of what resctrl can do."""
     return frozenset(RESCTRL_PREFIX + feature for feature in features)
+
+
+def memory_trait(memory_type: MemoryType) -> str:
+    """The trait that tells what the memory of a NUMA node is: ``CUSTOM_MEMORY_TIER_HBM``."""
+    return f"{MEMORY_TIER_PREFIX}{memory_type.upper()}"
 
 
 def way_size_trait(way_kib: int) -> str:

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.qos_class import LATENCY_SENSITIVE
 
 MAX_VCPUS: Final = 4096
@@ -35,7 +36,7 @@ class GuestSettings:
     """What the guest's owner asked for beside amounts.
 
     ``resctrl`` is the annotation about cache and memory bandwidth, ``priority`` that of eviction; empty texts
-    are no wish, and so is one for a ``blockio_class``.
+    are no wish, and so is one for a ``blockio_class``. ``memory_type`` is the kind of memory it is to have.
     """
 
     vcpus: int = 1
@@ -45,3 +46,4 @@ class GuestSettings:
     priority: int = 0
     resctrl: str = ""
     blockio_class: str = ""
+    memory_type: MemoryType = MemoryType.ANY

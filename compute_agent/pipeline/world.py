@@ -10,6 +10,7 @@ from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest import Guest
+from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.naming import called
 from compute_agent.policy import leave_in_place, place_nowhere
 from compute_agent.policy.base import Demand, Policy, Request, Supply
@@ -97,8 +98,22 @@ def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
         emulator_policy=settings.emulator_policy,
         dedicated=0 if world.cpu_sets.legacy else guest.dedicated,
         constraints=guest.constraints,
-        mems=held_nodes(world, allocation),
+        mems=memory_nodes(world, guest, allocation),
     )
+
+
+def memory_nodes(world: World, guest: Guest, allocation: Allocation) -> frozenset[int]:
+    """The NUMA nodes that a guest is to have its memory of; empty: that is not told by node.
+
+    Those that it holds memory of, and of these, or else of all, those with the kind of memory that it asks
+    for. Where that leaves none, what it holds counts.
+    """
+    held, wanted = held_nodes(world, allocation), guest.settings.memory_type
+    if wanted is MemoryType.ANY:
+        return held
+    kinds = world.topology.memory_types
+    of_kind = frozenset(node for node, kind in kinds.items() if kind is wanted)
+    return (held & of_kind if held else of_kind) or held
 
 
 def held_nodes(world: World, allocation: Allocation) -> frozenset[int]:

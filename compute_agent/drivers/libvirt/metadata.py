@@ -10,6 +10,7 @@ extra specs. Where both speak, ours is heard.
         <guest:emulator_policy>share</guest:emulator_policy>
         <guest:resctrl>{"llc": {"schemata": {"range": [0, 30]}}}</guest:resctrl>
         <guest:blockio_class>bulk</guest:blockio_class>
+        <guest:memory_type>dram</guest:memory_type>
         <guest:eviction_priority>10</guest:eviction_priority>
       </guest:settings>
     </metadata>
@@ -32,6 +33,7 @@ from compute_agent.model.guest_settings import (
     GuestSettings,
     ThreadPolicy,
 )
+from compute_agent.model.memory_type import MemoryType
 
 NAMESPACE: Final = "urn:placement-compute:guest:1"
 
@@ -88,6 +90,7 @@ _OURS: Final[Mapping[str, _Reader]] = {
     "emulator_policy": ("emulator_policy", EmulatorPolicy),
     "resctrl": ("resctrl", _annotation),
     "blockio_class": ("blockio_class", _name),
+    "memory_type": ("memory_type", MemoryType),
     "eviction_priority": ("priority", _priority),
 }
 

@@ -1,12 +1,10 @@
 """The topology of captured machines against an independent reading, that of hwloc's lstopo."""
 
-import bz2
 import os
 import shutil
 import subprocess
-import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -14,11 +12,9 @@ import pytest
 
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
+from tests.compute_agent.host.captured import ARCHIVES, SHARED, unpack
 
-SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[4] / "shared"))
-ARCHIVES = sorted(SHARED.joinpath("topologies").glob("*.tar.bz2"))
 LSTOPO = shutil.which("lstopo-no-graphics")
-MEMORY = Path("/dev/shm")
 
 pytestmark = pytest.mark.slow
 
@@ -132,23 +128,6 @@ def _cpus(thing: ET.Element) -> CpuSet:
     for word in thing.get("cpuset", "").split(","):
         mask = mask << 32 | int(word or "0", 16)
     return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
-
-
-@pytest.fixture
-def unpacked() -> Iterator[Path]:
-    """A folder for trees of thousands of small files, in memory where there is some to write to."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
-        yield Path(folder)
-
-
-def unpack(archive: Path, into: Path) -> Path:
-    """The tree of a machine, unpacked by tar: Python's own tarfile takes twenty times as long."""
-    machine = into / archive.name
-    machine.mkdir()
-    content = bz2.decompress(archive.read_bytes())
-    subprocess.run(["tar", "-x", "--no-same-owner", "-C", machine], input=content, check=True, timeout=60)
-    (folder,) = machine.iterdir()
-    return folder
 
 
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.bz2"))

@@ -107,8 +107,8 @@ def test_json_form_is_stable(tmp_path: Path) -> None:
     assert json.loads(json.dumps(read_topology(tmp_path).to_dict())) == {
         "packages": [{"id": 0, "cpus": "0,2"}, {"id": 1, "cpus": "1,3"}],
         "numa_nodes": [
-            {"id": 0, "cpus": "0,2", "memory_kib": 1000},
-            {"id": 1, "cpus": "1,3", "memory_kib": 2000},
+            {"id": 0, "cpus": "0,2", "memory_kib": 1000, "memory_type": "dram"},
+            {"id": 1, "cpus": "1,3", "memory_kib": 2000, "memory_type": "dram"},
         ],
         "distances": {"0": {"0": 10, "1": 21}, "1": {"0": 21, "1": 10}},
         "cores": [{"id": 0, "package": 0, "cpus": "0,2"}, {"id": 0, "package": 1, "cpus": "1,3"}],

@@ -12,12 +12,14 @@ from compute_agent.daemon.documents import guest_document, guests_document
 from compute_agent.host.topology import NumaNode
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.memory_type import MemoryType
 from compute_agent.pipeline.events import AllocationsRead, Reconcile, StartGuest
 from compute_agent.pipeline.worker import Pipeline
 from tests.compute_agent.pipeline import rig as rigs
 
 NODES = (*rigs.TOPOLOGY.numa_nodes, NumaNode(2, frozenset(), 1 << 20))
-TOPOLOGY = replace(rigs.TOPOLOGY, numa_nodes=NODES)
+TYPES = {0: MemoryType.DRAM, 1: MemoryType.DRAM, 2: MemoryType.HBM}
+TOPOLOGY = replace(rigs.TOPOLOGY, numa_nodes=NODES, memory_types=TYPES)
 TREE = ProviderTree(
     (
         ProviderNode("h", "root", None, cpus=TOPOLOGY.online, numa_nodes=frozenset({0, 1, 2})),
@@ -34,11 +36,12 @@ class Rig(rigs.Rig):
     """A rig whose pipeline binds memory, too."""
 
     def new_pipeline(self, world=WORLD):
-        controllers = (MemoryController(self.driver),)
+        controllers = (MemoryController(self.driver, world.topology.memory_types),)
         self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
 
-    def hold(self, allocation, uuid="a", vcpus=1):
-        return self.handle(StartGuest(uuid, uuid, GuestSettings(vcpus), ("sleep", "9"), allocation, 1.0))
+    def hold(self, allocation, uuid="a", vcpus=1, **settings):
+        settings = GuestSettings(vcpus, **settings)
+        return self.handle(StartGuest(uuid, uuid, settings, ("sleep", "9"), allocation, 1.0))
 
     def nodes(self, uuid="a"):
         return set(self.driver.nodes.get(uuid, ()))
@@ -67,6 +70,29 @@ def rig():
 def test_memory_comes_from_the_nodes_whose_memory_the_guest_holds(rig, allocation, nodes):
     rig.hold(allocation)
     assert rig.nodes() == nodes
+
+
+@pytest.mark.parametrize(
+    ("allocation", "wanted", "nodes", "refused"),
+    [
+        # Where the allocation names no node, the kind does.
+        ({"node0": {"VCPU": 1}, "root": {"MEMORY_MB": 64}}, "hbm", {2}, False),
+        ({"node0": {"PCPU": 1}, "root": {"MEMORY_MB": 64}}, "dram", {0, 1}, False),
+        ({"node1": {"VCPU": 1}}, "any", set(), False),
+        # Of what it holds that of the kind, and what it holds if there is none.
+        ({"node0": {"VCPU": 1, "MEMORY_MB": 64}, "node2": {"MEMORY_MB": 64}}, "hbm", {2}, False),
+        ({"node0": {"VCPU": 1, "MEMORY_MB": 64}}, "hbm", {0}, True),
+        ({"node0": {"PCPU": 1, "MEMORY_MB": 64}}, "cxl", {0}, True),
+        ({"node0": {"VCPU": 1}, "root": {"MEMORY_MB": 64}}, "pmem", set(), True),
+    ],
+)
+def test_memory_is_of_the_kind_that_the_guest_asks_for(rig, allocation, wanted, nodes, refused):
+    rig.hold(allocation, memory_type=MemoryType(wanted))
+    assert rig.nodes() == nodes
+    (view,) = rig.pipeline.views()
+    assert bool(view.refused) is refused
+    if refused:
+        assert f"trait CUSTOM_MEMORY_TIER_{wanted.upper()}" in view.refused[0]
 
 
 def test_memory_goes_along_when_the_guest_holds_that_of_another_node(rig):

@@ -209,7 +209,9 @@ def test_whatever_is_in_the_metadata_the_domain_is_seen(watched, libvirtd):
     settings = "".join(
         f"<guest:{name}>{text}</guest:{name}>"
         for text in texts
-        for name in ("qos_class", "thread_policy", "eviction_priority", "resctrl", "blockio_class")
+        for name in (
+            *("qos_class", "thread_policy", "eviction_priority", "resctrl", "blockio_class", "memory_type"),
+        )
     )
     odd = f'<guest:settings xmlns:guest="urn:placement-compute:guest:1">{deep}{settings}</guest:settings>'
     noted = f'<agent:tuned xmlns:agent="{NAMESPACE}" shares="{"9" * 5000}"/>'

@@ -82,6 +82,7 @@ def test_our_settings_count_more_than_those_of_nova():
         ("qos_class", "a/b"),
         ("blockio_class", "a/b"),
         ("blockio_class", "x" * 65),
+        ("memory_type", "ddr"),
         ("eviction_priority", "high"),
         ("eviction_priority", "٣"),
         ("eviction_priority", "1_0"),

@@ -1,0 +1,17 @@
+"""What tests of the host's files share."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def unpacked() -> Iterator[Path]:
+    """A folder for trees of thousands of small files, in memory where there is some to write to."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
+        yield Path(folder)
