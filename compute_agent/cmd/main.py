@@ -16,7 +16,19 @@ from cliff.help import HelpCommand
 from compute_agent.cmd.base import Commands, ConfigMixin
 
 WORDS: Final = (
-    *("audit", "config", "guest", "host", "inventory", "metrics", "release", "reshape", "resctrl", "run"),
+    *(
+        "audit",
+        "config",
+        "event",
+        "guest",
+        "host",
+        "inventory",
+        "metrics",
+        "release",
+        "reshape",
+        "resctrl",
+        "run",
+    ),
     *("status", "topology", "watermark"),
 )
 """What commands begin with."""
@@ -27,8 +39,12 @@ def commands_of(word: str) -> Commands:
     match word:
         case "audit":
             from compute_agent.cmd.audit import COMMANDS
+        case "event":
+            from compute_agent.cmd.event import COMMANDS
         case "guest":
-            from compute_agent.cmd.guest import COMMANDS
+            from compute_agent.cmd import event, guest
+
+            return {**guest.COMMANDS, **event.OF_GUESTS}
         case "host":
             from compute_agent.cmd import host, maintenance
 

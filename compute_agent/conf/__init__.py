@@ -20,6 +20,7 @@ from compute_agent.conf import (
     compute,
     cpu_class,
     daemon,
+    events,
     guests,
     host,
     monitoring,
@@ -39,6 +40,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     cpu_class,
     resctrl,
     monitoring,
+    events,
     daemon,
 )
 

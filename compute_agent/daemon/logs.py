@@ -12,6 +12,8 @@ from oslo_config import cfg
 from oslo_log import log
 from oslo_log.formatters import ContextFormatter
 
+from compute_agent.daemon.journal import send_events_to_journal
+
 VERBOSE_LOGGERS: Final = "keystoneauth"
 """The logger of the library that warns, at length and at every attempt, of what does not answer."""
 
@@ -28,6 +30,7 @@ def set_up(conf: cfg.ConfigOpts) -> None:
             handler.setFormatter(
                 _Formatter(datefmt=old.datefmt, project=old.project, version=old.version, config=old.conf)
             )
+    send_events_to_journal(logging.getLogger())
     talkative = logging.getLogger(VERBOSE_LOGGERS)
     talkative.handlers = [RateLimitedHandler(logging.getLogger().callHandlers)]
     talkative.propagate = False

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,7 @@ from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.naming import called
 from compute_agent.pipeline.state import StateFile
+from compute_agent.pipeline.world import World
 from compute_agent.qos.state import QosState
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError, PlacementError
@@ -358,3 +359,18 @@ def _give_back_groups(control: Control, steps: Sequence[Step]) -> None:
 
 def _bound(function: Callable[..., object], *arguments: object) -> Callable[[], object]:
     return lambda: function(*arguments)
+
+
+def survey(
+    world: World,
+    driver: Driver,
+    control: Control | None,
+    client: PlacementClient,
+    state: StateFile,
+    options: Options,
+    files: Files,
+) -> list[Row]:
+    """What there is to give back of the host that an agent works on."""
+    options = replace(options, given=world.follows)
+    root, online = world.tree.root.uuid, world.topology.online
+    return Release(driver, control, client, state, root, online, options, world.tree.beside, files).survey()

@@ -35,6 +35,7 @@ from compute_agent.daemon.status import Shown, agent_document, health_document
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
+from compute_agent.events.recorder import Recorder
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import identity
 from compute_agent.inventory.identity import IdentityError
@@ -43,6 +44,7 @@ from compute_agent.loops.audit import Auditor, Outcome
 from compute_agent.loops.base import Configuration, Loop
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.cpu_locations import by_consumer, locate
+from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.monitored import monitor_targets
 from compute_agent.loops.monitoring import Monitoring
@@ -118,6 +120,8 @@ class Agent:
         self._registry = load_registry()
         settings = read_settings(options, self._registry)
         self.metrics = Metrics()
+        self._events = EventLog(options, self.metrics.registry)
+        self._recorder = Recorder(self._events.add)
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         holder = f"pid {os.getpid()}, agent of {world.tree.root.name}, state folder {folder}"
         self._host_driver = open_host_driver(
@@ -128,7 +132,9 @@ class Agent:
         for warning in self._config_warnings:
             LOG.warning("%s", warning)
         controllers = self._build_controllers(options, self._resctrl, world)
-        self.pipeline = Pipeline(world, self.driver, controllers, self._state.keep_guests, self.metrics)
+        self.pipeline = Pipeline(
+            world, self.driver, controllers, self._state.keep_guests, self.metrics, self._recorder
+        )
         client = PlacementClient.from_conf(options)
         self._conf = Configuration(options, client, settings, controllers, self._resctrl.control)
         self.reports = ReportLoop(
@@ -158,7 +164,7 @@ class Agent:
             Evictions(settings, self.pipeline, self.driver, client),
             partial(self.reports.switch_scheduling, Cause.WATERMARK),
             self._state.keep_qos,
-            Telemetry(self.metrics.registry),
+            Telemetry(self.metrics.registry, self._recorder),
             root=options.host.root,
             cache=self._monitoring.reader,
             cache_entitlements=open_entitlements(controllers, lambda: self.pipeline.world.zones),
@@ -166,6 +172,7 @@ class Agent:
         self._oom = OomEvents(self.driver, self.metrics.registry)
         self._arrivals = Arrivals(self.pipeline, client, self.reports.wake)
         self._loops: tuple[Loop, ...] = (
+            self._events,
             self._monitoring,
             self._arrivals,
             self.reports,
@@ -202,6 +209,7 @@ class Agent:
         )
         if self._resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
+        self._events.start()
         self._monitoring.start()
         self._arrivals.start()
         self._listeners = Listeners(self.options, Methods(self), self.metrics.registry, self.health)
@@ -217,6 +225,7 @@ class Agent:
         for loop in (self._oom, self._watermarks, self._monitoring, self.reports, self._arrivals):
             loop.stop()
         self.pipeline.stop()
+        self._events.stop()
         self._host_driver.close()
         os.close(self._lock)
         LOG.info("The agent stopped; its guests go on")
@@ -298,6 +307,7 @@ class Agent:
             self._resctrl,
             self._monitoring,
             self._oom,
+            self._events,
             cpu_class_status(self._conf.controllers),
             self._config_error,
             self._warnings(),
@@ -317,23 +327,15 @@ class Agent:
         :raises PlacementError:
         :raises DriverError:
         """
-        return Auditor(self.pipeline, self.driver, self.client, self.reports.wake).audit(options)
+        return Auditor(self.pipeline, self.driver, self.client, self.reports.wake, self._recorder).audit(
+            options
+        )
 
     def survey_release(self, options: release.Options) -> list[release.Row]:
         """What there is to give back when this host is left."""
+        files, control = Files(Path(self.options.host.root)), self._resctrl.control
         world = self.pipeline.world
-        found = release.Release(
-            self.driver,
-            self._resctrl.control,
-            self.client,
-            self._state,
-            world.tree.root.uuid,
-            world.topology.online,
-            replace(options, given=world.follows),
-            world.tree.beside,
-            Files(Path(self.options.host.root)),
-        )
-        return found.survey()
+        return release.survey(world, self.driver, control, self.client, self._state, options, files)
 
     def _use_root(self, owner: RootOwner) -> None:
         """Work with another root provider, and with the controllers that go with its owner.

@@ -16,6 +16,7 @@ from compute_agent.daemon.documents import guests_document
 from compute_agent.daemon.host_driver import HostDriver
 from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.daemon.world import policy_of
+from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.monitoring import Monitoring
 from compute_agent.loops.oom import OomEvents
 from compute_agent.loops.reporting import ReportLoop, status_document
@@ -35,6 +36,7 @@ class Shown:
     resctrl: Resctrl
     monitoring: Monitoring
     oom: OomEvents
+    events: EventLog
     cpu_classes: CpuClassStatus
     config_error: str
     warnings: Sequence[str]
@@ -62,6 +64,7 @@ def agent_document(shown: Shown) -> dict[str, Any]:
         "cpu_class_refusals": list(shown.cpu_classes.refusals),
         "guests": len(views) if pipeline.has_taken_over else None,
         **guests_document(views),
+        "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",
         "oom_kills": shown.oom.document(),
         "lost_guests": list(driver.lost().values()),
     }

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from compute_agent.drivers.base import Driver
 from compute_agent.drivers.flavor import Flavor
+from compute_agent.events.event import Kind as EventKind
+from compute_agent.events.recorder import Named, Recorder
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read
 from compute_agent.loops.cpu_locations import locate
 from compute_agent.model.allocation import Allocation
@@ -71,9 +73,15 @@ class Auditor:
     """One audit of one host."""
 
     def __init__(
-        self, pipeline: Pipeline, driver: Driver, client: PlacementClient, changed: Callable[[], None]
+        self,
+        pipeline: Pipeline,
+        driver: Driver,
+        client: PlacementClient,
+        changed: Callable[[], None],
+        recorder: Recorder | None = None,
     ) -> None:
         """``changed`` is called after allocations were changed."""
+        self._recorder = recorder or Recorder()
         self._pipeline = pipeline
         self._driver = driver
         self._client = client
@@ -218,7 +226,13 @@ class Auditor:
                 if isinstance(error, ConcurrentUpdateError):
                     continue
                 break
-            LOG.info("The audit made consumer %s hold %s", consumer, wanted.resources or "nothing")
+            self._recorder.tell(
+                LOG.info,
+                EventKind.AUDIT,
+                Named(consumer),
+                "The audit made consumer %s hold %s",
+                wanted.resources or "nothing",
+            )
             self._changed()
             return "done"
         return reason

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from compute_agent.controllers.base import Controller, Target
+from compute_agent.events.event import Kind
+from compute_agent.events.recorder import Recorder
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.metrics import Metrics
@@ -20,8 +22,9 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 class Enforcer:
     """Puts what is pending into effect, and finds what differs. Used by the worker only."""
 
-    def __init__(self, controllers: Sequence[Controller], metrics: Metrics) -> None:
+    def __init__(self, controllers: Sequence[Controller], metrics: Metrics, recorder: Recorder) -> None:
         self._controllers = controllers
+        self._recorder = recorder
         self._metrics = metrics
         self.cache = GuestCache(frozenset(controller.name for controller in controllers))
 
@@ -104,7 +107,9 @@ class Enforcer:
             )
             for reason in refused:
                 if reason not in entry.refused:
-                    LOG.warning("Guest %s does not get all: %s", entry.guest, reason)
+                    self._recorder.tell(
+                        LOG.warning, Kind.REFUSE, entry.guest, "Guest %s does not get all: %s", reason
+                    )
             entry.refused = refused
         for controller in self._controllers:
             refusals = sum(entry.guest.uuid in controller.refused for entry in self.cache)
@@ -122,7 +127,7 @@ class Enforcer:
             except (DriverError, OSError) as error:
                 difference = str(error)
             if difference is not None:
-                LOG.warning("Guest %s drifted: %s", entry.guest, difference)
+                self._recorder.tell(LOG.warning, Kind.REPAIR, entry.guest, "Guest %s drifted: %s", difference)
                 self._metrics.drift.labels(controller.name).inc()
                 entry.pending.add(controller.name)
 

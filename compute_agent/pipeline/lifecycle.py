@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 
 from compute_agent.drivers.base import Driver
+from compute_agent.events.event import Kind
+from compute_agent.events.recorder import Named, Recorder
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
@@ -28,8 +30,11 @@ Limits = Mapping[str, Mapping[Knob, float]]
 class Lifecycle:
     """Keeps the cache to the guests that run, by what the driver says. For the worker."""
 
-    def __init__(self, driver: Driver, placer: Placer, enforcer: Enforcer, metrics: Metrics) -> None:
+    def __init__(
+        self, driver: Driver, placer: Placer, enforcer: Enforcer, metrics: Metrics, recorder: Recorder
+    ) -> None:
         self._driver = driver
+        self._recorder = recorder
         self._placer = placer
         self._enforcer = enforcer
         self._cache = enforcer.cache
@@ -101,7 +106,7 @@ class Lifecycle:
             self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = Unclaimed(entry.allocation, time.monotonic())
-        LOG.info("Guest %s left", guest)
+        self._recorder.tell(LOG.info, Kind.LEAVE, guest, "Guest %s left")
 
     def take_over(self) -> bool:
         """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
@@ -127,7 +132,8 @@ class Lifecycle:
             if uuid in lost:
                 self._cache.lose(uuid, saved[uuid])
                 continue
-            LOG.info("Guest %s ended while the agent was away", uuid)
+            message = "Guest %s ended while the agent was away"
+            self._recorder.tell(LOG.info, Kind.LEAVE, Named(uuid), message)
             if allocation := saved[uuid].allocation:
                 self._cache.unclaimed[uuid] = Unclaimed(allocation, time.monotonic())
         self.reconcile()
@@ -169,7 +175,8 @@ class Lifecycle:
         limits = dict(self._limits.get(guest.uuid, {}))
         entry = CachedGuest(guest, held, assignment, limits=limits)
         self._cache.add(entry)
-        LOG.info("Guest %s was not known; the kernel has it%s", guest, where(entry))
+        message = "Guest %s was not known; the kernel has it%s"
+        self._recorder.tell(LOG.info, Kind.FIND, guest, message, where(entry))
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
@@ -201,6 +208,8 @@ class Lifecycle:
         except DriverError as error:
             LOG.error("Guest %s has no place and cannot be stopped: %s", guest, error)
             return
-        LOG.error("Guest %s was stopped, as it has no place: %s", guest, reason)
+        self._recorder.tell(
+            LOG.error, Kind.STOP, guest, "Guest %s was stopped, as it has no place: %s", reason
+        )
         self._metrics.guests_stopped.inc()
         self.leave(guest)

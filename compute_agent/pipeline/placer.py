@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from compute_agent.events.event import Kind
+from compute_agent.events.recorder import Recorder
 from compute_agent.model import cpuset
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
@@ -16,6 +18,7 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.naming import called
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.world import World, request_for
+from compute_agent.policy import POLICIES
 from compute_agent.policy.base import Refusal, Request, Supply
 from compute_agent.policy.constrained import refit_within
 from compute_agent.policy.follow import Found, as_found
@@ -32,9 +35,12 @@ class Placer:
     Used by the worker only.
     """
 
-    def __init__(self, world: World, cache: GuestCache, observe: Callable[[Guest], Found]) -> None:
+    def __init__(
+        self, world: World, cache: GuestCache, observe: Callable[[Guest], Found], recorder: Recorder
+    ) -> None:
         """``observe`` tells where the kernel has a guest now; it may raise GuestGoneError."""
         self.world = world
+        self._recorder = recorder
         self._cache = cache
         self._observe = observe
         self._balanced: object = None
@@ -76,10 +82,12 @@ class Placer:
         if entry.allocation is None:
             self._place_unknown(entry)
             return
-        before = entry.assignment
+        before, was_refused = entry.assignment, bool(entry.refusal)
         self._place_as(entry, self.decide(entry.guest, entry.allocation, before))
-        if entry.assignment != before and not entry.refusal:
-            LOG.info("Guest %s%s", entry.guest, where(entry))
+        if was_refused and not entry.refusal:
+            self._tell_place(entry, "Guest %s has a place now: it runs%s")
+        elif entry.assignment != before and not entry.refusal:
+            self._tell_place(entry, "Guest %s%s")
 
     def _place_as(self, entry: CachedGuest, decision: Assignment | Refusal | None) -> None:
         if isinstance(decision, Refusal):
@@ -88,8 +96,6 @@ class Placer:
             else:
                 self._confine(entry, decision.reason)
             return
-        if entry.refusal:
-            LOG.info("Guest %s has a place now", entry.guest)
         entry.refusal = ""
         self._cache.assign(entry, decision)
 
@@ -122,7 +128,7 @@ class Placer:
         before, entry.refusal = entry.assignment, ""
         self._cache.assign(entry, as_found(self.world.cpu_sets, entry.guest.settings.vcpus, found))
         if entry.assignment != before:
-            LOG.info("Guest %s is found%s", entry.guest, where(entry))
+            self._tell_place(entry, "Guest %s is found%s")
 
     def sync(self) -> None:
         """Bring all guests in line with what is held by now; for the end of every event.
@@ -225,14 +231,21 @@ class Placer:
             reason += "; it is left where it is, as other guests hold all CPUs"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
-            LOG.warning("Guest %s has no place: %s; it runs%s", entry.guest, reason, where(entry))
+            self._recorder.tell(
+                LOG.warning,
+                Kind.REFUSE,
+                entry.guest,
+                "Guest %s has no place: %s; it runs%s",
+                reason,
+                where(entry),
+            )
 
     def _leave(self, entry: CachedGuest, reason: str) -> None:
         """Let a guest be whose definition cannot be met: whoever wrote that knows why it says so."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
-            LOG.warning("Guest %s has no place: %s", entry.guest, reason)
+            self._recorder.tell(LOG.warning, Kind.REFUSE, entry.guest, "Guest %s has no place: %s", reason)
 
     def _case(self, entry: CachedGuest) -> tuple[Supply, Request]:
         request = request_for(self.world, entry.guest, entry.allocation or {})
@@ -260,7 +273,24 @@ class Placer:
             self._balanced = present
             return
         self._cache.assign(entry, move.assignment)
-        LOG.info("Guest %s is moved, gaining %.1f: it runs%s", entry.guest, move.gain, where(entry))
+        told, reason = "Guest %s is moved, gaining %.1f: it runs%s", self.because(entry.allocation)
+        self._recorder.tell(LOG.info, Kind.MOVE, entry.guest, told, move.gain, where(entry), reason=reason)
+
+    def because(self, allocation: Allocation | None) -> str:
+        """Why a guest is where it is, in words: what it holds, and of what there was to choose."""
+        world = self.world
+        if world.follows:
+            return "somebody else has it there, which policy follow goes by"
+        if allocation is None:
+            return "what it holds is not known yet"
+        held = frozenset[int]().union(*self._cache.holdings().values())
+        free = len(world.cpu_sets.dedicated - held)
+        name = next((name for name, policy in POLICIES.items() if policy is world.policy), "")
+        return f"it holds {world.in_words(allocation)}; policy {name} left {free} dedicated CPUs free"
+
+    def _tell_place(self, entry: CachedGuest, message: str) -> None:
+        reason = self.because(entry.allocation)
+        self._recorder.tell(LOG.info, Kind.PLACE, entry.guest, message, where(entry), reason=reason)
 
     def read_back(self, guest: Guest, found: Found) -> Assignment | None:
         """The assignment of a guest that nobody remembers, from where the kernel lets it run."""

@@ -16,6 +16,8 @@ from typing import Any
 
 from compute_agent.controllers.base import Controller
 from compute_agent.drivers.base import Change, Driver, Listener, StartingDriver
+from compute_agent.events.event import Kind
+from compute_agent.events.recorder import Recorder
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.errors import DriverError, GuestGoneError
@@ -61,18 +63,20 @@ class Pipeline:
         controllers: Sequence[Controller],
         save: Callable[[Mapping[str, SavedGuest], Mapping[str, Allocation], Mapping[str, str]], None],
         metrics: Metrics,
+        recorder: Recorder | None = None,
     ) -> None:
         """``save`` keeps durably the guests, what consumers without one hold, and whose migrations these are.
 
         It may raise OSError.
         """
         self._driver = driver
-        self._enforcer = Enforcer(controllers, metrics)
+        self._recorder = recorder = recorder or Recorder()
+        self._enforcer = Enforcer(controllers, metrics, recorder)
         self._save = save
         self._metrics = metrics
         self._cache = self._enforcer.cache
-        self._placer = Placer(world, self._cache, partial(observe, driver))
-        self._lifecycle = Lifecycle(driver, self._placer, self._enforcer, metrics)
+        self._placer = Placer(world, self._cache, partial(observe, driver), recorder)
+        self._lifecycle = Lifecycle(driver, self._placer, self._enforcer, metrics, recorder)
         self._unallocated: frozenset[str] = frozenset()
         """The guests that were logged as holding nothing."""
         self._applied = 0.0
@@ -241,7 +245,7 @@ class Pipeline:
             self._cache.remove(guest.uuid)
             driver.discard(guest)
             raise
-        LOG.info("Guest %s (pid %d) started%s", guest, guest.pid, where(entry))
+        self._tell_start(entry, "Guest %s (pid %d) started%s")
         self._finish()
         return view(entry, self.world.topology)
 
@@ -250,9 +254,13 @@ class Pipeline:
         guest = driver.adopt(event.uuid, event.name, event.settings, event.origin)
         entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
         self._cache.add(entry)
-        LOG.info("Guest %s (pid %d) adopted%s", guest, guest.pid, where(entry))
+        self._tell_start(entry, "Guest %s (pid %d) adopted%s")
         self._finish()
         return view(entry, self.world.topology)
+
+    def _tell_start(self, entry: CachedGuest, message: str) -> None:
+        guest, reason = entry.guest, self._placer.because(entry.allocation)
+        self._recorder.tell(LOG.info, Kind.START, guest, message, guest.pid, where(entry), reason=reason)
 
     def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, Assignment | None]:
         """Who makes a new guest, and where it is to run.
@@ -266,6 +274,8 @@ class Pipeline:
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, Refusal):
+            message = "Guest %s is not started: %s"
+            self._recorder.tell(LOG.info, Kind.REFUSE, draft, message, assignment.reason)
             raise GuestRefusedError(assignment.reason)
         return driver, assignment
 
@@ -281,7 +291,8 @@ class Pipeline:
             allocation = self.world.own_part(held)
             self._follow_migration(entry, migrations.get(uuid))
             if allocation != entry.allocation:
-                LOG.info("Guest %s holds %s now", entry.guest, self.world.in_words(allocation))
+                held_now = self.world.in_words(allocation)
+                self._recorder.tell(LOG.info, Kind.HOLD, entry.guest, "Guest %s holds %s now", held_now)
                 entry.allocation = allocation
                 self._cache.mark(entry)
                 self._placer.place(entry)
@@ -322,7 +333,8 @@ class Pipeline:
             raise GuestRefusedError(place.reason)
         if place is not None and not event.dry_run:
             self._cache.assign(entry, place)
-            LOG.info("Guest %s is moved, as it was asked for: it runs%s", entry.guest, where(entry))
+            told, reason = "Guest %s is moved, as asked: it runs%s", self._placer.because(entry.allocation)
+            self._recorder.tell(LOG.info, Kind.MOVE, entry.guest, told, where(entry), reason=reason)
             self._finish()
         return place
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from compute_agent.events.event import Outcome
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.knob import Knob
 from compute_agent.model.naming import called
@@ -17,7 +18,7 @@ from compute_agent.qos.rules import Rules
 from compute_agent.qos.snapshot import Snapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks, observe
-from compute_agent.qos.telemetry import Outcome, Telemetry
+from compute_agent.qos.telemetry import Telemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ class Executor:
         gone = []
         for guest, error in self._evictor.finished().items():
             if error is None:
-                LOG.info("Guest %s was evicted", self._called(guest))
+                self._telemetry.evicted(guest, self._names.get(guest, ""))
                 gone.append(guest)
                 continue
             metric = next((one.metric for one in self.state.evictions if one.guest == guest), "")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import collections
-import enum
 import logging
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from compute_agent.events.event import Kind, Outcome
+from compute_agent.events.recorder import Named, Recorder
 from compute_agent.model.naming import called
 from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
 from compute_agent.qos.snapshot import Series, Snapshot
@@ -19,35 +15,12 @@ from compute_agent.qos.state import QosState
 
 LOG = logging.getLogger(__name__)
 
-_REMEMBERED: Final = 1000
-
-
-class Outcome(enum.StrEnum):
-    """What came of an action."""
-
-    DONE = "done"
-    FAILED = "failed"
-    PREVIEW = "preview"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One action. ``time`` is in seconds since the epoch, ``reason`` why it failed."""
-
-    time: float
-    kind: str
-    outcome: Outcome
-    text: str
-    guest: str = ""
-    metric: str = ""
-    reason: str = ""
-
 
 class Telemetry:
-    """The latest events, and counts of all. One thread writes; others may read."""
+    """Tells of actions, and counts them. One thread writes."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._events: collections.deque[Event] = collections.deque(maxlen=_REMEMBERED)
+    def __init__(self, registry: CollectorRegistry, recorder: Recorder | None = None) -> None:
+        self._recorder = recorder or Recorder()
         self._shown: set[Series] = set()
         self._failures: dict[tuple[str, str], str] = {}
         self._actions = Counter(
@@ -75,10 +48,9 @@ class Telemetry:
             "compute_agent_scheduling_disabled", "Whether new guests are kept away (1).", registry=registry
         )
 
-    @property
-    def events(self) -> Sequence[Event]:
-        """The latest events, oldest first."""
-        return tuple(self._events)
+    def evicted(self, guest: str, name: str) -> None:
+        """Tell that a guest has left."""
+        self._recorder.tell(LOG.info, Kind.EVICT, Named(guest, name), "Guest %s was evicted")
 
     def record(self, action: Act, outcome: Outcome, reason: str = "", name: str = "") -> None:
         """Tell of an action; ``name`` is that of the guest."""
@@ -87,15 +59,20 @@ class Telemetry:
         metric = action.metric if isinstance(action, Evict | Throttle) else ""
         self._actions.labels(kind, metric, outcome).inc()
         text = str(action).replace(guest, called(name, guest), 1) if guest else str(action)
-        self._events.append(Event(time.time(), kind, outcome, text, guest, metric, reason))
+        whom = Named(guest, name) if guest else None
         if outcome is Outcome.FAILED:
             # What is tried in each round need not be told in each.
-            again = self._failures.get((kind, guest)) == reason
-            LOG.log(logging.DEBUG if again else logging.ERROR, "Failed: %s: %s", text, reason)
+            if self._failures.get((kind, guest)) == reason:
+                LOG.debug("Failed: %s: %s", text, reason)
+            else:
+                self._recorder.record(
+                    LOG.error, kind, whom, "Failed: %s: %s", text, reason, reason=reason, outcome=outcome
+                )
             self._failures[kind, guest] = reason
         else:
             self._failures.pop((kind, guest), None)
-            LOG.info("%s: %s", "Preview" if outcome is Outcome.PREVIEW else "Watermark", text)
+            message = "Preview: %s" if outcome is Outcome.PREVIEW else "Watermark: %s"
+            self._recorder.record(LOG.info, kind, whom, message, text, outcome=outcome)
 
     def show(self, snapshot: Snapshot, state: QosState) -> None:
         """Set the gauges at the end of a round."""
@@ -109,13 +86,13 @@ class Telemetry:
         self._closed.set(bool(state.scheduling_off))
 
 
-def _kind(action: Act) -> str:
+def _kind(action: Act) -> Kind:
     match action:
         case SwitchScheduling():
-            return "disable_scheduling" if action.off else "enable_scheduling"
+            return Kind.DISABLE_SCHEDULING if action.off else Kind.ENABLE_SCHEDULING
         case Evict():
-            return "evict"
+            return Kind.EVICT
         case Throttle():
-            return "throttle_down"
+            return Kind.THROTTLE_DOWN
         case Restore():
-            return "throttle_up"
+            return Kind.THROTTLE_UP

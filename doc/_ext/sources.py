@@ -37,6 +37,9 @@ _KINDS: Final = {
     "CounterMetricFamily": "counter",
     "GaugeMetricFamily": "gauge",
 }
+_TELLING: Final = ("tell", "record")
+"""Methods of the agent's Recorder, which log as well."""
+
 _LEVELS: Final = {"critical": "error", "error": "error", "exception": "error", "warning": "warning"}
 
 
@@ -92,9 +95,11 @@ def messages(package: Path) -> list[Message]:
     """All lines of level WARNING and above, by level and text; not those whose whole text is computed."""
     found = set()
     for module, call in _calls(package):
-        level = _LEVELS.get(getattr(call.func, "attr", ""))
-        logger = getattr(getattr(call.func, "value", None), "id", "")
-        template = _constant(call.args[0]) if call.args else None
+        told = getattr(call.func, "attr", "") in _TELLING and len(call.args) > 3
+        log = call.args[0] if told else call.func  # recorder.tell(LOG.info, kind, guest, template)
+        level = _LEVELS.get(getattr(log, "attr", ""))
+        logger = getattr(getattr(log, "value", None), "id", "")
+        template = _constant(call.args[3 if told else 0]) if call.args else None
         if (
             level
             and logger == "LOG"

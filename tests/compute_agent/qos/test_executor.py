@@ -5,6 +5,8 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
+from compute_agent.events.event import Outcome
+from compute_agent.events.recorder import Recorder
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.knob import Knob
 from compute_agent.qos import sorters
@@ -15,7 +17,7 @@ from compute_agent.qos.metrics import BUILT_IN, Metric, Registry, Unit
 from compute_agent.qos.snapshot import Entitlement, Series
 from compute_agent.qos.sources.base import Measured
 from compute_agent.qos.state import Eviction, QosState, Throttled
-from compute_agent.qos.telemetry import Outcome, Telemetry
+from compute_agent.qos.telemetry import Telemetry
 from tests.compute_agent.qos.builders import PRESSURE, QUOTA, guest, line, rules, snapshot
 
 
@@ -54,8 +56,8 @@ class World:
 
     def __init__(self, by, state=None):
         self.actuator, self.saved, self.full = FakeActuator(), [], False
-        self.registry = CollectorRegistry()
-        self.telemetry = Telemetry(self.registry)
+        self.registry, self.events = CollectorRegistry(), []
+        self.telemetry = Telemetry(self.registry, Recorder(self.events.append))
         self.executor = Executor(
             by,
             state or QosState(scheduling_off=False),
@@ -99,7 +101,7 @@ def test_next_guest_is_taken_when_an_action_fails(caplog):
     assert "throttle a to 3.2 of cpu_quota for cpu_usage (line): OSError: cpu.max" in caplog.text
     assert world.count("throttle_down", "cpu_usage", "failed") == 1
     assert [one.guest for one in world.executor.state.throttles] == ["b"]
-    assert [(event.guest, event.outcome) for event in world.telemetry.events] == [
+    assert [(event.guest, event.outcome) for event in world.events] == [
         ("a", Outcome.FAILED), ("b", Outcome.DONE),
     ]  # fmt: skip
 
@@ -215,7 +217,7 @@ def test_preview_tells_once_and_does_nothing():
     for _ in range(3):
         assert world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0))) == ()
     assert world.actuator.calls == []
-    assert [(event.kind, event.outcome, event.guest) for event in world.telemetry.events] == [
+    assert [(event.kind, event.outcome, event.guest) for event in world.events] == [
         ("disable_scheduling", Outcome.PREVIEW, ""), ("throttle_down", Outcome.PREVIEW, "a"),
     ]  # fmt: skip
     world.executor.round(snapshot(guest("a", 1.0)))

@@ -1,0 +1,146 @@
+"""What the agent decided and why.
+
+It is read from the events that are kept; no daemon is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent.cmd.base import Commands, Lister
+from compute_agent.cmd.metrics import moment
+from compute_agent.events.event import Event
+from compute_agent.events.store import FILE, read_events
+
+_FOR_PEOPLE: Final = ("time", "kind", "outcome", "text", "reason")
+_COLUMNS: Final = ("id", "time", "kind", "outcome", "guest", "name", "text", "reason")
+
+_POLL_SECONDS: Final = 0.5
+
+
+class _Events(Lister):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--follow",
+            action="store_true",
+            help="go on, a line for each new event, until interrupted; with -f json an object a line",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """List, or follow until interrupted."""
+        if not parsed_args.follow:
+            return super().run(parsed_args)
+        with contextlib.suppress(KeyboardInterrupt):
+            try:
+                for event in _followed(self._path(), parsed_args.guest, parsed_args.since):
+                    self.app.stdout.write(_line(event, as_json=parsed_args.formatter == "json"))
+                    self.app.stdout.flush()
+            except BrokenPipeError:  # whoever read has seen enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Read the events."""
+        for_people = parsed_args.formatter == "table"
+        names = _FOR_PEOPLE if for_people else _COLUMNS
+        found = _chosen(read_events(self._path()), parsed_args.guest, parsed_args.since)
+        return names, [tuple(_shown(event, for_people)[name] for name in names) for event in found]
+
+    def _path(self) -> Path:
+        return Path(self.load_conf().state_path) / FILE
+
+
+class EventList(_Events):
+    """List what the agent decided and why, oldest first: of guests, and for the host.
+
+    Answered from the events that are kept on this host, whether the daemon runs or not.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--guest", metavar="GUEST", help="only those of a guest: its uuid or name")
+        parser.add_argument(
+            "--since",
+            type=moment,
+            default="1d",
+            metavar="TIME",
+            help="how long ago, as 90, 30m, 1h or 7d, or a time, as 2026-05-01T13:00; 1d by default",
+        )
+        return parser
+
+
+class GuestHistory(_Events):
+    """List all that is kept of what the agent decided about a guest and why, also when it has ended.
+
+    Answered from the events that are kept on this host, whether the daemon runs or not.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("guest", help="uuid or name")
+        parser.set_defaults(since=0.0)
+        return parser
+
+
+def _chosen(events: list[Event], guest: str | None, since: float) -> list[Event]:
+    return [
+        event
+        for event in events
+        if event.time >= since and (guest is None or guest in (event.guest, event.name))
+    ]
+
+
+def _followed(path: Path, guest: str | None, since: float) -> Iterator[Event]:
+    """Events as they come, those since then first."""
+    last, seen = 0, None
+    while True:
+        present = _identity(path)
+        if present != seen:
+            events = read_events(path)
+            if events and events[-1].id < last:
+                last = 0  # the files were removed, and begin anew
+            yield from _chosen([event for event in events if event.id > last], guest, since)
+            last = max([last, *(event.id for event in events[-1:])])
+            seen = present
+        time.sleep(_POLL_SECONDS)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What differs when something was written."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size
+
+
+def _shown(event: Event, for_people: bool) -> dict[str, Any]:
+    local = datetime.fromtimestamp(event.time).astimezone()
+    written = f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec="milliseconds")
+    return {**asdict(event), "time": written}
+
+
+def _line(event: Event, as_json: bool) -> str:
+    if as_json:
+        return json.dumps({name: _shown(event, False)[name] for name in _COLUMNS}) + "\n"
+    shown = _shown(event, True)
+    reason = f" ({event.reason})" if event.reason else ""
+    return f"{shown['time']} {event.kind} {event.outcome}: {event.text}{reason}\n"
+
+
+COMMANDS: Final[Commands] = {"event list": EventList}
+OF_GUESTS: Final[Commands] = {"guest history": GuestHistory}

@@ -1,0 +1,85 @@
+"""An event: one decision of the agent, in words."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+_MAX_ID: Final = 1 << 53
+
+
+class Kind(enum.StrEnum):
+    """What was decided. For watermarks these are the words of their options and metrics."""
+
+    START = "start"
+    FIND = "find"
+    PLACE = "place"
+    MOVE = "move"
+    REFUSE = "refuse"
+    HOLD = "hold"
+    REPAIR = "repair"
+    LEAVE = "leave"
+    STOP = "stop"
+    AUDIT = "audit"
+    THROTTLE_DOWN = "throttle_down"
+    THROTTLE_UP = "throttle_up"
+    EVICT = "evict"
+    DISABLE_SCHEDULING = "disable_scheduling"
+    ENABLE_SCHEDULING = "enable_scheduling"
+
+
+class Outcome(enum.StrEnum):
+    """What came of a decision."""
+
+    DONE = "done"
+    FAILED = "failed"
+    PREVIEW = "preview"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One decision. ``time`` is in seconds since the epoch; ``id`` grows with it, 0: not kept yet.
+
+    ``guest`` and ``name`` are the uuid and name of whom it is about, empty where it is about the host.
+    ``text`` is the sentence of the log, ``reason`` why it was decided, or why it failed. Texts are printable
+    and on one line. ``kind`` is one of :class:`Kind`, or of a later release.
+    """
+
+    time: float
+    kind: str
+    text: str
+    outcome: str = Outcome.DONE
+    guest: str = ""
+    name: str = ""
+    reason: str = ""
+    id: int = 0
+
+
+_FIELDS: Final = {field.name: str(field.type) for field in fields(Event)}
+_TYPES: Final[dict[str, tuple[type, ...]]] = {"float": (int, float), "str": (str,), "int": (int,)}
+
+
+def to_line(event: Event) -> bytes:
+    """An event as a line of its file: JSON, in ASCII."""
+    return json.dumps(asdict(event), separators=(",", ":")).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Event | None:
+    """The event of a line; None for what is none, such as a line that a crash has cut."""
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    values: dict[str, Any] = {name: content.get(name) for name in _FIELDS}
+    for name, value in values.items():
+        if type(value) not in _TYPES[_FIELDS[name]]:
+            return None
+        if isinstance(value, str) and value and not value.isprintable():
+            return None
+    event = Event(**values)
+    usable = 0 < event.id < _MAX_ID and 0 <= event.time < _MAX_ID
+    return event if usable else None

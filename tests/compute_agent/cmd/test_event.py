@@ -1,0 +1,83 @@
+"""`compute-agent event list` and `guest history`, from files and without a daemon."""
+
+import itertools
+import json
+import time
+
+import pytest
+
+from compute_agent.cmd import event as event_command
+from compute_agent.events.event import Event, Kind
+from compute_agent.events.store import EventStore
+from tests.compute_agent.cmd.agents import run_here
+
+ONE = "11111111-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "state").mkdir()
+    store = EventStore(tmp_path / "state" / "events.jsonl", 100, 10**6)
+    now = time.time()
+    store.append(
+        [
+            Event(
+                now - 3 * 86400, Kind.START, "Guest web started", guest=ONE, name="web", reason="it holds 2"
+            ),
+            Event(now - 60, Kind.DISABLE_SCHEDULING, "Watermark: keep new guests away for cpu"),
+            Event(now - 30, Kind.EVICT, "Guest db was evicted", guest="two", name="db"),
+        ]
+    )
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def cli(tmp_path, store):
+    ini = tmp_path / "agent.ini"
+    ini.write_text(f"[DEFAULT]\nstate_path = {tmp_path / 'state'}\n")
+
+    def cli(*arguments):
+        done = run_here(ini, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return cli
+
+
+def test_events_of_the_last_day_unless_said_otherwise(cli):
+    rows = json.loads(cli("event", "list", "-f", "json"))
+    assert [(row["id"], row["kind"], row["guest"]) for row in rows] == [
+        (2, "disable_scheduling", ""),
+        (3, "evict", "two"),
+    ]
+    assert len(json.loads(cli("event", "list", "--since", "7d", "-f", "json"))) == 3
+    assert "Guest db was evicted" in cli("event", "list", "--guest", "db")
+
+
+def test_all_of_a_guest_by_name_or_uuid(cli):
+    for guest in ("web", ONE):
+        (row,) = json.loads(cli("guest", "history", guest, "-f", "json"))
+        assert (row["kind"], row["reason"]) == ("start", "it holds 2")
+    assert json.loads(cli("guest", "history", "nobody", "-f", "json")) == []
+
+
+def test_those_to_come_are_followed_until_interrupted(cli, store, monkeypatch):
+    rounds = itertools.count()
+
+    def sleep(seconds):
+        match next(rounds):
+            case 0:
+                store.append([Event(time.time(), Kind.LEAVE, "Guest db left", guest="two", name="db")])
+            case 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(event_command.time, "sleep", sleep)
+    lines = cli("event", "list", "--guest", "db", "--follow").splitlines()
+    assert [line.partition(" evict done: ")[2] or line.partition(" leave done: ")[2] for line in lines] == [
+        "Guest db was evicted",
+        "Guest db left",
+    ]
+    rounds = itertools.count(1)
+    (line,) = cli("guest", "history", "web", "--follow", "-f", "json").splitlines()
+    assert json.loads(line)["name"] == "web"

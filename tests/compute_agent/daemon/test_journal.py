@@ -1,0 +1,64 @@
+"""Events in systemd's journal, with fields of their own."""
+
+import logging
+import os
+import socket
+
+import pytest
+
+from compute_agent.daemon import journal
+from compute_agent.events.event import Kind
+from compute_agent.events.recorder import Named, Recorder
+
+
+class Rest(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def logger(tmp_path):
+    """A logger whose events go to a socket, what else goes to standard error, and the socket."""
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    receiver.bind(str(tmp_path / "socket"))
+    receiver.settimeout(5)
+    rest, logger = Rest(), logging.Logger("compute_agent.test", logging.INFO)
+    logger.addHandler(journal.EventHandler(rest, str(tmp_path / "socket")))
+    yield logger, rest, receiver
+    receiver.close()
+
+
+def test_events_have_fields_and_other_lines_go_where_they_went(logger):
+    log, rest, receiver = logger
+    log.info("another line")
+    guest = Named("one", "web\nEVENT_KIND=evict")
+    Recorder().tell(log.warning, Kind.REFUSE, guest, "Guest %s: %s", "no room", reason="two\nlines")
+    received = receiver.recv(1 << 16).decode()
+    fields = dict(line.split("=", 1) for line in received.splitlines())
+    assert (fields["PRIORITY"], fields["EVENT_KIND"], fields["EVENT_GUEST"]) == ("4", "refuse", "one")
+    assert fields["EVENT_REASON"] == "two\N{REPLACEMENT CHARACTER}lines"
+    assert fields["MESSAGE"].endswith(": no room")
+    assert received.count("EVENT_KIND") == 3  # in the message, in the name, and as it is
+    assert rest.lines == ["another line"]
+
+
+def test_without_a_journal_events_are_lines_as_others(logger, tmp_path):
+    log, rest, _ = logger
+    (tmp_path / "socket").unlink()
+    Recorder().tell(log.info, Kind.LEAVE, Named("one"), "Guest %s left")
+    assert rest.lines == ["Guest one left"]
+
+
+def test_whether_standard_error_is_the_journal_is_known_by_its_file():
+    reader, writer = os.pipe()
+    status = os.fstat(writer)
+    assert journal.journal_is_stderr({"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}, writer)
+    assert not journal.journal_is_stderr({"JOURNAL_STREAM": "8:1"}, writer)
+    assert not journal.journal_is_stderr({}, writer)
+    os.close(reader)
+    os.close(writer)
+    assert not journal.journal_is_stderr({}, writer)

@@ -1,0 +1,60 @@
+"""Events are written by a thread, and nobody who decides waits for it."""
+
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compute_agent.events.event import Event, Kind
+from compute_agent.events.store import read_events
+from compute_agent.loops import event_log
+from compute_agent.loops.event_log import EventLog
+
+PLACED = Event(1.0, Kind.PLACE, "Guest a on shared CPUs 3")
+
+
+class Rig:
+    def __init__(self, folder):
+        events = SimpleNamespace(max_events=100, max_mb=1)
+        self.registry, self.path = CollectorRegistry(), folder / "events.jsonl"
+        self.log = EventLog(SimpleNamespace(state_path=str(folder), events=events), self.registry)
+
+    @property
+    def lost(self):
+        return self.registry.get_sample_value("compute_agent_events_lost_total")
+
+
+@pytest.fixture
+def rig(tmp_path):
+    return Rig(tmp_path)
+
+
+def test_what_was_told_is_written_when_the_agent_ends(rig):
+    rig.log.start()
+    for _ in range(3):
+        rig.log.add(PLACED)
+    rig.log.stop()
+    assert [one.id for one in read_events(rig.path)] == [1, 2, 3]
+
+
+def test_events_wait_for_a_disk_that_is_full_and_some_are_lost(rig, monkeypatch, caplog):
+    monkeypatch.setattr(event_log, "MAX_PENDING", 2)
+    rig.path.mkdir()
+    for _ in range(3):
+        rig.log.add(PLACED)
+        rig.log.flush()
+    assert rig.lost == 1
+    assert "no regular file" in rig.log.trouble
+    assert caplog.text.count("Events cannot be kept for now") == 1
+    rig.path.rmdir()
+    rig.log.flush()
+    assert rig.log.trouble == ""
+    assert len(read_events(rig.path)) == 2
+
+
+def test_an_agent_whose_disk_is_full_ends_nevertheless(rig):
+    rig.path.mkdir()
+    rig.log.start()
+    rig.log.add(PLACED)
+    rig.log.stop()
+    assert not rig.log._thread.is_alive()

@@ -1,0 +1,58 @@
+"""What the worker decides is told, with why."""
+
+import pytest
+
+from compute_agent.events.recorder import Recorder
+from compute_agent.pipeline.events import AllocationsRead, GuestStopped, Reconcile
+from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
+from tests.compute_agent.pipeline.rig import WORLD, Rig
+
+
+class RecordedRig(Rig):
+    def new_pipeline(self, world=WORLD):
+        super().new_pipeline(world)
+        self.events = []
+        controllers = self.pipeline._enforcer._controllers
+        self.pipeline = Pipeline(
+            world, self.driver, controllers, self._save, self.metrics, Recorder(self.events.append)
+        )
+
+    def told(self):
+        told = [(event.kind, event.guest, event.text) for event in self.events]
+        self.events.clear()
+        return told
+
+
+@pytest.fixture
+def rig():
+    return RecordedRig()
+
+
+def test_a_guest_is_placed_because_of_what_it_holds(rig):
+    rig.run("a", (0, 2, 0), vcpus=2)
+    assert rig.events[0].reason == (
+        "it holds 2 PCPU, 0 VCPU of h_0 (node0); policy topology-aware left 2 dedicated CPUs free"
+    )
+    assert rig.told() == [("start", "a", "Guest a (pid 100) started on dedicated CPUs 1-2")]
+
+
+def test_one_without_a_place_is_refused_and_one_that_changes_what_it_holds_is_placed_anew(rig):
+    guest = rig.run("a", (0, 2, 0), vcpus=2).guest
+    with pytest.raises(GuestRefusedError):
+        rig.run("b", (0, 1, 0))
+    assert [one[:2] for one in rig.told()] == [("start", "a"), ("refuse", "b")]
+    rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 2}}}, 2.0))
+    assert rig.told() == [
+        ("hold", "a", "Guest a holds 2 PCPU of h_1 (node1) now"),
+        ("place", "a", "Guest a on dedicated CPUs 5-6"),
+    ]
+    rig.handle(GuestStopped(guest))
+    assert rig.told() == [("leave", "a", "Guest a left")]
+
+
+def test_what_somebody_else_changed_is_repaired(rig):
+    guest = rig.run("a", (0, 1, 0)).guest
+    rig.told()
+    rig.driver._threads(guest)[guest.pid] = frozenset({7})
+    rig.handle(Reconcile())
+    assert [one[:2] for one in rig.told()] == [("repair", "a")]
