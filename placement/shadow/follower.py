@@ -76,8 +76,8 @@ class Follower:
         self._settled = 0.0
         self._asking = Asking(settings.ours, settings.token, self._stopped)
         self._tally = Tally()
-        self._status = Status(self._tally, self._backlog, self._asking)
         self._replay = Replay(self._asking, self._tally.add)
+        self._status = Status(self._tally, self._backlog, self._asking, self._replay.doubt)
         self._listener = Listener(address, "AF_UNIX", authkey=key)
 
     def run(self, control: Connection) -> None:

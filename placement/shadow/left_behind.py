@@ -25,7 +25,7 @@ class LeftBehind:
 
         :param body: the document; what is none that the API knows is passed over.
         """
-        for consumer, claim in _claims(method, urlsplit(path).path, body):
+        for consumer, claim in claims(method, urlsplit(path).path, body):
             if status >= 400:
                 if stated := claim.get("consumer_type"):
                     self._types.setdefault(consumer, set()).add(str(stated))
@@ -59,16 +59,16 @@ class LeftBehind:
         return False
 
 
-def _claims(method: str, path: str, body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def claims(method: str, path: str, body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The consumers that a write names, and what it says of each."""
-    claims: Any = None
+    named: Any = None
     if path.startswith(_CONSUMER):
-        claims = {path.removeprefix(_CONSUMER): {} if method == "DELETE" else body}
+        named = {path.removeprefix(_CONSUMER): {} if method == "DELETE" else body}
     elif path == "/allocations":
-        claims = body
+        named = body
     elif path == "/reshaper" and isinstance(body, dict):
-        claims = body.get("allocations")
-    for consumer, claim in claims.items() if isinstance(claims, dict) else ():
+        named = body.get("allocations")
+    for consumer, claim in named.items() if isinstance(named, dict) else ():
         if isinstance(claim, dict):
             yield consumer, claim
 

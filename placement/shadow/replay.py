@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from placement.shadow.compare import Difference, differences
 from placement.shadow.deviations import explain, known_here_only, refused_there_only
+from placement.shadow.doubt import Doubt, Written
 from placement.shadow.exchange import JSON, Answer, Copy, Exchange, parsed
 from placement.shadow.left_behind import LeftBehind
 
@@ -34,6 +35,8 @@ class Verdict(StrEnum):
     DIFFERENT = "different"
     RACED = "raced"
     """Other writes were in flight with it, and nobody knows which came first."""
+    DOUBTFUL = "doubtful"
+    """It differs, and is about what was written by several at once before."""
     MISSED = "missed"
     """It was not compared."""
 
@@ -80,6 +83,7 @@ class Replay:
     _postponed: dict[int, Copy] = field(default_factory=dict)
     _postponed_bytes: int = 0
     _left_behind: LeftBehind = field(default_factory=LeftBehind)
+    doubt: Doubt = field(default_factory=Doubt)
 
     def take(self, copy: Copy) -> None:
         """The next one."""
@@ -121,6 +125,7 @@ class Replay:
             self._left_behind.take(
                 request.method, request.path, parsed(request.body, JSON), copy.received.status
             )
+            self.doubt.take(copy, self._postponed)
 
     def _remember(self, number: int) -> None:
         self._taken[number] = None
@@ -175,6 +180,8 @@ class Replay:
         exchange = Exchange(copy.request, theirs, ours)
         found = differences(exchange)
         if not found:
+            if copy.is_write and ours.status < 400 and copy.number not in self._postponed:
+                self.doubt.settle(copy, self._postponed)
             return Outcome(copy, Verdict.SAME, "", ours, seconds)
         parts = copy.is_write and (theirs.status < 400) != (ours.status < 400)
         parts = parts and not (copy.beside and theirs.status < 400 and self._has_traits(copy))
@@ -185,9 +192,17 @@ class Replay:
         known = [name for name in names if name]
         if len(known) == len(found):
             return Outcome(copy, Verdict.KNOWN, known[0], ours, seconds, parts)
-        verdict = Verdict.RACED if copy.beside else Verdict.DIFFERENT
         unknown = next(each for each, name in zip(found, names, strict=True) if not name)
-        return Outcome(copy, verdict, str(unknown), ours, seconds, parts)
+        doubtful = self.doubt.about(exchange, copy.request)
+        if parts and (doubtful or self.doubt.meets(copy)):
+            self.doubt.spread(Written.of(copy.request))
+            parts = False
+        if copy.beside:
+            return Outcome(copy, Verdict.RACED, str(unknown), ours, seconds, parts)
+        if doubtful:
+            why = f"{doubtful} was written by several at once; {unknown}"
+            return Outcome(copy, Verdict.DOUBTFUL, why, ours, seconds)
+        return Outcome(copy, Verdict.DIFFERENT, str(unknown), ours, seconds, parts)
 
     def _has_traits(self, copy: Copy) -> bool:
         """Whether our service has the traits that a request sets.

@@ -10,6 +10,7 @@ from prometheus_client import Gauge, generate_latest
 
 from placement.shadow.asking import Asking
 from placement.shadow.backlog import Backlog
+from placement.shadow.doubt import Doubt
 from placement.shadow.tally import Tally, table
 
 _SECONDS: Final = 10
@@ -21,6 +22,7 @@ class Status:
     """What there is to say about the comparing process, beside what it counted.
 
     :param left_out: reads of which the answering process could not hand on a copy.
+    :param doubt: what several wrote at once.
     :param unread: copies that were thrown away, as nothing is compared any more.
     :param connections: how many processes have handed on copies, one after the other.
     """
@@ -28,6 +30,7 @@ class Status:
     tally: Tally
     backlog: Backlog
     asking: Asking
+    doubt: Doubt
     phase: str = "starting"
     left_out: int = 0
     unread: int = 0
@@ -47,6 +50,11 @@ class Status:
         Gauge(
             "placement_shadow_left_out", "Requests of which nothing could be kept.", registry=registry
         ).set_function(self._left_out)
+        Gauge(
+            "placement_shadow_in_doubt",
+            "Consumers and parts of providers that several wrote at once, and nobody since.",
+            registry=registry,
+        ).set_function(lambda: len(self.doubt))
 
     def _left_out(self) -> int:
         return self.left_out + self.unread + self.backlog.left_out
@@ -58,6 +66,7 @@ class Status:
             "ours_answers": self.asking.answers,
             "waiting": len(self.backlog),
             "left_out": self._left_out(),
+            "in_doubt": len(self.doubt),
             "processes": self.connections,
             **self.tally.document(),
         }
@@ -108,5 +117,6 @@ def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
 def _page(status: Status) -> str:
     document = status.document()
     waiting = f"{document['waiting']} requests wait to be compared, {document['left_out']} were left out."
+    waiting += f" In doubt: {document['in_doubt']}."
     away = "" if document["ours_answers"] else " Our service does not answer."
     return f"Now: {document['phase']}. {waiting}{away}\n{table(document)}"

@@ -61,6 +61,7 @@ class Tally:
     lines: dict[str, Line] = field(default_factory=dict)
     whys: Counter[tuple[Verdict, str]] = field(default_factory=Counter)
     differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     parted: dict[str, Any] | None = None
     """The first request after which our database held something else; None while it is in step."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -94,7 +95,7 @@ class Tally:
         with self._lock:
             line = self.lines.setdefault(name, Line())
             line.verdicts[outcome.verdict] += 1
-            if outcome.why and outcome.verdict is not Verdict.DIFFERENT:
+            if outcome.why and outcome.verdict not in (Verdict.DIFFERENT, Verdict.DOUBTFUL):
                 self.whys[outcome.verdict, _class_of(outcome)] += 1
             if copy.received is not None:
                 line.theirs.append(copy.seconds)
@@ -102,6 +103,8 @@ class Tally:
                 line.ours.append(outcome.seconds)
             if outcome.verdict is Verdict.DIFFERENT:
                 self.differences.append(_story(outcome))
+            elif outcome.verdict is Verdict.DOUBTFUL:
+                self.doubtful.append(_story(outcome))
             if outcome.parts:
                 self._part(_story(outcome))
         self._requests.labels(name, outcome.verdict.value).inc()
@@ -133,6 +136,7 @@ class Tally:
                     for (verdict, why), number in self.whys.most_common()
                 ],
                 "differences": list(self.differences),
+                "doubtful": list(self.doubtful),
             }
 
 
@@ -199,7 +203,7 @@ def _table(document: dict[str, Any]) -> Iterator[str]:
     yield str(shown)
     for each in document["reasons"]:
         yield f"{each['requests']} {each['verdict']}: {each['reason']}"
-    for each in document["differences"][-_SHOWN:]:
+    for each in (*document["doubtful"][-_SHOWN:], *document["differences"][-_SHOWN:]):
         yield f"{each['time']} {each['request']}: {each['difference']}"
     since = document["out_of_step_since"]
     yield (
