@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that tests use where they find them: database servers and clusters, hwloc's tools, libvirtd and
-# QEMU, RabbitMQ, memcached, what libvirt-python is built with, Prometheus' promtool, systemd's own check of units and
+# QEMU, RabbitMQ, memcached, what libvirt-python is built with, Prometheus' promtool, Chromium, systemd's own check of units and
 # what confines a program as a unit does, logrotate, formatters of man pages, and what builds
 # packages and images.
 # Only what is missing is installed, and only by root; nothing that Debian installs here is started.
@@ -20,6 +20,7 @@ lacking() {
     [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || echo rabbitmq-server
     command -v memcached >/dev/null || echo memcached
     command -v promtool >/dev/null || echo prometheus
+    command -v chromium >/dev/null || echo chromium
     command -v systemd-analyze >/dev/null || echo systemd
     /usr/bin/python3 -c 'import seccomp' 2>/dev/null || echo python3-seccomp
     [ -x /usr/sbin/logrotate ] || echo logrotate

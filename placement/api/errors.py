@@ -50,8 +50,13 @@ def install(app: Flask) -> None:
     app.register_error_handler(Exception, _unexpected)
 
 
+def status_of(error: PlacementError) -> HTTPStatus:
+    """With which status an error is answered."""
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
 def _placement_error(error: PlacementError) -> Response:
-    status = next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+    status = status_of(error)
     more: dict[str, Any] = {}
     if isinstance(error, exceptions.NoCandidate) and error.explanation is not None:
         more["explanation"] = error.explanation

@@ -1,10 +1,11 @@
 """The service as one WSGI application: what a request passes before the handlers see it.
 
 From outside to inside: addresses from a proxy's headers (if enabled), health
-check and metrics, request id and log, CORS (if configured), authentication, Flask.
+check and metrics, request id and log, the console beside the rest (if there is
+one), CORS (if configured), authentication, Flask.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -25,16 +26,21 @@ if TYPE_CHECKING:
 
 HEALTHCHECK_PATH: Final = "/healthcheck"
 METRICS_PATH: Final = "/metrics"
+CONSOLE_PATH: Final = "/console"
+
+Console = Callable[[Service, "WSGIApplication"], "WSGIApplication"]
+"""Makes the console of a service, out of the handlers of the REST API, which it asks in the process."""
 
 _handlers: Final = cache(create_app)
 """Shared by all services of a process, as making routes takes longer than most requests."""
 
 
 def build_application(
-    conf: cfg.ConfigOpts, *, in_background: bool = False, alone: bool = False
+    conf: cfg.ConfigOpts, *, in_background: bool = False, alone: bool = False, console: Console | None = None
 ) -> "WSGIApplication":
     """The whole service for a WSGI server, as ``conf`` wants it.
 
+    :param console: what makes the console, if there is to be one.
     :param in_background: whether the database is prepared by a thread of its own. That is for servers that
         build the application in the process that serves it; no thread outlives a fork.
     :param alone: whether the process is there for this only, so that it may decide when garbage is collected.
@@ -51,7 +57,7 @@ def build_application(
     app = provide(handlers, service)
     if alone:
         app = Garbage(service.model.long_requests).after(app)
-    return wrap(app, conf, metrics)
+    return wrap(app, conf, metrics, None if console is None else console(service, app))
 
 
 def _metrics(app: Flask, service: Service, conf: cfg.ConfigOpts) -> "WSGIApplication":
@@ -65,13 +71,18 @@ def _metrics(app: Flask, service: Service, conf: cfg.ConfigOpts) -> "WSGIApplica
 
 
 def wrap(
-    app: "WSGIApplication", conf: cfg.ConfigOpts, metrics: "WSGIApplication | None" = None
+    app: "WSGIApplication",
+    conf: cfg.ConfigOpts,
+    metrics: "WSGIApplication | None" = None,
+    console: "WSGIApplication | None" = None,
 ) -> "WSGIApplication":
-    """``app`` behind all that stands before the handlers, and ``metrics`` beside that."""
+    """``app`` behind all that stands before the handlers, ``metrics`` and ``console`` beside that."""
     app = authenticate(app, conf)
     # oslo.middleware goes through webob, so it stands in the way only where it is wanted.
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
+    if console is not None:
+        app = _Below(app, CONSOLE_PATH, console)
     app = _HealthChecked(RequestLog(app), conf)
     if metrics is not None:
         app = _Beside(app, METRICS_PATH, metrics)
@@ -91,6 +102,20 @@ class _Beside:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         app = self._other if environ.get("PATH_INFO") == self._path else self._app
         return app(environ, start_response)
+
+
+class _Below:
+    """Answers one path, and all below it, by another application, which asks by itself who calls."""
+
+    def __init__(self, app: "WSGIApplication", path: str, other: "WSGIApplication") -> None:
+        self._app = app
+        self._path = path
+        self._other = other
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        is_below = path.startswith(self._path) and path[len(self._path) :][:1] in ("", "/")
+        return (self._other if is_below else self._app)(environ, start_response)
 
 
 class _HealthChecked:

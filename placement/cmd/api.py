@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oslo_config import cfg
 from oslo_log import log
 
+from placement import console
 from placement.api import auth, metrics_sharing
 from placement.api.middleware import build_application
 from placement.cmd.listening import check_bind
@@ -84,7 +85,9 @@ class Server(BundledServer):
 
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in each worker: the application."""
-        return build_application(self._conf, in_background=True, alone=True)
+        return build_application(
+            self._conf, in_background=True, alone=True, console=console.maker(self._conf)
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""The console: pages for people, in a browser, below ``/console``.
+
+Nouns
+    A *page* shows a part of the cloud. What it shows is decided by a pure function over the read model, whose
+    frozen dataclasses a template draws; its *route* is the thin shell around both. What the REST API answers
+    as it is, a page *asks* of the handlers of the API, in the process, as whoever looks at it.
+
+    A *visitor* is who looks. What a visitor may see or do is what the policy allows over REST: a page names
+    the rules of all operations that would show the same, and every one of them has to allow it.
+
+    A *host* is a tree of resource providers. It is *disabled* if its root has COMPUTE_STATUS_DISABLED, *full*
+    if it has CPUs and memory and one of the two is used up, and *open* otherwise. What is free on a full host
+    is *stranded*: no guest can have it, as each needs both. What is free on a disabled host is not offered.
+
+A worked example
+    A host has 64 VCPU, 64 of them used, and 100 of 256 GiB memory used. It is full. Its 156 GiB are
+    stranded; so are its 3 TiB of disk. Disabled, it strands nothing: the 156 GiB are disabled.
+
+What always holds
+    - Of each resource class, used, free, stranded and disabled together are the capacity, unless more is used
+      than there is.
+    - No page needs scripts, and none may run any: all that browsers are allowed is the one stylesheet, and
+      forms that lead here. Pages are whole; what changes them is in their address, to be kept and passed on.
+    - Where the console is not enabled nothing of it is imported.
+"""
+
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+if TYPE_CHECKING:
+    from placement.api.middleware import Console
+
+
+def maker(conf: cfg.ConfigOpts) -> "Console | None":
+    """What makes the console that the configuration asks for; None if it asks for none."""
+    if not conf.console.enabled:
+        return None
+    from placement.console.mounting import mount
+
+    return mount

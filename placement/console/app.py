@@ -1,0 +1,93 @@
+"""The Flask application of the console: pages, what they have in common, and errors as people read them."""
+
+import hashlib
+import logging
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from flask import Flask, Response, g, render_template, request
+from werkzeug.exceptions import HTTPException
+
+from placement.api.errors import status_of
+from placement.console import hosts, words
+from placement.console.visit import SEE_HOSTS, Visit
+from placement.exceptions import PlacementError
+
+LOG = logging.getLogger(__name__)
+
+_MAX_BODY: Final = 64 * 1024
+_STATIC: Final = Path(__file__).parent / "static"
+_HEADERS: Final = {
+    # No scripts at all, no styles but those of the one sheet; shown in no frame; forms lead here.
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_KEPT: Final = "public, max-age=31536000, immutable"  # their address has the digest of their content
+
+
+def create_app() -> Flask:
+    """All pages; whose they are, each request says."""
+    app = Flask("placement.console", static_url_path="/console/static")
+    app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
+    app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
+    app.jinja_env.filters.update(words.FILTERS)
+    app.register_blueprint(hosts.blueprint)
+    app.context_processor(_common)
+    app.after_request(_protect)
+    app.register_error_handler(PlacementError, _refused)
+    app.register_error_handler(HTTPException, _http_exception)
+    app.register_error_handler(Exception, _unexpected)
+    return app
+
+
+@cache
+def _digest(name: str) -> str:
+    return hashlib.blake2b((_STATIC / name).read_bytes(), digest_size=8).hexdigest()
+
+
+def _common() -> dict[str, Any]:
+    """What every template may use."""
+    visit: Visit | None = g.get("visit")
+    sections = []
+    if visit is not None and visit.may(*SEE_HOSTS):
+        sections.append(("hosts.show_fleet", "Fleet"))
+    return {
+        "visitor": None if visit is None else visit.visitor,
+        "sections": sections,
+        "digest": _digest,
+        "request_id": request.environ.get("openstack.request_id"),
+    }
+
+
+def _protect(response: Response) -> Response:
+    response.headers.update(_HEADERS)
+    response.headers["Cache-Control"] = _KEPT if request.endpoint == "static" else "no-store"
+    return response
+
+
+def _refused(error: PlacementError) -> tuple[str, int]:
+    return _error(status_of(error), error.detail)
+
+
+def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
+    if error.response is not None or error.code is None or error.code < 400:
+        return Response(error.get_response().response, error.code, error.get_headers())
+    status = HTTPStatus(error.code)
+    return _error(status, "There is no such page." if status is HTTPStatus.NOT_FOUND else status.description)
+
+
+def _unexpected(error: Exception) -> tuple[str, int]:
+    LOG.exception("unexpected error in the page %s", request.path)
+    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "The service met an unexpected error; its log says more.")
+
+
+def _error(status: HTTPStatus, detail: str) -> tuple[str, int]:
+    return render_template("error.html", status=status, detail=detail), status.value

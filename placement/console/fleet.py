@@ -1,0 +1,241 @@
+"""Which hosts there are, how they are, and what they have together: what the page of the fleet shows."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from placement.model.provider import SHARES, Provider
+from placement.model.snapshot import Snapshot
+from placement.model.trees import ZONE, Tree
+
+DISABLED: Final = "COMPUTE_STATUS_DISABLED"
+"""The trait of roots that get no new guests: Nova asks for hosts without it."""
+
+FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
+"""In which order resource classes are shown; others follow, those first that most providers have."""
+
+_CPUS: Final = ("PCPU", "VCPU")
+_MEMORY: Final = "MEMORY_MB"
+_MAX_TOTALS: Final = 12
+_MAX_COLUMNS: Final = 6
+PER_PAGE: Final = 50
+
+
+class State(StrEnum):
+    """How a host is; the package says what each means."""
+
+    OPEN = "open"
+    FULL = "full"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which hosts are to be shown: what is empty filters nothing; ``page`` counts from 1.
+
+    A host passes if a provider of its tree has the class, and one the trait, and one is in the aggregate.
+    ``order`` is ``name``, or ``free`` or ``used`` of the class, most first.
+    """
+
+    name: str = ""
+    resource_class: str = ""
+    trait: str = ""
+    aggregate: str = ""
+    state: State | None = None
+    order: str = "name"
+    page: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Of one resource class how much may be used of a host, and is."""
+
+    capacity: int
+    used: int
+
+    @property
+    def free(self) -> int:
+        """What is not used; nothing where more is used than there is."""
+        return max(0, self.capacity - self.used)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A row: the root of a tree, how many providers and NUMA nodes it has, and amounts by class.
+
+    What is shared is had by guests of other hosts, too.
+    """
+
+    root: Provider
+    providers: int
+    zones: int
+    is_shared: bool
+    state: State
+    amounts: Mapping[str, Amounts]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """One resource class over many hosts; what is free by whether a guest can have it."""
+
+    resource_class: str
+    hosts: int
+    capacity: int
+    used: int
+    free: int
+    stranded: int
+    disabled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """How many hosts there are, and pass, by state, too; totals of these, and the rows of one page."""
+
+    hosts: int
+    passing: int
+    states: Mapping[State, int]
+    totals: tuple[Total, ...]
+    more_classes: int
+    columns: tuple[str, ...]
+    rows: tuple[Host, ...]
+    page: int
+    pages: int
+
+
+def state_of(tree: Tree) -> State:
+    """How a host is."""
+    if DISABLED in tree.root.traits:
+        return State.DISABLED
+    classes, most = tree.shape.classes, tree.max_free
+    if _MEMORY in classes and not classes.isdisjoint(_CPUS):
+        has_cpus = any(most.get(name, 0) > 0 for name in _CPUS)
+        if not has_cpus or most.get(_MEMORY, 0) <= 0:
+            return State.FULL
+    return State.OPEN
+
+
+def show(snapshot: Snapshot, wanted: Wanted) -> Fleet:
+    """The fleet, as far as it is wanted. A page behind the last one is the last one."""
+    trees = snapshot.whole_trees()
+    passing = _passing(snapshot, trees, wanted)
+    states = {root: state_of(trees[root]) for root in passing}
+    counts = dict.fromkeys(State, 0)
+    for state in states.values():
+        counts[state] += 1
+    if wanted.state is not None:
+        passing = [root for root in passing if states[root] is wanted.state]
+    classes = _classes(snapshot, trees, passing, wanted.resource_class)
+    totals = [_total(snapshot, name, passing, states) for name in classes[:_MAX_TOTALS]]
+    columns = tuple(classes[:_MAX_COLUMNS])
+    pages = max(1, -(-len(passing) // PER_PAGE))
+    page = min(max(1, wanted.page), pages)
+    shown = _ordered(snapshot, trees, passing, wanted)[(page - 1) * PER_PAGE : page * PER_PAGE]
+    return Fleet(
+        hosts=len(trees),
+        passing=len(passing),
+        states=counts,
+        totals=tuple(totals),
+        more_classes=max(0, len(classes) - _MAX_TOTALS),
+        columns=columns,
+        rows=tuple([_row(snapshot, trees[root], states[root], columns) for root in shown]),
+        page=page,
+        pages=pages,
+    )
+
+
+def _passing(snapshot: Snapshot, trees: Mapping[int, Tree], wanted: Wanted) -> list[int]:
+    """The roots of all trees that pass every filter but that of states."""
+    filters = (
+        (snapshot.by_class, wanted.resource_class),
+        (snapshot.by_trait, wanted.trait),
+        (snapshot.by_aggregate, wanted.aggregate),
+    )
+    sets = [set(snapshot.roots_having(index, name).ids) for index, name in filters if name]
+    roots: Iterable[int] = sorted(sets[0].intersection(*sets[1:])) if sets else trees
+    text = wanted.name.casefold()
+    if not text:
+        return list(roots)
+    return [
+        root for root in roots if text in trees[root].root.name.casefold() or text == trees[root].root.uuid
+    ]
+
+
+def _classes(snapshot: Snapshot, trees: Mapping[int, Tree], roots: Iterable[int], first: str) -> list[str]:
+    """The classes that these trees have, in the order in which they are shown."""
+    present = frozenset[str]().union(*{trees[root].shape.classes for root in roots})
+
+    def order(name: str) -> tuple[bool, int, int, str]:
+        place = FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES)
+        return name != first, place, -len(snapshot.by_class.get(name, ())), name
+
+    return sorted(present, key=order)
+
+
+def _total(snapshot: Snapshot, name: str, roots: Sequence[int], states: Mapping[int, State]) -> Total:
+    sums = snapshot.sums(name)
+    hosts = capacity = used = 0
+    free = dict.fromkeys(State, 0)
+    for root in roots:
+        found = sums.get(root)
+        if found is not None:
+            hosts += 1
+            used += found[0]
+            capacity += found[1]
+            if found[1] > found[0]:
+                free[states[root]] += found[1] - found[0]
+    return Total(name, hosts, capacity, used, free[State.OPEN], free[State.FULL], free[State.DISABLED])
+
+
+def _ordered(
+    snapshot: Snapshot, trees: Mapping[int, Tree], roots: Sequence[int], wanted: Wanted
+) -> list[int]:
+    by_name = sorted(roots, key=lambda root: natural(trees[root].root.name))
+    if wanted.order == "name" or not wanted.resource_class:
+        return by_name
+    sums = snapshot.sums(wanted.resource_class)
+
+    def free(root: int) -> float:
+        used, capacity = sums.get(root, (0, 0))
+        return used - capacity
+
+    def share(root: int) -> float:
+        used, capacity = sums.get(root, (0, 0))
+        return -used / capacity if capacity > 0 else 1.0
+
+    return sorted(by_name, key=free if wanted.order == "free" else share)
+
+
+def _row(snapshot: Snapshot, tree: Tree, state: State, columns: Iterable[str]) -> Host:
+    amounts = {}
+    for name in columns:
+        found = snapshot.sums(name).get(tree.root.id)
+        if found is not None:
+            amounts[name] = Amounts(capacity=found[1], used=found[0])
+    zones = sum([ZONE in each.traits for each in tree.members])
+    return Host(
+        tree.root,
+        len(tree.members),
+        zones,
+        any(SHARES in each.traits for each in tree.members),
+        state,
+        amounts,
+    )
+
+
+_DIGITS: Final = re.compile(r"([0-9]+)")
+
+
+@lru_cache(maxsize=65_536)
+def natural(name: str) -> tuple[tuple[str, int], ...]:
+    """By what names are ordered as people do: ``cn2`` before ``cn10``."""
+    parts = iter(_DIGITS.split(name.casefold()))
+    return tuple([(text, int(next(parts, "0"))) for text in parts])
+
+
+def choices(snapshot: Snapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
+    """Classes, traits and aggregates that providers have, to choose from, so many of each at most."""
+    classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
+    return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]

@@ -1,0 +1,165 @@
+"""A host, or a part of one, as its page shows it: providers as they are nested, and who holds what."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from placement.console.fleet import FIRST_CLASSES, Amounts, State, natural, state_of
+from placement.model.provider import SHARES, Inventory, Provider, in_order
+from placement.model.snapshot import Snapshot
+from placement.store.holders import Holder
+
+_MAX_DEPTH: Final = 6
+"""Generations that are nested on a page; what is below stands side by side."""
+MAX_PROVIDERS: Final = 200
+"""Providers on a page; the pages of single ones show what is below them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """One inventory, and how much of it is used."""
+
+    resource_class: str
+    inventory: Inventory
+    used: int
+
+    @property
+    def amounts(self) -> Amounts:
+        """What may be used, and is."""
+        return Amounts(self.inventory.capacity, self.used)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A provider with what it has, and those below it."""
+
+    provider: Provider
+    stocks: tuple[Stock, ...]
+    traits: tuple[str, ...]
+    aggregates: tuple[str, ...]
+    children: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPage:
+    """A provider with all below it: ``above`` it the root first; amounts of all together, by class.
+
+    ``sharing`` are providers elsewhere of whose resources guests of the host may have, too. Of very large
+    trees ``left_out`` providers are not in ``node``.
+    """
+
+    node: Node
+    root: Provider
+    above: tuple[Provider, ...]
+    state: State
+    amounts: Mapping[str, Amounts]
+    providers: int
+    left_out: int
+    sharing: tuple[Provider, ...]
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a consumer holds: of which provider how much of which class."""
+
+    consumer: str
+    consumer_type: str | None
+    project_id: str
+    amounts: tuple[tuple[Provider, str, int], ...]
+
+
+def show(snapshot: Snapshot, provider: Provider) -> HostPage:
+    """The page of a provider, be it a whole host or a part of one."""
+    tree = snapshot.whole_trees()[provider.root_id]
+    children: dict[int, list[Provider]] = {}
+    for each in tree.members:
+        if each.parent_id is not None:
+            children.setdefault(each.parent_id, []).append(each)
+    for some in children.values():
+        some.sort(key=lambda each: natural(each.name))
+    members = list(_below(provider, children))
+    shown = {each.id for each in members[:MAX_PROVIDERS]}
+    sums: dict[str, list[int]] = {}
+    for each in members:
+        for name, inventory in each.inventories.items():
+            found = sums.setdefault(name, [0, 0])
+            found[0] += max(0, inventory.capacity)
+            found[1] += each.used.get(name, 0)
+    upwards = tuple(snapshot.upwards(provider))[:0:-1]
+    return HostPage(
+        node=_node(provider, children, shown.__contains__, _MAX_DEPTH),
+        root=tree.root,
+        above=upwards,
+        state=state_of(tree),
+        amounts={name: Amounts(*sums[name]) for name in sorted(sums, key=_order)},
+        providers=len(members),
+        left_out=len(members) - len(shown),
+        sharing=tuple(_sharing(snapshot, tree.all_aggregates, tree.root.id)),
+        members=tuple([each.uuid for each in members]),
+    )
+
+
+def _below(provider: Provider, children: Mapping[int, Sequence[Provider]]) -> Iterable[Provider]:
+    """A provider and all below it, those of one generation before the next."""
+    found = [provider]
+    for each in found:
+        found.extend(children.get(each.id, ()))
+    return found
+
+
+def _node(
+    provider: Provider,
+    children: Mapping[int, Sequence[Provider]],
+    is_shown: Callable[[int], bool],
+    depth: int,
+) -> Node:
+    if depth:
+        below = [
+            _node(each, children, is_shown, depth - 1)
+            for each in children.get(provider.id, ())
+            if is_shown(each.id)
+        ]
+    else:
+        below = [
+            _node(each, {}, is_shown, 0)
+            for each in _below(provider, children)
+            if each is not provider and is_shown(each.id)
+        ]
+    stocks = [
+        Stock(name, provider.inventories[name], provider.used.get(name, 0))
+        for name in sorted(provider.inventories, key=_order)
+    ]
+    return Node(
+        provider,
+        tuple(stocks),
+        tuple(in_order(provider.traits)),
+        tuple(sorted(provider.aggregates)),
+        tuple(below),
+    )
+
+
+def _order(name: str) -> tuple[int, str]:
+    return FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES), name
+
+
+def _sharing(snapshot: Snapshot, aggregates: Iterable[str], root: int) -> Iterable[Provider]:
+    ids = snapshot.by_trait.get(SHARES, set())
+    here = set().union(*(snapshot.by_aggregate.get(each, set()) for each in aggregates)) if ids else set()
+    found = [snapshot.providers[each] for each in here & ids]
+    return sorted((each for each in found if each.root_id != root), key=lambda each: natural(each.name))
+
+
+def held(rows: Iterable[Holder], providers: Mapping[str, Provider]) -> list[Held]:
+    """Who holds what, by consumer, in the order of the rows.
+
+    :param providers: by uuid; all that rows are about.
+    """
+    gathered: dict[str, tuple[Holder, list[tuple[Provider, str, int]]]] = {}
+    for row in rows:
+        amounts = gathered.setdefault(row.consumer, (row, []))[1]
+        amounts.append((providers[row.provider], row.resource_class, row.used))
+    return [
+        Held(consumer, row.consumer_type, row.project_id, tuple(amounts))
+        for consumer, (row, amounts) in gathered.items()
+    ]

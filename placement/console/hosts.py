@@ -1,0 +1,99 @@
+"""``/console/``: the fleet; and ``/console/providers/{uuid}``: a host, or a part of one."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from flask import Blueprint, Response, redirect, render_template, request, url_for
+
+from placement.api.resource_providers import existing
+from placement.console import fleet, host
+from placement.console.fleet import State, Wanted
+from placement.console.visit import SEE_HOSTS, Visit, page
+from placement.policies import allocation
+from placement.store.holders import holders
+
+blueprint = Blueprint("hosts", __name__)
+
+_MAX_TEXT: Final = 255
+_MAX_CHOICES: Final = 250
+_MAX_PAGE: Final = 1_000_000
+_MAX_HOLDERS: Final = 100
+_ORDERS: Final = ("name", "free", "used")
+
+
+@page(blueprint, "/console")
+def home(visit: Visit) -> Response:
+    """Where the console begins."""
+    return redirect(url_for("hosts.show_fleet"), Response=Response)  # type: ignore[return-value]
+
+
+@page(blueprint, "/console/", *SEE_HOSTS)
+def show_fleet(visit: Visit) -> str:
+    """All hosts, or those that the filters let through."""
+    wanted = wanted_of(request.args)
+    with visit.service.model.fresh() as view:
+        view.snapshot.whole_trees()  # brought up to date while nobody else has them
+    with visit.service.model.aside() as (snapshot, _):
+        shown = fleet.show(snapshot, wanted)
+        classes, traits, aggregates = fleet.choices(snapshot, _MAX_CHOICES)
+    return render_template(
+        "fleet.html",
+        fleet=shown,
+        wanted=wanted,
+        is_filtered=replace(wanted, page=1, order="name") != Wanted(),
+        classes=classes,
+        traits=traits,
+        aggregates=aggregates,
+        address=lambda **changes: url_for("hosts.show_fleet", **parameters(replace(wanted, **changes))),
+    )
+
+
+def wanted_of(arguments: Mapping[str, str]) -> Wanted:
+    """What a query string asks for; what cannot be meant is left out."""
+    name, resource_class, trait, aggregate = (
+        arguments.get(each, "").strip()[:_MAX_TEXT]
+        for each in ("name", "resource_class", "trait", "aggregate")
+    )
+    wanted = Wanted(name, resource_class, trait, aggregate)
+    with suppress(ValueError):
+        wanted = replace(wanted, state=State(arguments.get("state", "")))
+    if arguments.get("order") in _ORDERS:
+        wanted = replace(wanted, order=arguments["order"])
+    page = arguments.get("page", "")
+    if page.isascii() and page.isdigit():
+        wanted = replace(wanted, page=max(1, min(_MAX_PAGE, int(page[:9]))))
+    return wanted
+
+
+def parameters(wanted: Wanted) -> dict[str, Any]:
+    """The query string that asks for this, without what would be so anyway: :func:`wanted_of` reads it."""
+    plain = Wanted()
+    names = ("name", "resource_class", "trait", "aggregate", "state", "order", "page")
+    return {name: getattr(wanted, name) for name in names if getattr(wanted, name) != getattr(plain, name)}
+
+
+@page(blueprint, "/console/providers/<uuid>", *SEE_HOSTS)
+def show_provider(visit: Visit, uuid: str) -> str:
+    """A provider with all below it, and who holds what of them."""
+    with visit.service.model.fresh() as view:
+        snapshot = view.snapshot
+        provider = existing(view, uuid)
+        shown = host.show(snapshot, provider)
+        # kept: who holds what is read later
+        by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
+    held: list[host.Held] | None = None
+    more_holders = False
+    if visit.may(allocation.PROVIDER_LIST):
+        with visit.service.database.read() as conn:
+            rows, more_holders = holders(conn, shown.members, _MAX_HOLDERS)
+        held = host.held(rows, by_uuid)
+    return render_template(
+        "host.html",
+        host=shown,
+        held=held,
+        more_holders=more_holders,
+        max_holders=_MAX_HOLDERS,
+        may_see_projects=visit.may(allocation.LIST),
+    )

@@ -1,0 +1,54 @@
+"""A service with a console, over the world of :mod:`tests.placement.console.world`."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.serving import make_server
+from werkzeug.test import Client
+
+from placement import console
+from placement.api.middleware import build_application
+from placement.conf import new_config
+from tests.placement.console import browsing, world
+from tests.placement.running import Admin
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Any:
+    """The service, which asks nobody who he is, and has a console."""
+    file = tmp_path_factory.mktemp("console") / "placement.sqlite"
+    shutil.copy(migrated_file, file)
+    conf = new_config(config_files=[])
+    conf.set_override("auth_strategy", "noauth2", "api")
+    conf.set_override("connection", f"sqlite:///{file}", "placement_database")
+    conf.set_override("enabled", True, "console")
+    made = build_application(conf, console=console.maker(conf))
+    world.make(Admin(made))
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(app: Any) -> Client:
+    """Asks for pages without a browser."""
+    return Client(app)
+
+
+@pytest.fixture(scope="module")
+def base(app: Any) -> Iterator[str]:
+    """Where the console is, for a browser."""
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/console"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser, without a window."""
+    with browsing.chromium() as browser:
+        yield browser

@@ -1,0 +1,79 @@
+"""The console in a real browser: every page at every size, in light and dark, and by keyboard alone."""
+
+from typing import Any
+
+import pytest
+
+from tests.placement.console import world
+from tests.placement.console.browsing import check_everywhere, cut_off, focus, looking, needs_browser
+
+pytestmark = [pytest.mark.slow, needs_browser]
+
+PAGES = {
+    "fleet": "/",
+    "fleet-nothing": "/?name=nobody",
+    "host": f"/providers/{world.uuid_of('compute-1')}",
+    "host-disabled": f"/providers/{world.uuid_of('compute-9')}",
+    "host-long": f"/providers/{world.uuid_of(world.LONG)}",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_and_accessible_at_every_size_and_in_all_colours(chromium: Any, base: str, name: str):
+    with looking(chromium) as page:
+        page.goto(base + PAGES[name])
+        check_everywhere(page, name)
+
+
+def test_a_page_looks_the_same_without_scripts(chromium: Any, base: str):
+    shots = []
+    for scripts in (True, False):
+        with looking(chromium, java_script_enabled=scripts) as page:
+            page.goto(base + "/")
+            shots.append(page.screenshot())
+    assert shots[0] == shots[1]
+
+
+def test_the_fleet_is_filtered_and_a_host_opened_by_keyboard_alone(chromium: Any, base: str):
+    with looking(chromium) as page:
+        page.goto(base + "/")
+        page.keyboard.press("Tab")
+        assert focus(page) == "Skip to the content"
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert focus(page) == "name"
+        page.keyboard.type("compute-1")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**name=compute-1*")
+        assert page.locator("tbody th a").all_inner_texts() == ["compute-1", "compute-10"]
+        reached = []
+        while not reached or reached[-1] != "compute-1":
+            page.keyboard.press("Tab")
+            reached.append(focus(page))
+            assert len(reached) < 40
+        assert not [each for each in reached if each.endswith("(unseen)")]
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/providers/**")
+        assert page.locator("h1").inner_text() == "compute-1"
+
+
+def test_everything_that_can_be_used_is_reached_by_tab_in_the_order_of_the_page(chromium: Any, base: str):
+    with looking(chromium) as page:
+        page.goto(base + PAGES["host"])
+        usable = page.evaluate(
+            "() => [...document.querySelectorAll('a[href], input, select, button, summary')]"
+            ".filter(each => each.checkVisibility())"
+            ".map(each => each.name || each.textContent.trim().slice(0, 60))"
+        )
+        reached = []
+        for _ in usable:
+            page.keyboard.press("Tab")
+            reached.append(focus(page))
+        assert reached == usable
+
+
+def test_ten_thousand_characters_in_a_filter_break_nothing(chromium: Any, base: str):
+    with looking(chromium) as page:
+        page.goto(base + "/?name=" + "W" * 5000 + "&trait=" + "%3Cscript%3Ealert(1)%3C/script%3E" * 20)
+        assert cut_off(page) == []
+        assert page.locator("p.empty").count() == 1

@@ -1,0 +1,135 @@
+"""Pages without a browser: who may see them, what they say, what they forbid."""
+
+import re
+from http import HTTPStatus
+
+import pytest
+from werkzeug.test import Client
+
+from placement import console
+from placement.api.middleware import build_application
+from placement.conf import new_config
+from tests.placement.console import world
+
+READER = {"X-Auth-Token": "somebody:project", "X-Roles": "reader,member"}
+HOST = f"/console/providers/{world.uuid_of('compute-1')}"
+ALL = ["/console/", HOST]
+
+
+def text_of(client: Client, path: str, **options) -> str:
+    answer = client.get(path, **options)
+    assert answer.status_code == HTTPStatus.OK, answer.text
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", answer.text)).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_the_console_is_there_only_where_it_is_enabled(sqlite_url):
+    conf = new_config(config_files=[])
+    conf.set_override("auth_strategy", "noauth2", "api")
+    conf.set_override("connection", sqlite_url, "placement_database")
+    assert console.maker(conf) is None
+    off = Client(build_application(conf, console=console.maker(conf)))
+    answer = off.get("/console/", headers={"X-Auth-Token": "admin"})
+    assert (answer.status_code, answer.mimetype) == (HTTPStatus.NOT_FOUND, "application/json")
+
+
+def test_what_only_begins_like_the_console_belongs_to_the_api(client):
+    answer = client.get("/consoles", headers={"X-Auth-Token": "admin"})
+    assert (answer.status_code, answer.mimetype) == (HTTPStatus.NOT_FOUND, "application/json")
+    assert client.get("/resource_providers").status_code == HTTPStatus.UNAUTHORIZED
+
+
+def test_the_console_begins_with_the_fleet(client):
+    answer = client.get("/console")
+    assert (answer.status_code, answer.headers["Location"]) == (HTTPStatus.FOUND, "/console/")
+    text = text_of(client, "/console/")
+    assert "8 hosts" in text
+    assert text.index("compute-2 ") < text.index("compute-10 ")
+
+
+def test_a_service_below_a_prefix_links_to_itself(client):
+    answer = client.get("/console/", environ_overrides={"SCRIPT_NAME": "/placement"})
+    links = re.findall(r'(?:href|action)="(/[^"]*)"', answer.text)
+    assert links
+    assert all(link.startswith("/placement/console") for link in links)
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_who_may_not_read_it_over_rest_sees_no_page(client, path):
+    answer = client.get(path, headers=READER)
+    assert answer.status_code == HTTPStatus.FORBIDDEN
+    assert "Policy does not allow placement:resource_providers:list" in answer.text
+    assert "compute-1" not in answer.text
+    assert 'href="/console/">Fleet' not in answer.text
+
+
+@pytest.mark.parametrize("path", [*ALL, "/console/nothing", "/console/static/console.css"])
+def test_every_answer_forbids_scripts_frames_and_what_is_elsewhere(client, path):
+    answer = client.get(path)
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "script-src" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    if answer.mimetype == "text/html":
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert not re.search(r"<script|<style|\sstyle=|\son[a-z]+=", answer.text)
+
+
+def test_a_host_shows_its_providers_as_they_are_nested_and_who_holds_what(client):
+    text = text_of(client, HOST)
+    assert "16 of 24 8 used" in text
+    assert "95 GiB of 127 GiB 32 GiB used, 1 GiB of 128 GiB reserved, in steps of 2" in text
+    assert "shares with ceph" in text
+    guest, _ = text.split(world.uuid_of("guest-1"))[1].split(world.uuid_of("guest-2"))
+    assert f"INSTANCE {world.PROJECT} 32 GiB MEMORY_MB of compute-1_NUMA0 8 PCPU of compute-1_NUMA0" in guest
+
+
+def test_the_page_of_a_part_shows_that_part_alone(client):
+    text = text_of(client, f"/console/providers/{world.uuid_of('compute-1_NUMA1')}")
+    assert "compute-1_NUMA1_L3_0" in text
+    assert "compute-1_NUMA0" not in text
+    assert world.uuid_of("guest-2") in text
+    assert world.uuid_of("guest-1") not in text
+
+
+def test_hosts_without_cpus_or_memory_strand_what_else_is_free(client):
+    text = text_of(client, "/console/?resource_class=MEMORY_MB&state=full")
+    assert "1 host of 8" in text
+    assert "238 GiB free" not in text.split("Hosts")[0].split("stranded 238 GiB")[0]
+
+
+@pytest.mark.parametrize("name", ["nobody", "a" * 10_000, "%00", "%ff"])
+def test_a_provider_that_is_not_there_is_said_to_be_missing(client, name):
+    answer = client.get(f"/console/providers/{name}")
+    assert answer.status_code == HTTPStatus.NOT_FOUND
+    assert answer.mimetype == "text/html"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "page=0",
+        "page=-1",
+        "page=99999999999999999999",
+        "page=x",
+        "page=²",
+        "state=x",
+        "order=x",
+        "name=%ff%00",
+        "trait=" + "T" * 9000,
+    ],
+)
+def test_any_filter_is_understood_or_left_out(client, query):
+    assert client.get(f"/console/?{query}").status_code == HTTPStatus.OK
+
+
+def test_what_users_wrote_is_text_and_no_markup(client):
+    answer = client.get("/console/?name=%22%3E%3Cimg+src%3Dx%3E&aggregate=%27%3E%3Cb%3E")
+    assert "<img" not in answer.text
+    assert "<b>" not in answer.text.split("</form>")[0]
+
+
+def test_pages_are_read_only(client):
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert client.open("/console/", method=method).status_code == HTTPStatus.METHOD_NOT_ALLOWED

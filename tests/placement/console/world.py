@@ -1,0 +1,108 @@
+"""A small cloud for pages to show: hosts that are open, full or disabled, some with very long names."""
+
+import uuid
+from typing import Any
+
+from tests.placement.running import Admin
+
+_NAMESPACE = uuid.UUID("3d0c6a52-4f29-4a3c-9a4e-0f8a2f0d7c11")
+LONG = "Rechenzentrumsverbundsverwaltungsknoten-fuer-Hochgeschwindigkeitsdatenverarbeitung-0815.Rechenzentrum"
+LONG_TRAIT = "CUSTOM_HOCHVERFUEGBARKEITSCLUSTERMITDONAUDAMPFSCHIFFFAHRTSGESELLSCHAFTSKAPITAENSZERTIFIZIERUNG"
+AGGREGATE = str(uuid.uuid5(_NAMESPACE, "aggregate"))
+PROJECT = "7c6f6ab1c3c24d5b8d3b3f4f0f1d2c3e"
+OTHER_PROJECT = "0b7d2e2f9f4c4f7f8a2b1c0d9e8f7a6b"
+
+
+def uuid_of(name: str) -> str:
+    return str(uuid.uuid5(_NAMESPACE, name))
+
+
+def inventory(total: int, **other: Any) -> dict[str, Any]:
+    return {"total": total, "max_unit": total, **other}
+
+
+def numa_host(
+    name: str, *, disabled: bool = False, more_traits: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """A host with two NUMA nodes, and an L3 domain below each."""
+    traits = ["COMPUTE_NODE", *more_traits] + (["COMPUTE_STATUS_DISABLED"] if disabled else [])
+    tree = [_provider(name, None, {"DISK_GB": inventory(4000, reserved=50)}, traits, [AGGREGATE])]
+    for node in range(2):
+        numa = f"{name}_NUMA{node}"
+        cpus = {
+            "PCPU": inventory(24),
+            "VCPU": inventory(8, allocation_ratio=8.0, max_unit=64),
+            "MEMORY_MB": inventory(131072, reserved=1024, step_size=2),
+        }
+        tree.append(_provider(numa, name, cpus, ["HW_NUMA_ROOT", "HW_CPU_HYPERTHREADING"]))
+        cache = {"LLC": inventory(15, reserved=1), "MBA": inventory(100, min_unit=10, step_size=10)}
+        tree.append(_provider(f"{numa}_L3_0", numa, cache, []))
+    return tree
+
+
+def _provider(
+    name: str,
+    parent: str | None,
+    inventories: dict[str, Any],
+    traits: list[str],
+    aggregates: list[str] | None = None,
+) -> dict[str, Any]:
+    return {
+        "uuid": uuid_of(name),
+        "name": name,
+        "parent_provider_uuid": None if parent is None else uuid_of(parent),
+        "generation": None,
+        "inventories": inventories,
+        "traits": traits,
+        "aggregates": aggregates or [],
+    }
+
+
+def make(admin: Admin) -> None:
+    """Eight hosts, a shared disk, and guests on some of them."""
+    for trait in ("CUSTOM_GOLD", LONG_TRAIT):
+        _ok(admin("PUT", f"/traits/{trait}"))
+    hosts = [numa_host(f"compute-{number}") for number in (1, 2, 10)]
+    hosts.append(numa_host("compute-3", more_traits=("CUSTOM_GOLD",)))
+    hosts.append(numa_host("compute-9", disabled=True))
+    hosts.append(numa_host(LONG, more_traits=(LONG_TRAIT,)))
+    flat = {
+        "VCPU": inventory(64, allocation_ratio=4.0),
+        "MEMORY_MB": inventory(262144),
+        "DISK_GB": inventory(2000),
+    }
+    hosts.append([_provider("edge-1", None, flat, ["COMPUTE_NODE"])])
+    hosts.append(
+        [_provider("ceph", None, {"DISK_GB": inventory(900000)}, ["MISC_SHARES_VIA_AGGREGATE"], [AGGREGATE])]
+    )
+    for host in hosts:
+        _ok(admin("POST", "/ext/v1/trees", json={"resource_providers": host}))
+    claim(
+        admin,
+        "guest-1",
+        {"compute-1_NUMA0": {"PCPU": 8, "MEMORY_MB": 32768}, "compute-1_NUMA0_L3_0": {"LLC": 4}},
+    )
+    claim(
+        admin, "guest-2", {"compute-1": {"DISK_GB": 300}, "compute-1_NUMA1": {"VCPU": 16, "MEMORY_MB": 65536}}
+    )
+    for node in range(2):  # all CPUs of a host, and little of its memory
+        numa = f"compute-2_NUMA{node}"
+        claim(
+            admin, f"full-{node}", {numa: {"PCPU": 24, "VCPU": 64, "MEMORY_MB": 8192}}, project=OTHER_PROJECT
+        )
+    claim(admin, "guest-9", {"compute-9_NUMA0": {"PCPU": 4, "MEMORY_MB": 16384}})
+
+
+def claim(admin: Admin, name: str, amounts: dict[str, dict[str, int]], project: str = PROJECT) -> None:
+    body = {
+        "allocations": {uuid_of(host): {"resources": resources} for host, resources in amounts.items()},
+        "project_id": project,
+        "user_id": "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
+        "consumer_type": "INSTANCE",
+        "consumer_generation": None,
+    }
+    _ok(admin("PUT", f"/allocations/{uuid_of(name)}", json=body))
+
+
+def _ok(answer: Any) -> None:
+    assert answer.status_code < 300, answer.get_data(as_text=True)
