@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import alerts
 import commands
 import deviations
 import floors
@@ -30,6 +31,7 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
     "messages": lambda package: sources.messages_page(
         ROOT / package, ROOT / "doc" / "reference" / "messages.yaml"
     ),
+    "alerts": lambda group: alerts.page(ROOT / "etc/prometheus/placement-compute.rules.yaml", group),
     "deviations": lambda: deviations.page(ROOT / "doc" / "reference" / "deviations.yaml"),
     "floors": floors.page,
     "rest": lambda: rest.page(ROOT / "api-ref"),

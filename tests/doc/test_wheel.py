@@ -60,6 +60,10 @@ def test_units_and_samples_are_in_it(installed: Path) -> None:
         "compute-agent/compute-agent.logrotate",
         "compute-agent/compute-agent.service",
         "compute-agent/compute-agent.tmpfiles",
+        "grafana/fleet.json",
+        "grafana/guest.json",
+        "grafana/host.json",
+        "grafana/service.json",
         "placement/placement-api.service",
         "placement/placement-shadow.service",
         "placement/placement.conf.sample",
@@ -67,6 +71,7 @@ def test_units_and_samples_are_in_it(installed: Path) -> None:
         "placement/placement.sysusers",
         "placement/placement.tmpfiles",
         "placement/policy.yaml.sample",
+        "prometheus/placement-compute.rules.yaml",
     }
     for program, unit in (("placement-api", "placement"), ("compute-agent", "compute-agent")):
         text = (share / unit / f"{program}.service").read_text()

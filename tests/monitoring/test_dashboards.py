@@ -1,0 +1,189 @@
+"""Dashboards are as Grafana imports them, and Prometheus has something for each of their queries."""
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from oslo_config import cfg
+from prometheus_client import CollectorRegistry, start_http_server
+
+from compute_agent.conf import host as host_options
+from compute_agent.conf import monitoring as monitoring_options
+from compute_agent.loops.monitoring import Monitoring
+from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.resctrl.control import Control, Options
+from tests.compute_agent.loops.configurations import configuration
+from tests.compute_agent.monitoring.counting import mount
+from tests.databases.process import free_port
+from tests.demo.system import SCRIPTS, CpuSets, System
+from tests.monitoring.kit import DASHBOARDS, RULES, alerts, dashboard, queries
+
+VARIABLES = {"instance": ".*", "guest": ".*", "resource": ".*"}
+SECONDS = 60
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_each_panel_says_what_it_shows_and_lies_beside_the_others(file: Path) -> None:
+    document = dashboard(file)
+    assert document["uid"] == f"placement-compute-{file.stem}"
+    panels = document["panels"]
+    assert len({each["id"] for each in panels}) == len(panels)
+    for panel in panels:
+        assert panel["title"], file
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["datasource"]["uid"] == "${datasource}", panel["title"]
+    for one, other in combinations([each["gridPos"] for each in panels], 2):
+        across = one["x"] < other["x"] + other["w"] and other["x"] < one["x"] + one["w"]
+        assert not (across and one["y"] < other["y"] + other["h"] and other["y"] < one["y"] + one["h"])
+    names = {each["name"] for each in document["templating"]["list"]} | {"__rate_interval"}
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(document))) <= names
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[System]:
+    """The demo's service and agent, which both tell what they do, with a guest."""
+    if not (SCRIPTS / "compute-agent").exists():
+        pytest.skip("the distribution is not installed beside this Python")
+    with System() as system:
+        system.configure_service()
+        with system.service_ini.open("a") as ini:
+            ini.write("\n[metrics]\nenabled = true\n")
+        system.manage("db", "sync")
+        system.start_service()
+        system.configure_agent(CpuSets.of_this_machine().options())
+        with system.agent_ini.open("a") as ini:
+            ini.write("\n[watermark:busy]\nmetric = cpu_usage\nthrottle_down = 99\nthrottle_up = 90\n")
+        system.start_agent()
+        yield system
+
+
+@pytest.fixture(scope="module")
+def counters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port at which what counters of a processor say is told: this machine need not have any."""
+    folder = tmp_path_factory.mktemp("counters")
+    conf = cfg.ConfigOpts()
+    for module in (host_options, monitoring_options):
+        module.register_opts(conf)
+    conf([], default_config_files=[])
+    conf.set_override("state_path", str(folder))
+    conf.set_override("interval", "0.1", "monitoring")
+    tree = mount(folder / "tree")
+    tree.files.make("a.class.LS")
+    control = Control(files=tree.files, platform=tree.platform, engine=None, options=Options("a."))
+    registry = CollectorRegistry()
+    guests = [MonitorTarget("one", "LS", "a.class.LS", name="web", cpu=0.5)]
+    monitoring = Monitoring(configuration(conf, control), lambda: guests, registry)
+    port = free_port()
+    server, thread = start_http_server(port, "127.0.0.1", registry)
+    monitoring.start()
+    try:
+        yield port
+    finally:
+        monitoring.stop()
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+class Prometheus:
+    """The real one, in a folder, asked at its API."""
+
+    def __init__(self, folder: Path, targets: dict[str, list[str]]) -> None:
+        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        jobs = [
+            {"job_name": name, "static_configs": [{"targets": addresses}]}
+            for name, addresses in targets.items()
+        ]
+        (folder / "prometheus.yml").write_text(
+            json.dumps(
+                {
+                    "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                    "rule_files": [str(RULES)],
+                    "scrape_configs": jobs,
+                }
+            )
+        )
+        program = shutil.which("prometheus")
+        if program is None:
+            pytest.skip("needs prometheus, of Debian's package of that name")
+        with (folder / "prometheus.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(program, f"--config.file={folder}/prometheus.yml"),
+                    *(f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def ask(self, expression: str) -> list[Any]:
+        """What a query gives; nothing as long as the server does not answer."""
+        asked = urllib.parse.urlencode({"query": expression})
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"{self.url}/api/v1/query?{asked}") as answer,
+        ):
+            result: list[Any] = json.load(answer)["data"]["result"]
+            return result
+        return []
+
+    def rules(self) -> list[dict[str, Any]]:
+        """The rules that are evaluated, with what became of them."""
+        with urllib.request.urlopen(f"{self.url}/api/v1/rules") as answer:
+            return [rule for group in json.load(answer)["data"]["groups"] for rule in group["rules"]]
+
+
+@pytest.fixture
+def prometheus(running: System, counters: int, tmp_path: Path) -> Iterator[Prometheus]:
+    service = running.url.removeprefix("http://")
+    agents = [f"127.0.0.1:{running.agent_port}", f"127.0.0.1:{counters}"]
+    server = Prometheus(tmp_path, {"placement": [service], "compute-agent": agents})
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.mark.slow
+def test_every_query_finds_something(running: System, prometheus: Prometheus) -> None:
+    wanted = {query for file in DASHBOARDS for _, query in queries(file)}
+    empty = wanted
+    deadline = time.monotonic() + SECONDS
+    while empty and time.monotonic() < deadline:
+        running.agent("guest", "list")
+        running.providers()
+        empty = {each for each in empty if not prometheus.ask(_filled_in(each))}
+        time.sleep(0.5)
+    assert empty == set()
+    rules = {rule["name"]: rule for rule in prometheus.rules()}
+    assert rules.keys() == alerts().keys()
+    assert {name for name, rule in rules.items() if rule["health"] != "ok"} == set()
+    assert {name for name, rule in rules.items() if rule["state"] == "firing"} == set()
+
+
+def _filled_in(expression: str) -> str:
+    """As Grafana would send it, with all that can be chosen chosen."""
+    expression = expression.replace("$__rate_interval", "1m")
+    for name, value in VARIABLES.items():
+        expression = expression.replace(f'="${name}"', f'=~"{value}"').replace(f'=~"${name}"', f'=~"{value}"')
+    return expression

@@ -1,0 +1,130 @@
+"""Alerts are about metrics that there are, and fire when they should."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.doc.extensions import sources
+from tests.monitoring.kit import DASHBOARDS, PACKAGES, RULES, alerts, metrics_in, queries
+
+USED = 'openstack_placement_resource_%s{hostname="a", resourcetype="VCPU", instance="i"}'
+FIRES: dict[str, list[tuple[str, str]]] = {
+    "PlacementAway": [('up{job="placement"}', "0x200")],
+    "PlacementDatabaseAway": [("placement_database_up", "0x200")],
+    "PlacementRefusesForNow": [('placement_requests_total{operation="GET /", status="503"}', "0+1x200")],
+    "PlacementFails": [('placement_requests_total{operation="GET /", status="500"}', "0+1x200")],
+    "PlacementSlow": [
+        ('placement_request_seconds_bucket{operation="GET /", le="1.0"}', "0+1x200"),
+        ('placement_request_seconds_bucket{operation="GET /", le="2.5"}', "0+2x200"),
+        ('placement_request_seconds_bucket{operation="GET /", le="+Inf"}', "0+2x200"),
+    ],
+    "PlacementSearchesIncomplete": [('placement_searches_incomplete_total{reason="deadline"}', "0+1x200")],
+    "PlacementReadAnew": [("placement_model_rereads_total", "0+1x200")],
+    "PlacementModelFileOld": [("placement_model_file_timestamp_seconds", "0x200")],
+    "PlacementSeriesLeftOut": [("placement_provider_series_left_out", "1x200")],
+    "CloudNearlyFull": [
+        (USED % "total", "100x200"),
+        (USED % "reserved", "0x200"),
+        (USED % "allocation_ratio", "4x200"),
+        (USED % "usage", "390x200"),
+    ],
+    "ComputeAgentAway": [('up{job="compute-agent"}', "0x200")],
+    "ComputeAgentWithoutPlacement": [("compute_agent_placement_up", "0x200")],
+    "ComputeAgentWithoutDriver": [("compute_agent_driver_up", "0x200")],
+    "ComputeAgentChangesRefused": [("compute_agent_refused_changes", "1x200")],
+    "ComputeAgentConfigurationRefused": [("compute_agent_configuration_refused", "1x200")],
+    "GuestsWithoutPlace": [("compute_agent_refused_guests", "1x200")],
+    "GuestsNotLookedAfter": [("compute_agent_lost_guests", "1x200")],
+    "GuestsUnallocated": [("compute_agent_unallocated_guests", "1x200")],
+    "GuestsStray": [("compute_agent_stray_guests", "1x200")],
+    "GuestsMovedByOthers": [('compute_agent_drift_repairs_total{controller="cpuset"}', "0+1x200")],
+    "GuestsSettingsRefused": [('compute_agent_refused_settings{controller="cpuset"}', "1x200")],
+    "GuestsKilledForMemory": [('compute_agent_oom_kills_total{limit="guest"}', "0+1x200")],
+    "ComputeAgentFailsToApply": [('compute_agent_controller_failures_total{controller="cpuset"}', "0+1x200")],
+    "ComputeAgentCannotKeepState": [("compute_agent_state_write_failures_total", "0+1x200")],
+    "WatermarksFail": [("compute_agent_watermark_round_failures_total", "0+1x200")],
+    "HostOversold": [("compute_agent_throttled_guests", "2x1500")],
+    "HostClosed": [
+        ("compute_agent_host_disabled", "1x1500"),
+        ("compute_agent_scheduling_disabled", "0x1500"),
+    ],
+    "ShadowDiffers": [('placement_shadow_requests_total{operation="GET /", verdict="different"}', "0+1x200")],
+    "ShadowOutOfStep": [("placement_shadow_in_step", "0x200")],
+    "ShadowLeftOut": [("placement_shadow_left_out", "0+1x200")],
+}
+"""What makes each alert fire, a value for each minute."""
+WELL = [
+    ('up{job="placement"}', "1x1500"),
+    ('up{job="compute-agent"}', "1x1500"),
+    ("placement_database_up", "1x1500"),
+    ('placement_requests_total{operation="GET /", status="200"}', "0+100x1500"),
+    ('placement_request_seconds_bucket{operation="GET /", le="1.0"}', "0+100x1500"),
+    ('placement_request_seconds_bucket{operation="GET /", le="+Inf"}', "0+100x1500"),
+    ("placement_model_rereads_total", "0x1500"),
+    ("placement_provider_series_left_out", "0x1500"),
+    (USED % "total", "100x1500"),
+    (USED % "reserved", "10x1500"),
+    (USED % "allocation_ratio", "2x1500"),
+    (USED % "usage", "90x1500"),
+    *((f"compute_agent_{name}_up", "1x1500") for name in ("placement", "driver")),
+    *((f"compute_agent_{name}_guests", "0x1500") for name in ("refused", "lost", "stray", "unallocated")),
+    ("compute_agent_throttled_guests", "0x700 1x700"),
+    ('compute_agent_drift_repairs_total{controller="cpuset"}', "0+0.1x1500"),
+    ("compute_agent_scheduling_disabled", "0x600 1x500 0x400"),
+    ('placement_shadow_requests_total{operation="GET /", verdict="doubtful"}', "0+1x1500"),
+    ("placement_shadow_in_step", "1x1500"),
+]
+
+
+def promtool(*arguments: str | Path) -> None:
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("needs promtool, of Debian's package prometheus")
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def world(series: list[tuple[str, str]], minutes: int, **expected: int) -> dict[str, Any]:
+    """A test of promtool's: these series, and how many of each alert fire in the end."""
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertstate="firing", alertname="{alert}"}}) or vector(0)',
+                "eval_time": f"{minutes}m",
+                "exp_samples": [{"labels": "{}", "value": number}],
+            }
+            for alert, number in expected.items()
+        ],
+    }
+
+
+def test_each_alert_fires_when_it_should_and_none_where_all_is_well(tmp_path: Path) -> None:
+    assert set(FIRES) == set(alerts())
+    lasting = {"HostOversold": 1450, "HostClosed": 1450, "PlacementModelFileOld": 150}
+    worlds = [world(series, lasting.get(name, 90), **{name: 1}) for name, series in FIRES.items()]
+    worlds.append(world(WELL, 1490, **dict.fromkeys(FIRES, 0)))
+    tests = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": worlds}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    promtool("test", "rules", tmp_path / "tests.yaml")
+
+
+def test_rules_are_as_prometheus_wants_them_and_say_what_to_do() -> None:
+    promtool("check", "rules", RULES)
+    for name, rule in alerts().items():
+        assert rule["labels"]["severity"] in ("critical", "warning", "info"), name
+        assert rule["annotations"].keys() - {"page"} == {"summary", "description"}, name
+
+
+def test_all_that_is_asked_for_is_told() -> None:
+    told = {each.name.removesuffix("_total") for package in PACKAGES for each in sources.metrics(package)}
+    expressions = [rule["expr"] for rule in alerts().values()]
+    expressions += [expression for file in DASHBOARDS for _, expression in queries(file)]
+    asked = {name for expression in expressions for name in metrics_in(expression)}
+    of_the_process = {name for name in asked if name.startswith("process_")}
+    assert asked - told - of_the_process == set()
