@@ -19,6 +19,7 @@ from compute_agent.conf import (
     blockio,
     compute,
     cpu_class,
+    cpu_pool,
     daemon,
     events,
     guests,
@@ -38,6 +39,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     qos,
     blockio,
     cpu_class,
+    cpu_pool,
     resctrl,
     monitoring,
     events,
@@ -108,7 +110,7 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
     of_plugin = placement.auth_opts(conf)
     for group, options in (*list_opts(), *libraries, (placement.GROUP, of_plugin or [])):
         known.setdefault(group or "DEFAULT", set()).update(written.names_of(options))
-    free = [qos.WATERMARK, qos.QOS_CLASS, blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS]
+    free = [qos.WATERMARK, qos.QOS_CLASS, blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, cpu_pool.CPU_POOL]
     if of_plugin is None:
         free.append(conf.placement.auth_section or placement.GROUP)
     return written.unknown_options(written.read(written.files_of(conf)), known, free)

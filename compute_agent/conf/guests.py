@@ -73,6 +73,11 @@ POLICY_OPTS: Final = [
         choices=[
             ("none", "touch nothing"),
             ("static", "dedicated CPUs in order"),
+            (
+                "static-plus",
+                "the same, and who floats may use dedicated CPUs that nobody holds, until somebody does",
+            ),
+            ("static-pools", "as static, for guests in pools ([cpu_pool:NAME]); others have no place"),
             ("topology-aware", "few zones for the guest, whole cores and caches for the next one"),
             (
                 FOLLOW,

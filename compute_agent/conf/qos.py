@@ -2,9 +2,9 @@
 
 That is [qos], and a section of its own for each watermark and for each class of guests.
 
-``[watermark:NAME]``, ``[qos_class:NAME]``, ``[blockio_class:NAME]`` and ``[cpu_class:NAME]`` are known once
-the files have been read, see ``register_sections``. In these sections and in [qos] an option that does not
-exist is refused, as one that is not applied could cost guests.
+``[watermark:NAME]``, ``[qos_class:NAME]``, ``[blockio_class:NAME]``, ``[cpu_class:NAME]`` and
+``[cpu_pool:NAME]`` are known once the files have been read, see ``register_sections``. In these sections and
+in [qos] an option that does not exist is refused, as one that is not applied could cost guests.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.conf import blockio, cpu_class
+from compute_agent.conf import blockio, cpu_class, cpu_pool
 from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.cpu_pool import CPU_POOL
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.qos_class import BEST_EFFORT
 
@@ -174,6 +175,7 @@ _TEMPLATES: Final = {
     QOS_CLASS: QOS_CLASS_OPTS,
     BLOCKIO_CLASS: blockio.OPTS,
     CPU_CLASS: cpu_class.OPTS,
+    CPU_POOL: cpu_pool.OPTS,
 }
 
 
@@ -238,6 +240,11 @@ def cpu_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     return _sections(conf, CPU_CLASS)
 
 
+def cpu_pool_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Name and options of each pool of CPUs, in the order of their names."""
+    return _sections(conf, CPU_POOL)
+
+
 def _sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
     """The sections in which something is set: the sample file has one of each kind in which nothing is."""
     for section in conf.list_all_sections():
@@ -257,9 +264,9 @@ def _options_of(section: str) -> list[Any] | None:
                 raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
             return options
     word = section.lower()
-    if word.startswith(("watermark", "qos", "blockio", "cpu_class")):
+    if word.startswith(("watermark", "qos", "blockio", "cpu_class", "cpu_pool")):
         raise cfg.ConfigFileValueError(
             f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME],"
-            f" [{QOS_CLASS}NAME], [{BLOCKIO_CLASS}NAME] and [{CPU_CLASS}NAME]"
+            f" [{QOS_CLASS}NAME], [{BLOCKIO_CLASS}NAME], [{CPU_CLASS}NAME] and [{CPU_POOL}NAME]"
         )
     return None

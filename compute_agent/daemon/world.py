@@ -10,10 +10,12 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.conf.guests import DEFAULT_POLICY, FOLLOW
+from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.daemon.cache_control import offered
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
-from compute_agent.inventory import identity, options
+from compute_agent.inventory import former_pools, identity, options
+from compute_agent.inventory.cpu_pools import lay_out
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive
 from compute_agent.inventory.tree import ProviderTree
@@ -21,6 +23,7 @@ from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import parse_classes
+from compute_agent.qos.cpu_pools import parse_cpu_pools
 from compute_agent.report.nova_root import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.control import Control
 
@@ -44,6 +47,11 @@ def check_policy(conf: cfg.ConfigOpts) -> None:
 
     :raises ConfigError:
     """
+    if conf.policy.name == "static-pools" and not any(cpu_pool_sections(conf)):
+        raise ConfigError(
+            "[policy] name = static-pools places guests in pools, and there is none: add a section"
+            " [cpu_pool:NAME]"
+        )
     if conf.policy.name != FOLLOW:
         return
     if conf.policy.rebalance:
@@ -83,16 +91,29 @@ def build_world(
         LOG.warning("%s", warning)
     name = options.root_name(conf)
     whose = root or owner_of(conf.compute.provider_tree)
+    acting = root_uuid is None
     if root_uuid is None:
         root_uuid = identity.load_or_create(Path(conf.state_path))
         if conf.compute.resource_provider_name and (notice := options.name_warning(conf)):
             LOG.warning("%s", notice)
         identity.keep_name(Path(conf.state_path), name)
-    platform = offered(control, parse_classes(conf).wishes)
+    classes = parse_classes(conf)
+    platform = offered(control, classes.wishes)
     settings = options.settings(conf)
+    pools = parse_cpu_pools(conf, classes.classes)
+    positions = lay_out(pools, cpu_sets, topology)
+    if pools and whose.beside:
+        LOG.warning(
+            "[cpu_pool:%s] has no effect beside nova-compute: which CPUs are whose is its own. Remove the"
+            " section",
+            pools[0].name,
+        )
+        pools, positions = (), {}
+    cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*positions.values()))
 
     def tree_of(shape: str) -> ProviderTree:
-        return derive(topology, cpu_sets, replace(settings, provider_tree=shape), root_uuid, name, platform)
+        shaped = replace(settings, provider_tree=shape)
+        return derive(topology, cpu_sets, shaped, root_uuid, name, platform, positions)
 
     def tree_beside() -> ProviderTree:
         below = NovaRoot(NOBODY, options.hypervisor_name(conf)) if whose.novas is None else whose.novas
@@ -106,6 +127,10 @@ def build_world(
         for node in tree_of(shape).nodes
         if tree.get(node.uuid) is None
     }
+    if acting:
+        former_pools.keep(Path(conf.state_path), tree)
+    for node in former_pools.recall(Path(conf.state_path), tree, topology):
+        former.setdefault(node.uuid, node)
     policy = policy_of(conf, whose.beside)
     may_move = policy != FOLLOW
     if not may_move and (conf.policy.rebalance or conf.guests.unplaced == "refuse"):
@@ -122,5 +147,6 @@ def build_world(
         former=tuple(former.values()),
         refuse_unplaced=may_move and conf.guests.unplaced == "refuse",
         root_known=whose.known,
+        pools=pools,
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from compute_agent.host.topology import NumaNode, Topology
 from compute_agent.inventory import attributes, traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
+from compute_agent.inventory.cpu_pools import PoolPart, Positions, parts, pool_trait
 from compute_agent.inventory.huge_pages import check_reserved, page_inventories, pages_mb
 from compute_agent.inventory.tree import (
     Field,
@@ -18,6 +20,7 @@ from compute_agent.inventory.tree import (
 )
 from compute_agent.inventory.zones import Zone, layout
 from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.resource_class import RESCTRL_GROUP
 
@@ -72,16 +75,18 @@ def derive(
     root_uuid: str,
     root_name: str,
     platform: CachePlatform | None = None,
+    pools: Positions = MappingProxyType({}),
 ) -> ProviderTree:
     """The provider tree of the host, the root (``root_uuid``, ``root_name``) first.
 
-    ``platform`` is None where resctrl is not to be had. In the shape ``beside`` the root is nova-compute's,
-    and below it is what nova-compute does not offer. No NUMA nodes there: CPUs and memory are in inventories
-    of the root, and would be sold twice; and to which node a guest goes Nova decides without Placement.
+    ``platform`` is None where resctrl is not to be had, ``pools`` are the CPUs of each pool. In the shape
+    ``beside`` the root is nova-compute's, and below it is what nova-compute does not offer. No NUMA nodes
+    there: CPUs and memory are in inventories of the root, and would be sold twice; and to which node a guest
+    goes Nova decides without Placement.
 
     :raises ConfigError: for settings that do not fit the host.
     """
-    _check(settings, root_name)
+    _check(settings, root_name, pools)
     control = platform or CachePlatform()
     controlled = {
         l3_id
@@ -91,7 +96,11 @@ def derive(
     if settings.provider_tree == BESIDE:
         return _beside(topology, control, layout(topology, "flat", controlled), root_uuid, root_name)
     zones = layout(topology, settings.provider_tree, controlled)
-    on_root, by_zone = _inventories(topology, cpu_sets, settings, zones)
+    homes = _homes(topology, zones)
+    pool_parts = parts(pools, homes)
+    pooled = frozenset[int]().union(*pools.values())
+    own = [home - pooled for _, home in homes]
+    on_root, by_zone = _inventories(topology, cpu_sets, settings, zones, own)
     for zone in zones:
         if zone.l3 is not None and zone.l3.id in control.domains:
             by_zone[zone.name].update(_cache_inventories(control.domains[zone.l3.id]))
@@ -100,6 +109,7 @@ def derive(
         on_root[RESCTRL_GROUP] = _inventory(control.groups, min(control.groups_taken, control.groups))
     root = _root(topology, root_uuid, root_name, on_root, traits.root_traits(topology, control.features))
     children = _children(root, zones, by_zone, control, topology)
+    children += [_pool(root, part, cpu_sets, settings, topology) for part in pool_parts]
     configured = frozenset(field for option, field in CONFIGURABLE.items() if option in settings.configured)
     return ProviderTree((root, *children), configured)
 
@@ -173,16 +183,46 @@ def _children(
     ]
 
 
+def _homes(topology: Topology, zones: Sequence[Zone]) -> list[tuple[str | None, CpuSet]]:
+    """The CPUs that are at home on the root (None), and in each zone by its name."""
+    homeless = topology.online.difference(*(zone.home_of for zone in zones))
+    return [(None, homeless), *((zone.name, zone.home_of) for zone in zones)]
+
+
+def _pool(
+    root: ProviderNode, part: PoolPart, cpu_sets: CpuSets, settings: Settings, topology: Topology
+) -> ProviderNode:
+    """The provider of what a pool has in a zone."""
+    offered = {
+        "PCPU": _inventory(len(part.cpus & cpu_sets.dedicated)),
+        "VCPU": _inventory(len(part.cpus & cpu_sets.shared), ratio=settings.cpu_allocation_ratio),
+    }
+    return ProviderNode(
+        name=f"{root.name}_{part.name}",
+        uuid=child_uuid(root.uuid, part.name),
+        parent=root.uuid if part.zone is None else child_uuid(root.uuid, part.zone),
+        inventories={name: inventory for name, inventory in offered.items() if inventory.total},
+        traits=frozenset({pool_trait(part.pool)}),
+        cpus=part.cpus,
+        numa_nodes=topology.nodes_of(part.cpus),
+        l3_ids=frozenset(cache.id for cache in topology.l3_domains if cache.cpus & part.cpus),
+        pool=part.pool,
+    )
+
+
 def _inventories(
-    topology: Topology, cpu_sets: CpuSets, settings: Settings, zones: Sequence[Zone]
+    topology: Topology,
+    cpu_sets: CpuSets,
+    settings: Settings,
+    zones: Sequence[Zone],
+    places: Sequence[CpuSet],
 ) -> tuple[dict[str, Inventory], dict[str, dict[str, Inventory]]]:
     """CPU and memory inventories of the root, and those of each zone by its name.
 
+    ``places`` are the CPUs of the root and of each zone that are in no pool.
     What belongs to no zone is the root's: everything in a flat tree, CPUs on no NUMA node, memory where only
     the sum is known. Reserves of the host are spread over the places in proportion to what they have.
     """
-    homeless = topology.online.difference(*(zone.home_of for zone in zones))
-    places = [homeless, *(zone.home_of for zone in zones)]
     nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
     memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
     if not any(memory_mb):
@@ -286,7 +326,7 @@ def _zone_traits(zone: Zone, control: CachePlatform, topology: Topology) -> froz
     return frozenset({traits.way_size_trait(way_kib)} if way_kib else ())
 
 
-def _check(settings: Settings, root_name: str) -> None:
+def _check(settings: Settings, root_name: str, pools: Positions) -> None:
     if settings.provider_tree not in (*SHAPES, BESIDE):
         raise ConfigError(
             f"[compute] provider_tree = {settings.provider_tree!r} is not one of"
@@ -302,7 +342,7 @@ def _check(settings: Settings, root_name: str) -> None:
             option = f"initial_{option}"
         if not 0 < ratio < float("inf"):
             raise ConfigError(f"[DEFAULT] {option} = {ratio} is not a number above 0")
-    longest = f"{root_name}_NUMA_65535"
+    longest = f"{root_name}_NUMA_65535" + max((f"_POOL_{pool}" for pool in pools), key=len, default="")
     if not root_name or len(longest) > _NAME_LIMIT:
         raise ConfigError(
             f"[compute] resource_provider_name {root_name!r} does not fit: names of providers have 1 to"

@@ -32,6 +32,7 @@ class ProviderNode:
 
     ``cpus``, ``numa_nodes`` and ``l3_ids`` are the zone of the host that it stands for: its online CPUs
     (whether or not they are in a CPU set), and the NUMA nodes and L3 caches that lie in it or around it.
+    ``pool`` is the pool that it is the part of a zone of: only those CPUs of the zone are its own.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ProviderNode:
     cpus: frozenset[int] = frozenset()
     numa_nodes: frozenset[int] = frozenset()
     l3_ids: frozenset[int] = frozenset()
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from compute_agent.inventory.tree import ProviderTree
@@ -25,6 +25,7 @@ from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError, UnavailableError
 from compute_agent.report.execution import Refusal, Report
+from compute_agent.report.held import Waiting
 from compute_agent.report.nova_root import RootMissingError
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
@@ -42,8 +43,8 @@ DISABLE_SERVICE: Final = (
 class ReportStatus:
     """How reporting goes. Times are seconds since the epoch; ``up`` is None before the first attempt.
 
-    ``waiting``: for what Placement has to have before anything can be reported. ``waiting_pages``: what huge
-    pages are not offered so far, and why.
+    ``waiting``: for what Placement has to have before anything can be reported. ``not_offered``: what
+    is not offered so far, and why.
     """
 
     up: bool | None = None
@@ -53,7 +54,7 @@ class ReportStatus:
     sent: int = 0
     adjustments: tuple[str, ...] = ()
     waiting: str = ""
-    waiting_pages: tuple[str, ...] = ()
+    not_offered: Waiting = field(default_factory=Waiting)
 
 
 class ReportLoop:
@@ -254,13 +255,11 @@ class ReportLoop:
         adjustments = self._reporter.adjustments
         if self.status.waiting:
             LOG.info("The root provider %s is there", self._pipeline.world.tree.root.name)
-        pages = self._reporter.waiting_pages
-        for sentence in pages:
-            if sentence not in self.status.waiting_pages:
+        now, before = self._reporter.waiting, self.status.not_offered
+        for sentence in (*now.pages, *now.cpus):
+            if sentence not in (*before.pages, *before.cpus):
                 LOG.warning("%s", sentence)
-        self.status = ReportStatus(
-            True, time.time(), "", report.refusals, sent, adjustments, waiting_pages=pages
-        )
+        self.status = ReportStatus(True, time.time(), "", report.refusals, sent, adjustments, not_offered=now)
         return not report.refusals
 
     def _follow_root(self) -> None:
@@ -323,5 +322,6 @@ def status_document(status: ReportStatus, now: Callable[[], float] = time.time) 
         "waiting_for": status.waiting,
         "refused": [f"{refusal}: {refusal.reason}" for refusal in status.refusals],
         "set_through_api": list(status.adjustments),
-        "waiting_huge_pages": list(status.waiting_pages),
+        "waiting_huge_pages": list(status.not_offered.pages),
+        "waiting_pool_cpus": list(status.not_offered.cpus),
     }

@@ -11,7 +11,7 @@ class CpuSets:
 
     ``dedicated`` and ``shared`` are disjoint but for the legacy ``vcpu_pin_set`` alone, which is both.
     ``emulator`` is where emulator threads run that have no CPU of their own; it is empty where there is no
-    shared CPU.
+    shared CPU. ``pooled`` are those of them that are in a pool, for its members only.
     """
 
     dedicated: frozenset[int]
@@ -19,6 +19,12 @@ class CpuSets:
     emulator: frozenset[int]
     reserved_vcpus: int = 0
     warnings: tuple[str, ...] = ()
+    pooled: frozenset[int] = frozenset()
+
+    @property
+    def open_shared(self) -> frozenset[int]:
+        """The shared CPUs of no pool."""
+        return self.shared - self.pooled
 
     @property
     def both(self) -> bool:
@@ -30,17 +36,20 @@ class CpuSets:
         """Whether they come from the legacy ``vcpu_pin_set``, with or without ``cpu_shared_set``."""
         return self.both or self.emulator != self.shared
 
-    def stray(self, held: frozenset[int], online: frozenset[int]) -> str:
+    def stray(self, held: frozenset[int], online: frozenset[int], reach: frozenset[int] | None = None) -> str:
         """What is wrong with the dedicated CPUs that a guest holds, in words; empty if nothing is.
 
         They are in no set, or in another one, after the configuration changed, and offline ones run nobody.
+        ``reach`` are those of its pools, or of no pool, where there are any.
         """
         gone, offline = held & online - self.dedicated, held - online
+        pooled = held & online & self.dedicated - reach if reach is not None else frozenset[int]()
         reasons = [
             f"{named(cpus)} {reason}"
             for cpus, reason in (
                 (gone, f"{_are(gone)} not in [compute] cpu_dedicated_set any more"),
                 (offline, f"{_are(offline)} offline"),
+                (pooled, f"{_are(pooled)} not of the pool that it holds CPUs of any more"),
             )
             if cpus
         ]

@@ -22,6 +22,7 @@ from compute_agent.policy import POLICIES
 from compute_agent.policy.base import Refusal, Request, Supply
 from compute_agent.policy.constrained import refit_within
 from compute_agent.policy.follow import Found, as_found
+from compute_agent.policy.pools import admit, refuse_outside
 from compute_agent.policy.readback import read_back
 from compute_agent.policy.rebalance import best_move
 from compute_agent.policy.unplaced import confine, keep, may_stay
@@ -59,6 +60,8 @@ class Placer:
         if not world.pins or not (request.demands or world.place_unallocated):
             LOG.debug("Guest %s is left alone", guest)
             return None
+        if (refusal := self._admit(guest, request, current)) is not None:
+            return refusal
         supply = world.supply(self._cache.holdings())
         if current is not None and (kept := refit_within(supply, request, current)) is not None:
             LOG.debug("Guest %s stays where it is: that serves %s", guest, world.in_words(allocation))
@@ -73,6 +76,23 @@ class Placer:
             decision,
         )
         return decision
+
+    def _admit(self, guest: Guest, request: Request, current: Assignment | None) -> Refusal | None:
+        """Why a guest cannot be in the pools that it holds CPUs of; None if it can."""
+        if self.world.pools_only and (outside := refuse_outside(request.demands)) is not None:
+            return outside
+        wanted = {demand.pool: demand.cpus for demand in request.demands if demand.pool}
+        if not wanted:
+            return None
+        members = 0
+        if current is None or current.cpus.isdisjoint(frozenset().union(*wanted.values())):
+            others = [
+                entry.assignment.cpus
+                for entry in self._cache
+                if entry.assignment is not None and not entry.refusal and entry.guest.uuid != guest.uuid
+            ]
+            members = max(sum(not cpus.isdisjoint(other) for other in others) for cpus in wanted.values())
+        return admit(self.world.pools, wanted, guest.settings.qos_class, members)
 
     def place(self, entry: CachedGuest) -> None:
         """Decide anew where a guest goes. One without a place is kept off the CPUs of others."""
@@ -166,18 +186,28 @@ class Placer:
         sets, online = self.world.cpu_sets, self.world.topology.online
         for entry in self._cache:
             guest = entry.guest
-            stray = sets.stray(entry.assignment.held, online) if entry.assignment is not None else ""
+            stray = ""
+            if entry.assignment is not None:
+                stray = sets.stray(entry.assignment.held, online, self._reach(entry))
             if stray and stray != entry.stray:
                 LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
             elif entry.stray and not stray:
                 LOG.info("Guest %s holds no CPUs outside the present sets any more", guest)
             entry.stray = stray
 
+    def _reach(self, entry: CachedGuest) -> CpuSet | None:
+        """The CPUs of a guest's pools, or of no pool; None where there are no pools, or that is not known."""
+        if not entry.allocation or not self.world.has_pools:
+            return None
+        demands = request_for(self.world, entry.guest, entry.allocation).demands
+        return frozenset().union(*(demand.cpus for demand in demands))
+
     def _keep_apart(self) -> None:
         """Have everybody float on what nobody holds."""
         sets, online = self.world.cpu_sets, self.world.topology.online
         held = frozenset[int]().union(*self._cache.holdings().values())
-        before, self._contested = self._contested, (self.world, held & (sets.shared | sets.emulator))
+        floated_on = sets.shared | sets.emulator | (sets.dedicated if self.world.lends else frozenset())
+        before, self._contested = self._contested, (self.world, held & floated_on)
         # Mostly nobody holds a CPU that others float on: then nobody who has a place has to look for another.
         idle = self._contested == before and not self._contested[1]
         for entry in self._cache:

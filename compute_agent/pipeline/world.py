@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compute_agent.host.topology import Topology
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model.allocation import Allocation
+from compute_agent.model.cpu_pool import CpuPool
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest import Guest
 from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.naming import called
-from compute_agent.policy import leave_in_place, place_nowhere
+from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import Demand, Policy, Request, Supply
+from compute_agent.policy.lending import Borrower, lend
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class World:
     go to the shared CPUs; else they stay. ``refuse_unplaced``: a guest that starts and has no place is
     stopped. ``root_known``: it is known whose the root provider is, and which; until then nobody can say what
     of an allocation is of this host. ``rebalance_gain`` is what moving a running guest has to gain (see
-    :mod:`compute_agent.policy.rebalance`); None: none is moved.
+    :mod:`compute_agent.policy.rebalance`); None: none is moved. ``pools`` are the pools of CPUs.
     """
 
     topology: Topology
@@ -37,6 +39,7 @@ class World:
     rebalance_gain: float | None = None
     refuse_unplaced: bool = False
     root_known: bool = True
+    pools: tuple[CpuPool, ...] = ()
 
     @property
     def zones(self) -> tuple[ProviderNode, ...]:
@@ -45,8 +48,12 @@ class World:
 
     @property
     def zone_cpus(self) -> dict[str, frozenset[int]]:
-        """The CPUs of each of these zones, by the uuid of its provider."""
-        return {zone.uuid: zone.cpus for zone in self.zones}
+        """The CPUs of each of these zones that are its own, by the uuid of its provider."""
+        return {zone.uuid: self.own_cpus(zone) for zone in self.zones}
+
+    def own_cpus(self, zone: ProviderNode) -> frozenset[int]:
+        """The CPUs of a zone without those of pools in it; those of a pool."""
+        return zone.cpus if zone.pool else zone.cpus - self.cpu_sets.pooled
 
     @property
     def pins(self) -> bool:
@@ -58,9 +65,43 @@ class World:
         """Whether somebody else says where guests run, and the agent goes by that."""
         return self.policy is leave_in_place
 
+    @property
+    def has_pools(self) -> bool:
+        """Whether there are pools of CPUs, or guests may still hold CPUs of one that is gone."""
+        return any(zone.pool for zone in self.zones)
+
+    def around(self, zone: ProviderNode) -> frozenset[int]:
+        """The CPUs of a zone; of that around a pool."""
+        if not zone.pool:
+            return zone.cpus
+        return next((outer.cpus for outer in self.zones if outer.uuid == zone.parent), zone.cpus)
+
     def supply(self, holdings: Mapping[str, frozenset[int]]) -> Supply:
         """What there is to give when ``holdings`` (dedicated CPUs by guest) are taken."""
-        return Supply(self.topology, self.cpu_sets, holdings)
+        return Supply(self.topology, self.cpu_sets, holdings, self._lent(holdings) if self.lends else {})
+
+    @property
+    def pools_only(self) -> bool:
+        """Whether guests that hold CPUs of no pool are refused."""
+        return self.policy is STATIC_POOLS
+
+    @property
+    def lends(self) -> bool:
+        """Whether guests float on dedicated CPUs that nobody holds."""
+        return self.policy is STATIC_PLUS or any(pool.max_cpus is not None for pool in self.pools)
+
+    def _lent(self, holdings: Mapping[str, frozenset[int]]) -> Mapping[str, frozenset[int]]:
+        borrowers = []
+        for pool in self.pools:
+            if pool.max_cpus is not None:
+                mine = [node for node in self.tree.nodes if node.pool == pool.name]
+                cpus, zones = (
+                    frozenset[int]().union(*each)
+                    for each in ((node.cpus for node in mine), map(self.around, mine))
+                )
+                borrowers.append(Borrower(pool.name, cpus, zones, pool.max_cpus))
+        held = frozenset[int]().union(*holdings.values())
+        return lend(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
 
     def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
         """The part of an allocation that is on this host's providers."""
@@ -86,7 +127,7 @@ def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
     their own for it.
     """
     settings = guest.settings
-    asked = demands(world.zones, allocation)
+    asked = demands(world, allocation)
     vcpu, pcpu = sum(one.vcpu for one in asked), sum(one.pcpu for one in asked)
     if world.cpu_sets.both and not pcpu and guest.dedicated and guest.dedicated == vcpu:
         asked = tuple(replace(one, pcpu=one.vcpu, vcpu=0) for one in asked)
@@ -128,12 +169,13 @@ def held_nodes(world: World, allocation: Allocation) -> frozenset[int]:
     return frozenset[int]().union(*(zone.numa_nodes for zone in held)) & present
 
 
-def demands(zones: Iterable[ProviderNode], allocation: Allocation) -> tuple[Demand, ...]:
+def demands(world: World, allocation: Allocation) -> tuple[Demand, ...]:
     """The CPUs that an allocation asks of each zone, in the order of the zones."""
-    found = []
-    for node in zones:
+    found, pools = [], world.has_pools
+    for node in world.zones:
         amounts = allocation.get(node.uuid, {})
-        demand = Demand(node.name, node.cpus, amounts.get("PCPU", 0), amounts.get("VCPU", 0))
-        if demand.pcpu or demand.vcpu:
-            found.append(demand)
+        pcpu, vcpu = amounts.get("PCPU", 0), amounts.get("VCPU", 0)
+        if pcpu or vcpu:
+            around = world.around(node) if pools else frozenset()
+            found.append(Demand(node.name, world.own_cpus(node), pcpu, vcpu, node.pool, around))
     return tuple(found)

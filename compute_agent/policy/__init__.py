@@ -32,6 +32,7 @@ What always holds
     - What the definition of a guest demands (strict memory, pins) is met, or the guest is left as it is
       (:mod:`constraints`).
     - The same supply and request give the same answer: nothing is random, and nobody is asked.
+    - A guest runs on CPUs of a pool only if it holds some of it (:mod:`pools`, :mod:`lending`).
     - A guest that runs is not moved as long as what it has serves it (:func:`base.refit`).
 """
 
@@ -47,12 +48,20 @@ from compute_agent.policy.none import place_nowhere
 from compute_agent.policy.static import place_in_order
 from compute_agent.policy.topology_aware import place_by_topology
 
+STATIC_PLUS: Final = constrained(place_in_order)
+"""Besides, guests that float may use dedicated CPUs that nobody holds (:mod:`lending`)."""
+
+STATIC_POOLS: Final = constrained(place_in_order)
+"""Besides, guests that hold CPUs of no pool are refused (:mod:`pools`)."""
+
 POLICIES: Final[Mapping[str, Policy]] = {
     "none": place_nowhere,
     "follow": leave_in_place,
     "static": constrained(place_in_order),
+    "static-plus": STATIC_PLUS,
+    "static-pools": STATIC_POOLS,
     "topology-aware": constrained(place_by_topology),
 }
 """By the name that ``[policy] name`` knows them under."""
 
-__all__ = ["POLICIES", "leave_in_place", "place_nowhere"]
+__all__ = ["POLICIES", "STATIC_PLUS", "STATIC_POOLS", "leave_in_place", "place_nowhere"]

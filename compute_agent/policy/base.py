@@ -22,13 +22,17 @@ from compute_agent.policy.pieces import memory_nodes
 class Demand:
     """The part of an allocation that one provider serves.
 
-    Amounts, and the online CPUs of the provider's zone.
+    Amounts, and the online CPUs of the provider's zone. Where there are pools of CPUs these are those of the
+    ``pool``, or of the zone without its pools, and ``around`` are all of the zone: dedicated CPUs that a
+    guest has there already serve it.
     """
 
     zone: str
     cpus: CpuSet
     pcpu: int = 0
     vcpu: int = 0
+    pool: str = ""
+    around: CpuSet = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ class Supply:
     topology: Topology
     cpu_sets: CpuSets
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
+    lent: Mapping[str, CpuSet] = field(default_factory=dict)
+    """Dedicated CPUs that guests may float on until somebody holds them: by pool, those of no pool by ""."""
 
     def taken(self, request: Request) -> CpuSet:
         """The CPUs that are held by others than the request's guest."""
@@ -260,24 +266,39 @@ def _amounts_match(supply: Supply, request: Request, dedicated: CpuSet) -> bool:
 
     Those that are offline count where some are missing: zones have online CPUs only.
     """
-    remaining, missing = dedicated, 0
+    remaining = dedicated
+    missing: list[CpuSet] = []
     for demand in request.demands:
         inside = remaining & demand.cpus
-        if len(inside) > demand.pcpu:
+        if len(inside) > demand.pcpu and not demand.around:
             return False
-        missing += demand.pcpu - len(inside)
+        inside = frozenset(sorted(inside)[: demand.pcpu])
+        missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
-    return len(remaining) == missing and not remaining & supply.topology.online
+    for cpu in sorted(remaining & supply.topology.online):  # of what is another pool by now
+        around = next((cpus for cpus in missing if cpu in cpus), None)
+        if around is None:
+            return False
+        missing.remove(around)
+    return len(remaining - supply.topology.online) == len(missing)
 
 
 def floating_cpus(supply: Supply, request: Request) -> CpuSet:
-    """The shared CPUs for the VCPU part: those of its zones; all of them without an allocation."""
+    """The shared CPUs for the VCPU part: those of its zones; all of no pool without an allocation.
+
+    With those that are lent; who has no shared CPUs there borrows none either.
+    """
+    online = supply.topology.online
     if not request.demands:
-        return supply.cpu_sets.shared & supply.topology.online
-    zones = [demand.cpus for demand in request.demands if demand.vcpu]
-    if not zones:
-        return frozenset()
-    return supply.cpu_sets.shared & supply.topology.online & frozenset().union(*zones)
+        shared, lent = supply.cpu_sets.open_shared & online, supply.lent.get("", frozenset())
+        return shared | lent if shared else shared
+    found: CpuSet = frozenset()
+    for demand in request.demands:
+        shared = supply.cpu_sets.shared & online & demand.cpus
+        if demand.vcpu and shared:
+            lent = supply.lent.get(demand.pool, frozenset()) & (demand.around or demand.cpus)
+            found |= shared | lent
+    return found
 
 
 def _why_not_shared(supply: Supply, request: Request) -> str:
@@ -294,7 +315,7 @@ def shared_emulator_cpus(supply: Supply, request: Request, held: CpuSet) -> CpuS
     if not everywhere:
         return everywhere
     zones: CpuSet = frozenset().union(*(demand.cpus for demand in request.demands))
-    return (everywhere & zones) or everywhere
+    return (everywhere & zones) or everywhere - supply.cpu_sets.pooled
 
 
 def _used(supply: Supply, request: Request, dedicated: tuple[int, ...], withheld: CpuSet) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ def read_back(
     if seen >= supply.topology.online or not seen <= sets.dedicated | sets.shared:
         return None
     dedicated = seen & sets.dedicated
-    if not sets.shared or sets.dedicated & sets.shared:
+    if not sets.shared or sets.dedicated & sets.shared or supply.lent:
         dedicated &= _own(request, seen, positions)
     if dedicated == sets.shared:  # the legacy vcpu_pin_set: whoever has all of it shares it
         dedicated = frozenset()

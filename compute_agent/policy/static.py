@@ -1,4 +1,4 @@
-"""Policy ``static``: dedicated CPUs in ascending order."""
+"""Policies ``static``, ``static-plus`` and ``static-pools``: dedicated CPUs in ascending order."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ from compute_agent.model.assignment import Assignment
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.base import Demand, Refusal, Request, Supply, place
+from compute_agent.policy.cores import choose, cost
+from compute_agent.policy.pieces import free_cores
+from compute_agent.policy.wants import refuse, want_of
 
 
 def place_in_order(supply: Supply, request: Request) -> Assignment | Refusal:
-    """The lowest free dedicated CPUs of each zone; the rest of the guest floats over the shared CPUs."""
-    if request.thread_policy is not ThreadPolicy.PREFER and request.pcpu:
-        return Refusal(f"policy static knows no thread policy {request.thread_policy}; topology-aware does")
+    """The lowest free dedicated CPUs of each zone; the rest of the guest floats over the shared CPUs.
+
+    With a thread policy other than prefer the fewest and lowest cores that satisfy it, whatever caches and
+    nodes they are of.
+    """
     return place(supply, request, _lowest)
 
 
-def _lowest(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tuple[int, ...]:
-    return tuple(sorted(free)[: demand.pcpu])
+def _lowest(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tuple[int, ...] | Refusal:
+    if request.thread_policy is ThreadPolicy.PREFER:
+        return tuple(sorted(free)[: demand.pcpu])
+    cores, want = free_cores(supply.topology, free), want_of(request, demand)
+    if cost(cores, want) is None:
+        return refuse(supply, request, demand, free)
+    return choose(cores, want)

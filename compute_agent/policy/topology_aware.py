@@ -12,10 +12,10 @@ from typing import Final
 from compute_agent.host.topology import Topology
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.base import Demand, Refusal, Request, Supply, place
 from compute_agent.policy.cores import Cost, Want, capacity, choose, cost
 from compute_agent.policy.pieces import FreeCores, free_cores
+from compute_agent.policy.wants import refuse, want_of
 
 LOCAL_DISTANCE: Final = 10
 """Distance of a NUMA node to itself (ACPI SLIT)."""
@@ -31,7 +31,7 @@ def place_by_topology(supply: Supply, request: Request) -> Assignment | Refusal:
 
 def _best(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tuple[int, ...] | Refusal:
     topology = supply.topology
-    want = _want(request, demand)
+    want = want_of(request, demand)
     available = free_cores(topology, free)
     for groups in (_single, _in_one_node, _across_nodes):
         possible = list(groups(topology, available, want))
@@ -39,33 +39,7 @@ def _best(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tup
             possible.sort(key=lambda each: _rank(topology, each[0], each[1], want.cpus))
         if possible:
             return choose(possible[0][0], want)
-    return _refuse(supply, request, demand, free)
-
-
-def _refuse(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> Refusal:
-    if request.thread_policy is ThreadPolicy.ISOLATE:
-        threads = min(len(supply.topology.threads_of(cpu)) for cpu in free)
-        emulator = int(request.has_emulator_cpu)
-        needed = (request.used_pcpu - emulator) * threads + emulator
-        if request.pcpu < needed:
-            return Refusal(
-                f"thread policy isolate keeps cores whole: the guest needs {needed} PCPU on cores of"
-                f" {threads} threads, its allocation has {request.pcpu}"
-            )
-    return Refusal(
-        f"{demand.zone} has {len(free)} free dedicated CPUs, but not {demand.pcpu} that satisfy thread"
-        f" policy {request.thread_policy}"
-    )
-
-
-def _want(request: Request, demand: Demand) -> Want:
-    """What a demand asks of the cores. Isolated guest CPUs are on as many cores, spread as the PCPU are."""
-    if request.thread_policy is not ThreadPolicy.ISOLATE:
-        return Want(request.thread_policy, demand.pcpu)
-    is_last = demand is [each for each in request.demands if each.pcpu][-1]
-    extra = is_last and request.has_emulator_cpu
-    cores = request.used_pcpu * demand.pcpu // request.pcpu
-    return Want(request.thread_policy, demand.pcpu, cores, extra)
+    return refuse(supply, request, demand, free)
 
 
 def _rank(topology: Topology, group: Group, found: Cost, count: int) -> tuple[int, ...]:

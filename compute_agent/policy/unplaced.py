@@ -2,8 +2,8 @@
 
 A guest runs, whether there is a place for it or not: somebody over-allocated the host by hand, or the guest
 holds nothing and the host has no shared CPUs. Left alone it would run on all CPUs, those of others included.
-It is *confined* instead: to the shared CPUs, or where there are none to all CPUs that nobody holds, and it
-gives way from each that somebody comes to hold. It holds no CPU itself.
+It is *confined* instead: to the shared CPUs of no pool, or where there are none to all CPUs that nobody
+holds (those of pools last), and it gives way from each that somebody comes to hold. It holds no CPU itself.
 
 With CPUs 0-1 dedicated, 2 the host's, and nothing shared, such a guest runs on 0-2, on 1-2 once a guest holds
 CPU 0, and on 2 once both are held.
@@ -19,11 +19,12 @@ from compute_agent.policy.base import Request, Supply, assemble, in_place, memor
 def confine(supply: Supply, request: Request) -> Assignment | None:
     """Where a guest without a place runs; None if others hold every CPU."""
     free = supply.topology.online - supply.taken(request)
-    cpus = (supply.cpu_sets.shared & free) or free
+    pooled = supply.cpu_sets.pooled
+    cpus = (supply.cpu_sets.open_shared & free) or free - pooled or free
     if not cpus:
         return None
     mems = memory_of(supply, request, cpus, pinned=False)
-    return Assignment((cpus,) * request.vcpus, (supply.cpu_sets.emulator & free) or cpus, mems=mems)
+    return Assignment((cpus,) * request.vcpus, (supply.cpu_sets.emulator - pooled & free) or cpus, mems=mems)
 
 
 def keep(supply: Supply, request: Request, current: Assignment) -> Assignment | None:

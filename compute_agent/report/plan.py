@@ -172,8 +172,8 @@ def _actions(
         has = current[node.uuid]
         wanted = wanted_inventories(derived, node, reported, owned)
         if wanted != dict(has.inventories):
-            some_go = not has.inventories.keys() <= wanted.keys()
-            (shrinking if some_go else growing).append(SetInventories(node.uuid, wanted))
+            less = any(_offered(wanted.get(name)) < _offered(own) for name, own in has.inventories.items())
+            (shrinking if less else growing).append(SetInventories(node.uuid, wanted))
     yield from shrinking
     yield from growing
 
@@ -187,6 +187,11 @@ def _actions(
             kept = {**others, **node.attributes}
             if kept != dict(has.attributes):
                 yield SetAttributes(node.uuid, kept)
+
+
+def _offered(inventory: Inventory | None) -> int:
+    """What can be held of an inventory; less than nothing of one that is not there."""
+    return -1 if inventory is None else inventory.total - inventory.reserved
 
 
 def wanted_inventories(

@@ -22,7 +22,7 @@ from compute_agent.report.errors import (
     PlacementError,
 )
 from compute_agent.report.execution import Execution, Report
-from compute_agent.report.huge_pages import keep_held_memory
+from compute_agent.report.held import Waiting, beside_held
 from compute_agent.report.plan import (
     Action,
     CreateProvider,
@@ -78,8 +78,8 @@ class Reporter:
         self._listing: Listing | None = None
         self.adjustments: tuple[str, ...] = ()
         """What others set through the API and is there after the last report, a sentence each."""
-        self.waiting_pages: tuple[str, ...] = ()
-        """Huge pages that are not offered, as the memory that they lie in is held, a sentence each."""
+        self.waiting = Waiting()
+        """What is not offered, as others hold what it lies in."""
 
     def report(self, tree: ProviderTree) -> Report:
         """Send what differs between ``tree`` and Placement; nothing if nothing does.
@@ -133,8 +133,8 @@ class Reporter:
         except NotFoundError:
             return {}  # removed since; the generations will tell
 
-    def _held_mb(self, uuid: str) -> int:
-        return sum(amounts.get("MEMORY_MB", 0) for amounts in self._holdings(uuid).values())
+    def _held(self, uuid: str, name: str) -> int:
+        return sum(amounts.get(name, 0) for amounts in self._holdings(uuid).values())
 
     def reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
@@ -348,12 +348,12 @@ class Reporter:
         :raises PlacementError:
         """
         reported = self.reported(tree.root.uuid)
-        wanted, _ = keep_held_memory(self.server_tree(tree), reported, self._held_mb)
+        wanted, _ = beside_held(self.server_tree(tree), reported, self._held)
         return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._names())
 
     def _attempt(self, tree: ProviderTree) -> Report:
         reported = self.reported(tree.root.uuid)
-        wanted, self.waiting_pages = keep_held_memory(self.server_tree(tree), reported, self._held_mb)
+        wanted, self.waiting = beside_held(self.server_tree(tree), reported, self._held)
         owned = assume_ownership(wanted, reported, self._owned)
         actions = plan(wanted, reported, owned, self._names())
         self._log_dropped(wanted)

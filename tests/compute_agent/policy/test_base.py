@@ -54,9 +54,36 @@ def test_each_zone_gives_the_dedicated_cpus_that_are_asked_of_it(policy, amounts
     assert found.dedicated == dedicated
 
 
-def test_static_refuses_thread_policies_it_does_not_know():
-    refused = static(supply(), request((0, 1, 0), policy=ThreadPolicy.ISOLATE))
-    assert "isolate" in refused.reason
+@given(
+    st.frozensets(st.integers(0, 15), max_size=16),
+    st.integers(1, 8),
+    st.sampled_from(ThreadPolicy),
+    st.integers(1, 3),
+)
+def test_static_knows_thread_policies_and_places_whoever_can_be_placed(free, pcpu, policy, threads):
+    """As topology-aware would, but for the zones crossed: the same are refused."""
+    topology = machine(nodes=2, l3=2, cores=2, threads=threads)
+    free &= topology.online
+    sets = CpuSets(free, frozenset(), frozenset())
+    vcpus = max(1, pcpu // threads) if policy is ThreadPolicy.ISOLATE else pcpu
+    wanted = Request("guest", vcpus, (Demand("host", topology.online, pcpu),), policy)
+    found, other = (place(Supply(topology, sets), wanted) for place in (static, aware))
+    assert isinstance(found, Refusal) == isinstance(other, Refusal)
+    if isinstance(found, Refusal):
+        return
+    own = frozenset(found.dedicated)
+    assert len(own) == pcpu == len(found.dedicated)
+    assert own <= free
+    by_core = [topology.threads_of(cpu) & own for cpu in own]
+    if policy is ThreadPolicy.PREFER:
+        assert own == frozenset(sorted(free)[:pcpu])
+    elif policy is ThreadPolicy.REQUIRE:
+        assert all(len(topology.threads_of(cpu) & free) > 1 for cpu in own)
+    elif policy is ThreadPolicy.ISOLATE:
+        assert all(core == topology.threads_of(min(core)) for core in by_core)
+    else:
+        cores = {topology.threads_of(cpu) for cpu in free}
+        assert len(set(by_core)) == min(pcpu, len(cores))
 
 
 def test_none_leaves_guests_alone():

@@ -437,9 +437,9 @@ def test_memory_becomes_huge_pages_as_far_as_nobody_holds_it(client, memory):
     for _ in range(2):
         assert reporter.report(tree).refusals == ()
         assert there() == (7000, 1024, 428)
-        assert "7000 MEMORY_MB are held" in reporter.waiting_pages[0]
+        assert "7000 MEMORY_MB are held" in reporter.waiting.pages[0]
     client._request("DELETE", f"/allocations/{CONSUMER}")
     reporter.report(tree)
     assert there() == (6144, 1024, 0)
-    assert reporter.waiting_pages == ()
+    assert reporter.waiting.pages == ()
     assert reporter.adjustments == ()

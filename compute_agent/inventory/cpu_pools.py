@@ -1,0 +1,142 @@
+"""Where the pools of CPUs are on a host, and the providers that stand for them.
+
+Positions follow from configuration and hardware alone (see the page on pools in ``doc/concepts``): pools that
+name CPUs have these, the others whole cores as long as there are any, from the end of their NUMA node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from compute_agent.conf.cpu_pool import CPU_POOL
+from compute_agent.host.topology import Topology
+from compute_agent.model import cpuset
+from compute_agent.model.cpu_pool import CpuPool
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.errors import ConfigError
+
+POOL_PREFIX: Final = "CUSTOM_CPU_POOL_"
+
+Positions = Mapping[str, CpuSet]
+"""The CPUs of pools, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPart:
+    """The CPUs of a pool that are at home in one zone; ``zone`` is None for those of the host itself."""
+
+    pool: str
+    zone: str | None
+    cpus: CpuSet
+
+    @property
+    def name(self) -> str:
+        """What distinguishes its provider from the others of the host."""
+        return f"{self.zone}_POOL_{self.pool}" if self.zone else f"POOL_{self.pool}"
+
+
+def pool_trait(pool: str) -> str:
+    """The trait of a pool's providers: ``CUSTOM_CPU_POOL_GOLD``."""
+    return POOL_PREFIX + pool.upper().replace("-", "_")
+
+
+def lay_out(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: Topology) -> dict[str, CpuSet]:
+    """The CPUs of each pool.
+
+    :raises ConfigError: CPUs are in no set or in two pools, or there are too few.
+    """
+    if pools and cpu_sets.legacy:
+        raise ConfigError(
+            f"[{CPU_POOL}{pools[0].name}]: pools are parts of [compute] cpu_dedicated_set and cpu_shared_set,"
+            " and do not go with [DEFAULT] vcpu_pin_set"
+        )
+    _check_traits(pools)
+    found: dict[str, CpuSet] = {}
+    for pool in sorted(pools, key=lambda pool: (not pool.cpus, pool.name)):
+        taken = frozenset[int]().union(*found.values())
+        if pool.cpus:
+            _check_cpus(pool, cpu_sets, topology, found)
+            found[pool.name] = pool.cpus
+        else:
+            found[pool.name] = _take(pool, cpu_sets, topology, taken)
+        if pool.max_cpus is not None and not found[pool.name] & cpu_sets.shared:
+            raise ConfigError(
+                f"[{CPU_POOL}{pool.name}] max_cpus: it is for guests that float, and the pool has no CPU of"
+                " cpu_shared_set; remove it"
+            )
+    return {pool.name: found[pool.name] for pool in pools}
+
+
+def parts(positions: Positions, homes: Iterable[tuple[str | None, CpuSet]]) -> list[PoolPart]:
+    """What each pool has in each zone; ``homes`` are the zones with the CPUs that are at home there."""
+    return [
+        PoolPart(pool, zone, inside)
+        for zone, home in homes
+        for pool, cpus in positions.items()
+        if (inside := cpus & home)
+    ]
+
+
+def _check_traits(pools: Iterable[CpuPool]) -> None:
+    by_trait: dict[str, str] = {}
+    for pool in pools:
+        other = by_trait.setdefault(pool_trait(pool.name), pool.name)
+        if other != pool.name:
+            raise ConfigError(
+                f"[{CPU_POOL}{pool.name}] and [{CPU_POOL}{other}] would have the same trait"
+                f" {pool_trait(pool.name)}: rename one of the two"
+            )
+
+
+def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: Topology, others: Positions) -> None:
+    section = f"[{CPU_POOL}{pool.name}]"
+    if stray := pool.cpus - cpu_sets.dedicated - cpu_sets.shared:
+        raise ConfigError(
+            f"{section} cpus: {cpuset.format(stray)} are neither in [compute] cpu_dedicated_set nor in"
+            " cpu_shared_set"
+        )
+    for other, cpus in others.items():
+        if both := pool.cpus & cpus:
+            raise ConfigError(f"{section} cpus: {cpuset.format(both)} are in [{CPU_POOL}{other}], too")
+
+
+def _take(pool: CpuPool, cpu_sets: CpuSets, topology: Topology, taken: CpuSet) -> CpuSet:
+    nodes = [node.cpus for node in topology.numa_nodes if node.cpus] or [topology.online]
+    found: list[CpuSet] = []
+    for node in nodes:
+        dedicated = _from_the_end((node & cpu_sets.dedicated) - taken, pool.dedicated_cpus, topology)
+        shared = _from_the_end((node & cpu_sets.shared) - taken, pool.shared_cpus, topology)
+        if dedicated is not None and shared is not None:
+            found.append(dedicated | shared)
+            if not pool.per_node:
+                break
+        elif pool.per_node:
+            break
+    if len(found) < (len(nodes) if pool.per_node else 1):
+        where = "every NUMA node" if pool.per_node else "one NUMA node"
+        raise ConfigError(
+            f"[{CPU_POOL}{pool.name}]: {where} has to have {pool.dedicated_cpus} CPUs of cpu_dedicated_set"
+            f" and {pool.shared_cpus} of cpu_shared_set that are in no other pool"
+        )
+    return frozenset[int]().union(*found)
+
+
+def _from_the_end(free: CpuSet, count: int, topology: Topology) -> CpuSet | None:
+    """So many CPUs; None if there are not as many.
+
+    Whole cores first, the last ones of all; then the fullest of the others.
+    """
+    if len(free) < count:
+        return None
+    cores = {topology.threads_of(cpu) & free: len(topology.threads_of(cpu)) for cpu in free}
+    ordered = sorted(cores, key=lambda core: (len(core) < cores[core], -len(core), -max(core)))
+    found: list[int] = []
+    for core in ordered:
+        if len(found) + len(core) <= count:
+            found += core
+    for core in ordered:  # what is missing is less than any core that is left has
+        found += sorted(core - frozenset(found))[: count - len(found)]
+    return frozenset(found)

@@ -1,0 +1,47 @@
+"""Dedicated CPUs that nobody holds, lent to guests that float: a pure function.
+
+What is lent is accounted nowhere and given back as soon as a guest comes to hold it: who is placed next may
+have any of it. Pools with ``max_cpus`` borrow first, in the order of their names, each CPUs of its own, then
+whole idle cores from the end of its zones. With policy ``static-plus`` guests of no pool get what is left.
+
+With CPUs 0 and 1 shared and 2 to 7 dedicated in cores of two, CPU 1 in a pool with ``max_cpus = 3``, and CPU
+6 held, the pool borrows 4 and 5. With ``static-plus`` the others float on 0, 2, 3 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from compute_agent.host.topology import Topology
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class Borrower:
+    """A pool that may borrow: its CPUs, all those of its zones, and how many shared ones it may come to."""
+
+    pool: str
+    cpus: CpuSet
+    zones: CpuSet
+    max_cpus: int
+
+
+def lend(
+    topology: Topology, cpu_sets: CpuSets, held: CpuSet, borrowers: Iterable[Borrower], to_others: bool
+) -> Mapping[str, CpuSet]:
+    """What each pool gets, by name, and guests of no pool, by the empty name; no CPU twice."""
+    idle = (cpu_sets.dedicated & topology.online) - held
+    found = {}
+    for one in borrowers:
+        own_shared = len(one.cpus & cpu_sets.shared & topology.online)
+        there = idle & one.zones & (one.cpus | (topology.online - cpu_sets.pooled))
+        own, others = sorted(there & one.cpus), there - one.cpus
+        whole = [cpu for cpu in others if topology.threads_of(cpu) <= idle]
+        order = [*own, *sorted(whole, reverse=True), *sorted(others.difference(whole), reverse=True)]
+        found[one.pool] = frozenset(order[: max(0, one.max_cpus - own_shared)])
+        idle -= found[one.pool]
+    if to_others:
+        found[""] = idle - cpu_sets.pooled
+    return found

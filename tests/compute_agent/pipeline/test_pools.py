@@ -1,0 +1,212 @@
+"""Guests in pools of CPUs: who runs where, who is refused, and what happens when pools change under them.
+
+Node 0 has CPUs 0-3, node 1 CPUs 4-7; 0 and 4 are shared, the others dedicated. Pool gold has CPUs 2, 3
+and 4.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compute_agent.inventory.cpu_pools import lay_out
+from compute_agent.inventory.derive import Settings, derive
+from compute_agent.inventory.tree import child_uuid
+from compute_agent.model.cpu_pool import CpuPool
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.pipeline.events import AllocationsRead, GuestStopped, StartGuest, WorldChanged
+from compute_agent.pipeline.worker import GuestRefusedError
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from tests.compute_agent.pipeline import rig as rigs
+
+TOPOLOGY = rigs.TOPOLOGY
+ROOT = "5a8f3e6c-9d5f-4ab0-8f3d-2a6c9a3a1f00"
+NODE = {number: child_uuid(ROOT, f"NUMA_{number}") for number in (0, 1)}
+GOLD = {number: child_uuid(ROOT, f"NUMA_{number}_POOL_gold") for number in (0, 1)}
+
+
+def world(*pools, former=(), policy="topology-aware"):
+    shared = frozenset({0, 4})
+    sets = CpuSets(TOPOLOGY.online - shared, shared, shared)
+    laid = lay_out(pools, sets, TOPOLOGY)
+    sets = replace(sets, pooled=frozenset().union(*laid.values()))
+    tree = derive(TOPOLOGY, sets, Settings(reserved_host_memory_mb=0), ROOT, "h", None, laid)
+    gone = tuple(replace(node, inventories={}) for node in former if tree.get(node.uuid) is None)
+    return World(TOPOLOGY, sets, tree, POLICIES[policy], former=gone, pools=pools)
+
+
+def gold(cpus=(2, 3, 4), **how):
+    return CpuPool("gold", frozenset(cpus), **how)
+
+
+class Rig(rigs.Rig):
+    def hold(self, uuid, allocation, vcpus=1, **how):
+        event = StartGuest(uuid, uuid, GuestSettings(vcpus, **how), ("sleep", "9"), allocation, 1.0)
+        return self.handle(event)
+
+    def cpus(self):
+        return {view.guest.uuid: set(view.assignment.cpus) for view in self.pipeline.views()}
+
+    def view(self, uuid):
+        return next(view for view in self.pipeline.views() if view.guest.uuid == uuid)
+
+
+def test_members_run_in_the_pool_and_nobody_else_does():
+    rig = Rig(world(gold()))
+    rig.hold("in", {GOLD[0]: {"PCPU": 2}}, 2)
+    rig.hold("floating in", {GOLD[1]: {"VCPU": 1}})
+    rig.hold("rest", {NODE[0]: {"PCPU": 1}})
+    rig.hold("floating", {NODE[0]: {"VCPU": 1}})
+    rig.hold("nothing", {})
+    assert rig.cpus() == {"in": {2, 3}, "floating in": {4}, "rest": {1}, "floating": {0}, "nothing": {0}}
+    with pytest.raises(GuestRefusedError, match="h_NUMA_0 has 0 free dedicated CPUs"):
+        rig.hold("too many", {NODE[0]: {"PCPU": 1}})
+    assert set(rig.view("in").assignment.emulator_cpus) == {0}, "the shared CPUs of no pool"
+
+
+def test_a_guest_without_a_place_stays_off_the_pool():
+    rig = Rig(world(gold((0, 4))))
+    rig.hold("a", {NODE[0]: {"PCPU": 1}})
+    rig.handle(AllocationsRead({"a": {}}, 2.0))
+    assert rig.cpus() == {"a": {1, 2, 3, 5, 6, 7}}, "there are no shared CPUs of no pool"
+
+
+@pytest.mark.parametrize(
+    ("pool", "reason"),
+    [
+        (gold(classes=frozenset({"LS", "LSR"})), "takes guests of LS, LSR, and it is of BE"),
+        (gold(max_guests=1), "takes 1 guests, and has 1"),
+    ],
+)
+def test_who_should_not_be_in_the_pool_is_refused(pool, reason):
+    rig = Rig(world(pool))
+    rig.hold("a", {GOLD[0]: {"PCPU": 1}})
+    with pytest.raises(GuestRefusedError, match=reason):
+        rig.hold("b", {GOLD[0]: {"PCPU": 1}}, qos_class="BE")
+    rig.hold("c", {NODE[0]: {"PCPU": 1}}, qos_class="BE")
+    # A guest that runs already: it does not come into the pool, and gives nothing up for that.
+    rig.handle(AllocationsRead({"a": {GOLD[0]: {"PCPU": 1}}, "c": {GOLD[0]: {"PCPU": 1}}}, 2.0))
+    assert rig.cpus()["a"] == {2}
+    assert reason in rig.view("c").refusal
+    rig.handle(GuestStopped(rig.view("a").guest))
+    assert bool(rig.view("c").refusal) == (pool.max_guests is None)
+
+
+def test_a_new_pool_takes_no_cpu_from_a_guest():
+    rig = Rig(world())
+    rig.hold("a", {NODE[0]: {"PCPU": 3}}, 3)
+    rig.hold("b", {NODE[1]: {"VCPU": 1}})
+    rig.handle(WorldChanged(world(gold())))
+    assert rig.cpus()["a"] == {1, 2, 3}
+    assert "CPUs 2-3 are not of the pool" in rig.view("a").stray
+    assert rig.cpus()["b"] == {0}, "no shared CPU of its zone is left for it"
+    with pytest.raises(GuestRefusedError, match="h_NUMA_0_POOL_gold has 0 free"):
+        rig.hold("c", {GOLD[0]: {"PCPU": 1}})
+
+
+def test_a_pool_that_shrinks_or_goes_leaves_its_members_where_they_are():
+    before = world(gold((1, 2, 3)))
+    rig = Rig(before)
+    rig.hold("a", {GOLD[0]: {"PCPU": 3}}, 3)
+    rig.handle(WorldChanged(world(gold((1, 2)))))
+    assert rig.cpus()["a"] == {1, 2, 3}
+    assert "CPU 3 is not of the pool" in rig.view("a").stray
+    rig.handle(WorldChanged(world(former=before.tree.nodes)))
+    assert rig.cpus()["a"] == {1, 2, 3}
+    # A reshape has it hold what it has of the zone.
+    rig.handle(AllocationsRead({"a": {NODE[0]: {"PCPU": 3}}}, 2.0))
+    assert (rig.cpus()["a"], rig.view("a").stray) == ({1, 2, 3}, "")
+
+
+def test_an_agent_that_starts_again_finds_everybody_in_the_pool():
+    here = world(gold())
+    rig = Rig(here)
+    rig.hold("a", {GOLD[0]: {"PCPU": 2}}, 2)
+    rig.hold("b", {GOLD[1]: {"VCPU": 1}})
+    before = rig.cpus()
+    rig.restart(world=here)
+    assert rig.cpus() == before
+
+
+def test_a_pool_grows_by_idle_cpus_and_gives_them_back_to_whoever_holds_them():
+    rig = Rig(world(gold((4, 7), max_cpus=3)))
+    rig.hold("floats", {GOLD[1]: {"VCPU": 1}})
+    assert rig.cpus()["floats"] == {4, 6, 7}
+    rig.hold("a", {NODE[1]: {"PCPU": 2}}, 2)
+    assert rig.cpus() == {"floats": {4, 7}, "a": {5, 6}}
+    rig.hold("b", {GOLD[1]: {"PCPU": 1}})
+    assert rig.cpus() == {"floats": {4}, "a": {5, 6}, "b": {7}}
+    rig.handle(GuestStopped(rig.view("a").guest))
+    assert rig.cpus() == {"floats": {4, 5, 6}, "b": {7}}
+
+
+def test_static_plus_has_everybody_float_on_what_nobody_holds():
+    rig = Rig(world(policy="static-plus"))
+    rig.hold("floats", {NODE[0]: {"VCPU": 1}})
+    rig.hold("mixed", {NODE[0]: {"PCPU": 1, "VCPU": 1}}, 2)
+    assert rig.cpus() == {"floats": {0, 2, 3}, "mixed": {0, 1, 2, 3}}
+    assert rig.view("mixed").assignment.vcpu_cpus == ({1}, {0, 2, 3})
+    before = rig.cpus()
+    rig.restart(saved={}, world=world(policy="static-plus"))
+    assert rig.cpus()["floats"] == before["floats"], "nobody takes what it floats on for its own"
+    assert not rig.view("floats").assignment.held
+
+
+def test_static_pools_has_no_place_for_guests_outside_of_pools():
+    rig = Rig(world(gold((2, 3)), policy="static-pools"))
+    rig.hold("a", {GOLD[0]: {"PCPU": 1}})
+    with pytest.raises(GuestRefusedError, match="guests run in pools, and it holds CPUs of h_NUMA_0"):
+        rig.hold("b", {NODE[0]: {"PCPU": 1}})
+    rig.handle(AllocationsRead({"a": {NODE[0]: {"VCPU": 1}}}, 2.0))
+    assert rig.cpus() == {"a": {0, 4}}
+    assert "guests run in pools" in rig.view("a").refusal
+
+
+POOLS = st.frozensets(st.integers(0, 7), max_size=5).map(lambda cpus: (gold(cpus),) if cpus else ())
+CHANGES = st.one_of(
+    st.tuples(st.just("pool"), POOLS),
+    st.tuples(
+        st.just("start"),
+        st.tuples(st.sampled_from([*NODE.values(), *GOLD.values()]), st.integers(0, 2), st.integers(0, 1)),
+    ),
+    st.tuples(st.just("stop"), st.integers(0, 9)),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(CHANGES, max_size=8))
+def test_whatever_becomes_of_pools_no_guest_loses_its_cpus(changes):
+    here = world()
+    rig = Rig(here)
+    former = {}
+    for number, (what, detail) in enumerate(changes):
+        before = {view.guest.uuid: view.assignment.held for view in rig.pipeline.views()}
+        if what == "pool":
+            former |= {node.uuid: node for node in here.tree.nodes if node.pool}
+            here = world(*detail, former=former.values())
+            rig.handle(WorldChanged(here))
+        elif what == "start":
+            provider, pcpu, vcpu = detail
+            if here.tree.get(provider) is not None and pcpu + vcpu:
+                try:
+                    rig.hold(f"g{number}", {provider: {"PCPU": pcpu, "VCPU": vcpu}}, pcpu + vcpu)
+                except GuestRefusedError:
+                    pass
+                else:
+                    own = here.own_cpus(here.tree.get(provider))
+                    view = rig.view(f"g{number}")
+                    assert view.assignment.cpus <= own
+        elif views := rig.pipeline.views():
+            rig.handle(GuestStopped(views[detail % len(views)].guest))
+        held = {view.guest.uuid: view.assignment.held for view in rig.pipeline.views()}
+        assert all(cpus == before[uuid] for uuid, cpus in held.items() if uuid in before)
+        assert sum(map(len, held.values())) == len(frozenset().union(*held.values()))
+        for view in rig.pipeline.views():
+            others = frozenset().union(*(cpus for uuid, cpus in held.items() if uuid != view.guest.uuid))
+            assert view.assignment.cpus.isdisjoint(others)
+            if not view.assignment.held and not any(uuid in GOLD.values() for uuid in view.allocation):
+                open_shared = here.cpu_sets.open_shared - others
+                assert view.assignment.cpus <= open_shared or not open_shared

@@ -1,0 +1,83 @@
+"""CPUs that guests of another pool hold are not offered until they are given back."""
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.report.plan import ReportedProvider
+from compute_agent.report.pools import keep_held_cpus
+
+
+def tree(name: str, totals: Mapping[str, int], ratio: float = 1.0) -> ProviderTree:
+    """A zone ``zone`` of which the others are pools."""
+    nodes = [ProviderNode("h", "root", None)]
+    for uuid, total in totals.items():
+        offered = {name: Inventory(total, max_unit=total, allocation_ratio=ratio)} if total else {}
+        pool = "" if uuid == "zone" else uuid
+        nodes.append(ProviderNode(uuid, uuid, "zone" if pool else "root", offered, pool=pool))
+    return ProviderTree(tuple(nodes))
+
+
+def as_reported(found: ProviderTree) -> dict[str, ReportedProvider]:
+    return {
+        node.uuid: ReportedProvider(node.uuid, node.name, node.parent, 1, node.inventories)
+        for node in found.nodes
+    }
+
+
+def offered(found: ProviderTree, name: str) -> dict[str, tuple[int, int]]:
+    return {
+        node.uuid: (node.inventories[name].total, node.inventories[name].reserved)
+        for node in found.nodes
+        if name in node.inventories
+    }
+
+
+def test_a_pool_reserves_what_guests_of_the_zone_hold_of_its_cpus() -> None:
+    before = as_reported(tree("PCPU", {"zone": 8}))
+    held = {"zone": 6}
+    wanted = tree("PCPU", {"zone": 4, "gold": 4})
+    found, waiting = keep_held_cpus(wanted, before, lambda uuid, name: held.get(uuid, 0))
+    assert offered(found, "PCPU") == {"zone": (4, 0), "gold": (4, 2)}
+    (sentence,) = waiting
+    assert "guests hold 6 CPUs as PCPU, and it has 4" in sentence
+    held["zone"] = 4
+    assert keep_held_cpus(wanted, before, lambda uuid, name: held.get(uuid, 0)) == (wanted, ())
+
+
+def test_the_zone_reserves_what_members_of_a_smaller_pool_hold() -> None:
+    before = as_reported(tree("VCPU", {"zone": 4, "gold": 4}, ratio=4.0))
+    wanted = tree("VCPU", {"zone": 6, "gold": 2}, ratio=4.0)
+    found, _ = keep_held_cpus(wanted, before, lambda uuid, name: {"gold": 13}.get(uuid, 0))
+    assert offered(found, "VCPU") == {"zone": (6, 2), "gold": (2, 0)}
+
+
+def test_without_pools_nobody_is_asked_what_is_held() -> None:
+    wanted = tree("PCPU", {"zone": 4})
+    assert keep_held_cpus(wanted, as_reported(wanted), None) == (wanted, ())  # type: ignore[arg-type]
+
+
+totals = st.fixed_dictionaries({uuid: st.integers(0, 6) for uuid in ("zone", "gold", "silver")})
+
+
+@given(totals, st.data(), st.sampled_from([1.0, 1.5, 4.0]))
+def test_what_can_be_claimed_and_what_is_held_is_never_more_than_there_is(
+    now: dict[str, int], data: st.DataObject, ratio: float
+) -> None:
+    """However the CPUs of a zone were shared before, as long as what is held fits the zone at all."""
+    there = sum(now.values())
+    cuts = sorted(data.draw(st.lists(st.integers(0, there), min_size=2, max_size=2)))
+    before = dict(zip(now, (cuts[0], cuts[1] - cuts[0], there - cuts[1]), strict=True))
+    held = {uuid: data.draw(st.integers(0, int(total * ratio))) for uuid, total in before.items()}
+    reported = as_reported(tree("VCPU", before, ratio))
+    found, _ = keep_held_cpus(tree("VCPU", now, ratio), reported, lambda uuid, name: held.get(uuid, 0))
+    taken = 0
+    for uuid, (total, reserved) in offered(found, "VCPU").items():
+        assert 0 <= reserved <= total
+        assert total == now[uuid]
+        claimable = max(held[uuid], int((total - reserved) * ratio))
+        taken += -(-claimable // ratio)
+    taken += sum(-(-held[uuid] // ratio) for uuid in now if not now[uuid])
+    assert taken <= there
