@@ -184,8 +184,8 @@ class _Whole:
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
             self._keep(check.clause, [not host.root & bit for host in self.left])
-        for number, (clause, _) in enumerate(self.found.traits, start=len(parts)):
-            self._keep(clause, [0 in host.options[number] for host in self.left])
+        for number, (clause, _) in enumerate(self.found.traits):
+            self._keep(clause, [0 in host.traits[number] for host in self.left])
 
     def combine(self) -> None:
         """The conditions that tie the parts to one another.

@@ -94,7 +94,7 @@ class Relaxer:
         found: set[Bits] = set()
         for missing in self._by_missing:
             sets = {missing.root}
-            for options in missing.options:
+            for options in (*missing.options, *missing.traits):
                 self._budget.spend(len(sets) * len(options))
                 either = {one | other for one in sets for other in options}
                 sets = set(least(each for each in either if each.bit_count() <= MAX_CHANGES))
@@ -142,17 +142,18 @@ class Relaxer:
         if request is None:
             return
         tell = served(self._found.snapshot, request, self._budget)
-        groups = [host.alike for host in self._able(bits)]
+        groups = [host.alike for host in self._able(bits, self._found.bits(amounts))]
         if amounts:  # with others than before hosts need not be alike that were
             groups = sort_anew(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
             if tell(alike.tree, alike.shared):
                 yield len(alike.trees)
 
-    def _able(self, left_out: Bits) -> Iterator[Host]:
+    def _able(self, changed: Bits, lessened: Bits) -> Iterator[Host]:
+        """Hosts that may serve the request if these clauses are changed, some by asking for less."""
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
-            if missing.is_met(left_out):
+            if missing.is_met(changed, lessened):
                 yield from hosts
 
     def tell(self, left_out: Bits, amounts: Mapping[Clause, int]) -> _Tell | None:
@@ -187,10 +188,11 @@ class Relaxer:
         Hosts are looked at from the one that could give most.
         """
         spared = self._found.bits(left_out)
-        bits = self._found.bits([clause, *amounts]) | spared
+        lessened = self._found.bits([clause, *amounts])
+        bits = lessened | spared
         fitting = _Fitting(self, clause, spared, amounts)
         name = clause.names[0]
-        able, could_give = set(self._able(bits)), dict[Kin, bool]()
+        able, could_give = set(self._able(bits, lessened)), dict[Kin, bool]()
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
         for bound, root in self._most_first(name):
@@ -281,12 +283,15 @@ class _Fitting:
         for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
             if highest <= best:
                 break
+            # Less fits wherever more does at the same provider, so that none is missed; what fits elsewhere
+            # in between may be met by chance, and does no harm.
+            least = max(lowest, (best // step + 1) * step)
+            if least > highest or not self._fits(least, tree, alike):
+                continue
             if self._fits(highest, tree, alike):
                 best = highest
                 continue
-            # Less fits wherever more does at the same provider, so that none is missed; what fits elsewhere
-            # in between may be met by chance, and does no harm.
-            below, above = max(lowest, best) // step - 1, highest // step
+            best, below, above = least, least // step, highest // step
             while above - below > 1:
                 middle = (below + above) // 2
                 if self._fits(middle * step, tree, alike):

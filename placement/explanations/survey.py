@@ -47,15 +47,16 @@ class Host:
     """What there is to say of trees that are alike.
 
     ``firsts`` has for each part the furthest that one provider comes, and ``closest`` the positions of those
-    that come so far; ``options`` for each part, and for the traits of the group without a suffix, the sets of
-    clauses of which one has to be left out, none of them within another. ``root`` are the clauses about
-    roots that have to be.
+    that come so far; ``options`` for each part, and ``traits`` for the traits of the group without a suffix,
+    the sets of clauses of which one has to be left out, none of them within another. ``root`` are the
+    clauses about roots that have to be.
     """
 
     alike: Alike
     firsts: tuple[int, ...]
     closest: tuple[tuple[int, ...], ...]
     options: tuple[frozenset[Bits], ...]
+    traits: tuple[frozenset[Bits], ...]
     root: Bits
 
     @property
@@ -66,7 +67,7 @@ class Host:
     @property
     def missing(self) -> "Missing":
         """What would have to be left out, of which many hosts have the same."""
-        return Missing(self.root, self.options)
+        return Missing(self.root, self.options, self.traits)
 
 
 class Missing(NamedTuple):
@@ -74,11 +75,17 @@ class Missing(NamedTuple):
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
+    traits: tuple[frozenset[Bits], ...]
 
-    def is_met(self, left_out: Bits) -> bool:
-        """False if there surely is no candidate without these clauses."""
-        return not self.root & ~left_out and all(
-            any(not option & ~left_out for option in options) for options in self.options
+    def is_met(self, changed: Bits, lessened: Bits = 0) -> bool:
+        """False if there surely is no candidate with these clauses changed.
+
+        :param lessened: those of them that ask for less, so that traits beside them are asked for yet.
+        """
+        return (
+            not self.root & ~changed
+            and all(any(not option & ~changed for option in options) for options in self.options)
+            and all(any(not option & (~changed | lessened) for option in options) for options in self.traits)
         )
 
 
@@ -207,7 +214,9 @@ class _Surveyor:
             options.append(least(sets))
         root = alike.tree.root
         lacking_root = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
-        return Host(alike, tuple(firsts), tuple(closest), (*options, *self._traits(alike)), lacking_root)
+        return Host(
+            alike, tuple(firsts), tuple(closest), tuple(options), tuple(self._traits(alike)), lacking_root
+        )
 
     def _standings(self, number: int, alike: Alike) -> Standings:
         """Those of the providers of a tree, and of what shares with it."""
