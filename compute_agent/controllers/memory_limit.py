@@ -5,13 +5,16 @@ Its class says the rest, in percent of what it holds: from where on it is slowed
 (``memory.high``), how much of it the kernel spares while others have something to give (``memory.low``), and
 how soon it is killed where nobody has (``oom_score_adj``).
 
+Where huge pages are offered, a process guest gets as many of each size as it holds (``hugetlb.*.max``).
+
 A limit below what a guest uses at that moment would have it killed: it waits until the guest uses less, and
 that is shown. Limits that somebody else has set stay; the drivers tell these from the agent's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from compute_agent.controllers.base import Target
@@ -20,6 +23,7 @@ from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.memory_share import MemoryShare
+from compute_agent.model.resource_class import HUGE_PAGES
 
 _MIB: Final = 1 << 20
 
@@ -29,8 +33,18 @@ class MemoryLimitController:
 
     name = "memory_limit"
 
-    def __init__(self, driver: Driver, classes: Mapping[str, MemoryShare], overhead_mb: int) -> None:
-        """``classes`` are the shares by the name of the class."""
+    def __init__(
+        self,
+        driver: Driver,
+        classes: Mapping[str, MemoryShare],
+        overhead_mb: int,
+        limits_pages: bool = False,
+    ) -> None:
+        """``classes`` are the shares by the name of the class.
+
+        ``limits_pages``: huge pages are offered, and nobody gets more of them than it holds.
+        """
+        self._limits_pages = limits_pages
         self._driver = driver
         self._classes = classes
         self._overhead_mb = overhead_mb
@@ -38,21 +52,36 @@ class MemoryLimitController:
 
     def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Find those who use more than they may have: they are not killed for that."""
-        refused = {}
-        for target in targets:
-            maximum = self._limits(target).maximum
-            if maximum in (None, UNLIMITED):
-                continue
-            try:
-                used = self._driver.memory_use(target.guest)
-            except GuestGoneError:
-                continue
-            if used is not None and maximum is not None and used > maximum:
-                refused[target.guest.uuid] = (
+        found = {target.guest.uuid: tuple(self._refusals(target)) for target in targets}
+        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+
+    def _refusals(self, target: Target) -> Iterator[str]:
+        limits = self._limits(target)
+        try:
+            if self._waits(target, limits):
+                used, maximum = self._driver.memory_use(target.guest) or 0, limits.maximum or 0
+                yield (
                     f"it uses {used // _MIB} MiB, and may have {maximum // _MIB}: its memory.max is not set"
-                    " until it uses less, as it would be killed; let it hold more MEMORY_MB, or stop it",
+                    " until it uses less, as it would be killed; let it hold more MEMORY_MB, or stop it"
                 )
-        self.refused = refused
+            pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
+        except GuestGoneError:
+            return
+        for size, amount in limits.huge_pages or ():
+            if pages.get(size, 0) > amount:
+                kib = size * 1024
+                yield (
+                    f"it uses {pages[size] // kib} huge pages of {size} KiB, and may have {amount // kib}: it"
+                    f" gets no more, and is held to that once it uses less; let it hold more"
+                    f" {HUGE_PAGES[size]}, or stop it"
+                )
+
+    def _waits(self, target: Target, limits: MemoryLimits) -> bool:
+        """Whether a guest uses more memory than its limit is to be."""
+        if limits.maximum in (None, UNLIMITED):
+            return False
+        used = self._driver.memory_use(target.guest)
+        return used is not None and limits.maximum is not None and used > limits.maximum
 
     def drifted(self, target: Target) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
@@ -66,15 +95,28 @@ class MemoryLimitController:
 
     def _wanted(self, target: Target) -> MemoryLimits:
         limits = self._limits(target)
-        if target.guest.uuid in self.refused:
-            return MemoryLimits(None, limits.high, limits.low, limits.oom_score_adj)
+        if self._waits(target, limits):
+            limits = replace(limits, maximum=None)
+        if limits.huge_pages:  # the kernel takes no limit below what is used
+            used = self._driver.huge_page_use(target.guest)
+            pages = ((size, max(amount, used.get(size, 0))) for size, amount in limits.huge_pages)
+            limits = replace(limits, huge_pages=tuple(pages))
         return limits
 
     def _limits(self, target: Target) -> MemoryLimits:
         if target.allocation is None:
             return MemoryLimits()
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())
-        return memory_limits(target.allocation, share, self._overhead_mb)
+        limits = memory_limits(target.allocation, share, self._overhead_mb)
+        return replace(limits, huge_pages=page_limits(target.allocation) if self._limits_pages else ())
+
+
+def page_limits(allocation: Allocation) -> tuple[tuple[int, int], ...]:
+    """The bytes that a guest may have in pages of each size in KiB: of those that it holds."""
+    return tuple(
+        (size, sum(amounts.get(name, 0) for amounts in allocation.values()) * size * 1024)
+        for size, name in HUGE_PAGES.items()
+    )
 
 
 def memory_limits(allocation: Allocation, share: MemoryShare, overhead_mb: int) -> MemoryLimits:
@@ -97,6 +139,7 @@ def _text(limits: MemoryLimits) -> str:
         for name, amount in parts.items()
         if amount is not None
     ]
+    words += [f"{amount / _MIB:g} MiB in pages of {size} KiB" for size, amount in limits.huge_pages or ()]
     if limits.oom_score_adj is not None:
         words.append(f"oom_score_adj {limits.oom_score_adj}")
     return ", ".join(words) or "as it is"

@@ -51,7 +51,8 @@ def build_controllers(
         world.cpu_sets,
     )
     shares = {name: one.memory for name, one in known.items()}
-    limits = MemoryLimitController(driver, shares, conf.compute.memory_overhead)
+    offers_pages = conf.compute.huge_pages and not world.tree.beside
+    limits = MemoryLimitController(driver, shares, conf.compute.memory_overhead, offers_pages)
     root = Path(conf.host.root)
     blockio = BlockIoController(driver, parse_blockio_classes(conf), lambda: read_block_devices(root))
     count_drift = metrics.drift.labels(CpuClassController.name).inc

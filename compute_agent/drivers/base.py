@@ -59,13 +59,15 @@ UNLIMITED: Final = 1 << 62
 class MemoryLimits:
     """How much memory a guest gets, in bytes: memory.max, memory.high and memory.low of cgroup v2.
 
-    ``oom_score_adj`` is that of proc(5). None: as it is.
+    ``oom_score_adj`` is that of proc(5). ``huge_pages`` are bytes in pages by their size in KiB, in that
+    order; those of other sizes are not limited. None: as it is.
     """
 
     maximum: int | None = None
     high: int | None = None
     low: int | None = None
     oom_score_adj: int | None = None
+    huge_pages: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,13 @@ class Driver(Protocol):
 
     def memory_use(self, guest: Guest) -> int | None:
         """The bytes that count against ``MemoryLimits.maximum``; None where there can be no such limit.
+
+        :raises GuestGoneError:
+        """
+        ...
+
+    def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
+        """The bytes that count against ``MemoryLimits.huge_pages``, by the size of the page in KiB.
 
         :raises GuestGoneError:
         """

@@ -19,7 +19,7 @@ from compute_agent.model import cpuset
 LOG = logging.getLogger(__name__)
 
 # What later controllers need as well; those that the parent does not offer are left out.
-_WANTED: Final = ("cpuset", "cpu", "memory", "io")
+_WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 
 _PREFIX: Final = "guest-"
 

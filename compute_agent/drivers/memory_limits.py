@@ -1,5 +1,7 @@
 """Limits of memory: files of a guest's group of cgroup v2, and oom_score_adj of its processes (proc(5)).
 
+Those of huge pages are in bytes, too (controller ``hugetlb``).
+
 A file that has another value than the kernel begins with, and that the agent never wrote, is somebody else's
 and stays. What the agent wrote is noted in the record of the guest, before it is written: from then on
 another value is drift.
@@ -17,13 +19,22 @@ from compute_agent.drivers.base import UNLIMITED, MemoryLimits
 from compute_agent.drivers.cgroup import Group
 from compute_agent.host import kernel_files
 from compute_agent.model.guest import Guest
+from compute_agent.model.resource_class import HUGE_PAGES
 
 LOG = logging.getLogger(__name__)
 
 MAX, HIGH, LOW = "memory.max", "memory.high", "memory.low"
 OOM_SCORE: Final = "oom_score_adj"
 
-_UNTOUCHED: Final = {MAX: UNLIMITED, HIGH: UNLIMITED, LOW: 0}
+_PAGES: Final = "hugetlb."
+"""What files with limits of huge pages begin with.
+
+``hugetlb.2MB.max`` is of those in use, ``hugetlb.2MB.rsvd.max`` of those that are reserved: beyond it mmap(2)
+fails, and no later access does.
+"""
+
+_UNTOUCHED: Final = {LOW: 0}
+"""What limits are at first, where they are not without a limit."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -32,11 +43,11 @@ def differing(
 ) -> dict[str, int]:
     """What is to be written to become as ``wanted``, by file; those in ``noted`` are the agent's."""
     todo = {}
-    for name, amount in _amounts(wanted).items():
+    for name, amount in _amounts(wanted, noted).items():
         has = None if group is None else group.memory_limit(name)
         if has is None or amount is None or has == attainable(amount):
             continue
-        if name in noted or has == _UNTOUCHED[name]:
+        if name in noted or has == _UNTOUCHED.get(name, UNLIMITED):
             todo[name] = amount
     score = wanted.oom_score_adj
     found = None if score is None else {oom_score_adj(pid) for pid in pids} - {None, score}
@@ -51,10 +62,15 @@ def present(group: Group | None, pids: Iterable[int], wanted: MemoryLimits) -> M
         name: None if group is None or amount is None else group.memory_limit(name)
         for name, amount in _amounts(wanted).items()
     }
+    pages = None
+    if wanted.huge_pages is not None:
+        found = {size: has.get(f"{_pages_file(size)}.max") for size, _ in wanted.huge_pages}
+        pages = tuple((size, amount) for size, amount in found.items() if amount is not None)
     scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
     others = scores - {wanted.oom_score_adj}
     score = min(others or scores, default=None)
-    return MemoryLimits(has[MAX], has[HIGH], has[LOW], None if wanted.oom_score_adj is None else score)
+    score = None if wanted.oom_score_adj is None else score
+    return MemoryLimits(has[MAX], has[HIGH], has[LOW], score, pages)
 
 
 def attainable(amount: int) -> int:
@@ -102,5 +118,33 @@ class OomScores:
                 return
 
 
-def _amounts(limits: MemoryLimits) -> dict[str, int | None]:
-    return {MAX: limits.maximum, HIGH: limits.high, LOW: limits.low}
+def huge_page_use(group: Group | None) -> dict[int, int]:
+    """Bytes in huge pages that a group uses or has reserved, by the size of the page in KiB."""
+    if group is None:
+        return {}
+    found = {}
+    for size in HUGE_PAGES:
+        files = (f"{_pages_file(size)}.current", f"{_pages_file(size)}.rsvd.current")
+        used = [amount for file in files if (amount := group.memory_limit(file)) is not None]
+        if used:
+            found[size] = max(used)
+    return found
+
+
+def _pages_file(size_kib: int) -> str:
+    """What the files of pages of a size begin with: ``hugetlb.2MB``, as the kernel names them."""
+    for unit, kib in (("GB", 1024**2), ("MB", 1024)):
+        if size_kib >= kib:
+            return f"{_PAGES}{size_kib // kib}{unit}"
+    return f"{_PAGES}{size_kib}KB"
+
+
+def _amounts(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[str, int | None]:
+    """What files are to hold; those ``noted`` that limit pages are lifted where they are not limited."""
+    found: dict[str, int | None] = {MAX: limits.maximum, HIGH: limits.high, LOW: limits.low}
+    if limits.huge_pages is None:
+        return found
+    found |= {name: UNLIMITED for name in noted if name.startswith(_PAGES)}
+    for size, amount in limits.huge_pages:
+        found |= dict.fromkeys((f"{_pages_file(size)}.max", f"{_pages_file(size)}.rsvd.max"), amount)
+    return found

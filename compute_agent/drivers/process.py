@@ -313,6 +313,10 @@ class ProcessDriver:
         group = self._group(guest)
         return None if group is None else group.memory_use()
 
+    def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
+        """The bytes in huge pages that the guest's group uses, by their size in KiB; empty without one."""
+        return memory_limits.huge_page_use(self._group(guest))
+
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the guest's group and of its processes where they are not those wanted."""
         record = self._table.running(guest.uuid)

@@ -15,7 +15,7 @@ from compute_agent.model import cpuset
 
 ROOT = os.environ.get("CGROUP_ROOT")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-CONTROLLERS = ("cpuset", "cpu", "memory", "io")
+CONTROLLERS = ("cpuset", "cpu", "memory", "io", "hugetlb")
 FILES = {
     "cgroup.procs": "",
     "cpu.weight": "100\n",
@@ -25,6 +25,10 @@ FILES = {
     "memory.high": "max\n",
     "memory.low": "0\n",
     "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
+    "hugetlb.2MB.max": "max\n",
+    "hugetlb.2MB.current": "0\n",
+    "hugetlb.2MB.rsvd.max": "max\n",
+    "hugetlb.2MB.rsvd.current": "0\n",
     "io.weight": "default 100\n",
     "io.max": "",
     "cpuset.cpus": "\n",
@@ -99,6 +103,11 @@ class FakeCgroups:
                 valid = value == "max" or int(value) >= 0
                 if value != "max":
                     value = int(value) // PAGE * PAGE
+            case "hugetlb.2MB.max" | "hugetlb.2MB.rsvd.max":
+                used = int((group.folder / name.replace("max", "current")).read_text())
+                if value != "max" and int(value) < used:
+                    raise OSError(errno.EBUSY, "Device or resource busy", str(group.folder / name))
+                valid = True
             case "io.max":
                 value, valid = _io_max((group.folder / name).read_text(), value), True
             case "cpuset.mems":

@@ -24,7 +24,7 @@ class FakeDriver:
         self.limits = {}
         self.nodes = {}
         self.blockio, self.without_blockio = {}, []
-        self.memory, self.memory_used, self.kills = {}, {}, []
+        self.memory, self.memory_used, self.pages_used, self.kills = {}, {}, {}, []
         self.definitions = {}
         self.running = {}
         self.released = []
@@ -108,6 +108,10 @@ class FakeDriver:
     def memory_use(self, guest):
         self._threads(guest)
         return self.memory_used.get(guest.uuid, 0)
+
+    def huge_page_use(self, guest):
+        self._threads(guest)
+        return self.pages_used.get(guest.uuid, {})
 
     def memory_limits(self, guest, wanted):
         self._threads(guest)

@@ -293,6 +293,11 @@ class LibvirtDriver:
         """Domains have no limit by which they would be killed: what QEMU itself needs nobody can tell."""
         self._table.entry(guest)
 
+    def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
+        """Domains have no limit of pages either: they are defined with as many as they have."""
+        self._table.entry(guest)
+        return {}
+
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The oom_score_adj of the QEMU process and the soft limit where they are not those wanted.
 

@@ -55,7 +55,7 @@ def test_limits_follow_what_the_guest_holds_and_its_class(allocation, share, lim
 def test_limits_are_set_once_and_what_differs_is_drift(controller, driver, target):
     held = target({"p": {"MEMORY_MB": 100}}, "LSR")
     assert controller.apply(held)
-    assert driver.memory["LSR"] == MemoryLimits(164 * MIB, UNLIMITED, 100 * MIB, -500)
+    assert driver.memory["LSR"] == MemoryLimits(164 * MIB, UNLIMITED, 100 * MIB, -500, ())
     assert not controller.apply(held)
     driver.memory["LSR"] = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0)
     assert controller.drifted(held) == (
@@ -77,7 +77,7 @@ def test_a_guest_that_uses_more_than_it_may_is_shown_and_not_killed_by_a_limit(c
     driver.memory_used["BE"] = 165 * MIB
     controller.sync([held], ())
     assert controller.apply(held)
-    assert driver.memory["BE"] == MemoryLimits(UNLIMITED, 90 * MIB, 0, 500)
+    assert driver.memory["BE"] == MemoryLimits(UNLIMITED, 90 * MIB, 0, 500, ())
     (reason,) = controller.refused["BE"]
     assert "it uses 165 MiB, and may have 164: its memory.max is not set until it uses less" in reason
     driver.memory_used["BE"] = 164 * MIB
@@ -85,6 +85,35 @@ def test_a_guest_that_uses_more_than_it_may_is_shown_and_not_killed_by_a_limit(c
     assert controller.refused == {}
     assert controller.apply(held)
     assert driver.memory["BE"].maximum == 164 * MIB
+
+
+def test_a_guest_gets_the_huge_pages_that_it_holds_and_no_more(driver, target):
+    controller = MemoryLimitController(driver, CLASSES, 64, limits_pages=True)
+    pages = {"CUSTOM_HUGE_PAGES_2MB": 3, "CUSTOM_HUGE_PAGES_1GB": 1}
+    held = target({"p": pages, "q": {"CUSTOM_HUGE_PAGES_2MB": 1}})
+    controller.sync([held], ())
+    assert controller.apply(held)
+    assert dict(driver.memory["LS"].huge_pages) == {
+        64: 0, 2048: 8 * MIB, 32768: 0, 524288: 0, 1048576: 1024 * MIB, 16777216: 0,
+    }  # fmt: skip
+    assert not controller.apply(held)
+
+
+def test_a_guest_that_uses_more_pages_than_it_holds_keeps_them_and_gets_no_more(driver, target):
+    controller = MemoryLimitController(driver, CLASSES, 64, limits_pages=True)
+    held = target({"p": {"CUSTOM_HUGE_PAGES_2MB": 1}})
+    driver.pages_used["LS"] = {2048: 6 * MIB}
+    controller.sync([held], ())
+    (reason,) = controller.refused["LS"]
+    assert "it uses 3 huge pages of 2048 KiB, and may have 1" in reason
+    controller.apply(held)
+    assert dict(driver.memory["LS"].huge_pages)[2048] == 6 * MIB
+    driver.pages_used["LS"] = {2048: 2 * MIB}
+    controller.sync([held], ())
+    assert controller.refused == {}
+    assert "6 MiB in pages of 2048 KiB" in controller.drifted(held)
+    assert controller.apply(held)
+    assert dict(driver.memory["LS"].huge_pages)[2048] == 2 * MIB
 
 
 def test_a_guest_that_ended_is_gone(controller, driver, target):

@@ -185,6 +185,7 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
         lambda it: driver.memory_nodes(it, frozenset()),
         lambda it: driver.bind_memory(it, frozenset()),
         lambda it: driver.memory_use(it),
+        lambda it: driver.huge_page_use(it),
         lambda it: driver.memory_limits(it, MemoryLimits(oom_score_adj=1)),
         lambda it: driver.limit_memory(it, MemoryLimits(oom_score_adj=1)),
     ):

@@ -284,6 +284,22 @@ class TestMemoryLimits:
         assert score_of(guest.pid) == 123
         assert driver.memory_limits(guest, wanted) is None
 
+    def test_huge_pages_are_limited_and_the_limit_is_taken_away(self, driver, make_driver):
+        guest = start(driver)
+        limits = [group_of(guest).folder / f"hugetlb.2MB.{name}" for name in ("max", "rsvd.max")]
+        assert driver.huge_page_use(guest).get(2048) == 0
+        for amount in (4 * MIB, 0):
+            wanted = MemoryLimits(huge_pages=((64, 0), (2048, amount)))
+            assert driver.limit_memory(guest, wanted)
+            assert [file.read_text().strip() for file in limits] == [str(amount)] * 2
+            assert not driver.limit_memory(guest, wanted)
+        limits[0].write_text("max\n")
+        assert driver.memory_limits(guest, wanted).huge_pages == ((2048, UNLIMITED),)
+        assert driver.limit_memory(guest, wanted)
+        after = make_driver()
+        assert after.limit_memory(guest, MemoryLimits(huge_pages=()))
+        assert [file.read_text().strip() for file in limits] == ["max", "max"]
+
     def test_none_of_what_is_as_it_is_wanted_to_be_is_touched(self, driver):
         guest = start(driver)
         (group_of(guest).folder / "memory.max").write_text("100663296\n")
