@@ -5,7 +5,7 @@ Both strategies are WSGI middlewares. They leave a caller in the environment
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +13,7 @@ import orjson
 from oslo_config import cfg
 
 from placement.api import context
-from placement.api.identity import AuthToken, CannotAsk
+from placement.api.identity import Access, AuthToken, CannotAsk
 from placement.api.paths import EXT
 
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ class Keystone:
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
         self._app = app
         self._auth_token = AuthToken(_note_admission, conf)
+
+    def sign_in(self, credentials: Mapping[str, str]) -> Access:
+        """As :meth:`~placement.api.identity.AuthToken.sign_in`."""
+        return self._auth_token.sign_in(credentials)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Note who calls, as Keystone knows it; what is public goes on without."""

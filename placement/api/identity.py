@@ -4,12 +4,15 @@ It waits for ever for a service that hangs, and each request waits anew; here th
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1.identity import v3
 from keystonemiddleware import auth_token
 from oslo_config import cfg
 
@@ -37,6 +40,20 @@ class CannotAsk(Exception):
     """The Identity service did not say whether a token is good; nobody knows who asks."""
 
 
+class SignInRefused(Exception):
+    """The Identity service knows nobody by this name with this secret, or he has no role in that project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A token, for how many seconds it is good, and whose it is."""
+
+    token: str
+    seconds: float
+    user: str
+    project: str
+
+
 class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library has no types
     """The middleware in front of ``app``, as ``[keystone_authtoken]`` describes it.
 
@@ -61,6 +78,23 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         """
         with suppress(auth_token.InvalidToken):
             self._identity_server.verify_token("none")
+
+    def sign_in(self, credentials: Mapping[str, str]) -> Access:
+        """A token for somebody, by a name and a password, or by an application credential.
+
+        :param credentials: what keystoneauth's ``Password`` or ``ApplicationCredential`` takes.
+        :raises SignInRefused: they are not right.
+        :raises CannotAsk: nobody could say so.
+        """
+        if self._auth is None or getattr(self._auth, "auth_url", None) is None:
+            raise CannotAsk(f"[{GROUP}] does not say where the Identity service is")
+        url = self._auth.auth_url.rstrip("/").removesuffix("/v3") + "/v3"
+        how: dict[str, Any] = dict(credentials)  # whose names the plugins know
+        is_application = "application_credential_id" in how
+        plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
+        access = self._identity_server.access(plugin, self._session)
+        left = (access.expires - datetime.now(UTC)).total_seconds()
+        return Access(access.auth_token, left, access.username or "", access.project_name or "")
 
     def _create_identity_server(self) -> "_IdentityServer":
         """Called by the library, whose only seam between what it remembers and what it asks for this is."""
@@ -115,6 +149,24 @@ class _IdentityServer:
         """
         with self._asking():
             return self._server.verify_token(*args, **kwargs)
+
+    def access(self, plugin: Any, session: Any) -> Any:
+        """What somebody gets who signs in as the plugin does.
+
+        :raises SignInRefused: nothing.
+        :raises CannotAsk: there was no answer to that.
+        """
+        try:
+            with self._outage.attempt():
+                return plugin.get_access(session)
+        except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
+            raise SignInRefused from None
+        except Unavailable as error:
+            raise CannotAsk(error.detail) from None
+        except Exception as error:
+            if not self._outage.is_unanswered(error):
+                LOG.exception("The Identity service could not be asked to sign somebody in.")
+            raise CannotAsk(str(error)) from error
 
     def invalidate(self) -> None:
         """Sign in anew before the next question."""

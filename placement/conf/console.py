@@ -15,8 +15,23 @@ OPTIONS: list[cfg.Opt] = [
         help="""
 Whether the service has a console at /console: pages that show hosts, what is
 free, used, stranded and disabled there, and who holds it. Whoever looks at a
-page needs what the policy asks for the same over REST. It works in any browser,
-without scripts. With [api] auth_strategy = noauth2 it asks nobody who he is.
+page needs what the policy asks for the same over REST. It works in any
+browser, without scripts.
+
+Visitors sign in with a password or an application credential, which the
+Identity service of [keystone_authtoken] checks; that needs the Python package
+cryptography (pip install 'placement-compute[console]') and HTTPS in front.
+With [api] auth_strategy = noauth2 it asks nobody who he is.
+""",
+    ),
+    cfg.IntOpt(
+        "session_lifetime",
+        default=8 * 3600,
+        min=60,
+        help="""
+After how many seconds a visitor of the console has to sign in again. It is
+earlier where tokens of the Identity service expire before: see its option
+[token] expiration.
 """,
     ),
 ]

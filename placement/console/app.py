@@ -11,8 +11,8 @@ from flask import Flask, Response, g, render_template, request
 from werkzeug.exceptions import HTTPException
 
 from placement.api.errors import status_of
-from placement.console import hosts, words
-from placement.console.visit import SEE_HOSTS, Visit
+from placement.console import forms, hosts, words
+from placement.console.visit import SEE_HOSTS, SESSION, Visit
 from placement.exceptions import PlacementError
 
 LOG = logging.getLogger(__name__)
@@ -33,14 +33,19 @@ _HEADERS: Final = {
 _KEPT: Final = "public, max-age=31536000, immutable"  # their address has the digest of their content
 
 
-def create_app() -> Flask:
-    """All pages; whose they are, each request says."""
+def create_app(*, signs_in: bool) -> Flask:
+    """All pages; whose they are, each request says.
+
+    :param signs_in: whether visitors have to.
+    """
     app = Flask("placement.console", static_url_path="/console/static")
+    app.config[forms.SIGNS_IN] = signs_in
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(words.FILTERS)
     app.register_blueprint(hosts.blueprint)
     app.context_processor(_common)
+    app.after_request(forms.give_secret)
     app.after_request(_protect)
     app.register_error_handler(PlacementError, _refused)
     app.register_error_handler(HTTPException, _http_exception)
@@ -56,11 +61,14 @@ def _digest(name: str) -> str:
 def _common() -> dict[str, Any]:
     """What every template may use."""
     visit: Visit | None = g.get("visit")
+    session = request.environ.get(SESSION)
     sections = []
     if visit is not None and visit.may(*SEE_HOSTS):
         sections.append(("hosts.show_fleet", "Fleet"))
     return {
         "visitor": None if visit is None else visit.visitor,
+        "session": session,
+        "mark": forms.mark,
         "sections": sections,
         "digest": _digest,
         "request_id": request.environ.get("openstack.request_id"),

@@ -1,8 +1,9 @@
 """The console as a WSGI application beside the REST API."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from placement.api.auth import authenticate
+from placement.api.auth import Keystone, NoAuth
 from placement.api.call import provide
 from placement.api.service import Service
 from placement.console.app import create_app
@@ -17,11 +18,26 @@ _ADMIN: Final = "admin"
 
 
 def mount(service: Service, handlers: "WSGIApplication") -> "WSGIApplication":
-    """The console of a service; ``handlers`` are those of the REST API, which ask nobody who he is."""
-    pages = _asking(provide(create_app(), service), handlers)
-    if service.conf.api.auth_strategy == "noauth2":
-        return _Unquestioned(authenticate(pages, service.conf))
-    return authenticate(pages, service.conf)
+    """The console of a service; ``handlers`` are those of the REST API, which ask nobody who he is.
+
+    :raises ValueError: visitors are to sign in, and what that needs is not installed.
+    """
+    is_open = service.conf.api.auth_strategy == "noauth2"
+    app = create_app(signs_in=not is_open)
+    pages = _asking(provide(app, service), handlers)
+    if is_open:
+        return _Unquestioned(NoAuth(pages))
+    if find_spec("cryptography") is None:
+        raise ValueError(
+            "[console] enabled: cryptography, which signing in needs, is not installed; "
+            "pip install 'placement-compute[console]', or leave the option away"
+        )
+    from placement.console import signing_in
+    from placement.console.admission import Admission, admitted
+
+    app.register_blueprint(signing_in.blueprint)
+    app.config[signing_in.IDENTITY] = keystone = Keystone(admitted(pages), service.conf)
+    return Admission(service, pages, keystone)
 
 
 def _asking(app: "WSGIApplication", handlers: "WSGIApplication") -> "WSGIApplication":

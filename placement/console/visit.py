@@ -1,6 +1,7 @@
 """One request for a page: who looks, and at what."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
 
@@ -16,6 +17,11 @@ _SERVICE: Final = "placement.service"
 HANDLERS: Final = "placement.console.handlers"
 """Where the environment has the handlers of the REST API."""
 
+SESSION: Final = "placement.console.session"
+"""Where it has the session of who has signed in."""
+REFUSAL: Final = "placement.console.refusal"
+"""Where it has the error that keeps everybody from all pages."""
+
 SEE_HOSTS: Final = (
     resource_provider.LIST,
     inventory.LIST,
@@ -28,11 +34,27 @@ SEE_HOSTS: Final = (
 Page = Callable[..., Response | str]
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who is signed in: the token, and names to be shown; ``secret`` is what the browser has."""
+
+    secret: str
+    token: str
+    user: str
+    project: str
+
+
+def service_of(environ: Mapping[str, Any]) -> Service:
+    """Whose pages these are."""
+    service: Service = environ[_SERVICE]
+    return service
+
+
 class Visit:
     """The present request: the service, and who looks."""
 
     def __init__(self) -> None:
-        self.service: Service = request.environ[_SERVICE]
+        self.service = service_of(request.environ)
         self.visitor: RequestContext = context.of(request.environ)
 
     def require(self, rules: Iterable[str]) -> None:
@@ -63,6 +85,8 @@ def page(
     def decorate(route: Page) -> Page:
         @wraps(route)
         def handle(**arguments: Any) -> Response | str:
+            if REFUSAL in request.environ:
+                raise request.environ[REFUSAL]
             visit = g.visit = Visit()
             visit.service.prepare()
             visit.require(rules)

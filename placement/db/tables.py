@@ -158,6 +158,23 @@ claim_expiries = _table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
 )
 
+console_sessions = _table(
+    "console_sessions",
+    # a digest of what the browser has, with which alone the content can be read (placement.console.secrets)
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("content", sa.Text, nullable=False),
+    # by the clock of the database
+    sa.Column("expires_at", sa.Double, nullable=False, index=True),
+)
+
+console_attempts = _table(
+    "console_attempts",
+    # sign-ins that have not succeeded, each under the digests of whom it is counted for
+    sa.Column("id", ConsumerId, primary_key=True),
+    sa.Column("subject", sa.String(64), nullable=False, index=True),
+    sa.Column("at", sa.Double, nullable=False, index=True),
+)
+
 change_buckets = _table(
     "change_buckets",
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),

@@ -1,6 +1,7 @@
 """Chromium, as Debian has it, and what every page has to pass in it."""
 
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from werkzeug.serving import make_server
 
 PROGRAM = shutil.which("chromium")
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "console"
@@ -40,6 +42,16 @@ AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best
 
 
 @contextmanager
+def served(app: Any) -> Iterator[str]:
+    """Where the console of a service is, for a browser."""
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/console"
+    server.shutdown()
+    server.server_close()
+
+
+@contextmanager
 def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
@@ -56,11 +68,11 @@ def looking(browser: Any, **options: Any) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce", **options)
     page = context.new_page()
     complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     yield page
     context.close()
-    assert complaints == []
+    assert not complaints, complaints
 
 
 def check_everywhere(page: Any, name: str) -> None:

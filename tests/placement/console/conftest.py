@@ -1,13 +1,11 @@
 """A service with a console, over the world of :mod:`tests.placement.console.world`."""
 
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from werkzeug.serving import make_server
 from werkzeug.test import Client
 
 from placement import console
@@ -40,11 +38,8 @@ def client(app: Any) -> Client:
 @pytest.fixture(scope="module")
 def base(app: Any) -> Iterator[str]:
     """Where the console is, for a browser."""
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/console"
-    server.shutdown()
-    server.server_close()
+    with browsing.served(app) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,22 @@
 """The console in a real browser: every page at every size, in light and dark, and by keyboard alone."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.placement.console import world
-from tests.placement.console.browsing import check_everywhere, cut_off, focus, looking, needs_browser
+from tests.placement.console.behind_keystone import AUTHTOKEN, service
+from tests.placement.console.browsing import (
+    check_everywhere,
+    cut_off,
+    focus,
+    looking,
+    needs_browser,
+    served,
+)
+from tests.placement.console.fake_identity import serving
 
 pytestmark = [pytest.mark.slow, needs_browser]
 
@@ -32,6 +43,31 @@ def test_a_page_looks_the_same_without_scripts(chromium: Any, base: str):
             page.goto(base + "/")
             shots.append(page.screenshot())
     assert shots[0] == shots[1]
+
+
+def test_somebody_signs_in_by_keyboard_and_out_again(chromium: Any, migrated_file: Path, tmp_path: Path):
+    file = tmp_path / "placement.sqlite"
+    shutil.copy(migrated_file, file)
+    with (
+        serving() as identity,
+        served(service(AUTHTOKEN.format(url=identity.url), file, tmp_path)) as base,
+        looking(chromium) as page,
+    ):
+        page.goto(base + "/?state=open")
+        check_everywhere(page, "sign-in")
+        page.locator("[name=username]").focus()
+        page.keyboard.type("operator")
+        for typed in ("", "operator-secret"):
+            page.keyboard.press("Tab")
+            if typed:
+                page.keyboard.type(typed)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/console/?state=open")
+        check_everywhere(page, "fleet-empty")
+        page.get_by_role("button", name="Sign out").press("Enter")
+        page.wait_for_url("**/sign-in")
+        page.goto(base + "/")
+        assert page.url.endswith("/sign-in")
 
 
 def test_the_fleet_is_filtered_and_a_host_opened_by_keyboard_alone(chromium: Any, base: str):

@@ -1,0 +1,148 @@
+"""``/console/sign-in`` and ``/console/sign-out``."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from flask import Blueprint, Response, current_app, redirect, render_template, request
+
+from placement.api.auth import Keystone
+from placement.api.identity import CannotAsk, SignInRefused
+from placement.console import admission, forms, secrets
+from placement.console.visit import service_of
+from placement.exceptions import Forbidden
+from placement.store import sessions
+
+LOG = logging.getLogger(__name__)
+
+blueprint = Blueprint("signing_in", __name__)
+
+IDENTITY: Final = "placement.console.identity"
+"""Where the configuration of the application has who signs visitors in."""
+
+_MAX_NAME: Final = 255
+_MAX_SECRET: Final = 4096
+_WINDOW: Final = 300.0  # seconds
+_OF_ONE_NAME: Final = 5
+_OF_ONE_ADDRESS: Final = 50
+
+_WRONG: Final = (
+    "The Identity service does not know you by this. Check the name, the domain, the secret and the project."
+)
+_TOO_OFTEN: Final = "There were too many attempts to sign in. Please wait five minutes."
+_AWAY: Final = "The Identity service is temporarily unavailable. Please try again later."
+_MISSING: Final = (
+    "Please fill in the name and the password, or the id and the secret of an application credential."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What somebody typed, but for secrets: shown again when it was wrong."""
+
+    username: str = ""
+    user_domain: str = "Default"
+    project: str = ""
+    project_domain: str = "Default"
+    application_credential: str = ""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> "Form":
+        """The form as it was sent; what is too long to be meant is cut."""
+        return cls(**{name: fields.get(name, "").strip()[:_MAX_NAME] for name in cls.__slots__})
+
+    @property
+    def name(self) -> str:
+        """Who wants to sign in."""
+        return self.application_credential or f"{self.user_domain}/{self.username}"
+
+    def credentials(self, secret: str) -> dict[str, str] | None:
+        """What keystoneauth takes; None where something is missing."""
+        if not secret:
+            return None
+        if self.application_credential:
+            return {
+                "application_credential_id": self.application_credential,
+                "application_credential_secret": secret,
+            }
+        if not self.username:
+            return None
+        found = {"username": self.username, "password": secret, "user_domain_name": self.user_domain}
+        if self.project:
+            found |= {"project_name": self.project, "project_domain_name": self.project_domain}
+        return found
+
+
+@blueprint.get(admission.SIGN_IN)
+def ask() -> Response:
+    """The form, and with it a cookie, without which it is not accepted."""
+    return _form(Form())
+
+
+@blueprint.post(admission.SIGN_IN)
+def sign_in() -> Response:
+    """Begin a session, and go on to what was looked for."""
+    form = Form.of(request.form)
+    try:
+        forms.check()
+    except Forbidden as error:
+        return _form(form, error.detail, HTTPStatus.FORBIDDEN)
+    secret = (request.form.get("password") or request.form.get("application_secret") or "")[:_MAX_SECRET]
+    credentials = form.credentials(secret)
+    if credentials is None:
+        return _form(form, _MISSING, HTTPStatus.BAD_REQUEST)
+    service = service_of(request.environ)
+    service.prepare()
+    address = request.remote_addr or ""
+    who = secrets.subject("name", form.name.casefold(), address)
+    limits = {who: _OF_ONE_NAME, secrets.subject("address", address): _OF_ONE_ADDRESS}
+    if not service.database.write(lambda tx: sessions.attempt(tx, limits, _WINDOW)):
+        LOG.warning("too many attempts to sign in to the console from %s", request.remote_addr)
+        answer = _form(form, _TOO_OFTEN, HTTPStatus.TOO_MANY_REQUESTS)
+        answer.headers["Retry-After"] = f"{_WINDOW:.0f}"
+        return answer
+    identity: Keystone = current_app.config[IDENTITY]
+    try:
+        access = identity.sign_in(credentials)
+    except SignInRefused:
+        LOG.warning("somebody from %s could not sign in to the console", request.remote_addr)
+        return _form(form, _WRONG, HTTPStatus.UNAUTHORIZED)
+    except CannotAsk:
+        return _form(form, _AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
+    service.database.write(lambda tx: sessions.forget_attempts(tx, who))
+    session = admission.begin(service, access)
+    answer = _to(_next(request.args.get("next", "")))
+    forms.keep(answer, session.secret)
+    return answer
+
+
+@blueprint.post("/console/sign-out")
+def sign_out() -> Response:
+    """End the session."""
+    forms.check()
+    secret = forms.secret_of(request.environ, forms.COOKIE)
+    if secret is not None:
+        service = service_of(request.environ)
+        service.prepare()
+        admission.end(service, secret)
+    answer = _to(admission.SIGN_IN)
+    forms.forget(answer)
+    return answer
+
+
+def _form(form: Form, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
+    page = render_template("sign_in.html", form=form, error=error, next=request.args.get("next", ""))
+    return Response(page, status)
+
+
+def _next(wanted: str) -> str:
+    """The page that somebody wanted to see, if it is one of ours."""
+    return wanted if wanted.startswith("/console/") else "/console"
+
+
+def _to(path: str) -> Response:
+    answer = redirect(request.environ.get("SCRIPT_NAME", "") + path, HTTPStatus.SEE_OTHER, Response)
+    assert isinstance(answer, Response)
+    return answer
