@@ -13,13 +13,14 @@ from cliff.formatters.base import SingleFormatter
 from oslo_config import cfg
 
 from compute_agent.cmd.base import Commands, Lister, ShowOne, columns
-from compute_agent.cmd.svg import offer_svg
+from compute_agent.cmd.drawn import offer
 from compute_agent.daemon.cache_control import offered, open_resctrl
 from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.root_owner import look_up_owner
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
 from compute_agent.daemon.world import build_world, check_policy, policy_of
+from compute_agent.drawing import tree
 from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import overlaps
@@ -85,14 +86,14 @@ def _cache_document(platform: CachePlatform) -> dict[str, Any]:
 
 
 class TopologyShow(ShowOne):
-    """Show packages, NUMA nodes, cores and caches, and the CPUs of each.
+    """Show packages, NUMA nodes and caches with their CPUs, what those are for, and who is there.
 
-    Or draw them, with the guests of the running daemon in colour.
+    As a tree, or drawn (-f svg); in other formats, cores and all caches as well, without guests.
     """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
         manager = super()._load_formatter_plugins()
-        offer_svg(manager)
+        offer(manager, "svg", "tree")
         return manager
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -101,21 +102,48 @@ class TopologyShow(ShowOne):
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
         return parser
 
+    @property
+    def formatter_default(self) -> str:
+        """What a person reads at once."""
+        return "tree"
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Columns that are asked for are a table's."""
+        if parsed_args.formatter == "tree" and parsed_args.columns:
+            parsed_args.formatter = "table"
+        return super().run(parsed_args)
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the host."""
-        topology = read_topology(Path(self.load_conf().host.root))
-        if parsed_args.svg is not None:
-            parsed_args.svg.write_text(self._picture(topology))
-        if parsed_args.formatter == "svg":
-            return ("svg",), (self._picture(topology),)
+        conf = self.load_conf()
+        topology = read_topology(Path(conf.host.root))
+        form, file = parsed_args.formatter, parsed_args.svg
+        if file is None and form not in ("svg", "tree"):
+            return columns(topology.to_dict())
+        sets, guests = self._cpu_sets(conf, topology), self._guests()
+        picture = draw(topology, sets, guests)
+        if file is not None:
+            file.write_text(picture)
+        if form == "svg":
+            return ("svg",), (picture,)
+        if form == "tree":
+            return ("tree",), ("".join(f"{line}\n" for line in tree.lines(topology, sets, guests)),)
         return columns(topology.to_dict())
 
-    def _picture(self, topology: Topology) -> str:
+    def _cpu_sets(self, conf: cfg.ConfigOpts, topology: Topology) -> CpuSets:
+        """What CPUs are for; nothing, with a word about it, where the configuration contradicts itself."""
         try:
-            guests = self.ask("guest.list")
+            return resolve(options.cpu_options(conf), topology)
+        except ConfigError as error:
+            self.app.stderr.write(f"All CPUs are shown as the host's: {error}\n")
+            return CpuSets(frozenset(), frozenset(), frozenset())
+
+    def _guests(self) -> dict[str, frozenset[int]] | None:
+        """The CPUs of guests by their names; None where no daemon tells."""
+        try:
+            return {guest["name"]: cpuset.parse(guest["cpus"]) for guest in self.ask("guest.list")}
         except (DaemonUnreachableError, RequestError):
-            guests = []  # without a daemon there is the host alone
-        return draw(topology, {guest["name"]: cpuset.parse(guest["cpus"]) for guest in guests})
+            return None
 
 
 class ConfigCheck(ShowOne):

@@ -17,7 +17,7 @@ import stevedore
 from cliff.formatters.base import ListFormatter
 
 from compute_agent.cmd.base import Commands, Lister
-from compute_agent.cmd.svg import offer_svg
+from compute_agent.cmd.drawn import offer
 from compute_agent.conf.duration import parse_duration
 from compute_agent.drawing.boxes import size
 from compute_agent.monitoring.history import History, HistoryError, Span
@@ -37,7 +37,7 @@ class MetricsShow(Lister):
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[ListFormatter]:
         manager = super()._load_formatter_plugins()
-        offer_svg(manager)
+        offer(manager, "svg")
         return manager
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

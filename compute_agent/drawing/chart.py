@@ -57,7 +57,8 @@ def draw(title: str, panels: Sequence[Panel], since: float, until: float, gap: f
     for index, panel in enumerate(panels):
         parts += _panel(panel, _TOP + index * (_HEIGHT + _GAP), axis, gap)
     parts += axis.labels(height - _BOTTOM)
-    return document(width, height, parts)
+    description = f"Curves over time: {'; '.join(panel.title for panel in panels)}."
+    return document(title, description, width, height, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class _Time:
                 day = f"{mark:%Y-%m-%d}"
                 yield text(x, y + 34, day, "middle")
         zone = datetime.fromtimestamp(self.until).astimezone()
-        yield text(_LEFT + _WIDTH + 8, y + 18, f"time ({zone:%Z})")
+        yield text(_LEFT + _WIDTH + 34, y + 18, f"time ({zone:%Z})")
 
 
 @dataclass(frozen=True, slots=True)

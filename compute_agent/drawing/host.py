@@ -7,9 +7,11 @@ from typing import Final
 
 from compute_agent.drawing import boxes
 from compute_agent.drawing.boxes import CORE, Box
+from compute_agent.drawing.roles import Role, roles
 from compute_agent.drawing.svg import document, escaped, text
 from compute_agent.host.topology import Topology
 from compute_agent.model import cpuset
+from compute_agent.model.cpu_sets import CpuSets
 
 _CELL_WIDTH, _CELL_HEIGHT = 30, 22
 _GAP: Final = 6
@@ -22,7 +24,16 @@ _SHAPE: Final = 1.7
 
 _FILL: Final = {boxes.HOST: "#ffffff", boxes.PACKAGE: "#eceff1", boxes.DIE: "#e3e0ec", boxes.NUMA: "#dbe7f3",
          boxes.L3: "#f5ecd9", boxes.CORE: "#ffffff"}  # fmt: skip
-_FREE: Final = "#ffffff"
+_FREE: Final = {Role.DEDICATED: "#ffffff", Role.SHARED: "#ffffff", Role.BOTH: "#ffffff", Role.HOST: "#cfd4d7"}
+_FRAME: Final = {
+    None: 'stroke="#78868f"',
+    Role.DEDICATED: 'stroke="#22272b" stroke-width="1.6"',
+    Role.SHARED: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="4 3"',
+    Role.BOTH: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="9 3"',
+    Role.HOST: 'stroke="#78868f"',
+}
+"""Told apart by more than colour: solid, dashed, or none but a grey filling."""
+
 _STRIPES: Final = 4
 """Guests on one CPU that get a stripe each; of more, the first ones do."""
 
@@ -37,23 +48,42 @@ class _Placed:
     children: list[tuple[float, float, "_Placed"]]
 
 
-def draw(topology: Topology, guests: Mapping[str, frozenset[int]] | None = None) -> str:
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What all cells are drawn by."""
+
+    topology: Topology
+    role_of: Mapping[int, Role]
+    guests: Mapping[str, frozenset[int]]
+    colours: Mapping[str, str]
+
+
+def draw(topology: Topology, sets: CpuSets, guests: Mapping[str, frozenset[int]] | None = None) -> str:
     """An SVG document of the host; ``guests`` are the CPUs of each guest by its name.
 
-    A CPU with several guests is striped. Pointing at a CPU tells its number, core and guests.
+    The frame of a CPU tells what it is for, its filling who is there: one with several guests is striped.
+    Pointing at a CPU tells its number, core, what it is for, and guests.
     """
     guests = guests or {}
     colours = {name: _colour(index) for index, name in enumerate(guests)}
+    by_role = roles(topology.online, sets)
+    scene = _Scene(topology, {cpu: role for role, cpus in by_role.items() for cpu in cpus}, guests, colours)
     host, notes = boxes.nest(topology)
     if topology.offline:
         notes = [f"Offline CPUs: {cpuset.format(topology.offline)}", *notes]
     placed = _place(host)
-    body = [*_box(placed, 0, 0, topology, guests, colours)]
-    entries = [(colours[name], f"{name}: {cpuset.format(cpus) or 'no CPU'}") for name, cpus in guests.items()]
+    body = [*_box(placed, 0, 0, scene)]
+    entries: list[tuple[str, Role | None, str]] = []
+    entries += [(_FREE[role], role, f"{role}: {cpuset.format(cpus)}") for role, cpus in by_role.items()]
+    entries += [
+        (colours[name], None, f"{name}: {cpuset.format(cpus) or 'no CPU'}") for name, cpus in guests.items()
+    ]
     legend, legend_width, legend_height = _legend(entries, notes, placed.width, placed.height + 2 * _GAP)
     width = max(placed.width, legend_width) + 2 * _GAP
     height = placed.height + legend_height + 3 * _GAP
-    return document(width, height, [*body, *legend], left=-_GAP, top=-_GAP, ink="#000000")
+    description = " ".join(f"{words}." for *_, words in entries) or "No CPUs."
+    parts = [*body, *legend]
+    return document(host.lines[0], description, width, height, parts, left=-_GAP, top=-_GAP, ink="#000000")
 
 
 def _place(box: Box) -> _Placed:
@@ -93,14 +123,7 @@ def _distortion(option: tuple[object, float, float]) -> float:
     return max(width / height / _SHAPE, height / width * _SHAPE)
 
 
-def _box(
-    placed: _Placed,
-    x: float,
-    y: float,
-    topology: Topology,
-    guests: Mapping[str, frozenset[int]],
-    colours: Mapping[str, str],
-) -> list[str]:
+def _box(placed: _Placed, x: float, y: float, scene: _Scene) -> list[str]:
     box = placed.box
     parts = [_rectangle(x, y, placed.width, placed.height, _FILL[box.kind], radius=3)]
     parts += [text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.lines)]
@@ -108,41 +131,40 @@ def _box(
         heading = _LINE if box.lines else 0
         for index, cpu in enumerate(sorted(box.cpus)):
             at = x + index % 4 * _CELL_WIDTH, y + heading + index // 4 * _CELL_HEIGHT
-            on_cpu = [name for name, cpus in guests.items() if cpu in cpus]
-            parts.append(_cell(cpu, *at, topology, on_cpu, [colours[name] for name in on_cpu]))
+            parts.append(_cell(cpu, *at, scene))
     for child_x, child_y, child in placed.children:
-        parts += _box(child, x + child_x, y + child_y, topology, guests, colours)
+        parts += _box(child, x + child_x, y + child_y, scene)
     return parts
 
 
-def _cell(
-    cpu: int, x: float, y: float, topology: Topology, guests: Sequence[str], colours: Sequence[str]
-) -> str:
-    core = topology.core_of(cpu)
+def _cell(cpu: int, x: float, y: float, scene: _Scene) -> str:
+    core, role = scene.topology.core_of(cpu), scene.role_of[cpu]
+    guests = [name for name, cpus in scene.guests.items() if cpu in cpus]
     where = "" if core is None else f", core {core.id} of package {core.package}"
-    title = f"CPU {cpu}{where}: {', '.join(guests) or 'free'}"
-    fills = list(colours[:_STRIPES]) or [_FREE]
+    free = "nobody" if role is Role.HOST else "free"
+    title = f"CPU {cpu}{where}, {role}: {', '.join(guests) or free}"
+    fills = [scene.colours[name] for name in guests[:_STRIPES]] or [_FREE[role]]
     stripe = _CELL_WIDTH / len(fills)
     parts = [
         f'<rect x="{x + n * stripe:.1f}" y="{y:.1f}" width="{stripe:.1f}" height="{_CELL_HEIGHT}"'
         f' fill="{fill}"/>'
         for n, fill in enumerate(fills)
     ]
-    frame = _rectangle(x, y, _CELL_WIDTH, _CELL_HEIGHT, "none")
+    frame = _rectangle(x + 1, y + 1, _CELL_WIDTH - 2, _CELL_HEIGHT - 2, "none", role)
     label = text(x + _CELL_WIDTH / 2, y + _CELL_HEIGHT / 2 + 4, str(cpu), "middle")
     return f"<g><title>{escaped(title)}</title>{''.join(parts)}{frame}{label}</g>"
 
 
 def _legend(
-    entries: Sequence[tuple[str, str]], notes: Sequence[str], width: float, top: float
+    entries: Sequence[tuple[str, Role | None, str]], notes: Sequence[str], width: float, top: float
 ) -> tuple[list[str], float, float]:
-    """Guests and their colours in as many columns as fit, then the notes; with width and height."""
-    column = max((len(words) for _, words in entries), default=0) * _CHARACTER + 3 * _GAP + _LINE
+    """What frames and colours mean in as many columns as fit, then the notes; with width and height."""
+    column = max((len(words) for *_, words in entries), default=0) * _CHARACTER + 3 * _GAP + _LINE
     columns = max(1, int(width // column))
     parts = []
-    for index, (colour, words) in enumerate(entries):
+    for index, (colour, role, words) in enumerate(entries):
         x, y = index % columns * column, top + index // columns * _LINE
-        parts.append(_rectangle(x, y, _LINE - 4, _LINE - 4, colour))
+        parts.append(_rectangle(x, y, _LINE - 4, _LINE - 4, colour, role))
         parts.append(text(x + _LINE + 2, y + _LINE - 6, words))
     rows = -(-len(entries) // columns)
     parts += [text(0, top + (rows + n + 0.7) * _LINE, note) for n, note in enumerate(notes)]
@@ -150,10 +172,12 @@ def _legend(
     return parts, max(column if entries else 0, widest), (rows + len(notes)) * _LINE
 
 
-def _rectangle(x: float, y: float, width: float, height: float, fill: str, radius: int = 0) -> str:
+def _rectangle(
+    x: float, y: float, width: float, height: float, fill: str, role: Role | None = None, radius: int = 0
+) -> str:
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius}" fill="{fill}"'
-        ' stroke="#78868f"/>'
+        f" {_FRAME[role]}/>"
     )
 
 

@@ -10,14 +10,26 @@ INK, GRID = "#22272b", "#e3e6e8"
 
 
 def document(
-    width: float, height: float, parts: Iterable[str], left: float = 0, top: float = 0, ink: str = INK
+    title: str,
+    description: str,
+    width: float,
+    height: float,
+    parts: Iterable[str],
+    left: float = 0,
+    top: float = 0,
+    ink: str = INK,
 ) -> str:
-    """The document of these parts on white; ``left`` and ``top`` are the coordinates of its corner."""
+    """The document of these parts on white; ``left`` and ``top`` are the coordinates of its corner.
+
+    Title and description are for those who cannot see it, and are what it is called.
+    """
     size = f'width="{width:.0f}" height="{height:.0f}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{left} {top} {width:.0f} {height:.0f}"'
-            f' font-family="sans-serif" font-size="12" fill="{ink}">',
+            f' font-family="sans-serif" font-size="12" fill="{ink}" role="img" aria-labelledby="title desc">',
+            f'<title id="title">{escaped(title)}</title>',
+            f'<desc id="desc">{escaped(description)}</desc>',
             f'<rect x="{left}" y="{top}" width="100%" height="100%" fill="#ffffff"/>',
             *parts,
             "</svg>\n",
@@ -37,4 +49,9 @@ def text(x: float, y: float, words: str, anchor: str = "start", weight: str = "n
 
 def escaped(words: str) -> str:
     """Words for XML, which has no way to hold control characters."""
-    return escape("".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in words))
+    return escape(printable(words))
+
+
+def printable(words: str) -> str:
+    """Words without control characters, which could tell a terminal to do something."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in words)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -58,6 +59,20 @@ def test_what_describes_the_host_needs_no_daemon(cli, topology, command, form):
 
 def test_topology_show_is_the_stable_document(cli, topology):
     assert json.loads(cli("topology", "show", "-f", "json")[1]) == topology.to_dict()
+
+
+def test_topology_show_is_a_tree_for_people(cli, topology):
+    out = cli("topology", "show")[1]
+    assert out.splitlines()[0].startswith(f"{topology.model_name or topology.architecture} · ")
+    assert re.search(r"dedicated  0  \(", out)
+    assert "free" not in out  # no daemon tells who is there
+
+
+def test_columns_of_topology_show_are_a_table(cli, topology):
+    assert (
+        f"| online_cpus | {cpuset.format(topology.online)} "
+        in cli("topology", "show", "-c", "online_cpus")[1]
+    )
 
 
 def test_config_check_says_what_each_cpu_is_for(cli, topology):

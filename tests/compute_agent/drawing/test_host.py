@@ -9,10 +9,14 @@ import pytest
 from compute_agent.drawing import boxes
 from compute_agent.drawing.host import _colour, draw
 from compute_agent.host.topology import Cache, Topology
+from compute_agent.model.cpu_sets import CpuSets
 from tests.compute_agent.inventory.machines import machine
 
 SVG = "{http://www.w3.org/2000/svg}"
 LARGE = machine(packages=2, nodes=4, l3=2, cores=8, threads=2, offline=frozenset({255}))
+
+HOST = CpuSets(frozenset(), frozenset(), frozenset())
+DEDICATED = CpuSets(frozenset(range(256)), frozenset(), frozenset())
 
 Area = tuple[float, float, float, float]
 
@@ -48,7 +52,7 @@ def texts(picture: str) -> list[str]:
     ids=["255 CPUs", "one CPU", "sub-NUMA clusters"],
 )
 def test_every_online_cpu_has_a_place_of_its_own_inside_the_picture(topology: Topology) -> None:
-    picture = draw(topology, {"a": topology.online})
+    picture = draw(topology, HOST, {"a": topology.online})
     places = {cpu: frame(group) for cpu, group in cells(picture).items()}
     assert set(places) == topology.online
     for (left, top, right, bottom), other in itertools.combinations(places.values(), 2):
@@ -62,7 +66,7 @@ def test_every_online_cpu_has_a_place_of_its_own_inside_the_picture(topology: To
 
 
 def test_large_host_fits_a_screen() -> None:
-    root = ET.fromstring(draw(LARGE))
+    root = ET.fromstring(draw(LARGE, HOST))
     width, height = float(root.get("width", "")), float(root.get("height", ""))
     assert width <= 1400
     assert 1 <= width / height <= 2.5
@@ -83,13 +87,13 @@ def test_zones_are_boxes_around_their_cpus_and_share_one_where_they_are_the_same
 def test_zone_that_crosses_others_is_told_in_words() -> None:
     crossing = Cache(3, "unified", 5, None, None, frozenset({1, 2}))
     topology = replace(machine(packages=2, cores=2), caches=(crossing,))
-    picture = draw(topology)
+    picture = draw(topology, HOST)
     assert "L3 5: CPUs 1-2" in texts(picture)
     assert set(cells(picture)) == {0, 1, 2, 3}
 
 
 def test_guests_colour_their_cpus_and_are_listed_with_them() -> None:
-    picture = draw(machine(cores=4), {"db": frozenset({0, 1}), "web": frozenset({1})})
+    picture = draw(machine(cores=4), DEDICATED, {"db": frozenset({0, 1}), "web": frozenset({1})})
     by_cpu = cells(picture)
 
     def fills(cpu: int) -> list[str]:
@@ -97,16 +101,38 @@ def test_guests_colour_their_cpus_and_are_listed_with_them() -> None:
 
     db, web = _colour(0), _colour(1)
     assert (fills(0), fills(1), fills(2)) == ([db], [db, web], ["#ffffff"])
-    assert by_cpu[1].findtext(f"{SVG}title") == "CPU 1, core 1 of package 0: db, web"
-    assert by_cpu[2].findtext(f"{SVG}title") == "CPU 2, core 2 of package 0: free"
+    assert by_cpu[1].findtext(f"{SVG}title") == "CPU 1, core 1 of package 0, dedicated: db, web"
+    assert by_cpu[2].findtext(f"{SVG}title") == "CPU 2, core 2 of package 0, dedicated: free"
     assert {"db: 0-1", "web: 1"} <= set(texts(picture))
+
+
+def test_what_cpus_are_for_is_told_by_frame_title_and_legend() -> None:
+    sets = CpuSets(frozenset({1}), frozenset({2, 3}), frozenset())
+    picture = draw(machine(cores=4), sets, {})
+    by_cpu = cells(picture)
+    looks = [
+        (by_cpu[cpu].findall(f"{SVG}rect")[0].get("fill"), by_cpu[cpu].findall(f"{SVG}rect")[-1].attrib)
+        for cpu in range(4)
+    ]
+    kinds = [(fill, frame.get("stroke-width"), frame.get("stroke-dasharray")) for fill, frame in looks]
+    assert kinds[2] == kinds[3]
+    assert len(set(kinds)) == 3
+    assert by_cpu[0].findtext(f"{SVG}title") == "CPU 0, core 0 of package 0, host: nobody"
+    assert {"dedicated: 1", "shared: 2-3", "host: 0"} <= set(texts(picture))
+
+
+def test_who_cannot_see_it_is_told_what_it_is() -> None:
+    root = ET.fromstring(draw(machine(cores=4), DEDICATED, {"web": frozenset({1})}))
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title") == "unknown · 4 CPUs · 8 GiB"
+    assert root.findtext(f"{SVG}desc") == "dedicated: 0-3. web: 1."
 
 
 def test_names_of_guests_are_text_whatever_they_hold() -> None:
     for name, shown in (("<b>&\"'</b>", "<b>&\"'</b>"), ("a\0\x1b", "a\ufffd\ufffd")):
-        picture = draw(machine(cores=1), {name: frozenset({0})})
+        picture = draw(machine(cores=1), DEDICATED, {name: frozenset({0})})
         assert f"{shown}: 0" in texts(picture)
-        assert cells(picture)[0].findtext(f"{SVG}title") == f"CPU 0, core 0 of package 0: {shown}"
+        assert cells(picture)[0].findtext(f"{SVG}title") == f"CPU 0, core 0 of package 0, dedicated: {shown}"
 
 
 def test_offline_cpus_and_kinds_of_cores_are_told() -> None:
@@ -115,14 +141,14 @@ def test_offline_cpus_and_kinds_of_cores_are_told() -> None:
         replace(core, kind=kind)
         for core, kind in zip(topology.cores, ("performance", "efficiency"), strict=True)
     )
-    told = texts(draw(replace(topology, cores=hybrid)))
+    told = texts(draw(replace(topology, cores=hybrid), HOST))
     assert "Offline CPUs: 3" in told
     assert {"P", "E"} <= set(told)
 
 
 def test_host_of_which_nothing_is_known_is_an_empty_box() -> None:
     nothing = Topology((), (), (), (), (), (), frozenset())
-    assert texts(draw(nothing)) == ["unknown · 0 CPUs"]
+    assert texts(draw(nothing, HOST)) == ["unknown · 0 CPUs"]
 
 
 def test_colours_are_different_and_leave_the_numbers_legible() -> None:

@@ -1,4 +1,4 @@
-"""The output format ``svg``, for commands that can draw."""
+"""The output formats ``svg`` and ``tree``, for commands that can draw."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cliff.formatters.base import ListFormatter, SingleFormatter
 from stevedore.extension import Extension
 
 
-class SvgFormatter(ListFormatter, SingleFormatter):
+class AsItIsFormatter(ListFormatter, SingleFormatter):
     """Prints the only value there is, a document of its own, as it is."""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
@@ -39,8 +39,9 @@ class SvgFormatter(ListFormatter, SingleFormatter):
         stdout.write(str(data[0]))
 
 
-def offer_svg(formatters: stevedore.ExtensionManager[Any]) -> None:
-    """Make it known to a command."""
-    if "svg" not in formatters.names():
-        # An extension that comes from no entry point has none to name.
-        formatters.extensions.append(Extension("svg", None, SvgFormatter, SvgFormatter()))  # type: ignore[arg-type]
+def offer(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
+    """Make formats known to a command, which makes a document of its own for each."""
+    for name in names:
+        if name not in formatters.names():
+            # An extension that comes from no entry point has none to name.
+            formatters.extensions.append(Extension(name, None, AsItIsFormatter, AsItIsFormatter()))  # type: ignore[arg-type]

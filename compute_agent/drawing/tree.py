@@ -1,0 +1,80 @@
+"""The topology as a tree of text: boxes in boxes, and in the innermost what each CPU is for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from compute_agent.drawing import boxes
+from compute_agent.drawing.boxes import CORE, Box
+from compute_agent.drawing.roles import Role, roles
+from compute_agent.drawing.svg import printable
+from compute_agent.host.topology import Topology
+from compute_agent.model import cpuset
+from compute_agent.model.cpu_sets import CpuSets
+
+_WIDTH: Final = len(Role.DEDICATED)
+
+Guests = Mapping[str, frozenset[int]]
+
+
+def lines(topology: Topology, sets: CpuSets, guests: Guests | None) -> Iterator[str]:
+    """The tree, a line at a time.
+
+    :param guests: the CPUs of each guest by its name; None where nobody knows, so that nothing is said to be
+        free.
+    """
+    host, crossing = boxes.nest(topology)
+    host.lines += _threads(topology)
+    yield from _box(host, "", "", topology, sets, guests)
+    if topology.offline:
+        yield f"Offline CPUs: {cpuset.format(topology.offline)}"
+    yield from crossing
+
+
+def _threads(topology: Topology) -> Iterator[str]:
+    """Which CPUs are threads of one core, where one rule tells it of all that have all their threads."""
+    offsets = [tuple(cpu - min(core.cpus) for cpu in sorted(core.cpus)) for core in topology.cores]
+    most = max(map(len, offsets), default=1)
+    if most > 1 and len(whole := {each for each in offsets if len(each) == most}) == 1:
+        yield "threads of a core: " + ", ".join(f"n+{each}" if each else "n" for each in whole.pop())
+
+
+def _box(
+    box: Box, first: str, rest: str, topology: Topology, sets: CpuSets, guests: Guests | None
+) -> Iterator[str]:
+    """A box after ``first``, and all in it after ``rest``."""
+    yield first + " · ".join(box.lines)
+    inner = [child for child in box.children if child.kind != CORE]
+    cores = frozenset(cpu for child in box.children if child.kind == CORE for cpu in child.cpus)
+    below = rest + ("│  " if inner else "   ")
+    for role, cpus in roles(cores, sets).items():
+        yield f"{below}{_role(role, cpus, topology, guests)}".rstrip()
+        if role in (Role.DEDICATED, Role.BOTH):
+            yield from (f"{below}{'':{_WIDTH}}  {each}" for each in _holders(cpus, sets, guests or {}))
+    for child in inner:
+        last = child is inner[-1]
+        yield from _box(
+            child,
+            rest + ("└─ " if last else "├─ "),
+            rest + ("   " if last else "│  "),
+            topology,
+            sets,
+            guests,
+        )
+
+
+def _role(role: Role, cpus: frozenset[int], topology: Topology, guests: Guests | None) -> str:
+    cores = {topology.threads_of(cpu) for cpu in cpus}
+    counted = [f"{len(cores)} core{'s' * (len(cores) != 1)}"]
+    if split := sum(not threads <= cpus for threads in cores):
+        counted.append(f"{split} of them shared with others" if split < len(cores) else "shared with others")
+    if role is Role.DEDICATED and guests is not None:
+        free = cpus.difference(*guests.values())
+        counted.append(f"free: {cpuset.format(free) or 'none'}")
+    return f"{role:{_WIDTH}}  {cpuset.format(cpus)}  ({'; '.join(counted)})"
+
+
+def _holders(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> Iterator[str]:
+    """Guests with CPUs of their own among these."""
+    for name, held in guests.items():
+        if (here := held & cpus) and not held <= sets.shared:
+            yield f"{printable(name)}: {cpuset.format(here)}"

@@ -1,0 +1,75 @@
+"""The topology as text: every CPU once, with what it is for and who is there."""
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.drawing.tree import lines
+from compute_agent.host.topology import Topology
+from compute_agent.model import cpuset
+from compute_agent.model.cpu_sets import CpuSets
+from tests.compute_agent.inventory.machines import machine
+
+NONE: frozenset[int] = frozenset()
+MACHINES = (
+    machine(packages=2, nodes=4, l3=2, cores=8, threads=2, offline=frozenset({255})),
+    machine(cores=1),
+    machine(packages=2, nodes=2, cores=6, threads=4, l3_spans_nodes=True, more_nodes={8: 1 << 20}),
+)
+LINE = re.compile(r"[│ ]*(dedicated or shared|dedicated|shared|host) +([\d,-]+)  \(.+\)")
+
+
+def test_a_small_host() -> None:
+    topology = machine(packages=2, cores=4, threads=2, offline=frozenset({15}))
+    sets = CpuSets(frozenset({2, 3, 4, 5, 6, 7, 8, 9, 10}), frozenset({11, 12, 13}), NONE)
+    guests = {"web": frozenset({2, 3}), "db\x1b[1m": frozenset({8, 9}), "vm": frozenset({11, 12, 13})}
+    assert list(lines(topology, sets, guests)) == [
+        "unknown · 15 CPUs · 16 GiB · threads of a core: n, n+1",
+        "├─ Package 0 · NUMA node 0, 8 GiB · L3 0, 16 MiB",
+        "│     dedicated  2-7  (3 cores; free: 4-7)",
+        "│                web: 2-3",
+        "│     host       0-1  (1 core)",
+        "└─ Package 1 · NUMA node 1, 8 GiB · L3 10, 16 MiB",
+        "      dedicated  8-10  (2 cores; 1 of them shared with others; free: 10)",
+        "                 db\ufffd[1m: 8-9",
+        "      shared     11-13  (2 cores; 1 of them shared with others)",
+        "      host       14  (1 core)",
+        "Offline CPUs: 15",
+    ]
+
+
+def test_nothing_is_said_to_be_free_where_nobody_knows_the_guests() -> None:
+    sets = CpuSets(frozenset({0, 1}), NONE, NONE)
+    assert list(lines(machine(cores=2), sets, None))[-1].endswith("dedicated  0-1  (2 cores)")
+
+
+@given(
+    topology=st.sampled_from(MACHINES),
+    cuts=st.tuples(st.integers(0, 256), st.integers(0, 256)).map(sorted),
+    legacy=st.booleans(),
+)
+def test_every_online_cpu_is_told_once_with_what_it_is_for(
+    topology: Topology, cuts: list[int], legacy: bool
+) -> None:
+    dedicated = frozenset(cpu for cpu in topology.online if cpu < cuts[0])
+    shared = dedicated if legacy else frozenset(cpu for cpu in topology.online if cuts[0] <= cpu < cuts[1])
+    told: Counter[int] = Counter()
+    for line in lines(topology, CpuSets(dedicated, shared, shared), {}):
+        if found := LINE.fullmatch(line):
+            cpus = cpuset.parse(found[2])
+            told.update(cpus)
+            assert (cpus <= dedicated, cpus <= shared) == {
+                "dedicated or shared": (True, True),
+                "dedicated": (True, False),
+                "shared": (False, True),
+                "host": (False, False),
+            }[found[1]]
+    assert told == Counter(topology.online)
+
+
+@pytest.mark.parametrize("topology", MACHINES)
+def test_it_fits_a_terminal(topology: Topology) -> None:
+    assert max(map(len, lines(topology, CpuSets(topology.online, NONE, NONE), {}))) <= 100
