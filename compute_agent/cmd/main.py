@@ -18,6 +18,7 @@ from compute_agent.cmd.base import Commands, ConfigMixin
 WORDS: Final = (
     *(
         "audit",
+        "capacity",
         "config",
         "event",
         "guest",
@@ -39,6 +40,8 @@ def commands_of(word: str) -> Commands:
     match word:
         case "audit":
             from compute_agent.cmd.audit import COMMANDS
+        case "capacity":
+            from compute_agent.cmd.capacity import COMMANDS
         case "event":
             from compute_agent.cmd.event import COMMANDS
         case "guest":

@@ -17,6 +17,7 @@ from oslo_log import log
 
 from compute_agent.conf import (
     blockio,
+    capacity,
     compute,
     cpu_class,
     cpu_pool,
@@ -42,6 +43,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     cpu_pool,
     resctrl,
     monitoring,
+    capacity,
     events,
     daemon,
 )

@@ -73,6 +73,10 @@ class AgentParts(Protocol):
         """The watermarks, and how usage stands to them."""
         ...
 
+    def capacity(self) -> list[dict[str, Any]]:
+        """What others leave unused of the shared CPUs, term by term."""
+        ...
+
     def audit(self, options: Options) -> list[Outcome]:
         """Compare guests and allocations, and mend them as asked for.
 

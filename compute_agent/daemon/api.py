@@ -61,7 +61,7 @@ ROOT_SECONDS: Final = 10.0
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
-    {"status", "guest.list", "guest.show", "inventory", "resctrl.groups", "watermark.list"}
+    {"capacity.show", "status", "guest.list", "guest.show", "inventory", "resctrl.groups", "watermark.list"}
 )
 """Those that change nothing, for everybody who may open the socket."""
 
@@ -88,6 +88,7 @@ class Methods:
             "resctrl.groups": self.resctrl_groups,
             "audit": self.audit,
             "watermark.list": self.watermark_list,
+            "capacity.show": self.capacity_show,
             "host.disable": self.host_disable,
             "host.enable": self.host_enable,
             "release.survey": self.release_survey,
@@ -256,6 +257,11 @@ class Methods:
         """All lines of the watermarks, and how usage stands to them."""
         load(EmptySchema(), params)
         return self._agent.watermarks()
+
+    def capacity_show(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What others leave unused of the shared CPUs, term by term."""
+        load(EmptySchema(), params)
+        return self._agent.capacity()
 
     def host_disable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Keep new guests away from this host, for a reason."""

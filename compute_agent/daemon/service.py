@@ -49,6 +49,7 @@ from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.monitored import monitor_targets
 from compute_agent.loops.monitoring import Monitoring
 from compute_agent.loops.oom import OomEvents
+from compute_agent.loops.reclaimed import Reclaimed
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.watermarks import Watermarks, limits
@@ -74,6 +75,9 @@ from compute_agent.report.scheduling import Cause
 LOG = logging.getLogger(__name__)
 
 ConfLoader = Callable[[], cfg.ConfigOpts]
+
+_BEFORE_LISTENING: Final = 3
+"""Loops that begin before anybody can ask: events, monitoring, arrivals."""
 
 WORKER_SECONDS: Final = 60.0
 """How long the worker is waited for."""
@@ -137,6 +141,7 @@ class Agent:
         )
         client = PlacementClient.from_conf(options)
         self._conf = Configuration(options, client, settings, controllers, self._resctrl.control)
+        self._reclaimed = Reclaimed(self._conf, self.pipeline, self.driver, self._recorder, self.metrics)
         self.reports = ReportLoop(
             Reporter(client, self._state.state.owned, self._state.keep_owned),
             client,
@@ -147,7 +152,9 @@ class Agent:
             lambda: by_consumer(locate(self.driver, self.pipeline.world), self.pipeline.views()),
             causes_kept(self._state.state, bool(settings.rules.watermarks)),
             self._root,
+            self._reclaimed.offering,
         )
+        self._reclaimed.changed = self.reports.wake
         self.maintenance = MaintenanceMode(
             self._state.state.maintenance, self._state.keep_maintenance, self.reports
         )
@@ -171,14 +178,8 @@ class Agent:
         )
         self._oom = OomEvents(self.driver, self.metrics.registry)
         self._arrivals = Arrivals(self.pipeline, client, self.reports.wake)
-        self._loops: tuple[Loop, ...] = (
-            self._events,
-            self._monitoring,
-            self._arrivals,
-            self.reports,
-            self._watermarks,
-            self._oom,
-        )
+        first = (self._events, self._monitoring, self._arrivals)
+        self._loops: tuple[Loop, ...] = (*first, self.reports, self._watermarks, self._oom, self._reclaimed)
         self.main_loop = MainLoop(self)
         self._signature = host_signature(options)
         self._listeners: Listeners | None = None
@@ -209,20 +210,18 @@ class Agent:
         )
         if self._resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
-        self._events.start()
-        self._monitoring.start()
-        self._arrivals.start()
+        for loop in self._loops[:_BEFORE_LISTENING]:
+            loop.start()
         self._listeners = Listeners(self.options, Methods(self), self.metrics.registry, self.health)
-        self.reports.start()
-        self._watermarks.start()
-        self._oom.start()
+        for loop in self._loops[_BEFORE_LISTENING:]:
+            loop.start()
         LOG.info("The agent of %s is up", self.pipeline.world.tree.root.name)
 
     def stop(self) -> None:
         """Stop listening and working; guests stay as they are."""
         if self._listeners is not None:
             self._listeners.close()
-        for loop in (self._oom, self._watermarks, self._monitoring, self.reports, self._arrivals):
+        for loop in reversed(self._loops[1:]):  # not that of events
             loop.stop()
         self.pipeline.stop()
         self._events.stop()
@@ -271,7 +270,9 @@ class Agent:
             logs.set_level(options)
             for warning in self._warnings():
                 LOG.warning("%s", warning)
-            self._use_resctrl(resctrl)
+            if resctrl.off != self._resctrl.off:
+                LOG.info("Cache and bandwidth control is %s", f"off: {resctrl.off}" if resctrl.off else "on")
+            self._resctrl = resctrl
             self.pipeline.submit(WorldChanged(world, controllers)).result()
             for loop in self._loops:
                 loop.reload(self._conf)
@@ -316,6 +317,10 @@ class Agent:
     def watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them; see ``watermark_list``."""
         return watermark_rows(self._watermarks.status)
+
+    def capacity(self) -> list[dict[str, Any]]:
+        """What others leave unused of the shared CPUs, term by term."""
+        return self._reclaimed.document()
 
     def _monitored(self) -> list[MonitorTarget] | None:
         snapshot = self._watermarks.status.snapshot
@@ -371,11 +376,7 @@ class Agent:
 
     def prune_guest_logs(self) -> None:
         """Remove the logs of ended guests that have been kept long enough."""
-        guests = self.options.guests
-        try:
-            guest_logs.prune(self._folder / GUESTS_FOLDER, guests.log_retention, guests.log_max_mb * 10**6)
-        except OSError as error:
-            LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
+        guest_logs.try_prune(self._folder / GUESTS_FOLDER, self.options.guests)
 
     def _warnings(self) -> list[str]:
         """How the driver was chosen, what waits for a restart, what of the configuration has no effect."""
@@ -393,8 +394,3 @@ class Agent:
         self, options: cfg.ConfigOpts, resctrl: Resctrl, world: World
     ) -> tuple[Controller, ...]:
         return build_controllers(options, self.driver, resctrl, world, self._state, self.metrics)
-
-    def _use_resctrl(self, resctrl: Resctrl) -> None:
-        if resctrl.off != self._resctrl.off:
-            LOG.info("Cache and bandwidth control is %s", f"off: {resctrl.off}" if resctrl.off else "on")
-        self._resctrl = resctrl

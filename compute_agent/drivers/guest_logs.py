@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from oslo_config import cfg
+
 from compute_agent.model.naming import is_uuid
 
 LOG = logging.getLogger(__name__)
@@ -63,6 +65,14 @@ def prune(folder: Path, retention: float, max_bytes: int) -> None:
     if chosen:
         size = sum(log.size for log in chosen)
         LOG.info("Removed the logs of %d guests that have ended (%d bytes)", len(chosen), size)
+
+
+def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
+    """As prune(), by the options of [guests]; a failure is a line of the log."""
+    try:
+        prune(folder, options.log_retention, options.log_max_mb * 10**6)
+    except OSError as error:
+        LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
 
 
 def _ended(folder: Path) -> Iterator[EndedLog]:

@@ -23,6 +23,7 @@ class Kind(enum.StrEnum):
     LEAVE = "leave"
     STOP = "stop"
     AUDIT = "audit"
+    OFFER = "offer"
     THROTTLE_DOWN = "throttle_down"
     THROTTLE_UP = "throttle_up"
     EVICT = "evict"

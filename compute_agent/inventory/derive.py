@@ -10,6 +10,7 @@ from compute_agent.inventory import attributes, traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_pools import PoolPart, Positions, parts, pool_trait
 from compute_agent.inventory.huge_pages import check_reserved, page_inventories, pages_mb
+from compute_agent.inventory.reclaimed import SUFFIX, with_reclaimed
 from compute_agent.inventory.tree import (
     Field,
     Inventory,
@@ -64,6 +65,7 @@ class Settings:
     reserved_host_disk_mb: int = 0
     disk_gb: int = 0
     huge_pages: bool = False
+    reclaimed: bool = False
     reserved_huge_pages: Mapping[tuple[int, int], int] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
 
@@ -94,7 +96,8 @@ def derive(
         if domain.ways > 0 or domain.bandwidth_min is not None
     }
     if settings.provider_tree == BESIDE:
-        return _beside(topology, control, layout(topology, "flat", controlled), root_uuid, root_name)
+        tree = _beside(topology, control, layout(topology, "flat", controlled), root_uuid, root_name)
+        return with_reclaimed(tree, cpu_sets) if settings.reclaimed else tree
     zones = layout(topology, settings.provider_tree, controlled)
     homes = _homes(topology, zones)
     pool_parts = parts(pools, homes)
@@ -111,7 +114,8 @@ def derive(
     children = _children(root, zones, by_zone, control, topology)
     children += [_pool(root, part, cpu_sets, settings, topology) for part in pool_parts]
     configured = frozenset(field for option, field in CONFIGURABLE.items() if option in settings.configured)
-    return ProviderTree((root, *children), configured)
+    tree = ProviderTree((root, *children), configured)
+    return with_reclaimed(tree, cpu_sets) if settings.reclaimed else tree
 
 
 def _beside(
@@ -342,7 +346,8 @@ def _check(settings: Settings, root_name: str, pools: Positions) -> None:
             option = f"initial_{option}"
         if not 0 < ratio < float("inf"):
             raise ConfigError(f"[DEFAULT] {option} = {ratio} is not a number above 0")
-    longest = f"{root_name}_NUMA_65535" + max((f"_POOL_{pool}" for pool in pools), key=len, default="")
+    ends = [*(f"_POOL_{pool}" for pool in pools), SUFFIX if settings.reclaimed else ""]
+    longest = f"{root_name}_NUMA_65535" + max(ends, key=len)
     if not root_name or len(longest) > _NAME_LIMIT:
         raise ConfigError(
             f"[compute] resource_provider_name {root_name!r} does not fit: names of providers have 1 to"

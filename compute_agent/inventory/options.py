@@ -43,6 +43,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         reserved_host_disk_mb=conf.reserved_host_disk_mb,
         disk_gb=disk_gb(Path(conf.state_path)),
         huge_pages=conf.compute.huge_pages,
+        reclaimed=conf.capacity.mode != "off",
         reserved_huge_pages=parse_reserved(conf.compute.reserved_huge_pages),
         configured=frozenset(name for name in CONFIGURABLE if _is_set(conf, name)),
     )

@@ -71,11 +71,13 @@ class ReportLoop:
         locate: Callable[[], Mapping[str, CpuLocation]] = dict,
         causes: Causes | None = None,
         root: RootWatch | None = None,
+        offering: Callable[[ProviderTree], ProviderTree] = lambda tree: tree,
     ) -> None:
         """``locate`` tells where the guests really are; it may raise DriverError.
 
         ``causes`` are the causes for which new guests are kept away, until switch_scheduling() says something
-        else. ``root`` tells whose the root provider is; without it, it is the agent's own.
+        else. ``root`` tells whose the root provider is; without it, it is the agent's own. ``offering``
+        gives a tree what changes from report to report.
         """
         self._root = root
         self._reporter = reporter
@@ -89,6 +91,7 @@ class ReportLoop:
         self._wake = threading.Event()
         self._stopped = False
         self._locate = locate
+        self._offering = offering
         self._causes = dict(causes or {})
         self._granted: Causes = {}
         """The causes that Placement was told of last."""
@@ -199,7 +202,7 @@ class ReportLoop:
                     " --dry-run, then compute-agent reshape, or restart the agent"
                 )
                 return Report(refusals=(Refusal(planned, reason),))
-        report = self._reporter.report(tree)
+        report = self._reporter.report(self._offering(tree))
         if not report.refusals:
             self._derived = tree
         return report

@@ -12,6 +12,9 @@ from typing import Final
 RESCTRL_GROUP: Final = "CUSTOM_RESCTRL_GROUP"
 """The resource class of resctrl groups."""
 
+RECLAIMED_VCPU: Final = "CUSTOM_RECLAIMED_VCPU"
+"""The resource class of shared CPUs as far as those who hold them leave them unused."""
+
 
 HUGE_PAGES: Final[Mapping[int, str]] = {
     64: "CUSTOM_HUGE_PAGES_64KB",
@@ -54,6 +57,7 @@ RESOURCE_CLASSES: Final = (
     ResourceClass("LLC", host_owned=True, exclusive=True, stock_name="CUSTOM_LLC"),
     ResourceClass("MBA", host_owned=True, exclusive=True, stock_name="CUSTOM_MBA"),
     ResourceClass(RESCTRL_GROUP, exclusive=True),
+    ResourceClass(RECLAIMED_VCPU, exclusive=True, cpu=True),
     *(ResourceClass(name, host_owned=True, movable=True, exclusive=True) for name in HUGE_PAGES.values()),
 )
 

@@ -13,6 +13,7 @@ from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest import Guest
 from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.naming import called
+from compute_agent.model.resource_class import RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import Demand, Policy, Request, Supply
 from compute_agent.policy.lending import Borrower, lend
@@ -174,7 +175,7 @@ def demands(world: World, allocation: Allocation) -> tuple[Demand, ...]:
     found, pools = [], world.has_pools
     for node in world.zones:
         amounts = allocation.get(node.uuid, {})
-        pcpu, vcpu = amounts.get("PCPU", 0), amounts.get("VCPU", 0)
+        pcpu, vcpu = amounts.get("PCPU", 0), amounts.get("VCPU", 0) + amounts.get(RECLAIMED_VCPU, 0)
         if pcpu or vcpu:
             around = world.around(node) if pools else frozenset()
             found.append(Demand(node.name, world.own_cpus(node), pcpu, vcpu, node.pool, around))

@@ -28,7 +28,7 @@ def test_all_classes_of_an_inventory_are_in_the_table(shape):
 
 
 def test_what_the_table_says_of_the_classes():
-    assert {"PCPU", "VCPU"} == CPU_CLASSES
+    assert {"PCPU", "VCPU", "CUSTOM_RECLAIMED_VCPU"} == CPU_CLASSES
     pages = set(HUGE_PAGES.values())
     assert {"PCPU", "VCPU", "MEMORY_MB"} | pages == MOVABLE
     assert {"PCPU", "VCPU", "MEMORY_MB", "LLC", "CUSTOM_LLC", "MBA", "CUSTOM_MBA"} | pages == HOST_OWNED

@@ -1,0 +1,174 @@
+"""Promises of reclaimed capacity on simulated hosts, against an oracle; writes table and picture.
+
+``python -m benchmarks.reclaimed [--hosts 1000] [--days 14] [--seed 1] [--svg FILE]``. The first day is
+for learning and does not count. ``reclaimed.md`` tells what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
+from compute_agent.capacity.estimate import Limits, estimate
+from compute_agent.capacity.history import PERIOD, SYSTEM, History, Reading
+from compute_agent.capacity.offer import Offer
+from compute_agent.drawing.chart import COLOURS, Curve, Panel, draw
+
+HOUR = 12
+"""Samples of an hour."""
+
+EPOCH = 1_000_000 * 3600.0
+
+
+@dataclass
+class Result:
+    """Sums over host-hours: CPU-hours promised by the agent and by the oracle, and what went wrong."""
+
+    hours: int = 0
+    broken: int = 0
+    promised: float = 0.0
+    oracle: float = 0.0
+    capacity: float = 0.0
+    used: float = 0.0
+    days: int = 0
+    writes: int = 0
+    most_writes: int = 0
+    shortage: Counter[int] = field(default_factory=Counter)
+    """Broken hours by whole CPUs that were missing."""
+
+    def add(self, other: Result) -> None:
+        for name in ("hours", "broken", "promised", "oracle", "capacity", "used", "days", "writes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.most_writes = max(self.most_writes, other.most_writes)
+        self.shortage += other.shortage
+
+
+def promises(trace: HostTrace, limits: Limits) -> list[int]:
+    """What the agent publishes after each sample."""
+    history, offer, published = History(), Offer(), []
+    starts: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = {}
+    for index, guest in enumerate(trace.guests):
+        starts.setdefault(guest.begin, []).append(index)
+        ends.setdefault(guest.end, []).append(index)
+    running: dict[int, tuple[str, int, list[float]]] = {}
+    entitlements: dict[str, float] = {}
+    for n, total in enumerate(trace.total):
+        for index in ends.get(n, ()):
+            running.pop(index, None)
+            entitlements.pop(trace.guests[index].uuid, None)
+        for index in starts.get(n, ()):
+            guest = trace.guests[index]
+            running[index] = (guest.uuid, guest.begin, guest.samples)
+            entitlements[guest.uuid] = guest.entitlement
+        used = {uuid: samples[n - begin] for uuid, begin, samples in running.values()}
+        used[SYSTEM] = trace.system[n]
+        now = EPOCH + n * PERIOD
+        history = history.after(Reading(now, total, used), limits.percentile)
+        left = estimate(history, entitlements, trace.capacity, limits, now).left
+        offer = offer.after(left, trace.capacity, now)
+        published.append(offer.published)
+    return published
+
+
+def judge(trace: HostTrace, published: list[int]) -> Result:
+    """An hour is broken if in any part of it the others need what was promised as it began."""
+    result = Result()
+    for hour in range(DAY // HOUR, len(trace.total) // HOUR):
+        begin = hour * HOUR
+        promised = published[begin - 1]
+        peak = max(trace.total[begin : begin + HOUR])
+        result.hours += 1
+        result.promised += promised
+        result.oracle += trace.capacity - peak
+        result.capacity += trace.capacity
+        result.used += sum(trace.total[begin : begin + HOUR]) / HOUR
+        missing = peak + promised - trace.capacity
+        if missing > 1e-9:
+            result.broken += 1
+            result.shortage[int(missing)] += 1
+    for day in range(1, len(trace.total) // DAY):
+        part = published[day * DAY - 1 : (day + 1) * DAY]
+        writes = sum(a != b for a, b in pairwise(part))
+        result.days += 1
+        result.writes += writes
+        result.most_writes = max(result.most_writes, writes)
+    return result
+
+
+def simulate(seed: int, hosts: range, days: int, limits: Limits) -> Result:
+    noise = noise_table(random.Random(f"{seed} noise"))
+    found = Result()
+    for number in hosts:
+        trace = host(random.Random(f"{seed} {number}"), noise, days)
+        found.add(judge(trace, promises(trace, limits)))
+    return found
+
+
+def picture(seed: int, days: int, limits: Limits) -> str:
+    """Three hosts: what the others use, and above which line the rest is promised."""
+    noise, panels = noise_table(random.Random(f"{seed} noise")), []
+    for number in range(3):
+        trace = host(random.Random(f"{seed} {number}"), noise, days)
+        published = promises(trace, limits)
+        times = [EPOCH + n * PERIOD for n in range(len(trace.total))]
+        kept = [float(trace.capacity - one) for one in published]
+        curves = [
+            Curve("others use", COLOURS[0], list(zip(times, trace.total, strict=True))),
+            Curve("reserved for them", COLOURS[1], list(zip(times, kept, strict=True))),
+        ]
+        panels.append(
+            Panel(f"Host of {trace.capacity} shared CPUs (cores): what is above is promised", curves)
+        )
+    return draw("Reclaimed capacity, simulated", panels, EPOCH, EPOCH + days * DAY * PERIOD, 2 * PERIOD)
+
+
+def row(name: str, result: Result) -> str:
+    shares = (
+        result.used / result.capacity,
+        result.promised / result.capacity,
+        result.promised / result.oracle,
+    )
+    of_hours = f"{100 * result.broken / result.hours:.3f} %"
+    writes = f"{result.writes / result.days:.2f} | {result.most_writes}"
+    return f"| {name} | {' | '.join(f'{100 * one:.1f} %' for one in shares)} | {of_hours} | {writes} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", type=int, default=1000)
+    parser.add_argument("--days", type=int, default=14)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sigma", type=float, default=Limits().sigma)
+    parser.add_argument("--percentile", type=float, default=Limits().percentile)
+    parser.add_argument("--margin", type=float, default=Limits().margin)
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a few days of three hosts there")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    arguments = parser.parse_args()
+    limits = Limits(arguments.sigma, arguments.percentile, arguments.margin)
+    parts = [range(first, arguments.hosts, 20) for first in range(20)]
+    result = Result()
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for part in pool.map(
+            partial(simulate, arguments.seed, days=arguments.days, limits=limits), [p for p in parts if p]
+        ):
+            result.add(part)
+    print("| limits | others use | promised | of the oracle | hours broken | writes a day | most |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print(row(f"{limits.sigma:g} sigma, p{limits.percentile:g}, {limits.margin:g} %", result))
+    if arguments.svg:
+        arguments.svg.write_text(picture(arguments.seed, min(arguments.days, 5), limits))
+    print(f"broken by CPUs missing: {sorted(result.shortage.items())}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Use of CPUs by guests of many hosts: days, noise, bursts with heavy tails, guests that come and go.
+
+Samples are the largest minute of 5. Nothing of it is measured anywhere: it is meant to be worse than most
+hosts in what an estimate cannot know (bursts to all that a guest may use, on hosts of few guests).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import add
+
+DAY = 288
+"""Samples of a day."""
+
+
+@dataclass(frozen=True)
+class GuestTrace:
+    uuid: str
+    entitlement: float
+    begin: int
+    samples: list[float]
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.samples)
+
+
+@dataclass(frozen=True)
+class HostTrace:
+    capacity: int
+    guests: tuple[GuestTrace, ...]
+    system: list[float]
+    total: list[float]
+
+
+def noise_table(rng: random.Random, length: int = 1 << 17) -> list[float]:
+    """Noise with a memory of half an hour, of deviation 1."""
+    value, table = 0.0, []
+    for _ in range(length):
+        value = 0.85 * value + 0.527 * rng.gauss(0.0, 1.0)
+        table.append(value)
+    return table
+
+
+def host(rng: random.Random, noise: list[float], days: int) -> HostTrace:
+    capacity = rng.choice((16, 32, 32, 48, 64))
+    length = days * DAY
+    peak_hour, guests, promised = rng.uniform(9, 21), [], 0.0
+    while promised < capacity * rng.uniform(0.8, 1.4):
+        vcpus = rng.choice((1, 2, 2, 4, 4, 8))
+        promised += vcpus
+        guests += _successive(rng, noise, f"g{len(guests)}", vcpus, peak_hour, length)
+    system = _noisy(rng, noise, [0.25] * length, 0.05, 1.0)
+    total = list(system)
+    for guest in guests:
+        total[guest.begin : guest.end] = map(add, total[guest.begin : guest.end], guest.samples)
+    return HostTrace(capacity, tuple(guests), system, [min(capacity, used) for used in total])
+
+
+def _successive(
+    rng: random.Random, noise: list[float], name: str, vcpus: int, peak_hour: float, length: int
+) -> Iterator[GuestTrace]:
+    """One place on a host, in which a guest follows the other: half of them stay all the time."""
+    begin, count = 0, 0
+    while begin < length:
+        end = length if rng.random() < 0.5 else min(length, begin + int(rng.expovariate(1 / (4 * DAY))) + 12)
+        samples = _use(rng, noise, vcpus, peak_hour, begin, end)
+        yield GuestTrace(f"{name}-{count}", float(vcpus), begin, samples)
+        begin, count = end + rng.randrange(DAY // 4), count + 1
+
+
+def _use(
+    rng: random.Random, noise: list[float], vcpus: int, peak_hour: float, begin: int, end: int
+) -> list[float]:
+    mean = vcpus * min(0.8, rng.lognormvariate(-1.9, 0.7))
+    swing = mean * rng.uniform(0.0, 0.7)
+    phase = 2 * math.pi * ((peak_hour + rng.gauss(0, 1.5)) / 24)
+    day = [mean + swing * math.cos(2 * math.pi * n / DAY - phase) for n in range(DAY)]
+    base = [day[n % DAY] for n in range(begin, end)]
+    used = _noisy(rng, noise, base, mean * rng.uniform(0.05, 0.25), float(vcpus))
+    at = rng.expovariate(1 / DAY) * 2 / 3
+    while at < len(
+        used
+    ):  # a burst or two a day, an hour long, mostly of twice the use, at times of all there is
+        height = mean * rng.paretovariate(1.5)
+        last = min(len(used), int(at) + 1 + int(rng.expovariate(1 / 10)))
+        for n in range(int(at), last):
+            used[n] = min(float(vcpus), used[n] + height)
+        at = last + rng.expovariate(1 / DAY) * 2 / 3
+    return used
+
+
+def _noisy(
+    rng: random.Random, noise: list[float], base: list[float], deviation: float, most: float
+) -> list[float]:
+    start = rng.randrange(len(noise) - len(base))
+    return [
+        min(most, max(0.0, value + deviation * one))
+        for value, one in zip(base, noise[start : start + len(base)], strict=True)
+    ]

@@ -1,0 +1,142 @@
+"""How much the others may use next, term by term."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from compute_agent.capacity.history import HOURS, PERIODS, SYSTEM, History, Spread
+
+STALE_SECONDS: Final = 900.0
+"""A reading of so long ago tells nothing of now."""
+
+KNOWN_HOURS: Final = 2
+"""Hours after which a guest is known by what it used; before it counts whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How careful an estimate is: deviations, percent of hours, and percent on top of these."""
+
+    sigma: float = 4.5
+    percentile: float = 85.0
+    margin: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How many of ``capacity`` CPUs the others may use next, all in cores.
+
+    ``recent`` is the spread of their sums in the last two hours, ``daily`` that of the hourly peaks of the
+    last day, ``now`` the largest of the present five minutes. ``known`` is the sum of the percentiles of the
+    guests and the system, ``unknown`` that of the whole entitlements of guests without a history. ``untold``
+    says why nothing can be told; then all may be used.
+    """
+
+    capacity: float
+    limits: Limits
+    recent: Spread = field(default_factory=Spread)
+    daily: Spread = field(default_factory=Spread)
+    now: float = 0.0
+    known: float = 0.0
+    known_guests: int = 0
+    unknown: float = 0.0
+    unknown_guests: int = 0
+    untold: str = ""
+
+    def by_spread(self, spread: Spread) -> float:
+        """Mean and so many deviations."""
+        return spread.mean + self.limits.sigma * spread.deviation
+
+    @property
+    def of_guests(self) -> float:
+        """The sum of the percentiles, with the margin."""
+        return self.known * (1 + self.limits.margin / 100)
+
+    @property
+    def peak(self) -> float:
+        """What the others may use next: the largest of the terms, and whoever is not known whole."""
+        if self.untold:
+            return self.capacity
+        terms = self.by_spread(self.recent), self.by_spread(self.daily), self.now, self.of_guests
+        return min(self.capacity, max(terms) + self.unknown)
+
+    @property
+    def left(self) -> float:
+        """What they leave."""
+        return self.capacity - self.peak
+
+    def in_words(self) -> Iterator[tuple[str, float]]:
+        """The terms, a sentence and its cores each."""
+        limits = self.limits
+        yield "shared CPUs of the zone", self.capacity
+        if self.untold:
+            yield f"all of them count as used, as {self.untold}", self.capacity
+            return
+        for spread, what in (
+            (self.recent, "the sums of the last two hours"),
+            (self.daily, "the hourly peaks of the last day"),
+        ):
+            yield (
+                f"{what}: {spread.mean:.2f} on average and {limits.sigma:g} times the deviation of"
+                f" {spread.deviation:.2f}",
+                self.by_spread(spread),
+            )
+        yield "the largest sum of the present five minutes", self.now
+        yield (
+            f"what {self.known_guests} guests and the system stay below in {limits.percentile:g} % of hours,"
+            f" {self.known:.2f}, and {limits.margin:g} % more",
+            self.of_guests,
+        )
+        yield (
+            f"the largest of these and {self.unknown_guests} guests that are not known yet, whole",
+            self.unknown,
+        )
+        yield "what the others may use", self.peak
+        yield "what they leave", self.left
+
+
+def estimate(
+    history: History, entitlements: Mapping[str, float], capacity: float, limits: Limits, time: float
+) -> Estimate:
+    """What the others may use of ``capacity`` CPUs next, at ``time``.
+
+    ``entitlements`` are the cores that each guest of the zone may use, by uuid.
+    """
+    if untold := _untold(history, time):
+        return Estimate(capacity, limits, untold=untold)
+    known = unknown = 0.0
+    unknown_guests = 0
+    peaks, hour = history.peaks, history.hour
+    for uuid, entitled in entitlements.items():
+        found = peaks.get(uuid)
+        if found is None or len(found.hours) < KNOWN_HOURS:
+            unknown += entitled
+            unknown_guests += 1
+        else:
+            known += max(found.percentile, hour.get(uuid, 0.0))
+    system = peaks.get(SYSTEM)
+    known += max(0.0 if system is None else system.percentile, hour.get(SYSTEM, 0.0))
+    return Estimate(
+        capacity,
+        limits,
+        history.recent,
+        history.daily,
+        history.period,
+        known,
+        len(entitlements) - unknown_guests,
+        unknown,
+        unknown_guests,
+    )
+
+
+def _untold(history: History, time: float) -> str:
+    if not history.time:
+        return "there is no reading yet"
+    age = time - history.time
+    if not 0 <= age <= STALE_SECONDS:
+        return f"the last reading is {age:.0f} s old"
+    if len(history.periods) < PERIODS or history.days_hours < HOURS:
+        return f"{history.days_hours} of the {HOURS} hours that it takes are known"
+    return ""

@@ -1,0 +1,90 @@
+"""History and offers as they are kept, so that a new start of the agent need not learn for a day."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from compute_agent.capacity.history import HOURS, PERIODS, SUM, History, Peaks, spread
+from compute_agent.capacity.offer import Offer
+
+FILE: Final = "capacity.json"
+"""In the state folder."""
+
+VERSION: Final = 1
+
+_MAX_CORES: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneState:
+    """What is known and promised of a zone."""
+
+    history: History = field(default_factory=History)
+    offer: Offer = field(default_factory=Offer)
+
+
+def dump(zones: Mapping[str, ZoneState]) -> bytes:
+    """The states of zones, by the uuid of their provider, as the content of the file."""
+    return json.dumps(
+        {"version": VERSION, "zones": {uuid: asdict(one) for uuid, one in zones.items()}}
+    ).encode()
+
+
+def parse(content: bytes) -> dict[str, ZoneState]:
+    """The states in the content of the file.
+
+    :raises ValueError: it is something else.
+    """
+    try:
+        document = json.loads(content)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']!r} is not {VERSION}")
+        return {str(uuid): _zone(zone) for uuid, zone in document["zones"].items()}
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+
+
+def _zone(content: Any) -> ZoneState:
+    kept, offered = content["history"], content["offer"]
+    periods = tuple(map(_cores, kept["periods"]))[-PERIODS:]
+    peaks = {
+        str(uuid): Peaks(tuple(map(_cores, one["hours"]))[-HOURS:], _cores(one["percentile"]))
+        for uuid, one in kept["peaks"].items()
+    }
+    history = History(
+        _time(kept["time"]),
+        periods,
+        spread(periods) if periods else History().recent,
+        _cores(kept["period"]),
+        _time(kept["period_began"]),
+        peaks,
+        spread(peaks[SUM].hours) if SUM in peaks and peaks[SUM].hours else History().daily,
+        {str(uuid): _cores(used) for uuid, used in kept["hour"].items()},
+        _time(kept["hour_began"]),
+    )
+    offer = Offer(
+        math.floor(_cores(offered["published"])),
+        _cores(offered["level"]),
+        _time(offered["time"]),
+        _time(offered["above_since"]),
+        math.floor(_cores(offered["above"])),
+    )
+    return ZoneState(history, offer)
+
+
+def _cores(value: Any) -> float:
+    return _number(value, _MAX_CORES)
+
+
+def _time(value: Any) -> float:
+    return _number(value, 1e12)
+
+
+def _number(value: Any, largest: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= largest:
+        raise ValueError(f"{value!r} is no number from 0 to {largest:g}")
+    return float(value)

@@ -1,0 +1,53 @@
+"""What guests leave unused of the shared CPUs, and whether it is promised to others."""
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+GROUP = "capacity"
+
+OPTS: Final = [
+    cfg.StrOpt(
+        "mode",
+        default="off",
+        choices=[
+            ("off", "nothing is measured for it, and there are no providers"),
+            ("preview", "it is measured and told, and all that the providers have is reserved"),
+            ("act", "what is left is promised: reserved moves"),
+        ],
+        help="Whether what guests leave unused of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a"
+        " provider below that of each NUMA node. Guests of class BE that hold it run on what others leave.",
+    ),
+    cfg.FloatOpt(
+        "sigma",
+        default=4.5,
+        min=0.0,
+        max=20.0,
+        help="Standard deviations above the mean that the use by all others together is expected to stay"
+        " below; of the last two hours, and of the hourly peaks of the last day.",
+    ),
+    cfg.FloatOpt(
+        "percentile",
+        default=85.0,
+        min=1.0,
+        max=100.0,
+        help="Percent of the hours of the last day of which each guest's peak counts.",
+    ),
+    cfg.FloatOpt(
+        "margin",
+        default=5.0,
+        min=0.0,
+        max=1000.0,
+        help="Percent that are added to the sum of these peaks.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make section [capacity] known to ``conf``."""
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [(GROUP, OPTS)]

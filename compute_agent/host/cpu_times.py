@@ -1,0 +1,49 @@
+"""What each CPU has done since boot: the CPU lines of /proc/stat (proc_stat(5))."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """In clock ticks. ``stolen`` is when a hypervisor ran others, which is part of ``total`` and not busy."""
+
+    busy: int
+    stolen: int
+    total: int
+
+
+def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
+    """The times of each CPU that is online, by its number.
+
+    :raises ValueError: it is something else.
+    """
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        if not name.startswith("cpu"):
+            break  # the rest is long on hosts with many interrupts
+        if name == "cpu":
+            continue
+        # user nice system idle iowait irq softirq steal; guest times are in user and nice already.
+        user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, rest.split()), *[0] * 8)[:8]
+        busy = user + nice + system + irq + softirq
+        found[int(name.removeprefix("cpu"))] = CpuTimes(busy, steal, busy + idle + iowait + steal)
+    if not found:
+        raise ValueError("there is no line of a CPU")
+    return found
+
+
+def busy_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
+    """The part of the time that each CPU was busy in between; without those that tell nothing.
+
+    By ticks, not by the clock. Counters of a CPU that was offline begin anew.
+    """
+    found = {}
+    for cpu, last in now.items():
+        first = before.get(cpu)
+        if first is not None and last.total > first.total and last.busy >= first.busy:
+            found[cpu] = min(1.0, (last.busy - first.busy) / (last.total - first.total))
+    return found

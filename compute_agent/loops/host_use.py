@@ -1,0 +1,98 @@
+"""What host and guests used since the last time, from one read of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from compute_agent.capacity.zone import GuestUse, HostUse
+from compute_agent.drivers.base import Driver
+from compute_agent.host.cpu_times import busy_parts, parse_cpu_times
+from compute_agent.loops.subjects import Subjects
+from compute_agent.model.qos_class import BEST_EFFORT
+from compute_agent.model.resource_class import RECLAIMED_VCPU
+from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.qos.classes import Classes
+from compute_agent.qos.rounds import Round
+from compute_agent.qos.sources import guests
+
+MAX_SECONDS: Final = 300.0
+"""Between two reads; what was used in a longer time tells little of peaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    round: Round
+    reclaimed: frozenset[str]
+
+
+class HostReader:
+    """Reads again and again, in one thread."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        driver: Driver,
+        classes: Callable[[], Classes],
+        root: str = "/",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
+        self._pipeline = pipeline
+        self._subjects = Subjects(driver)
+        self._classes = classes
+        self._root = root
+        self._monotonic = monotonic
+        self._before: _Read | None = None
+
+    def read(self, wall: float) -> HostUse | None:
+        """What was used since the read before, at ``wall`` (seconds since the epoch); None the first time."""
+        views = self._pipeline.views()
+        now = Round(self._monotonic(), self._root, self._subjects.build(views, self._classes()))
+        path = f"{now.root}/proc/stat"
+        last = self._before
+        before = None if last is None else last.round
+        cores = guests.cpu(now, before)
+        times = now.parsed(path, parse_cpu_times)
+        now.close()
+        reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
+        self._before = _Read(now, reclaimed)
+        first = None if before is None else before.parsed(path, parse_cpu_times)
+        if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
+            return None
+        measured = set(cores)
+        gone = {subject.facts.uuid for subject in last.round.subjects} - measured
+        return HostUse(
+            wall,
+            busy_parts(first, times),
+            tuple(self._use(views, cores, reclaimed)),
+            left=bool(gone),
+            reclaimed_left=bool(gone & last.reclaimed),
+        )
+
+    def _use(
+        self, views: Sequence[GuestView], cores: dict[str, float], reclaimed: frozenset[str]
+    ) -> list[GuestUse]:
+        online = self._pipeline.world.topology.online
+        return [
+            GuestUse(
+                view.guest.uuid,
+                float(view.guest.settings.vcpus),
+                online if view.assignment is None else view.assignment.cpus & online,
+                cores.get(view.guest.uuid),
+                view.guest.uuid in reclaimed,
+            )
+            for view in views
+        ]
+
+
+def lives_on_rest(view: GuestView) -> bool:
+    """Whether a guest has no other CPUs than those that others leave."""
+    held = {
+        name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
+    }
+    best_effort = view.guest.settings.qos_class == BEST_EFFORT
+    return best_effort and RECLAIMED_VCPU in held and held.isdisjoint({"VCPU", "PCPU"})

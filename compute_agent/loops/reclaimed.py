@@ -1,0 +1,252 @@
+"""The thread that measures what guests leave unused of the shared CPUs, and offers it to others."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from oslo_config import cfg
+from prometheus_client import Counter, Gauge
+
+from compute_agent.capacity.estimate import Estimate, Limits, estimate
+from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.state import FILE, ZoneState, dump, parse
+from compute_agent.capacity.zone import entitlements, read_zone
+from compute_agent.drivers.base import Driver
+from compute_agent.events.event import Kind, Outcome
+from compute_agent.events.recorder import Recorder
+from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
+from compute_agent.inventory.reclaimed import reclaimable, with_offers
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.loops.base import Configuration
+from compute_agent.loops.host_use import HostReader
+from compute_agent.model.resource_class import RECLAIMED_VCPU
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.worker import Pipeline
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL: Final = 60.0
+"""Seconds between two readings."""
+
+SAVE_SECONDS: Final = 300.0
+"""What was learnt in so many seconds a crash may cost; what is published is saved before."""
+
+OFF: Final = "off"
+ACT: Final = "act"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of [capacity]."""
+
+    mode: str
+    limits: Limits
+
+    @classmethod
+    def of(cls, options: cfg.ConfigOpts) -> Settings:
+        """As the configuration has them."""
+        found = options.capacity
+        return cls(found.mode, Limits(found.sigma, found.percentile, found.margin))
+
+
+class Reclaimed:
+    """The loop. Rounds that go wrong cost readings, and after a quarter of an hour without one all offers."""
+
+    def __init__(
+        self,
+        conf: Configuration,
+        pipeline: Pipeline,
+        driver: Driver,
+        recorder: Recorder,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._conf = conf
+        self._settings = Settings.of(conf.options)
+        self._pipeline = pipeline
+        root = conf.options.host.root
+        self._reader = HostReader(pipeline, driver, lambda: self._conf.settings.classes, root)
+        self._recorder = recorder
+        self.changed: Callable[[], None] = lambda: None
+        """Called when there is another offer to report; must not wait."""
+        self._clock = clock
+        self._path = Path(conf.options.state_path) / FILE
+        self._zones = {} if self._settings.mode == OFF else _load(self._path)
+        self._estimates: dict[str, Estimate] = {}
+        self._saved = 0.0
+        self._trouble = ""
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        registry = metrics.registry
+        self._failures = Counter(
+            "compute_agent_capacity_round_failures",
+            "Readings of what guests leave unused that went wrong.",
+            registry=registry,
+        )
+        labels = ["provider"]
+        self._offered = Gauge(
+            "compute_agent_reclaimed_cpus",
+            "CPUs that are offered of what is left.",
+            labels,
+            registry=registry,
+        )
+        self._expected = Gauge(
+            "compute_agent_reclaimed_expected_use",
+            "CPUs that all others together are expected to use next.",
+            labels,
+            registry=registry,
+        )
+
+    # For other threads
+
+    def start(self) -> None:
+        """Begin, unless it is switched off."""
+        with self._lock:
+            if self._settings.mode != OFF and self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, name="capacity", daemon=True)
+                self._thread.start()
+
+    def reload(self, conf: Configuration) -> None:
+        """Go by other options from the next round on."""
+        self._conf, self._settings = conf, Settings.of(conf.options)
+        self.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """End, and keep what was learnt; what hangs is not waited for longer than ``timeout`` seconds."""
+        self._stopped.set()
+        if (thread := self._thread) is not None:
+            thread.join(timeout)
+            self._save()
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree with what is offered now; nothing unless it is switched on, and readings are new."""
+        if self._settings.mode != ACT:
+            return tree
+        now = self._clock()
+        known = {uuid: one for uuid, one in dict(self._zones).items() if _is_of_now(one, now)}
+        return with_offers(tree, {uuid: one.offer.published for uuid, one in known.items()})
+
+    def document(self) -> list[dict[str, Any]]:
+        """Every zone with the terms of its sum, in words, as the command line shows them."""
+        mode, estimates = self._settings.mode, dict(self._estimates)
+        rows = []
+        for node in _providers(self._pipeline.world.tree):
+            found = estimates.get(node.uuid)
+            zone = self._zones.get(node.uuid, ZoneState())
+            terms = [] if found is None else list(found.in_words())
+            what = {"act": "offered", "preview": "would be offered"}.get(mode, "not offered: it is off")
+            terms.append((f"{what} (grows by 10 % of all in 5 minutes)", float(zone.offer.published)))
+            rows += [
+                {"provider": node.name, "term": words, "cores": round(cores, 2)} for words, cores in terms
+            ]
+        return rows
+
+    # The thread
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            if self._settings.mode == OFF:
+                with self._lock:
+                    self._thread = None
+                    self._zones, self._estimates = {}, {}
+                return
+            try:
+                self.round()
+                self._trouble = ""
+            except Exception as error:
+                self._failures.inc()
+                if repr(error) != self._trouble:
+                    LOG.exception("What guests leave unused cannot be measured")
+                self._trouble = repr(error)
+            self._stopped.wait(INTERVAL)
+
+    def round(self) -> None:
+        """One reading, here and now, and what follows of it."""
+        if not self._pipeline.has_taken_over:
+            return
+        settings, world, now = self._settings, self._pipeline.world, self._clock()
+        use = self._reader.read(now)
+        if use is None:
+            return
+        zones, estimates, published = {}, {}, False
+        for node in _providers(world.tree):
+            shared = reclaimable(node, world.cpu_sets)
+            before = self._zones.get(node.uuid, ZoneState())
+            reading = read_zone(use, shared)
+            history = before.history
+            if reading is not None:
+                history = history.after(reading, settings.limits.percentile)
+            found = estimate(
+                history, entitlements(use.guests, shared), float(len(shared)), settings.limits, now
+            )
+            offer = before.offer.after(found.left, float(len(shared)), now)
+            zones[node.uuid], estimates[node.uuid] = ZoneState(history, offer), found
+            self._offered.labels(node.name).set(offer.published if settings.mode == ACT else 0)
+            self._expected.labels(node.name).set(found.peak)
+            if offer.published != before.offer.published:
+                published = True
+                self._tell(node, before.offer, offer, found)
+        self._zones, self._estimates = zones, estimates
+        if published or now - self._saved >= SAVE_SECONDS or now < self._saved:
+            self._save()
+        if published:
+            self.changed()
+
+    def _tell(self, node: ProviderNode, before: Offer, offer: Offer, found: Estimate) -> None:
+        acts = self._settings.mode == ACT
+        self._recorder.record(
+            LOG.info,
+            Kind.OFFER,
+            None,
+            "Of %s %d of %d CPUs are %s, after %d",
+            node.name,
+            offer.published,
+            int(found.capacity),
+            "offered" if acts else "what would be offered",
+            before.published,
+            reason=found.untold or f"the others may use {found.peak:.1f}, and leave {found.left:.1f}",
+            outcome=Outcome.DONE if acts else Outcome.PREVIEW,
+        )
+
+    def _save(self) -> None:
+        """Keep what was learnt; a disk that is full costs no more than what is learnt until it is not."""
+        self._saved = self._clock()
+        try:
+            write_durably(self._path, dump(self._zones))
+        except OSError as error:
+            LOG.warning("What was learnt of the use of CPUs cannot be kept for now: %s", error)
+
+
+def _is_of_now(zone: ZoneState, now: float) -> bool:
+    """Whether an offer is still good: after a start that of the agent before, if it is new enough."""
+    return not estimate(zone.history, {}, 0.0, Limits(), now).untold
+
+
+def _providers(tree: ProviderTree) -> tuple[ProviderNode, ...]:
+    return tree.providing(RECLAIMED_VCPU)
+
+
+def _load(path: Path) -> Mapping[str, ZoneState]:
+    try:
+        found = parse(read_own(path))
+    except FileNotFoundError:
+        return {}
+    except UnsafeFileError as error:
+        LOG.warning("What was learnt of the use of CPUs is not used: %s", error)
+        return {}
+    except (OSError, ValueError) as error:
+        LOG.warning("What was learnt of the use of CPUs cannot be used and is started anew: %s", error)
+        try:
+            put_aside(path)
+        except OSError as failure:
+            LOG.warning("%s cannot be put aside: %s", path, failure)
+        return {}
+    # What is published again has to have grown since; a clock that jumped must not let it grow at once.
+    return {uuid: replace(zone, offer=replace(zone.offer, above_since=0.0)) for uuid, zone in found.items()}

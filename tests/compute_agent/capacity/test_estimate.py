@@ -1,0 +1,139 @@
+"""What is promised of shared CPUs: never more than the others leave, and nothing of what is not known."""
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.capacity.estimate import KNOWN_HOURS, STALE_SECONDS, Limits, estimate
+from compute_agent.capacity.history import HOUR, HOURS, PERIOD, PERIODS, SUM, SYSTEM, History, Reading
+from compute_agent.capacity.offer import GROWTH, GROWTH_SECONDS, Offer, step_of
+
+LIMITS = Limits()
+EPOCH = 1_000_000 * HOUR
+CORES = st.floats(0, 8)
+
+
+def grown(samples, history=None, begin=EPOCH, seconds=60.0):
+    """The history after readings a minute apart: a mapping of guests' use each."""
+    history = history or History()
+    for n, used in enumerate(samples):
+        reading = Reading(begin + n * seconds, sum(used.values()), used)
+        history = history.after(reading, LIMITS.percentile)
+    return history
+
+
+def steady(hours=25, **used):
+    return grown([{SYSTEM: 0.5, **used}] * int(hours * 60))
+
+
+STEADY = steady(a=1.0)
+
+
+def test_the_worked_example_of_a_steady_zone():
+    history = steady(a=2.0, b=3.0)
+    found = estimate(history, {"a": 4.0, "b": 4.0}, 32.0, LIMITS, history.time)
+    assert found.peak == pytest.approx(5.5 * 1.05)
+    assert found.left == pytest.approx(32 - 5.775)
+    terms = [32, 5.5, 5.5, 5.5, 5.775, 0, 5.775, 26.225]
+    assert [cores for _, cores in found.in_words()] == pytest.approx(terms)
+
+
+def test_a_guest_that_is_not_known_counts_whole_until_it_is():
+    history = steady(a=2.0)
+    for minutes, unknown in ((0, 8.0), (KNOWN_HOURS * 60 - 1, 8.0), ((KNOWN_HOURS + 1) * 60, 0.0)):
+        later = grown([{SYSTEM: 0.5, "a": 2.0, "new": 1.0}] * minutes, history, history.time + 60)
+        found = estimate(later, {"a": 4.0, "new": 8.0}, 32.0, LIMITS, later.time)
+        assert found.unknown == unknown
+        assert found.peak >= 2.5 + unknown
+
+
+def test_a_guest_that_left_and_came_again_is_not_known():
+    history = steady(a=2.0, b=1.0)
+    history = grown([{SYSTEM: 0.5, "a": 2.0}], history, history.time + 60)
+    history = grown([{SYSTEM: 0.5, "a": 2.0, "b": 1.0}], history, history.time + 60)
+    assert estimate(history, {"a": 4.0, "b": 4.0}, 32.0, LIMITS, history.time).unknown == 4.0
+
+
+def test_without_a_day_of_history_or_a_reading_of_now_all_counts_as_used():
+    young = steady(hours=23)
+    assert estimate(young, {}, 32.0, LIMITS, young.time).left == 0
+    old = steady()
+    assert estimate(old, {}, 32.0, LIMITS, old.time + STALE_SECONDS).left > 0
+    for time in (old.time + STALE_SECONDS + 1, old.time - 1):
+        assert estimate(old, {}, 32.0, LIMITS, time).left == 0
+    assert estimate(History(), {}, 32.0, LIMITS, EPOCH).left == 0
+
+
+@given(st.lists(st.tuples(CORES, CORES), min_size=1, max_size=700), st.integers(1, 100))
+def test_history_is_what_a_judge_finds_who_keeps_everything(samples, percentile):
+    used = [{"a": a, SYSTEM: system} for a, system in samples]
+    history = History()
+    for n, each in enumerate(used):
+        history = history.after(Reading(EPOCH + n * 60, sum(each.values()), each), percentile)
+    sums = [sum(each.values()) for each in used]
+    whole = (len(sums) - 1) // 5
+    periods = [max(sums[5 * n : 5 * n + 5]) for n in range(whole)][-PERIODS:]
+    assert history.periods == tuple(periods)
+    if periods:
+        assert history.recent.mean == pytest.approx(statistics.fmean(periods))
+        assert history.recent.deviation == pytest.approx(statistics.pstdev(periods), abs=1e-6)
+    for uuid, values in (("a", [a for a, _ in samples]), (SUM, sums)):
+        closed = (len(sums) - 1) // 60
+        hours = [max(values[60 * n : 60 * n + 60]) for n in range(closed)][-HOURS:]
+        found = history.peaks[uuid] if hours else None
+        assert (found.hours if found else ()) == tuple(hours)
+        if found:
+            assert sum(one <= found.percentile for one in hours) >= len(hours) * percentile / 100 - 1e-9
+            assert sum(one < found.percentile for one in hours) < len(hours) * percentile / 100 + 1e-9
+
+
+@given(
+    st.lists(st.tuples(CORES, CORES, st.integers(1, 400)), min_size=1, max_size=40),
+    st.floats(1, 64),
+    st.floats(0, 8),
+)
+def test_what_is_left_is_within_what_there_is_and_never_includes_the_present_use(changes, capacity, entitled):
+    history, used = STEADY, {}
+    for a, system, minutes in changes:
+        used = {"a": a, SYSTEM: system}
+        history = history.after(Reading(history.time + 60 * minutes, a + system, used), LIMITS.percentile)
+    found = estimate(history, {"a": entitled}, capacity, LIMITS, history.time)
+    assert 0 <= found.left <= capacity
+    assert found.left <= max(0.0, capacity - sum(used.values())) + 1e-9
+    more = estimate(history, {"a": entitled, "new": 2.0}, capacity, LIMITS, history.time)
+    assert more.left == pytest.approx(max(0.0, found.left - 2.0))
+
+
+def test_a_clock_that_was_set_back_does_not_stop_the_history():
+    history = steady(a=1.0)
+    back = grown([{SYSTEM: 0.5, "a": 1.0}] * 10, history, history.time - 5 * HOUR)
+    assert estimate(back, {"a": 2.0}, 32.0, LIMITS, back.time).left > 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 40), st.floats(1, 1000)), max_size=120), st.floats(1, 40))
+def test_offers_shrink_at_once_and_grow_slowly(steps, capacity):
+    offer, time = Offer(), EPOCH
+    for left, seconds in steps:
+        time += seconds
+        left, before = min(left, capacity), offer
+        offer = offer.after(left, capacity, time)
+        assert 0 <= offer.published <= left + 1e-6
+        grown_by = offer.level - before.level
+        assert grown_by <= GROWTH * capacity * min(seconds / GROWTH_SECONDS, 1.0) + 1e-6  # of a large time
+        if offer.published < before.published:
+            assert offer.published == math.floor(offer.level + 1e-9)
+        if offer.published > before.published:
+            assert offer.published >= before.published + step_of(before.published)
+
+
+def test_a_steady_offer_is_written_a_few_times_and_then_never():
+    offer, published = Offer(), []
+    for n in range(600):
+        offer = offer.after(20.0 + 0.4 * (n % 2), 32.0, EPOCH + n * PERIOD)
+        published.append(offer.published)
+    assert published[-1] in (18, 19, 20)
+    assert len({*published}) <= 6
+    assert len({*published[100:]}) == 1

@@ -1,0 +1,26 @@
+"""The CPU lines of /proc/stat."""
+
+import pytest
+
+from compute_agent.host.cpu_times import CpuTimes, busy_parts, parse_cpu_times
+
+TEXT = (
+    "cpu  30 0 10 100 2 0 0 6 0 0\ncpu0 10 0 5 50 1 0 0 2 0 0\ncpu2 20 0 5 50 1 0 0 4 0 0\nintr 1\ncpu9 x\n"
+)
+
+
+def test_each_cpu_has_its_times_and_stolen_ones_are_not_busy():
+    assert parse_cpu_times(TEXT) == {0: CpuTimes(15, 2, 68), 2: CpuTimes(25, 4, 80)}
+    assert parse_cpu_times("cpu 1 2 3 4\ncpu0 1 2 3 4\n") == {0: CpuTimes(6, 0, 10)}
+
+
+@pytest.mark.parametrize("text", ["", "intr 1\n", "cpu 1 2 3 4\n", "cpu0 a b\n", "cpux 1 2 3 4\n"])
+def test_what_is_something_else_is_refused(text):
+    with pytest.raises(ValueError, match=r"no line|invalid literal|not enough"):
+        parse_cpu_times(text)
+
+
+def test_parts_are_by_ticks_and_counters_that_began_anew_tell_nothing():
+    first = {0: CpuTimes(10, 0, 100), 1: CpuTimes(50, 0, 100), 2: CpuTimes(1, 0, 100)}
+    last = {0: CpuTimes(40, 0, 200), 1: CpuTimes(5, 0, 10), 2: CpuTimes(1, 0, 100), 3: CpuTimes(1, 0, 2)}
+    assert busy_parts(first, last) == {0: 0.3}

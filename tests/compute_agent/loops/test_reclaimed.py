@@ -1,0 +1,196 @@
+"""Readings become offers, which are reported, told, and outlive the agent."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from compute_agent.capacity.estimate import Limits
+from compute_agent.capacity.history import SYSTEM, History, Reading
+from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.state import ZoneState, dump
+from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.events.recorder import Recorder
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve
+from compute_agent.inventory.derive import Settings, derive
+from compute_agent.loops.host_use import HostReader
+from compute_agent.loops.reclaimed import Reclaimed
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.resource_class import RECLAIMED_VCPU
+from compute_agent.pipeline.events import GuestStopped, StartGuest
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from compute_agent.qos.classes import Classes, QosClass
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.inventory.machines import machine
+
+TOPOLOGY = machine(cores=9)
+SETS = resolve(CpuOptions(cpu_dedicated_set="0", cpu_shared_set="1-8"), TOPOLOGY)
+TREE = derive(TOPOLOGY, SETS, Settings(reclaimed=True), "8f0c0000-0000-4000-8000-000000000000", "host")
+(NODE,) = TREE.providing("VCPU")
+(ZONE,) = TREE.providing(RECLAIMED_VCPU)
+CLASSES = Classes({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
+
+
+class Rig:
+    """A host of 8 shared CPUs whose /proc is a folder, and a clock that is set by hand."""
+
+    def __init__(self, folder):
+        self.folder, self.now = folder, 3.6e9
+        self.ticks, self.cpu_seconds = [0.0] * 9, {}
+        self.driver, self.events, self.wakes = FakeDriver(TOPOLOGY.online), [], 0
+        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        controllers = (CpusetController(self.driver),)
+        self.pipeline = Pipeline(world, self.driver, controllers, lambda *saved: None, Metrics())
+        self.pipeline.start({})
+        self.pipeline.stop()
+        self.pipeline._thread = SimpleNamespace(is_alive=lambda: True)
+        self.mode = "act"
+        self.new_loop()
+
+    def conf(self):
+        limits = Limits()
+        capacity = SimpleNamespace(
+            mode=self.mode, sigma=limits.sigma, percentile=limits.percentile, margin=limits.margin
+        )
+        host = SimpleNamespace(root=str(self.folder))
+        options = SimpleNamespace(capacity=capacity, host=host, state_path=str(self.folder))
+        return SimpleNamespace(options=options, settings=SimpleNamespace(classes=CLASSES))
+
+    def new_loop(self):
+        """As after a restart of the agent."""
+        recorder = Recorder(self.events.append)
+        clock = lambda: self.now  # noqa: E731
+        self.loop = Reclaimed(self.conf(), self.pipeline, self.driver, recorder, Metrics(), clock)
+        self.loop._reader = HostReader(self.pipeline, self.driver, lambda: CLASSES, self.folder, clock)
+        self.loop._reader._root = str(self.folder)
+        self.loop.changed = self.wake
+
+    def wake(self):
+        self.wakes += 1
+
+    def run(self, uuid, amounts, vcpus=2, qos_class="LS"):
+        settings = GuestSettings(vcpus, qos_class=qos_class)
+        self.cpu_seconds[uuid] = 0.0
+        return self.pipeline.handle(StartGuest(uuid, uuid, settings, ("x",), amounts, 1.0)).guest
+
+    def minutes(self, count, system=0.5, **cores):
+        """So many rounds, in which guests use cores, and so does the system."""
+        for _ in range(count):
+            self.now += 60
+            for uuid, used in cores.items():
+                self.cpu_seconds[uuid] += 60 * used
+            for cpu in range(1, 9):
+                self.ticks[cpu] += 6000 * (system + sum(cores.values())) / 8
+            self.write()
+            self.loop.round()
+
+    def write(self):
+        elapsed = round(self.now * 100) % 10**10
+        lines = [
+            f"cpu{n} {round(busy)} 0 0 {elapsed - round(busy)} 0 0 0 0" for n, busy in enumerate(self.ticks)
+        ]
+        (self.folder / "proc").mkdir(exist_ok=True)
+        (self.folder / "proc" / "stat").write_text("\n".join(["cpu 1 1 1 1", *lines, "intr 0\n"]))
+        for guest in self.driver.guests():
+            place = self.folder / "proc" / str(guest.pid)
+            place.mkdir(exist_ok=True)
+            used = round(self.cpu_seconds[guest.uuid] * 100)
+            (place / "stat").write_text(f"{guest.pid} (x) S 1 1 1 0 0 0 0 0 0 0 {used} 0 0 0 0 0 1 0 77 0 0")
+
+    @property
+    def reserved(self):
+        return self.loop.offering(TREE).get(ZONE.uuid).inventories[RECLAIMED_VCPU].reserved
+
+    def terms(self):
+        return {row["term"]: row["cores"] for row in self.loop.document()}
+
+
+@pytest.fixture
+def rig(tmp_path):
+    return Rig(tmp_path)
+
+
+@pytest.fixture
+def learnt(rig):
+    """After a day of a guest that uses one core of its two, and a few minutes more."""
+    rig.run("a", {NODE.uuid: {"VCPU": 2}})
+    history = History()
+    for _ in range(25 * 60):
+        rig.now += 60
+        history = history.after(Reading(rig.now, 1.5, {"a": 1.0, SYSTEM: 0.5}), 80)
+    (rig.folder / "capacity.json").write_bytes(dump({ZONE.uuid: ZoneState(history, Offer())}))
+    rig.new_loop()
+    rig.minutes(75, a=1.0)
+    return rig
+
+
+def test_what_others_leave_is_offered_after_a_day_and_told_in_words(learnt):
+    assert learnt.reserved == 8 - 6  # of 8 they may use 1.05 * 1.5, and 6.4 are left
+    assert learnt.wakes == len(learnt.events) > 0
+    assert (learnt.events[-1].kind, learnt.events[-1].outcome) == ("offer", "done")
+    assert "the others may use 1.6, and leave 6.4" in learnt.events[-1].reason
+    assert learnt.terms()["what they leave"] == pytest.approx(6.42, abs=0.02)
+
+
+def test_a_new_guest_takes_all_that_it_may_use_at_once(learnt):
+    learnt.run("b", {NODE.uuid: {"VCPU": 4}}, vcpus=4)
+    learnt.minutes(1, a=1.0)
+    assert learnt.reserved == 8 - 2
+
+
+def test_guests_that_hold_it_float_on_the_shared_cpus_of_its_zone_and_do_not_count(learnt):
+    guest = learnt.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 6}}, vcpus=6, qos_class="BE")
+    assert learnt.driver.observed_cpus(guest) == set(range(1, 9))
+    learnt.minutes(10, a=1.0, rest=5.0)
+    assert learnt.reserved == 2
+    learnt.driver.running.pop("rest")
+    learnt.pipeline.handle(GuestStopped(guest))
+    learnt.minutes(1, a=1.0)  # what it used in its last minute is nobody's
+    assert learnt.reserved == 2
+
+
+def test_the_next_agent_goes_on_unless_it_comes_too_late(learnt):
+    learnt.loop._save()
+    learnt.new_loop()
+    assert learnt.reserved == 2
+    learnt.minutes(2, a=1.0)
+    assert learnt.reserved == 2
+    learnt.now += 1000
+    assert learnt.reserved == 8
+
+
+def test_a_preview_tells_and_offers_nothing(learnt):
+    learnt.mode = "preview"
+    learnt.loop._save()
+    learnt.new_loop()
+    learnt.minutes(2, a=1.0)
+    assert learnt.reserved == 8
+    assert learnt.terms()["would be offered (grows by 10 % of all in 5 minutes)"] == 6
+
+
+def test_what_cannot_be_used_of_an_earlier_agent_is_put_aside(rig, caplog):
+    (rig.folder / "capacity.json").write_text(json.dumps({"version": 1, "zones": {"x": 7}}))
+    rig.new_loop()
+    assert "cannot be used and is started anew" in caplog.text
+    assert rig.reserved == 8
+    assert len(list(rig.folder.glob("capacity.json.damaged-*"))) == 1
+
+
+def test_a_full_disk_costs_nothing_but_what_was_learnt(rig, monkeypatch, caplog):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("compute_agent.loops.reclaimed.write_durably", full)
+    rig.minutes(10)
+    assert "cannot be kept for now" in caplog.text
+    assert rig.loop._zones[ZONE.uuid].history.time == rig.now
+
+
+def test_switched_off_nothing_is_measured(rig):
+    rig.mode = "off"
+    rig.new_loop()
+    rig.loop.start()
+    assert rig.loop._thread is None

@@ -1,0 +1,77 @@
+"""What is offered of what guests leave, on the real service."""
+
+import pytest
+
+from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve
+from compute_agent.inventory.derive import Settings, derive
+from compute_agent.inventory.reclaimed import with_offers
+from compute_agent.loops.reporting import ReportLoop
+from compute_agent.model.resource_class import RECLAIMED_VCPU
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from compute_agent.report.plan import to_api
+from compute_agent.report.reporter import Reporter
+from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.inventory.machines import machine
+
+ROOT = "5b0c0000-0000-4000-8000-000000000001"
+TOPOLOGY = machine(nodes=2, cores=4)
+SETS = resolve(CpuOptions(cpu_shared_set="1-3,5-7"), TOPOLOGY)
+TREE = derive(TOPOLOGY, SETS, Settings(reclaimed=True), ROOT, "offering")
+ZONES = [node.uuid for node in TREE.providing(RECLAIMED_VCPU)]
+
+
+class Rig:
+    def __init__(self, client):
+        self.client, self.offers = client, {}
+        driver = FakeDriver(TOPOLOGY.online)
+        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        metrics = Metrics()
+        pipeline = Pipeline(world, driver, (CpusetController(driver),), lambda *saved: None, metrics)
+        pipeline.start({})
+        self.pipeline = pipeline
+        self.reporter = Reporter(client, {}, lambda owned: None)
+        self.loop = ReportLoop(
+            self.reporter,
+            client,
+            pipeline,
+            metrics,
+            60,
+            300,
+            offering=lambda tree: with_offers(tree, self.offers),
+        )
+
+    def reserved(self):
+        reported = self.reporter.reported(ROOT)
+        return [reported[uuid].inventories[RECLAIMED_VCPU].reserved for uuid in ZONES]
+
+
+@pytest.fixture
+def rig(client):
+    rig = Rig(client)
+    yield rig
+    rig.pipeline.stop()
+
+
+def test_reserved_moves_and_nobody_else_can_lower_it(rig):
+    assert rig.loop.once()
+    assert rig.reserved() == [3, 3]
+    rig.offers = {ZONES[0]: 2}
+    assert rig.loop.once()
+    assert rig.reserved() == [1, 3]
+    sent = rig.loop.status.sent
+    assert rig.loop.once()
+    assert rig.loop.status.sent == sent  # nothing is written that is as it should be
+    rig.offers = {}
+    assert rig.loop.once()
+    assert rig.reserved() == [3, 3]
+    assert rig.loop.status.adjustments == ()
+    record = rig.reporter.reported(ROOT)[ZONES[0]]
+    lowered = {**to_api(record.inventories[RECLAIMED_VCPU]), "reserved": 0}
+    body = {"resource_provider_generation": record.generation, "inventories": {RECLAIMED_VCPU: lowered}}
+    rig.client._request("PUT", f"/resource_providers/{ZONES[0]}/inventories", body)
+    assert rig.loop.once()
+    assert rig.reserved() == [3, 3]
