@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.cmd.base import Commands, Lister
-from compute_agent.cmd.metrics import moment
+from compute_agent.cmd.moment import moment
 from compute_agent.events.event import Event
 from compute_agent.events.store import FILE, read_events
 

