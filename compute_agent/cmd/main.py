@@ -30,7 +30,7 @@ WORDS: Final = (
         "resctrl",
         "run",
     ),
-    *("status", "topology", "watermark"),
+    *("status", "top", "topology", "watermark"),
 )
 """What commands begin with."""
 
@@ -64,6 +64,8 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.run import COMMANDS
         case "status":
             from compute_agent.cmd.status import COMMANDS
+        case "top":
+            from compute_agent.cmd.top import COMMANDS
         case "watermark":
             from compute_agent.cmd.watermark import COMMANDS
         case _:  # config, inventory, topology

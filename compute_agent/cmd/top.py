@@ -1,0 +1,120 @@
+"""``compute-agent top``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import select
+import shutil
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent.cmd.base import Command, Commands
+from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
+from compute_agent.drawing.top import ORDERS, Seen, Use, frame
+from compute_agent.monitoring.history import History, HistoryError
+from compute_agent.monitoring.reading import CacheUse, add_up
+from compute_agent.monitoring.tables import FILE
+
+_OLDEST_SAMPLE: Final = 120.0
+"""Seconds: what was used before is no longer shown."""
+_SCREEN, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class Top(Command):
+    """Show guests, their CPUs, cache ways and bandwidth, and the watermarks, again and again; q ends it.
+
+    Into a file or a pipe it is shown once.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="from one look to the next; 2"
+        )
+        parser.add_argument("--sort", choices=ORDERS, default="cpu", help="guests by what; cpu by default")
+        parser.add_argument("--once", action="store_true", help="show it once, and whole")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Show it until somebody has seen enough."""
+        out = self.app.stdout
+        if parsed_args.once or not (out.isatty() and sys.stdin.isatty()):
+            width = shutil.get_terminal_size((200, 0)).columns if out.isatty() else 1000
+            lines = frame(self._look(), parsed_args.sort, width, sys.maxsize)
+            out.write("".join(f"{line}\n" for line in lines))
+            return
+        with _screen(out), contextlib.suppress(KeyboardInterrupt):
+            while True:
+                width, height = shutil.get_terminal_size()
+                lines = frame(self._look(), parsed_args.sort, width, height)
+                out.write(_HOME + f"{_REST_OF_LINE}\r\n".join(lines) + _REST_OF_LINE + _REST)
+                out.flush()
+                if _wants_to_leave(parsed_args.interval):
+                    return
+
+    def _look(self) -> Seen:
+        now = time.strftime("%H:%M:%S")
+        try:
+            status, guests = self.ask("status"), self.ask("guest.list")
+            watermarks = self.ask("watermark.list")
+        except (DaemonUnreachableError, RequestError) as error:
+            return Seen(now, trouble=str(error))
+        groups: list[dict[str, Any]] = []
+        with contextlib.suppress(RequestError):  # there is no resctrl, as the status says
+            groups = self.ask("resctrl.groups")
+        return Seen(now, status, guests, watermarks, groups, self._uses())
+
+    def _uses(self) -> dict[str, Use]:
+        """What guests use, by their uuids, as far as there are samples."""
+        try:
+            latest = History(Path(self.load_conf().state_path) / FILE).latest()
+        except HistoryError:
+            return {}
+        uses = {}
+        for guest, group in groupby(latest, key=lambda one: one.guest):
+            samples = [one for one in group if one.time > time.time() - _OLDEST_SAMPLE]
+            if guest and samples:
+                use = add_up({0: CacheUse(one.occupancy, one.local, one.total)} for one in samples)[0]
+                uses[guest] = Use(samples[0].cpu, use.occupancy, use.total)
+        return uses
+
+
+@contextlib.contextmanager
+def _screen(out: Any) -> Iterator[None]:
+    """A screen of our own, with keys as they are pressed; all is as it was in the end."""
+    before = termios.tcgetattr(sys.stdin)
+    out.write(_SCREEN)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        out.write(_BACK)
+        out.flush()
+
+
+def _wants_to_leave(seconds: float) -> bool:
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return bool(ready) and sys.stdin.read(1) in ("q", "Q", "\x1b", "")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.2 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.2 to 3600")
+    return seconds
+
+
+COMMANDS: Final[Commands] = {"top": Top}

@@ -1,0 +1,159 @@
+"""What a host does now, as the lines of a terminal: watermarks with bars, and guests with what they use."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final
+
+from compute_agent.drawing.boxes import size
+from compute_agent.drawing.svg import printable
+
+Document = Mapping[str, Any]
+
+_BAR: Final = 30
+_NAME: Final = 24
+_CPUS: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a guest uses: cores, bytes of cache, and bytes of memory a second; None where it is not known."""
+
+    cpu: float | None = None
+    cache: int | None = None
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the agent told at a time; its documents are those of the command line.
+
+    :param time: as it is shown.
+    :param trouble: what could not be asked, and why; empty if all could.
+    """
+
+    time: str
+    status: Document = field(default_factory=dict)
+    guests: Sequence[Document] = ()
+    watermarks: Sequence[Document] = ()
+    groups: Sequence[Document] = ()
+    uses: Mapping[str, Use] = field(default_factory=dict)
+    trouble: str = ""
+
+
+ORDERS: Final[Mapping[str, Callable[[Document, Use], float]]] = {
+    "cpu": lambda guest, use: -(use.cpu or 0.0),
+    "cache": lambda guest, use: -(use.cache or 0),
+    "bandwidth": lambda guest, use: -(use.bandwidth or 0.0),
+    "name": lambda guest, use: 0.0,
+}
+"""What guests can be sorted by; names decide between those that are alike."""
+
+
+def frame(seen: Seen, order: str, width: int, height: int) -> list[str]:
+    """At most ``height`` lines of at most ``width`` characters.
+
+    :param order: one of :data:`ORDERS`.
+    """
+    head = [*_head(seen), "", *_watermarks(seen.watermarks)]
+    rows = list(_guests(seen, order))
+    room = max(height - len(head) - 1, 1)
+    left_out = len(rows) - room
+    if left_out > 0:
+        rows = [*rows[: room - 1], f"... and {left_out + 1} more"]
+    lines = [*head, _HEADING, *rows]
+    return [printable(line)[:width] for line in lines[:height]]
+
+
+def _head(seen: Seen) -> Iterator[str]:
+    status = seen.status
+    new = status.get("new_guests")
+    parts = [
+        f"{status.get('provider', '?')} at {seen.time}",
+        f"Placement {status.get('placement', '?')}",
+        f"cache control {str(status.get('cache_control', '?')).partition(':')[0]}",
+        f"{len(seen.guests)} guests",
+        *([f"new guests: {new}"] if new else []),
+    ]
+    yield " | ".join(parts)
+    for what in ("refused", "lost", "stray", "unallocated"):
+        if those := status.get(f"{what}_guests"):
+            yield f"{len(those)} {what}: {', '.join(map(str, those))}"
+    if seen.trouble:
+        yield seen.trouble
+
+
+def _watermarks(rows: Sequence[Document]) -> Iterator[str]:
+    for (section, metric, domain), lines in groupby(
+        rows, key=lambda row: (row["section"], row["metric"], row["domain"])
+    ):
+        those = list(lines)
+        usage, unit = those[0]["usage"], those[0]["unit"]
+        amounts = {row["action"]: row["amount"] for row in those if row["amount"] is not None}
+        said = ", ".join(f"{action} {_amount(amount, unit)}" for action, amount in amounts.items())
+        where = f"{section}: {metric}{f' {domain}' if domain else ''}"
+        now = "?" if usage is None else _amount(usage, unit)
+        yield f"{where:{_NAME + 8}} {_bar(usage, amounts.values())} {now} ({said})"
+        for deed in (deed for row in those for deed in row["in_force"]):
+            yield f"{'':{_NAME + 8}} {deed}"
+    if rows:
+        yield ""
+
+
+def _amount(amount: float, unit: str) -> str:
+    """An amount of a metric as people say it."""
+    match unit:
+        case "bytes":
+            return size(round(amount / 1024))
+        case "bytes/s":
+            return f"{amount / 1e6:.0f} MB/s"
+        case "percent":
+            return f"{round(amount, 1):g} %"
+        case _:
+            return f"{round(amount, 1):g} {unit}".rstrip()
+
+
+def _bar(usage: float | None, amounts: Collection[float]) -> str:
+    """Usage as far as the bar is filled, and a mark at each line."""
+    whole = max([usage or 0.0, *amounts, 1e-9]) * 1.1
+    filled = round((usage or 0.0) / whole * _BAR)
+    cells = ["#" if at < filled else "." for at in range(_BAR)]
+    for amount in amounts:
+        cells[min(round(amount / whole * _BAR), _BAR - 1)] = "|"
+    return f"[{''.join(cells)}]"
+
+
+_COLUMNS: Final = "{:" + str(_NAME) + "} {:5} {:" + str(_CPUS) + "} {:6} {:>6} {:>9} {:>10} {:>8}  {}"
+_HEADING: Final = _COLUMNS.format("GUEST", "CLASS", "CPUS", "NODES", "CORES", "CACHE", "MEMORY/s", "WAYS", "")
+
+
+def _guests(seen: Seen, order: str) -> Iterator[str]:
+    ways = {name: _ways(group) for group in seen.groups for name in group["guests"]}
+    key = ORDERS[order]
+    none = Use()
+    for guest in sorted(
+        seen.guests, key=lambda one: (key(one, seen.uses.get(one["uuid"], none)), one["name"])
+    ):
+        use = seen.uses.get(guest["uuid"], none)
+        limits = [f"{knob} {limit:g}" for knob, limit in guest["limits"].items()]
+        yield _COLUMNS.format(
+            _short(printable(guest["name"]), _NAME),
+            guest["qos_class"],
+            _short(guest["cpus"] or "none", _CPUS),
+            _short(guest["numa_nodes"], 6),
+            "" if use.cpu is None else f"{use.cpu:.2f}",
+            "" if use.cache is None else size(round(use.cache / 1024)),
+            "" if use.bandwidth is None else f"{use.bandwidth / 1e6:.0f} MB",
+            ways.get(guest["name"], ""),
+            "; ".join(filter(None, (", ".join(limits), guest["reason"], *guest["refused"]))),
+        ).rstrip()
+
+
+def _ways(group: Document) -> str:
+    """How many ways of each cache: one number where all have as many."""
+    numbers = list(group["ways"].values())
+    return str(numbers[0]) if len(set(numbers)) == 1 else "/".join(map(str, numbers))
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}~"
