@@ -53,6 +53,11 @@ def anonymous(environ: dict[str, Any]) -> RequestContext:
     return context
 
 
+def hand_over(environ: dict[str, Any], context: RequestContext) -> None:
+    """Put a caller who is known already into the environment of another request, which is made for him."""
+    environ[_KEY] = context
+
+
 def of(environ: Mapping[str, Any]) -> RequestContext:
     """The caller of the request.
 

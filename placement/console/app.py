@@ -11,9 +11,21 @@ from flask import Flask, Response, g, render_template, request
 from werkzeug.exceptions import HTTPException
 
 from placement.api.errors import status_of
-from placement.console import forms, hosts, words
+from placement.console import (
+    counting,
+    exploring,
+    forms,
+    holding,
+    hosts,
+    naming,
+    questions,
+    scheduling,
+    words,
+)
+from placement.console.asking import Refused
 from placement.console.visit import SEE_HOSTS, SESSION, Visit
 from placement.exceptions import PlacementError
+from placement.policies import allocation, allocation_candidate, ext, resource_class, trait, usage
 
 LOG = logging.getLogger(__name__)
 
@@ -30,6 +42,15 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_SECTIONS: Final = (
+    ("hosts.show_fleet", "Fleet", SEE_HOSTS),
+    ("exploring.explore", "Candidates", (*SEE_HOSTS, allocation_candidate.LIST)),
+    ("counting.count", "Capacity", (*SEE_HOSTS, ext.CAPACITY)),
+    ("holding.find", "Consumers", (allocation.LIST,)),
+    ("naming.show_names", "Names", (*SEE_HOSTS, resource_class.LIST, trait.LIST)),
+    ("holding.show_project", "Project", (usage.TOTAL_USAGES,)),
+)
+"""The pages that are reached from everywhere, and what REST asks of who reads the same there."""
 _KEPT: Final = "public, max-age=31536000, immutable"  # their address has the digest of their content
 
 
@@ -43,11 +64,13 @@ def create_app(*, signs_in: bool) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(words.FILTERS)
-    app.register_blueprint(hosts.blueprint)
+    for each in (hosts, scheduling, exploring, counting, holding, naming):
+        app.register_blueprint(each.blueprint)
     app.context_processor(_common)
     app.after_request(forms.give_secret)
     app.after_request(_protect)
     app.register_error_handler(PlacementError, _refused)
+    app.register_error_handler(Refused, _refused_by_api)
     app.register_error_handler(HTTPException, _http_exception)
     app.register_error_handler(Exception, _unexpected)
     return app
@@ -63,12 +86,13 @@ def _common() -> dict[str, Any]:
     visit: Visit | None = g.get("visit")
     session = request.environ.get(SESSION)
     sections = []
-    if visit is not None and visit.may(*SEE_HOSTS):
-        sections.append(("hosts.show_fleet", "Fleet"))
+    if visit is not None:
+        sections = [(endpoint, title) for endpoint, title, rules in _SECTIONS if visit.may(*rules)]
     return {
         "visitor": None if visit is None else visit.visitor,
         "session": session,
         "mark": forms.mark,
+        "condition": questions.condition,
         "sections": sections,
         "digest": _digest,
         "request_id": request.environ.get("openstack.request_id"),
@@ -83,6 +107,10 @@ def _protect(response: Response) -> Response:
 
 def _refused(error: PlacementError) -> tuple[str, int]:
     return _error(status_of(error), error.detail)
+
+
+def _refused_by_api(error: Refused) -> tuple[str, int]:
+    return _error(HTTPStatus(error.status), error.detail)
 
 
 def _http_exception(error: HTTPException) -> tuple[str, int] | Response:

@@ -92,7 +92,7 @@ def show(snapshot: Snapshot, provider: Provider) -> HostPage:
         root=tree.root,
         above=upwards,
         state=state_of(tree),
-        amounts={name: Amounts(*sums[name]) for name in sorted(sums, key=_order)},
+        amounts={name: Amounts(*sums[name]) for name in sorted(sums, key=order)},
         providers=len(members),
         left_out=len(members) - len(shown),
         sharing=tuple(_sharing(snapshot, tree.all_aggregates, tree.root.id)),
@@ -128,7 +128,7 @@ def _node(
         ]
     stocks = [
         Stock(name, provider.inventories[name], provider.used.get(name, 0))
-        for name in sorted(provider.inventories, key=_order)
+        for name in sorted(provider.inventories, key=order)
     ]
     return Node(
         provider,
@@ -139,7 +139,8 @@ def _node(
     )
 
 
-def _order(name: str) -> tuple[int, str]:
+def order(name: str) -> tuple[int, str]:
+    """By what the resource classes of one provider are ordered."""
     return FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES), name
 
 

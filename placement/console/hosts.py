@@ -8,7 +8,7 @@ from typing import Any, Final
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
 from placement.api.resource_providers import existing
-from placement.console import fleet, host
+from placement.console import fleet, host, scheduling
 from placement.console.fleet import State, Wanted
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.policies import allocation
@@ -25,8 +25,11 @@ _ORDERS: Final = ("name", "free", "used")
 
 @page(blueprint, "/console")
 def home(visit: Visit) -> Response:
-    """Where the console begins."""
-    return redirect(url_for("hosts.show_fleet"), Response=Response)  # type: ignore[return-value]
+    """Where the console begins: for who may not see hosts, with his own project."""
+    endpoint = "hosts.show_fleet" if visit.may(*SEE_HOSTS) else "holding.show_project"
+    answer = redirect(url_for(endpoint), Response=Response)
+    assert isinstance(answer, Response)
+    return answer
 
 
 @page(blueprint, "/console/", *SEE_HOSTS)
@@ -95,5 +98,8 @@ def show_provider(visit: Visit, uuid: str) -> str:
         held=held,
         more_holders=more_holders,
         max_holders=_MAX_HOLDERS,
+        scheduling=scheduling.scheduling_of(shown.root),
+        may_change=visit.may(*scheduling.CHANGE),
+        may_see_consumers=visit.may(allocation.LIST),
         may_see_projects=visit.may(allocation.LIST),
     )

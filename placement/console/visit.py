@@ -31,7 +31,7 @@ SEE_HOSTS: Final = (
 )
 """What REST asks of who reads all that a page of hosts shows."""
 
-Page = Callable[..., Response | str]
+Page = Callable[..., Response | str | tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def page(
 
     def decorate(route: Page) -> Page:
         @wraps(route)
-        def handle(**arguments: Any) -> Response | str:
+        def handle(**arguments: Any) -> Response | str | tuple[str, int]:
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
             visit = g.visit = Visit()

@@ -23,6 +23,12 @@ pytestmark = [pytest.mark.slow, needs_browser]
 PAGES = {
     "fleet": "/",
     "fleet-nothing": "/?name=nobody",
+    "candidates": "/candidates?vcpus=4&ram=4096&disk=10&specs=hw:cpu_policy%3Ddedicated",
+    "candidates-none": "/candidates?query=resources%3DPCPU:30,MEMORY_MB:2048%26required%3DCUSTOM_GOLD",
+    "capacity": "/capacity?flavors=small%3Dresources%3DPCPU:4,MEMORY_MB:8192&without=compute-1&displaced=on",
+    "names": "/names",
+    "consumer": f"/consumers/{world.uuid_of('guest-1')}",
+    "project": "/project",
     "host": f"/providers/{world.uuid_of('compute-1')}",
     "host-disabled": f"/providers/{world.uuid_of('compute-9')}",
     "host-long": f"/providers/{world.uuid_of(world.LONG)}",
@@ -91,6 +97,20 @@ def test_the_fleet_is_filtered_and_a_host_opened_by_keyboard_alone(chromium: Any
         page.keyboard.press("Enter")
         page.wait_for_url("**/providers/**")
         assert page.locator("h1").inner_text() == "compute-1"
+
+
+def test_a_host_is_disabled_with_a_reason_and_enabled_by_keyboard_alone(chromium: Any, base: str):
+    with looking(chromium) as page:
+        page.goto(f"{base}/providers/{world.uuid_of('edge-1')}")
+        page.locator("summary", has_text="Keep new guests away").press("Enter")
+        page.locator("[name=reason]").focus()
+        page.keyboard.type("Neue Speicherriegel, Ticket 4711")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".head .disabled")
+        assert "Neue Speicherriegel, Ticket 4711" in page.locator(".scheduling").inner_text()
+        check_everywhere(page, "host-disabled-here")
+        page.get_by_role("button", name="Let new guests in").press("Enter")
+        page.wait_for_selector(".head .open")
 
 
 def test_everything_that_can_be_used_is_reached_by_tab_in_the_order_of_the_page(chromium: Any, base: str):

@@ -1,0 +1,62 @@
+"""``/console/consumers/{uuid}``: what one holds; and ``/console/project``: what all of a project do."""
+
+from http import HTTPStatus
+from typing import Any
+
+from flask import Blueprint, Response, redirect, render_template, request, url_for
+
+from placement.console.asking import ask
+from placement.console.visit import SEE_HOSTS, Visit, page
+from placement.exceptions import NotFound
+from placement.policies import allocation, ext, usage
+from placement.schemas.base import canonical_uuid
+
+blueprint = Blueprint("holding", __name__)
+
+
+@page(blueprint, "/console/consumers", allocation.LIST)
+def find(visit: Visit) -> str | Response:
+    """Where to ask for a consumer."""
+    text = request.args.get("uuid", "").strip()
+    uuid = canonical_uuid(text)
+    if uuid is None:
+        return render_template("consumers.html", text=text[:64], is_wrong=bool(text))
+    answer = redirect(url_for("holding.show_consumer", uuid=uuid), HTTPStatus.SEE_OTHER, Response)
+    assert isinstance(answer, Response)
+    return answer
+
+
+@page(blueprint, "/console/consumers/<uuid>", allocation.LIST)
+def show_consumer(visit: Visit, uuid: str) -> str:
+    """What a consumer holds, whose it is, and where."""
+    known = canonical_uuid(uuid)
+    if known is None:
+        raise NotFound(f"There is no consumer {uuid[:64]!r}.")
+    found: dict[str, Any] = ask("GET", f"/allocations/{known}")
+    if not found["allocations"]:
+        raise NotFound(f"No consumer {known} holds anything.")
+    providers = {}
+    if visit.may(*SEE_HOSTS):
+        with visit.service.model.fresh() as view:
+            for each in found["allocations"]:
+                provider = view.snapshot.get(each)
+                if provider is not None:
+                    providers[each] = provider, view.snapshot.providers[provider.root_id]
+    return render_template("consumer.html", uuid=known, consumer=found, providers=providers)
+
+
+@page(blueprint, "/console/project", usage.TOTAL_USAGES)
+def show_project(visit: Visit) -> str:
+    """What the project that somebody has signed in for holds, and has reserved."""
+    project = visit.visitor.project_id
+    if not project:
+        raise NotFound("You have not signed in for a project.")
+    usages = ask("GET", "/usages", {"project_id": project})["usages"]
+    reservations = None
+    if visit.may(ext.RESERVATIONS):
+        answer = ask("GET", "/ext/v1/reservations", {"project_id": project})
+        reservations = answer["reservations"]
+    name = visit.visitor.project_name
+    return render_template(
+        "project.html", project=project, name=name, usages=usages, reservations=reservations
+    )

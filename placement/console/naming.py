@@ -1,0 +1,71 @@
+"""``/console/names``: resource classes and traits, and how many have them."""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Final
+
+from flask import Blueprint, render_template, request
+
+from placement.console.visit import SEE_HOSTS, Visit, page
+from placement.model.index import Index
+from placement.model.snapshot import Snapshot
+from placement.policies import resource_class, trait
+
+blueprint = Blueprint("naming", __name__)
+
+CUSTOM: Final = "CUSTOM_"
+_MAX_TEXT: Final = 255
+_MAX_SHOWN: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A resource class or trait, how many providers have it, and how many hosts these are of."""
+
+    name: str
+    providers: int
+    hosts: int
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether somebody made it."""
+        return self.name.startswith(CUSTOM)
+
+
+def count(
+    snapshot: Snapshot, index: Index[str], names: Iterable[str], text: str, *, used_only: bool
+) -> list[Name]:
+    """Those of these names that have the text in them, those first that most providers have."""
+    found = [
+        Name(name, len(having), len(snapshot.roots_having(index, name).ids))
+        for name in names
+        if text.upper() in name
+        for having in [index.get(name, _NOBODY)]
+        if having or not used_only
+    ]
+    return sorted(found, key=lambda each: (-each.providers, each.name))
+
+
+_NOBODY: Final[Set[int]] = frozenset()
+
+
+@page(blueprint, "/console/names", *SEE_HOSTS, resource_class.LIST, trait.LIST)
+def show_names(visit: Visit) -> str:
+    """All names, or those with a text in them."""
+    text = request.args.get("text", "").strip()[:_MAX_TEXT]
+    # there are hundreds of standard traits, most of which nobody has
+    everything = "all" in request.args or bool(text)
+    with visit.service.model.fresh() as view:
+        snapshot = view.snapshot
+        classes = count(snapshot, snapshot.by_class, view.names.classes, text, used_only=not everything)
+        traits = count(snapshot, snapshot.by_trait, view.names.traits, text, used_only=not everything)
+        numbers: Mapping[str, int] = {"classes": len(view.names.classes), "traits": len(view.names.traits)}
+    return render_template(
+        "names.html",
+        text=text,
+        everything=everything,
+        classes=classes[:_MAX_SHOWN],
+        traits=traits[:_MAX_SHOWN],
+        left_out=max(0, len(classes) - _MAX_SHOWN) + max(0, len(traits) - _MAX_SHOWN),
+        numbers=numbers,
+    )

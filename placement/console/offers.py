@@ -1,0 +1,93 @@
+"""Allocation candidates, drawn on the trees that they are of."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from placement.candidates.pattern import Candidate
+from placement.console.fleet import natural
+from placement.console.host import order
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """How much of a class is asked of a provider, of what is free there, and used already."""
+
+    resource_class: str
+    amount: int
+    capacity: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A provider at its depth below the root; without takings it only leads to others."""
+
+    depth: int
+    provider: Provider
+    takings: tuple[Taking, ...]
+    groups: tuple[str, ...]
+
+
+Way = tuple[Line, ...]
+"""One candidate: lines of the tree of its host, and of others that share with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A host, and candidates of it."""
+
+    host: Provider
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """Candidates by host, whether there are more, and whether they are of what a flavor falls back to."""
+
+    shown: tuple[Offer, ...]
+    has_more: bool
+    is_fallback: bool
+
+
+def draw(snapshot: Snapshot, candidates: Sequence[Candidate], limit: int, *, is_fallback: bool) -> Offers:
+    """The first of these candidates, so many at most."""
+    by_host: dict[int, list[Way]] = {}
+    for each in candidates[:limit]:
+        root = each.provider_set.members[0].root_id
+        by_host.setdefault(root, []).append(_way(snapshot, each, root))
+    offers = [Offer(snapshot.providers[root], tuple(ways)) for root, ways in by_host.items()]
+    return Offers(tuple(offers), len(candidates) > limit, is_fallback)
+
+
+def _way(snapshot: Snapshot, candidate: Candidate, root: int) -> Way:
+    asked = candidate.resources
+    groups: dict[int, list[str]] = {}
+    for suffix, served in candidate.mappings.items():
+        for provider_id in served:
+            groups.setdefault(provider_id, []).append(suffix)
+    shown = {above.id for each in {*asked, *groups} for above in snapshot.upwards(snapshot.providers[each])}
+    if root not in asked:
+        shown.discard(root)  # it is named anyway
+    lines = _lines(snapshot, [snapshot.providers[each] for each in shown], asked, groups)
+    # the tree that it is of before those that share with it
+    return tuple(sorted(lines, key=lambda line: line.provider.root_id != root))
+
+
+def _lines(
+    snapshot: Snapshot,
+    providers: Iterable[Provider],
+    asked: Mapping[int, Mapping[str, int]],
+    groups: Mapping[int, Sequence[str]],
+) -> Iterable[Line]:
+    paths = {each.id: tuple(snapshot.upwards(each))[::-1] for each in providers}
+    in_order = sorted(paths.values(), key=lambda path: [(natural(each.name), each.id) for each in path])
+    for path in in_order:
+        provider = path[-1]
+        takings = [
+            Taking(name, amount, provider.inventories[name].capacity, provider.used.get(name, 0))
+            for name, amount in sorted(asked.get(provider.id, {}).items(), key=lambda item: order(item[0]))
+        ]
+        named = tuple(each for each in groups.get(provider.id, ()) if each)
+        yield Line(len(path) - 1, provider, tuple(takings), named)

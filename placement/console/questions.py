@@ -1,0 +1,109 @@
+"""What visitors ask for in forms: a query, or a flavor in Nova's words."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from placement.exceptions import InvalidRequest
+
+_MAX_TEXT: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a guest needs, as it was typed; a query counts more than a flavor."""
+
+    query: str = ""
+    vcpus: str = ""
+    ram: str = ""
+    disk: str = ""
+    specs: str = ""
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, str]) -> "Question":
+        """That of a form."""
+        return cls(**{name: arguments.get(name, "").strip()[:_MAX_TEXT] for name in cls.__slots__})
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it asks for anything."""
+        return bool(self.query or self.vcpus)
+
+    def body(self) -> dict[str, Any]:
+        """The same as REST takes it.
+
+        :raises InvalidRequest: it is no number where one should be, or no extra spec.
+        """
+        if self.query:
+            return {"query": query_of(self.query)}
+        flavor: dict[str, Any] = {
+            "vcpus": _integer("VCPUs", self.vcpus),
+            "ram": _integer("RAM", self.ram or "0"),
+            "disk": _integer("disk", self.disk or "0"),
+            "extra_specs": {},
+        }
+        for line in self.specs.splitlines():
+            if text := line.strip():
+                name, equals, value = text.partition("=")
+                if not equals:
+                    raise InvalidRequest(
+                        f"An extra spec is a name, an equals sign and a value: {text[:80]!r}."
+                    )
+                flavor["extra_specs"][name.strip()] = value.strip()
+        return {"flavor": flavor}
+
+
+def query_of(text: str) -> str:
+    """A query string, which may be on several lines, or be the end of a whole address."""
+    if "?" in text:
+        text = text.rpartition("?")[2]
+    return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
+
+
+def _integer(what: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise InvalidRequest(f"The number of {what} has to be a number, not {text[:40]!r}.")
+    return int(text)
+
+
+_CONDITIONS: Final[Mapping[str, str]] = {
+    "resource_class": "have {names}",
+    "capacity": "have {amount} {names} free",
+    "min_unit": "give as little as {amount} {names}",
+    "max_unit": "give as much as {amount} {names} at once",
+    "step_size": "give {amount} {names} in their steps",
+    "resources": "have {amount} {names}",
+    "required": "have {names}",
+    "forbidden": "do not have {names}",
+    "in_tree": "are the tree of {names}",
+    "member_of": "are in {names}",
+    "forbidden_aggregates": "are not in {names}",
+    "root_required": "have {names} at the root",
+    "root_forbidden": "do not have {names} at the root",
+    "together": "can serve all of it at once",
+    "same_subtree": "can serve {names} below one provider",
+    "group": "can serve {names}",
+    "group_policy": "have a provider for each group",
+}
+
+
+def condition(clause: Mapping[str, Any]) -> str:
+    """A condition of an explanation, as what hosts are or have."""
+    form = _CONDITIONS.get(clause["condition"], "{names}")
+    return form.format(names=" or ".join(clause["names"]), amount=clause["amount"])
+
+
+def telling(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
+    """Of conditions, one after the other, those after which fewer hosts are left, up to where none is.
+
+    :param hosts: how many there are before.
+    """
+    told = []
+    for step in steps:
+        # what no host fails tells nothing, but for how much is wanted, with which people begin
+        if step["hosts"] < hosts or step["condition"] in ("resource_class", "capacity"):
+            told.append((condition(step), step["hosts"]))
+        hosts = step["hosts"]
+        if not hosts:
+            break
+    return told
