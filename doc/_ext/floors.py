@@ -78,7 +78,7 @@ def drawing(package: str, floors: Floors, modules: Mapping[str, int], imports: I
         for index, name in enumerate(floor):
             boxes[name] = left + index * (width + 12), depth * (_HEIGHT + _GAP), width
     wrong = against(floors, imports)
-    parts = [f"<title>Floors of {package}</title>", f"<desc>{summary(package, floors, imports)}</desc>"]
+    parts: list[str] = []
     for (one, other), count in sorted(imports.items(), key=lambda pair: pair[0] in wrong):
         if one in boxes and other in boxes:
             (x1, y1, w1), (x2, y2, w2) = boxes[one], boxes[other]
@@ -94,7 +94,8 @@ def drawing(package: str, floors: Floors, modules: Mapping[str, int], imports: I
         )
         parts.append(svg.text(x + width / 2, y + 21, f"{name} ({modules.get(name, 0)})", "middle"))
     height = len(floors) * (_HEIGHT + _GAP) - _GAP
-    return svg.document(_WIDTH + 20, height + 20, parts, -10, -10)
+    title, description = f"Floors of {package}", summary(package, floors, imports)
+    return svg.document(title, description, _WIDTH + 20, height + 20, parts, -10, -10)
 
 
 def page(package: str) -> str:
