@@ -106,6 +106,8 @@ BUILT_IN: Final = (
         "memory_pressure", Unit.PERCENT, 2, builtin.pressure("memory"), None, CPU_QUOTA, evictable=True
     ),
     Metric("io_pressure", Unit.PERCENT, 1, builtin.pressure("io"), None, BLOCKIO),
+    # Of a host that is a virtual machine itself: what others beside it take, no guest of it can give back.
+    Metric("cpu_steal", Unit.PERCENT, 0, builtin.cpu_steal, sorters.CPU, CPU_QUOTA, evictable=True),
 )  # fmt: skip
 
 

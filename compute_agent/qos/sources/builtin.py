@@ -13,6 +13,11 @@ def cpu_usage(now: Round, before: Round | None) -> Measured:
     return whole(used, guests.cpu(now, before), cpus)
 
 
+def cpu_steal(now: Round, before: Round | None) -> Measured:
+    """In percent of the time of all CPUs."""
+    return whole(host.stolen(now, before), None, 100.0)
+
+
 def memory_usage(now: Round, before: Round | None) -> Measured:
     """In bytes."""
     memory = host.memory(now)

@@ -9,11 +9,15 @@ from compute_agent.qos.rounds import Round
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Clock ticks since boot of all CPUs together, and how many CPUs that are."""
+    """Clock ticks since boot of all CPUs together, and how many CPUs that are.
+
+    ``stolen`` are those in which a hypervisor ran others; they are part of ``total``.
+    """
 
     busy: int
     total: int
     cpus: int
+    stolen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ def parse_stat(text: str) -> CpuTimes:
     if not first:
         raise ValueError("there is no line of all CPUs")
     busy = user + nice + system + irq + softirq
-    return CpuTimes(busy, busy + idle + iowait + steal, max(cpus, 1))
+    return CpuTimes(busy, busy + idle + iowait + steal, max(cpus, 1), steal)
 
 
 def parse_meminfo(text: str) -> Memory:
@@ -78,6 +82,16 @@ def cpu(now: Round, before: Round | None) -> tuple[float | None, float | None]:
         return None, float(last.cpus)
     # By ticks, not by the clock: a round that comes late measures no less.
     return (last.busy - first.busy) / (last.total - first.total) * last.cpus, float(last.cpus)
+
+
+def stolen(now: Round, before: Round | None) -> float | None:
+    """The part of the time since the round before that a hypervisor took, in percent; None if unknown."""
+    path = f"{now.root}/proc/stat"
+    last = now.parsed(path, parse_stat)
+    first = before.parsed(path, parse_stat) if before else None
+    if last is None or first is None or last.total <= first.total or last.stolen < first.stolen:
+        return None
+    return min(100.0, 100 * (last.stolen - first.stolen) / (last.total - first.total))
 
 
 def memory(now: Round) -> Memory | None:

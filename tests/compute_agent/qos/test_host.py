@@ -15,7 +15,7 @@ def test_every_time_is_counted_and_use_is_what_somebody_did() -> None:
     """user nice system idle iowait irq softirq steal guest guest_nice."""
     text = "cpu  1 20 300 4000 50000 600000 7000000 80000000 5 5\ncpu0 1\ncpu1 1\nintr 9\ncpu2 9\n"
     busy = 1 + 20 + 300 + 600000 + 7000000
-    assert host.parse_stat(text) == CpuTimes(busy, busy + 4000 + 50000 + 80000000, 2)
+    assert host.parse_stat(text) == CpuTimes(busy, busy + 4000 + 50000 + 80000000, 2, 80000000)
 
 
 def test_old_kernels_have_fewer_times_and_a_host_has_a_cpu() -> None:

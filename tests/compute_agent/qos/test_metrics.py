@@ -35,6 +35,7 @@ def test_built_in_metrics_are_those_of_the_specification():
         "memory_pressure": ("cpu_quota", False, True, False),
         "io_pressure": ("blockio", False, False, False),
         "best_effort_cpu": ("cpu_quota", True, False, False),
+        "cpu_steal": ("cpu_quota", False, True, False),
     }
     # What metrics of other packages have to go between.
     assert {metric.action_priority: metric.name for metric in BUILT_IN} == {
@@ -46,6 +47,7 @@ def test_built_in_metrics_are_those_of_the_specification():
         3: "cpu_pressure",
         2: "memory_pressure",
         1: "io_pressure",
+        0: "cpu_steal",
     }
     assert all(metric.sorter is not None for metric in BUILT_IN if metric.throttle_quantified)
 

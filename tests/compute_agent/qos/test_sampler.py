@@ -196,6 +196,18 @@ def test_guest_that_came_or_went_between_two_rounds_is_no_error(tree):
     assert set(sampler.sample(ALL, one, 2.0).guests) == {"a"}
 
 
+@pytest.mark.parametrize(
+    ("idle", "steal", "percent"),
+    [(900, 100, 10.0), (0, 1000, 100.0), (1000, 0, 0.0), (0, 0, None), (100, -1, None)],
+)
+def test_what_a_hypervisor_takes_is_told_in_percent_of_the_time(tree, idle, steal, percent):
+    sampler, lines = Sampler(str(tree.root)), rules(line("steal", "cpu_steal", disable_scheduling=50))
+    for ticks, taken in ((1000, 7), (1000 + idle, 7 + steal)):
+        tree.write("proc/stat", f"cpu 10 0 10 {ticks} 0 0 0 {taken} 0 0\ncpu0 1 1 1 1\nintr 0\n")
+        found = sampler.sample(lines, (), float(ticks))
+    assert found.host.get(Series("cpu_steal")) == percent
+
+
 def test_old_kernels_without_memavailable_and_steal():
     memory = host.parse_meminfo("MemTotal: 100 kB\nMemFree: 10 kB\nBuffers: 5 kB\nCached: 25 kB\n")
     assert (memory.total, memory.used) == (102400, 61440)
