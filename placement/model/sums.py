@@ -25,8 +25,11 @@ class SumsByClass:
         """Those of a class; these are the trees there are."""
         found = self._by_class.get(name)
         if found is None:
-            having = ((root, tree) for root, tree in trees.items() if name in tree.shape.having)
-            found = self._by_class[name] = {root: _sums(tree, name) for root, tree in having}
+            found = self._by_class[name] = {
+                root: _sums(tree, places)
+                for root, tree in trees.items()
+                if (places := tree.shape.having.get(name)) is not None
+            }
         return found
 
     def replace(self, roots: Iterable[int], trees: Mapping[int, Tree]) -> None:
@@ -34,17 +37,19 @@ class SumsByClass:
         for name, column in self._by_class.items():
             for root in roots:
                 new = trees.get(root)
-                if new is not None and name in new.shape.having:
-                    column[root] = _sums(new, name)
-                else:
+                places = None if new is None else new.shape.having.get(name)
+                if new is None or places is None:
                     column.pop(root, None)
+                else:
+                    column[root] = _sums(new, places)
 
 
-def _sums(tree: Tree, name: str) -> tuple[int, int]:
+def _sums(tree: Tree, places: Iterable[tuple[int, int]]) -> tuple[int, int]:
     used = capacity = 0
-    for at, slot in tree.shape.having[name]:
-        here = tree.members[at].inventories[name].capacity
-        used += here - tree.free[slot]
+    capacities, free = tree.capacities, tree.free
+    for _, slot in places:
+        here = capacities[slot]
+        used += here - free[slot]
         if here > 0:
             capacity += here
     return used, capacity

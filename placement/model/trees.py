@@ -190,12 +190,12 @@ class ProviderSet:
 class Tree(ProviderSet):
     """A tree as it is now: its providers in ascending order of their ids.
 
-    ``free`` has what is free of each inventory, below zero where more is used than
-    there is; ``max_free``, by class, how much of it one of the providers could give in one
-    go; ``aggregates`` those of each provider, ``all_aggregates`` those of any.
+    ``capacities`` has what may be used of each inventory, by slot, ``free`` what is free of it, below zero
+    where more is used than there is; ``max_free``, by class, how much of it one of the providers could give
+    in one go; ``aggregates`` those of each provider, ``all_aggregates`` those of any.
     """
 
-    __slots__ = ("aggregates", "all_aggregates", "free", "kind", "max_free", "root")
+    __slots__ = ("aggregates", "all_aggregates", "capacities", "free", "kind", "max_free", "root")
 
     def __init__(
         self,
@@ -204,6 +204,7 @@ class Tree(ProviderSet):
         kind: Kind,
         aggregates: tuple[frozenset[str], ...],
         all_aggregates: frozenset[str],
+        capacities: Sequence[int],
         free: tuple[int, ...],
         max_free: Mapping[str, int],
     ) -> None:
@@ -212,6 +213,7 @@ class Tree(ProviderSet):
         self.kind = kind
         self.aggregates = aggregates
         self.all_aggregates = all_aggregates
+        self.capacities = capacities
         self.free = free
         self.max_free = max_free
 
@@ -299,7 +301,8 @@ class Kinds:
             if like is None:
                 like = found[key] = self._likeness(members)
             free, most = like.free(members)
-            made.append(Tree(root, members, like.kind, like.aggregates, like.all_aggregates, free, most))
+            of_all = like.kind, like.aggregates, like.all_aggregates, like.capacities
+            made.append(Tree(root, members, *of_all, free, most))
         return made
 
     def _likeness(self, members: tuple[Provider, ...]) -> _Likeness:
