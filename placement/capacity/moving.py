@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
@@ -48,6 +48,17 @@ class Making:
     moves: tuple[Move, ...] | None
     host: Provider | None
     at_least: int | None
+
+
+def fewest(makings: Iterable[Making]) -> Making:
+    """Of what makes room for a guest in one way or another the fewest moves, the first if others are as few.
+
+    :param makings: at least one.
+    """
+    found = list(makings)
+    least = min(found, key=lambda each: math.inf if each.moves is None else len(each.moves))
+    bounds = [each.at_least for each in found if each.at_least is not None]
+    return replace(least, at_least=min(bounds, default=None))
 
 
 def nearest(board: Board, request: CandidatesRequest) -> list[Host]:

@@ -21,9 +21,12 @@ _MAX_WAYS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A flavor, of which so many guests are in each set, and of which no more than ``at_most`` fit alone."""
+    """A flavor, of which so many guests are in each set, and of which no more than ``at_most`` fit alone.
 
-    request: CandidatesRequest
+    Each of its guests is served by one of the ``requests``: the first, or what it falls back to.
+    """
+
+    requests: tuple[CandidatesRequest, ...]
     number: int
     at_most: int
 
@@ -43,47 +46,62 @@ def together(cloud: Cloud, shares: Sequence[Share]) -> Fit:
     # first those that are hard to place: the others fit in between
     shares = sorted(shares, key=lambda share: share.at_most // share.number)
     placing = _Placing(_places(cloud, shares), [share.number for share in shares], cloud.budget)
-    return placing.run(min(at_most, _by_volume(cloud, shares)))
+    return placing.run(_by_volume(cloud, shares, at_most))
 
 
-def _by_volume(cloud: Cloud, shares: Sequence[Share]) -> int:
-    """No more sets fit: of some class there is not enough in the whole cloud."""
+def _by_volume(cloud: Cloud, shares: Sequence[Share], at_most: int) -> int:
+    """No more sets fit, nor than ``at_most``: of some class there is not enough in the whole cloud."""
     asked: dict[str, int] = {}
     for share in shares:
-        for group in share.request.groups:
-            for name, amount in group.resources.items():
-                asked[name] = asked.get(name, 0) + amount * share.number
+        amounts = [_amounts(request) for request in share.requests]
+        for name in set[str]().union(*amounts):
+            least = min(each.get(name, 0) for each in amounts)
+            if least:
+                asked[name] = asked.get(name, 0) + least * share.number
     there = dict.fromkeys(asked, 0)
     for tree, _ in cloud.hosts:
         cloud.budget.spend()
         for name in asked:
             for _, slot in tree.kind.shape.having.get(name, ()):
                 there[name] += max(0, tree.free[slot])
-    return min(there[name] // amount for name, amount in asked.items())
+    return min([at_most, *(there[name] // amount for name, amount in asked.items())])
+
+
+def _amounts(request: CandidatesRequest) -> dict[str, int]:
+    """How much a guest takes, by class."""
+    found: dict[str, int] = {}
+    for group in request.groups:
+        for name, amount in group.resources.items():
+            found[name] = found.get(name, 0) + amount
+    return found
 
 
 def _places(cloud: Cloud, shares: Sequence[Share]) -> list[list[Place]]:
     """By flavor, where its guests may be placed; flavors of one host take of the same."""
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
-    finders = [Finder(cloud.snapshot, share.request, cloud.budget) for share in shares]
+    asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
+    finders = [Finder(cloud.snapshot, request, cloud.budget) for _, request in asked]
     couplings = [Coupling(finder, cloud.sharing, cloud.budget) for finder in finders]
-    places: list[list[Place]] = [[] for _ in shares]
+    by_request: list[list[Place]] = [[] for _ in asked]
     for tree, shared in cloud.hosts:
-        cloud.budget.spend(len(shares))
+        cloud.budget.spend(len(asked))
         found = [finder.at(tree, shared) for finder in finders]
         if any(ways.coupled for ways in found) or any(each.id in cloud.sharing for each in tree.members):
-            for number, coupling in enumerate(couplings):
+            for places, coupling in zip(by_request, couplings, strict=True):
                 host = coupling.host(tree, shared)
                 common.update(host.free)
                 if host.ways.ways:
-                    places[number].append((common, host.ways.ways))
+                    places.append((common, host.ways.ways))
         else:
             free = own.setdefault(tree.root.id, list(tree.free))
-            for number, ways in enumerate(found):
+            for places, ways in zip(by_request, found, strict=True):
                 if ways.ways:
-                    places[number].append((free, ways.ways))
-    return places
+                    places.append((free, ways.ways))
+    by_flavor: list[list[Place]] = [[] for _ in shares]
+    for (number, _), places in zip(asked, by_request, strict=True):
+        by_flavor[number] += places
+    return by_flavor
 
 
 class _Placing:

@@ -12,10 +12,12 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from placement.cmd.osc_asking import in_words, pairs, request_ours
-from placement.cmd.osc_flavors import add_wanted, read_flavor, wanted
+from placement.cmd.osc_flavors import add_by_options, add_wanted, by_options, read_flavor, wanted
 
 _EXPLANATIONS: Final = "/ext/v1/explanations"
 _CAPACITY: Final = "/ext/v1/capacity"
+_GUEST: Final = "guest"
+"""What a flavor without a name is called."""
 
 Row = tuple[Any, ...]
 Parts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[Row]]]]
@@ -60,6 +62,11 @@ class ShowCapacity(command.Lister):
 
       openstack resource capacity show --flavor 'm1.small=resources=VCPU:1,MEMORY_MB:2048,DISK_GB:20'
 
+    A single flavor needs no name: a query, or its sizes and properties, as other commands take them, are
+    counted as "guest"::
+
+      openstack resource capacity show --vcpus 4 --ram 8192 --property hw:cpu_policy=dedicated
+
     A --flavor-file is a name, and a file with a flavor in Nova's words. Each is counted alone. Those with a
     --proportion are counted together, too, which goes to the standard error. The table shows a part of the
     rest: how many fit in all, and without the worst host, if that fails (flavors), how many in each aggregate
@@ -71,6 +78,7 @@ class ShowCapacity(command.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add_by_options(parser)
         parser.add_argument(
             "--flavor",
             metavar="<name>=<query>",
@@ -119,10 +127,16 @@ class ShowCapacity(command.Lister):
             if not found:
                 raise exceptions.CommandError(f"--flavor {flavor}: <name>=<query> is expected.")
             body["flavors"].append({"name": name, "query": query.removeprefix("?")})
+        if parsed_args.query is not None:
+            body["flavors"].append({"name": _GUEST, "query": parsed_args.query.removeprefix("?")})
+        if guest := by_options(parsed_args):
+            body["flavors"].append({"name": _GUEST, "flavor": guest})
         for name, path in pairs(parsed_args.flavor_file, "--flavor-file", "<file>").items():
             body["flavors"].append({"name": name, "flavor": read_flavor(path)})
         if not body["flavors"]:
-            raise exceptions.CommandError("Nothing to count: give --flavor or --flavor-file.")
+            raise exceptions.CommandError(
+                "Nothing to count: give a query, --flavor, --flavor-file, or --vcpus, --ram and so on."
+            )
         for proportion in parsed_args.proportion:
             name, _, number = proportion.rpartition("=")
             flavors = [each for each in body["flavors"] if each["name"] == name]

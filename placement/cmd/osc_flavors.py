@@ -23,14 +23,19 @@ _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_
 
 def add_wanted(parser: argparse.ArgumentParser) -> None:
     """Arguments of who asks for something: a query, or a flavor by its sizes, or in a file."""
-    parser.add_argument(
-        "query", metavar="<query>", nargs="?", help="Query string of GET /allocation_candidates"
-    )
+    add_by_options(parser)
     parser.add_argument(
         "--flavor-file",
         metavar="<file>",
         help="File with a flavor in JSON, as POST /ext/v1/claims takes it, or as "
         "`openstack flavor show -f json` shows it, in place of a query",
+    )
+
+
+def add_by_options(parser: argparse.ArgumentParser) -> None:
+    """Those of them that need no file."""
+    parser.add_argument(
+        "query", metavar="<query>", nargs="?", help="Query string of GET /allocation_candidates"
     )
     for name, (metavar, what) in _SIZES.items():
         parser.add_argument(
@@ -51,14 +56,7 @@ def wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
     :raises CommandError: there is not exactly one of them, or it cannot be read.
     """
-    flavor: dict[str, Any] = {
-        name: getattr(parsed_args, name) for name in _SIZES if getattr(parsed_args, name) is not None
-    }
-    if parsed_args.property:
-        flavor["extra_specs"] = pairs(parsed_args.property, "--property", "<value>")
-    if parsed_args.image_property:
-        properties = pairs(parsed_args.image_property, "--image-property", "<value>")
-        flavor["image"] = {"properties": properties}
+    flavor = by_options(parsed_args)
     given = [parsed_args.query is not None, parsed_args.flavor_file is not None, bool(flavor)]
     if sum(given) != 1:
         raise exceptions.CommandError(
@@ -67,6 +65,22 @@ def wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:
     if parsed_args.query is not None:
         return {"query": parsed_args.query.removeprefix("?")}
     return {"flavor": flavor or read_flavor(parsed_args.flavor_file)}
+
+
+def by_options(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """The flavor that options say, which is empty if they say none.
+
+    :raises CommandError: a property is none.
+    """
+    flavor: dict[str, Any] = {
+        name: getattr(parsed_args, name) for name in _SIZES if getattr(parsed_args, name) is not None
+    }
+    if parsed_args.property:
+        flavor["extra_specs"] = pairs(parsed_args.property, "--property", "<value>")
+    if parsed_args.image_property:
+        properties = pairs(parsed_args.image_property, "--image-property", "<value>")
+        flavor["image"] = {"properties": properties}
+    return flavor
 
 
 def read_flavor(path: str) -> dict[str, Any]:

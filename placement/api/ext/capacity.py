@@ -1,5 +1,6 @@
 """``/ext/v1/capacity``."""
 
+from collections.abc import Iterator
 from time import thread_time
 from typing import Final
 
@@ -9,14 +10,16 @@ from placement import microversion
 from placement.api.call import Call, operation
 from placement.api.paths import EXT
 from placement.candidates.budget import Budget, Exhausted
-from placement.candidates.request import check_names
+from placement.candidates.request import CandidatesRequest, check_names
 from placement.capacity.counting import Capacity, Cloud, count
 from placement.capacity.document import document, of_displaced, of_sets
+from placement.capacity.moving import fewest
 from placement.capacity.proportions import Share, together
 from placement.capacity.relocating import Relocator
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import capacity as schemas
+from placement.schemas.explanation import Asked
 
 blueprint = Blueprint("ext_capacity", __name__)
 
@@ -53,11 +56,14 @@ def create(call: Call) -> Response:
                     fallen_back[name] = count(cloud, fallbacks[name])
                 counted[name] = count(cloud, request)
             shares = {
-                each["name"]: Share(
-                    flavors[each["name"]], each["proportion"], counted[each["name"]].fit.at_most
+                name: Share(
+                    tuple(_requests(asked[name])),
+                    each["proportion"],
+                    counted[name].fit.at_most + (fallen_back[name].fit.at_most if name in fallen_back else 0),
                 )
                 for each in body["flavors"]
                 if each["proportion"] is not None
+                for name in (each["name"],)
             }
             sets = together(cloud, list(shares.values())) if shares else None
         except Exhausted:
@@ -69,8 +75,8 @@ def create(call: Call) -> Response:
     try:
         displaced = relocator.displaced(body["without"]) if body["displaced"] else None
         making = {
-            name: relocator.room_for(request, body["without"])
-            for name, request in flavors.items()
+            name: fewest(relocator.room_for(request, body["without"]) for request in _requests(each))
+            for name, each in asked.items()
             if body["moves"]
         }
     except Exhausted:
@@ -89,6 +95,13 @@ def create(call: Call) -> Response:
             "displaced": None if displaced is None else of_displaced(displaced),
         }
     )
+
+
+def _requests(asked: Asked) -> Iterator[CandidatesRequest]:
+    """The request, and what it falls back to."""
+    yield asked.request
+    if asked.fallback is not None:
+        yield asked.fallback
 
 
 def _too_long(deadline: float, what: str) -> InvalidRequest:

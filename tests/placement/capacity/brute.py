@@ -62,9 +62,13 @@ def choices(
     }
 
 
-def most_sets(snapshot: Snapshot, requests: Sequence[CandidatesRequest], numbers: Sequence[int]) -> int:
-    """How many sets fit, of so many guests of each request."""
-    candidates = [choices(snapshot, request) for request in requests]
+def most_sets(
+    snapshot: Snapshot, flavors: Sequence[Sequence[CandidatesRequest]], numbers: Sequence[int]
+) -> int:
+    """How many sets fit, of so many guests of each flavor, which any of its requests may serve."""
+    candidates = [
+        set[Amounts]().union(*(choices(snapshot, request) for request in requests)) for requests in flavors
+    ]
 
     @cache
     def fit(state: State, left: tuple[int, ...]) -> bool:

@@ -100,17 +100,18 @@ several = situations(requests_each=2).filter(lambda each: all(map(is_query, each
 
 
 @exhaustive
-@given(several, st.tuples(st.integers(1, 2), st.integers(1, 3)))
+@given(several, st.tuples(st.integers(1, 2), st.integers(1, 3)), st.booleans())
 def test_as_many_sets_of_several_flavors_fit_as_find_a_place(
-    situation: tuple[Snapshot, list[CandidatesRequest]], numbers: tuple[int, int]
+    situation: tuple[Snapshot, list[CandidatesRequest]], numbers: tuple[int, int], falls_back: bool
 ) -> None:
-    snapshot, requests = situation
+    snapshot, (one, other) = situation
     cloud = Cloud(snapshot, Budget())
+    flavors = [(one, other), (other,)] if falls_back else [(one,), (other,)]
     shares = [
-        Share(request, number, count(cloud, request).fit.at_most)
-        for request, number in zip(requests, numbers, strict=True)
+        Share(requests, number, sum(count(cloud, request).fit.at_most for request in requests))
+        for requests, number in zip(flavors, numbers, strict=True)
     ]
-    expected = brute.most_sets(snapshot, requests, numbers)
+    expected = brute.most_sets(snapshot, flavors, numbers)
     found = together(cloud, shares)
     assert found.fits <= expected <= found.at_most
     with patch.object(proportions, "_MAX_TRIES", 1_000_000):  # it is not given up

@@ -362,7 +362,7 @@ def walk_flavor_files(shell: Shell, folder: Path) -> None:
         shell(f"allocation candidate explain --flavor-file {folder}/none.json")
     with pytest.raises(CommandFailed, match="No such file"):
         shell(f"allocation candidate explain --flavor-file {folder}/nowhere.json")
-    with pytest.raises(CommandFailed, match="give --flavor or --flavor-file"):
+    with pytest.raises(CommandFailed, match="give a query, --flavor, --flavor-file, or"):
         shell("resource capacity show")
 
 
@@ -377,6 +377,14 @@ def walk_capacity(shell: Shell) -> None:
     assert shell(f"{show} --proportion cache=2") == [row]
     with pytest.raises(CommandFailed, match="with the name of a flavor"):
         shell(f"{show} --proportion nothing=2")
+    # a single flavor needs no name
+    assert shell("resource capacity show resources=LLC:3 --proportion guest=1") == [
+        {**row, "flavor": "guest"}
+    ]
+    (guest,) = shell("resource capacity show --vcpus 1 --ram 0 --property resources:VCPU=4")
+    assert (guest["flavor"], guest["fit"]) == ("guest", 7)
+    with pytest.raises(CommandFailed, match="'guest' is there twice"):
+        shell("resource capacity show resources=LLC:3 --flavor guest=resources=LLC:1")
     none = shell(f"{show} --without {host}")
     assert [(each["fit"], each["hosts"], each["worst host"]) for each in none] == [(0, 0, "")]
     (short,) = shell("resource capacity show --flavor full=resources=LLC:18,VCPU:2 --part short")

@@ -306,3 +306,29 @@ def test_what_a_flavor_falls_back_to_is_explained_and_counted(url):
     assert counted["fallback"] == {"fits": 2, "at_most": 2, "hosts": 1, "open_hosts": 1}
     (counted,) = serving(url)("POST", "/ext/v1/capacity", json=body).json["flavors"]
     assert counted["fallback"] is None
+
+
+def test_together_flavors_fit_where_they_fall_back_to_too(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    host(falling, "old", VCPU=9, **SIZES)
+    host(falling, "new", PCPU=4, **SIZES)
+    flavor = {**FLAVOR, "extra_specs": {"hw:cpu_policy": "dedicated"}}
+    body = {"flavors": [{"name": "pinned", "flavor": flavor, "proportion": 1}]}
+    body["flavors"].append({"name": "cpu", "query": "resources=VCPU:1", "proportion": 1})
+    # one has its own CPUs, of the others and their like one more of each fits on nine
+    assert falling("POST", "/ext/v1/capacity", json=body).json["together"]["guests"] == {
+        "pinned": 2,
+        "cpu": 2,
+    }
+    assert serving(url)("POST", "/ext/v1/capacity", json=body).json["together"]["fits"] == 1
+
+
+def test_no_moves_are_needed_where_a_flavor_can_fall_back(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    host(falling, "old", VCPU=4, **SIZES)
+    flavor = {**FLAVOR, "extra_specs": {"hw:cpu_policy": "dedicated"}}
+    body = {"flavors": [{"name": "pinned", "flavor": flavor}], "moves": True}
+    (told,) = falling("POST", "/ext/v1/capacity", json=body).json["flavors"]
+    assert (told["moves"]["host"], told["moves"]["found"], told["moves"]["at_least"]) == ("old", [], 0)
+    (told,) = serving(url)("POST", "/ext/v1/capacity", json=body).json["flavors"]
+    assert (told["moves"]["host"], told["moves"]["found"], told["moves"]["at_least"]) == (None, None, None)
