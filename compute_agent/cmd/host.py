@@ -328,5 +328,5 @@ COMMANDS: Final[Commands] = {
     "host show": HostShow,
     "topology show": TopologyShow,
     "inventory show": InventoryShow,
-    "config check": ConfigCheck,
 }
+CONFIG: Final[Commands] = {"config check": ConfigCheck}

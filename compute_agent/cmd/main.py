@@ -42,6 +42,10 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.audit import COMMANDS
         case "capacity":
             from compute_agent.cmd.capacity import COMMANDS
+        case "config":
+            from compute_agent.cmd import config, host
+
+            return {**config.COMMANDS, **host.CONFIG}
         case "event":
             from compute_agent.cmd.event import COMMANDS
         case "guest":
@@ -68,7 +72,7 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.top import COMMANDS
         case "watermark":
             from compute_agent.cmd.watermark import COMMANDS
-        case _:  # config, inventory, topology
+        case _:  # inventory, topology
             from compute_agent.cmd.host import COMMANDS
     return COMMANDS
 

@@ -53,7 +53,7 @@ PROJECT: Final = "compute-agent"
 _OPTIONS: Final = "oslo.config.opts"
 """The entry points under which packages name their options."""
 
-_OWN_OPTIONS: Final = ("config_file", "config_dir", "config_source")
+OWN_OPTIONS: Final = ("config_file", "config_dir", "config_source")
 """What oslo.config itself knows."""
 
 
@@ -107,15 +107,25 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
 
     In the sections of watermarks and classes, and in [qos], load() refuses what it does not know.
     """
-    known: dict[str, set[str]] = {"DEFAULT": set(_OWN_OPTIONS)}
+    known: dict[str, set[str]] = {"DEFAULT": set(OWN_OPTIONS)}
+    for group, options in known_options(conf):
+        known.setdefault(group, set()).update(written.names_of(options))
+    return written.unknown_options(written.read(written.files_of(conf)), known, free_sections(conf))
+
+
+def known_options(conf: cfg.ConfigOpts) -> list[tuple[str, list[Any]]]:
+    """All options that can be in the files of ``conf``, by section, those of libraries included."""
     libraries = [pair for entry in entry_points(group=_OPTIONS, name="oslo.log") for pair in entry.load()()]
-    of_plugin = placement.auth_opts(conf)
-    for group, options in (*list_opts(), *libraries, (placement.GROUP, of_plugin or [])):
-        known.setdefault(group or "DEFAULT", set()).update(written.names_of(options))
+    pairs = (*list_opts(), *libraries, (placement.GROUP, placement.auth_opts(conf) or []))
+    return [(group or "DEFAULT", options) for group, options in pairs]
+
+
+def free_sections(conf: cfg.ConfigOpts) -> list[str]:
+    """Sections, and beginnings of names of sections, in which any option may be, as far as files tell."""
     free = [qos.WATERMARK, qos.QOS_CLASS, blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, cpu_pool.CPU_POOL]
-    if of_plugin is None:
+    if placement.auth_opts(conf) is None:
         free.append(conf.placement.auth_section or placement.GROUP)
-    return written.unknown_options(written.read(written.files_of(conf)), known, free)
+    return free
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

@@ -296,3 +296,18 @@ def test_an_error_without_a_text_is_named(cli, monkeypatch):
     status, _, stderr = cli("topology", "show")
     assert status == 1
     assert "topology show failed by NotImplementedError" in stderr
+
+
+def test_config_show_tells_what_is_set_and_where(write_ini):
+    ini = write_ini()
+    rows = json.loads(run_here(ini, "config", "show", "--origin", "-f", "json").stdout)
+    assert {
+        "section": "compute",
+        "option": "cpu_dedicated_set",
+        "value": "0",
+        "origin": str(ini),
+    } in rows
+    assert all(row["origin"] == str(ini) for row in rows)
+    every = json.loads(run_here(ini, "config", "show", "--all", "-f", "json").stdout)
+    assert len(every) > len(rows)
+    assert every[0].keys() == {"section", "option", "value"}

@@ -1,0 +1,36 @@
+"""``compute-agent config show``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from compute_agent.cmd.base import Commands, Lister
+from compute_agent.conf.origins import DEFAULT, settings
+
+
+class ConfigShow(Lister):
+    """Show the options that are not at their defaults, as the files have them now.
+
+    Passwords and the like are not shown.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--all", action="store_true", help="those at their defaults, too")
+        parser.add_argument(
+            "--origin", action="store_true", help="tell for each option which file it comes from"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Read the files."""
+        found = [each for each in settings(self.load_conf()) if parsed_args.all or each.origin != DEFAULT]
+        if not parsed_args.origin:
+            return ("section", "option", "value"), [(each.section, each.option, each.value) for each in found]
+        rows = [(each.section, each.option, each.value, each.origin) for each in found]
+        return ("section", "option", "value", "origin"), rows
+
+
+COMMANDS: Final[Commands] = {"config show": ConfigShow}

@@ -1,0 +1,101 @@
+"""Which options are in force, and where each comes from."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from compute_agent import conf as agent_conf
+from compute_agent.conf import written
+
+DEFAULT: Final = "default"
+SECRET: Final = "***"
+_SOUNDS_SECRET: Final = re.compile(r"password|secret|token", re.I)
+"""Of options that nobody knows, such as those of a plugin with a misspelt name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option in force.
+
+    :param value: as it would be in a file, those of secret options hidden.
+    :param origin: the file, the variable of the environment, or ``default``; with more words where it has
+        another name there, or no effect.
+    """
+
+    section: str
+    option: str
+    value: str
+    origin: str
+
+
+def settings(conf: cfg.ConfigOpts) -> Iterator[Setting]:
+    """All options that there are, by section, and what else is in the files.
+
+    :raises OSError: a file has gone, or cannot be read any more.
+    """
+    found = _written(conf)
+    for section, option in _known(conf):
+        places = [(section, option.dest)] + [
+            (_normal(old.group or section), old.name) for old in option.deprecated_opts if old.name
+        ]
+        texts = {place: found.pop(place) for place in places if place in found}
+        try:
+            holder = conf if section == "DEFAULT" else conf[section]
+            value = getattr(holder, option.dest)
+        except (cfg.NoSuchOptError, cfg.NoSuchGroupError):  # a plugin makes it known, when it is used
+            for text, file in texts.values():
+                yield Setting(section, option.dest, SECRET if option.secret else text, file)
+            continue
+        location = conf.get_location(option.dest, None if section == "DEFAULT" else section)
+        if location is not None and location.location is cfg.Locations.environment:
+            origin = f"environment {location.detail}"
+        elif texts:
+            place = next(iter(texts))
+            called = "" if place == places[0] else f", as [{place[0]}] {place[1]}"
+            origin = f"{texts[place][1]}{called}"
+        else:
+            origin = DEFAULT
+        yield Setting(section, option.dest, SECRET if option.secret and value else _text(value), origin)
+    free = agent_conf.free_sections(conf)
+    families = tuple(name for name in free if name.endswith(":"))
+    for (section, name), (text, file) in found.items():
+        effect = "" if section in free or section.startswith(families) else ", without effect"
+        yield Setting(section, name, SECRET if _SOUNDS_SECRET.search(name) else text, f"{file}{effect}")
+
+
+def _written(conf: cfg.ConfigOpts) -> dict[tuple[str, str], tuple[str, str]]:
+    """Texts and files by section and option, later files in place of earlier ones."""
+    return {
+        (_normal(section), name): (text, str(file))
+        for file in written.files_of(conf)
+        for section, options in written.read([file]).items()
+        for name, text in options.items()
+    }
+
+
+def _normal(section: str) -> str:
+    """oslo.config does not mind how names of sections are capitalised, but for DEFAULT; families do."""
+    return section if section == "DEFAULT" or ":" in section else section.lower()
+
+
+def _known(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Every option with the section it is in, once; not those of families, which stand for many sections."""
+    seen = {("DEFAULT", name) for name in agent_conf.OWN_OPTIONS}
+    for section, options in agent_conf.known_options(conf):
+        for option in options:
+            if (section, option.dest) not in seen and not section.endswith(":NAME"):
+                seen.add((section, option.dest))
+                yield section, option
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return ",".join(f"{name}:{each}" for name, each in value.items())
+    return str(value)

@@ -1,0 +1,64 @@
+"""Which options are in force, and where each comes from."""
+
+import pytest
+
+from compute_agent import conf
+from compute_agent.conf.origins import DEFAULT, Setting, settings
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Loads files of these texts, the later ones over the earlier ones."""
+
+    def load(*texts):
+        files = []
+        for number, text in enumerate(texts):
+            files.append(tmp_path / f"{number}.conf")
+            files[-1].write_text(text)
+        return conf.load([], [str(file) for file in files])
+
+    return load
+
+
+def found(loaded):
+    return {(each.section, each.option): each for each in settings(loaded)}
+
+
+def test_a_value_comes_from_the_last_file_that_has_it(load, tmp_path):
+    one = "[compute]\ncpu_dedicated_set = 2-3\ncpu_shared_set = 0-1\n"
+    options = found(load(one, "[Compute]\ncpu_dedicated_set = 4-7\n"))
+    assert options["compute", "cpu_dedicated_set"] == Setting(
+        "compute", "cpu_dedicated_set", "4-7", f"{tmp_path}/1.conf"
+    )
+    assert options["compute", "cpu_shared_set"].origin == f"{tmp_path}/0.conf"
+    assert options["compute", "resource_provider_name"].origin == DEFAULT
+
+
+def test_each_option_is_there_once(load):
+    every = [
+        (each.section, each.option)
+        for each in settings(load("[watermark:a]\nmetric = cpu_usage\nevict = 9%\n"))
+    ]
+    assert len(set(every)) == len(every)
+    assert {("watermark:a", "metric"), ("watermark:a", "evict"), ("DEFAULT", "debug")} <= set(every)
+
+
+def test_the_environment_is_an_origin(load, monkeypatch):
+    monkeypatch.setenv("OS_COMPUTE__CPU_SHARED_SET", "0")
+    setting = found(load("[compute]\ncpu_shared_set = 1\n"))["compute", "cpu_shared_set"]
+    assert setting.value == "0"
+    assert setting.origin == "environment OS_COMPUTE__CPU_SHARED_SET"
+
+
+def test_secrets_are_not_shown(load):
+    text = "[placement]\nauth_type = password\npassword = sesame\n"
+    misspelt = "[placement]\nauth_type = passwort\npassword = sesame\n"
+    for each in (text, misspelt):
+        assert "sesame" not in str(list(settings(load(each))))
+        assert found(load(each))["placement", "password"].value == "***"
+
+
+def test_what_has_no_effect_says_so(load, tmp_path):
+    options = found(load("[compute]\ncpu_dedicated_sett = 1\n[nothing]\na = b\n"))
+    for place in (("compute", "cpu_dedicated_sett"), ("nothing", "a")):
+        assert options[place].origin == f"{tmp_path}/0.conf, without effect"
