@@ -31,6 +31,7 @@ from compute_agent.conf import (
     resctrl,
     written,
 )
+from compute_agent.model.cpu_pool import CPU_POOL
 
 MODULES: Final[tuple[ModuleType, ...]] = (
     host,
@@ -122,7 +123,7 @@ def known_options(conf: cfg.ConfigOpts) -> list[tuple[str, list[Any]]]:
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
     """Sections, and beginnings of names of sections, in which any option may be, as far as files tell."""
-    free = [qos.WATERMARK, qos.QOS_CLASS, blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, cpu_pool.CPU_POOL]
+    free = [qos.WATERMARK, qos.QOS_CLASS, blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL]
     if placement.auth_opts(conf) is None:
         free.append(conf.placement.auth_section or placement.GROUP)
     return free

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-CPU_POOL: Final = "cpu_pool:"
+from compute_agent.model.cpu_pool import CPU_POOL
 
 OPTS: Final = [
     cfg.StrOpt(

@@ -15,8 +15,8 @@ from oslo_config import cfg
 from compute_agent.conf import blockio, cpu_class, cpu_pool
 from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.cpu_class import CPU_CLASS
-from compute_agent.conf.cpu_pool import CPU_POOL
 from compute_agent.conf.written import files_of, read, value_error
+from compute_agent.model.cpu_pool import CPU_POOL
 from compute_agent.model.qos_class import BEST_EFFORT
 
 GROUP = "qos"

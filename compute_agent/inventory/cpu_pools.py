@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.conf.cpu_pool import CPU_POOL
 from compute_agent.host.topology import Topology
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_pool import CpuPool
+from compute_agent.model.cpu_pool import CPU_POOL, CpuPool
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.errors import ConfigError

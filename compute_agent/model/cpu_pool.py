@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from compute_agent.model.cpuset import CpuSet
+
+CPU_POOL: Final = "cpu_pool:"
+"""What names of their sections begin with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from compute_agent.conf.cpu_pool import CPU_POOL
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_pool import CpuPool
+from compute_agent.model.cpu_pool import CPU_POOL, CpuPool
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.qos_class import class_section
 
