@@ -95,6 +95,14 @@ def test_the_schema_is_made_by_the_migrations_in_the_wheel(installed: Path, tmp_
     assert {"resource_providers", "inventories", "allocations", "change_buckets"} <= tables
 
 
+def test_a_wheel_contains_what_the_console_draws_with(installed: Path) -> None:
+    for kind in ("static", "templates"):
+        folder = Path("placement/console") / kind
+        expected = {path.name for path in (ROOT / folder).iterdir()}
+        assert expected
+        assert {path.name for path in (installed / folder).iterdir()} == expected
+
+
 def test_a_wheel_contains_units_and_samples(installed: Path) -> None:
     data = next(installed.glob("*.data")) / "data" / FILES
     for program in ("placement", "compute-agent"):

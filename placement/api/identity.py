@@ -164,6 +164,8 @@ class _IdentityServer:
         except Unavailable as error:
             raise CannotAsk(error.detail) from None
         except Exception as error:
+            if isinstance(error, ks_exceptions.NotFound) and _is_of_identity(error):
+                raise SignInRefused from None  # there is no such application credential
             if not self._outage.is_unanswered(error):
                 LOG.exception("The Identity service could not be asked to sign somebody in.")
             raise CannotAsk(str(error)) from error
@@ -202,11 +204,16 @@ def _is_about_token(cause: BaseException | None) -> bool:
     """Whether an answer 404 is one about a token: to a question about one, in the form of this API."""
     if not isinstance(cause, ks_exceptions.NotFound) or cause.response is None:
         return True
+    return cause.method != "POST" and _is_of_identity(cause)
+
+
+def _is_of_identity(error: ks_exceptions.NotFound) -> bool:
+    """Whether an answer 404 has the form of this API."""
     try:
-        body = cause.response.json()
+        body = None if error.response is None else error.response.json()
     except ValueError:
         return False
-    return cause.method != "POST" and isinstance(body, dict) and isinstance(body.get("error"), dict)
+    return isinstance(body, dict) and isinstance(body.get("error"), dict)
 
 
 def _has_login(conf: cfg.ConfigOpts) -> bool:

@@ -112,6 +112,9 @@ def sign_in() -> Response:
     except CannotAsk:
         return _form(form, _AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
     service.database.write(lambda tx: sessions.forget_attempts(tx, who))
+    before = forms.secret_of(request.environ, forms.COOKIE)
+    if before is not None:
+        admission.end(service, before)
     session = admission.begin(service, access)
     answer = _to(_next(request.args.get("next", "")))
     forms.keep(answer, session.secret)

@@ -127,7 +127,7 @@ class System:
     def configure_service(self, database_options: str = "") -> None:
         """Writes the service's ini file: SQLite, no Keystone."""
         self.service_ini.write_text(
-            f"[api]\nauth_strategy = noauth2\n\n"
+            f"[api]\nauth_strategy = noauth2\n\n[console]\nenabled = true\n\n"
             f"[placement_database]\nconnection = {self.database}\n{database_options}\n"
         )
 

@@ -1,5 +1,6 @@
 """Projects, users, roles and tokens of a Keystone, by its REST API."""
 
+import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -98,16 +99,19 @@ class Identity:
     def restricted_token(self, caller: Caller, *rules: tuple[str, str, str]) -> str:
         """A token of an application credential of the user, for ``(service, method, path)`` alone."""
         keys = ("service", "method", "path")
-        credential = {
-            "name": f"of-{caller.name}",
-            "access_rules": [dict(zip(keys, rule, strict=True)) for rule in rules],
-        }
+        secret = self.application_credential(
+            caller, access_rules=[dict(zip(keys, rule, strict=True)) for rule in rules]
+        )
+        identity = {"methods": ["application_credential"], "application_credential": secret}
+        return self._issue({"identity": identity})
+
+    def application_credential(self, caller: Caller, **limits: Any) -> dict[str, str]:
+        """The ``id`` and the ``secret`` of a new application credential of the user."""
+        credential = {"name": f"of-{caller.name}-{uuid.uuid4()}", **limits}
         own = {"X-Auth-Token": self.token(caller)}
         path = f"/users/{self.user_id(caller)}/application_credentials"
         made = self._ask("POST", path, {"application_credential": credential}, own)["application_credential"]
-        secret = {"id": made["id"], "secret": made["secret"]}
-        identity = {"methods": ["application_credential"], "application_credential": secret}
-        return self._issue({"identity": identity})
+        return {"id": made["id"], "secret": made["secret"]}
 
     def revoke(self, token: str) -> None:
         """Make the token void."""

@@ -57,6 +57,8 @@ class FakeIdentity:
         identity = auth["identity"]
         if identity["methods"] == ["application_credential"]:
             given = identity["application_credential"]
+            if given["id"] != CREDENTIAL[0]:
+                return _json({"error": {"code": 404, "message": "none", "title": "Not Found"}}, 404)
             name = CREDENTIAL[2] if (given["id"], given["secret"]) == CREDENTIAL[:2] else ""
         else:
             user = identity["password"]["user"]

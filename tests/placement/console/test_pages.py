@@ -1,18 +1,26 @@
 """Pages without a browser: who may see them, what they say, what they forbid."""
 
 import re
+import subprocess
+import sys
 from http import HTTPStatus
 
 import pytest
+from flask import render_template
 from werkzeug.test import Client
 
 from placement import console
 from placement.api.middleware import build_application
 from placement.conf import new_config
+from placement.console import fleet
+from placement.console.app import create_app
+from placement.model.provider import Inventory, Provider
+from placement.model.snapshot import Snapshot
 from tests.placement.console import world
 
 READER = {"X-Auth-Token": "somebody:project", "X-Roles": "reader,member"}
 HOST = f"/console/providers/{world.uuid_of('compute-1')}"
+NONE: frozenset[str] = frozenset()
 ALL = ["/console/", HOST]
 
 
@@ -128,6 +136,32 @@ def test_what_users_wrote_is_text_and_no_markup(client):
     answer = client.get("/console/?name=%22%3E%3Cimg+src%3Dx%3E&aggregate=%27%3E%3Cb%3E")
     assert "<img" not in answer.text
     assert "<b>" not in answer.text.split("</form>")[0]
+
+
+def test_a_page_of_a_large_fleet_is_small():
+    """At most 150 kB, with names as long as names may be, and more classes than there are columns."""
+    owned = {
+        name: Inventory(10**6, 0, 1, 10**6, 1, 16.0, 0.0) for name in (*fleet.FIRST_CLASSES, *"ABCDEFGH")
+    }
+    hosts = [
+        Provider(n, f"{n:032}", f"{n}-" + "n" * 190, 0, None, n, 0.0, owned, {"VCPU": 77_777}, NONE, NONE)
+        for n in range(1, 2 * fleet.PER_PAGE)
+    ]
+    shown = fleet.show(Snapshot(hosts), fleet.Wanted())
+    assert len(shown.rows) == fleet.PER_PAGE
+    app = create_app(signs_in=False)
+    with app.test_request_context("/console/"):
+        page = render_template("fleet.html", fleet=shown, wanted=fleet.Wanted(), address=lambda **_: "/")
+    assert len(page.encode()) < 150_000
+
+
+@pytest.mark.slow
+def test_where_there_is_no_console_nothing_of_it_is_imported():
+    program = "import sys, placement.wsgi; print(*[each for each in sys.modules if '.console' in each])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert loaded.split() == ["placement.console", "placement.conf.console"]
 
 
 def test_pages_are_read_only(client):

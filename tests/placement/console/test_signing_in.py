@@ -82,6 +82,12 @@ def test_an_application_credential_will_do(browser):
     assert browser.get("/console/").status_code == HTTPStatus.OK
 
 
+@pytest.mark.parametrize("given", [(CREDENTIAL[0], "no"), ("0" * 32, CREDENTIAL[1])])
+def test_an_application_credential_that_is_wrong_is_refused(browser, given):
+    fields = {"application_credential": given[0], "application_secret": given[1]}
+    assert browser.sign_in(fields).status_code == HTTPStatus.UNAUTHORIZED
+
+
 def test_a_reader_of_a_project_sees_no_hosts(browser):
     browser.sign_in({"username": "reader", "password": "reader-secret", "project": "research"})
     answer = browser.get("/console/")
@@ -114,6 +120,16 @@ def test_the_database_tells_nobody_who_is_signed_in_nor_their_tokens(browser, id
     assert content != "[]"
     for hidden in (browser.secret, "operator", *identity.tokens):
         assert hidden not in content
+
+
+def test_who_signs_in_again_leaves_no_session_behind(browser, app):
+    browser.sign_in(RIGHT)
+    before = browser.secret
+    browser.sign_in({"username": "reader", "password": "reader-secret"})
+    assert "reader in research" in browser.get("/console/project").text
+    left = Browser(app)
+    left.take(before)
+    assert left.get("/console/").status_code == HTTPStatus.SEE_OTHER
 
 
 def test_a_session_holds_on_every_worker(browser, identity, file, tmp_path):

@@ -45,6 +45,15 @@ def test_what_is_wrong_is_refused(browser: Browser, wrong: dict[str, str]) -> No
     assert browser.sign_in(fields("admin", **wrong)).status_code == HTTPStatus.UNAUTHORIZED
 
 
+def test_an_application_credential_signs_in(browser: Browser, keystone: Keystone) -> None:
+    secret = keystone.identity.application_credential(CALLERS["admin"])
+    wrong = {"application_credential": secret["id"], "application_secret": "no"}
+    assert browser.sign_in(wrong).status_code == HTTPStatus.UNAUTHORIZED
+    right = {**wrong, "application_secret": secret["secret"]}
+    assert browser.sign_in(right).status_code == HTTPStatus.SEE_OTHER
+    assert browser.get("/console/").status_code == HTTPStatus.OK
+
+
 def test_an_application_credential_that_there_is_not_is_refused(browser: Browser) -> None:
     given = {"application_credential": "0" * 32, "application_secret": "no"}
     assert browser.sign_in(given).status_code == HTTPStatus.UNAUTHORIZED
