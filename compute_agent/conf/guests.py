@@ -104,6 +104,20 @@ POLICY_OPTS: Final = [
         " is not in cpu_dedicated_set any more 4; memory that has to be moved to other NUMA nodes counts 2"
         " against it.",
     ),
+    cfg.BoolOpt(
+        "load_aware",
+        default=False,
+        help="Whether it counts how busy guests with dedicated CPUs keep them, measured over load_minutes:"
+        " new guests get the threads beside the least busy ones where it makes no other difference, and with"
+        " rebalance a core of which two guests keep threads busy counts 4 times as much of the time as both"
+        " do, in place of 1.",
+    ),
+    cfg.FloatOpt(
+        "load_minutes",
+        default=5.0,
+        min=1.0,
+        help="Minutes over which use is averaged; a guest has to run as long before its use counts.",
+    ),
 ]
 
 LIBVIRT_OPTS: Final = [

@@ -44,6 +44,7 @@ from compute_agent.loops.audit import Auditor, Outcome
 from compute_agent.loops.base import Configuration, Loop
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.cpu_locations import by_consumer, locate
+from compute_agent.loops.cpu_use import CpuUse
 from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.monitored import monitor_targets
@@ -177,9 +178,11 @@ class Agent:
             cache_entitlements=open_entitlements(controllers, lambda: self.pipeline.world.zones),
         )
         self._oom = OomEvents(self.driver, self.metrics.registry)
+        use = CpuUse(self._conf, self.pipeline, self.driver)
         self._arrivals = Arrivals(self.pipeline, client, self.reports.wake)
         first = (self._events, self._monitoring, self._arrivals)
-        self._loops: tuple[Loop, ...] = (*first, self.reports, self._watermarks, self._oom, self._reclaimed)
+        last = (self._watermarks, self._oom, self._reclaimed, use)
+        self._loops: tuple[Loop, ...] = (*first, self.reports, *last)
         self.main_loop = MainLoop(self)
         self._signature = host_signature(options)
         self._listeners: Listeners | None = None

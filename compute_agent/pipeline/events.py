@@ -124,6 +124,13 @@ class MoveGuest:
 
 
 @dataclass(frozen=True, slots=True)
+class UseMeasured:
+    """What guests use of CPUs, in cores by uuid, measured over minutes; of the others it is not known."""
+
+    use: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Reconcile:
     """The timer: compare every guest with the kernel, repair, retry what is pending."""
 
@@ -137,5 +144,6 @@ Event = (
     | WorldChanged
     | LimitGuest
     | MoveGuest
+    | UseMeasured
     | Reconcile
 )

@@ -44,6 +44,8 @@ class Placer:
         self._recorder = recorder
         self._cache = cache
         self._observe = observe
+        self.use: Mapping[str, float] = {}
+        """What guests use of CPUs, in cores, as far as it has been measured."""
         self._balanced: object = None
         """What there was when the last look found nobody to move."""
         self._synced: tuple[World, Mapping[str, CpuSet]] | None = None
@@ -62,7 +64,7 @@ class Placer:
             return None
         if (refusal := self._admit(guest, request, current)) is not None:
             return refusal
-        supply = world.supply(self._cache.holdings())
+        supply = world.supply(self._cache.holdings(), self.use)
         if current is not None and (kept := refit_within(supply, request, current)) is not None:
             LOG.debug("Guest %s stays where it is: that serves %s", guest, world.in_words(allocation))
             return kept
@@ -279,7 +281,7 @@ class Placer:
 
     def _case(self, entry: CachedGuest) -> tuple[Supply, Request]:
         request = request_for(self.world, entry.guest, entry.allocation or {})
-        return self.world.supply(self._cache.holdings()), request
+        return self.world.supply(self._cache.holdings(), self.use), request
 
     def rebalance(self) -> None:
         """Move one running guest, if it is configured that guests are moved and one gains enough."""
@@ -293,8 +295,8 @@ class Placer:
             and entry.assignment
             and not (entry.refusal or entry.pending or entry.migration)
         ]
-        supply = world.supply(self._cache.holdings())
-        present = (world, guests, supply.holdings)
+        supply = world.supply(self._cache.holdings(), self.use)
+        present = (world, guests, supply.holdings, self.use)
         if present == self._balanced:
             return
         move = best_move(supply, world.policy, guests, world.rebalance_gain)
@@ -326,7 +328,7 @@ class Placer:
         """The assignment of a guest that nobody remembers, from where the kernel lets it run."""
         if not self.world.pins:
             return None
-        supply = self.world.supply(self._cache.holdings())
+        supply = self.world.supply(self._cache.holdings(), self.use)
         request = request_for(self.world, guest, {})
         return read_back(supply, request, found.cpus, found.vcpu_cpus, found.mems)
 

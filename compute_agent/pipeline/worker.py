@@ -35,6 +35,7 @@ from compute_agent.pipeline.events import (
     MoveGuest,
     Reconcile,
     StartGuest,
+    UseMeasured,
     WorldChanged,
 )
 from compute_agent.pipeline.lifecycle import Lifecycle, Limits
@@ -219,6 +220,8 @@ class Pipeline:
                 self._limit_guest(event)
             case MoveGuest():
                 return self._move_guest(event)
+            case UseMeasured(use):
+                self._placer.use = use
             case Reconcile():
                 self._lifecycle.reconcile()
                 self._placer.rebalance()

@@ -77,9 +77,21 @@ class World:
             return zone.cpus
         return next((outer.cpus for outer in self.zones if outer.uuid == zone.parent), zone.cpus)
 
-    def supply(self, holdings: Mapping[str, frozenset[int]]) -> Supply:
-        """What there is to give when ``holdings`` (dedicated CPUs by guest) are taken."""
-        return Supply(self.topology, self.cpu_sets, holdings, self._lent(holdings) if self.lends else {})
+    def supply(
+        self, holdings: Mapping[str, frozenset[int]], use: Mapping[str, float] | None = None
+    ) -> Supply:
+        """What there is to give when ``holdings`` (dedicated CPUs by guest) are taken.
+
+        ``use`` is what guests use of CPUs, in cores, as far as it is to count.
+        """
+        lent = self._lent(holdings) if self.lends else {}
+        busy = {
+            cpu: min(1.0, cores / len(held))
+            for guest, cores in (use or {}).items()
+            for held in [holdings.get(guest, frozenset())]
+            for cpu in held
+        }
+        return Supply(self.topology, self.cpu_sets, holdings, lent, busy)
 
     @property
     def pools_only(self) -> bool:

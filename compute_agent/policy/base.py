@@ -96,6 +96,16 @@ class Supply:
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
     """Dedicated CPUs that guests may float on until somebody holds them: by pool, those of no pool by ""."""
+    busy: Mapping[int, float] = field(default_factory=dict)
+    """How much of the time the guest that holds a dedicated CPU keeps it busy, as far as was measured."""
+
+    def beside(self, request: Request, cpu: int) -> float:
+        """How busy others keep the other threads of the core of a CPU; 0 where nothing was measured."""
+        if not self.busy:
+            return 0.0
+        own = self.holdings.get(request.guest, frozenset())
+        siblings = self.topology.threads_of(cpu) - own - {cpu}
+        return sum([self.busy.get(sibling, 0.0) for sibling in siblings])
 
     def taken(self, request: Request) -> CpuSet:
         """The CPUs that are held by others than the request's guest."""

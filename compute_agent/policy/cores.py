@@ -68,15 +68,23 @@ def cost(pieces: Sequence[FreeCores], want: Want) -> Cost | None:
     return None if plan is None else plan.cost
 
 
-def choose(pieces: Sequence[FreeCores], want: Want) -> tuple[int, ...]:
-    """The CPUs of the best choice, by core, rather of the first pieces; there has to be one."""
+def choose(
+    pieces: Sequence[FreeCores], want: Want, beside: Callable[[int], float] | None = None
+) -> tuple[int, ...]:
+    """The CPUs of the best choice, by core, rather of the first pieces; there has to be one.
+
+    ``beside`` tells how busy the other threads of the core of a CPU are: of cores that are alike otherwise
+    those beside the least busy come first.
+    """
     if want.policy is ThreadPolicy.SPREAD:
-        return tuple(_one_by_one(pieces))[: want.cpus]
+        return tuple(_one_by_one(pieces, beside))[: want.cpus]
     plan = _plan(_amounts(pieces), want)
     assert plan is not None
-    chosen = [cpu for kind, number in plan.filled for core in _of(pieces, kind)[:number] for cpu in core]
+    chosen = [
+        cpu for kind, number in plan.filled for core in _of(pieces, kind, beside)[:number] for cpu in core
+    ]
     if plan.part is not None:
-        next_core = _of(pieces, plan.part)[dict(plan.filled).get(plan.part, 0)]
+        next_core = _of(pieces, plan.part, beside)[dict(plan.filled).get(plan.part, 0)]
         chosen.extend(next_core[: want.cpus - len(chosen)])
     return tuple(chosen)
 
@@ -91,8 +99,11 @@ def _amounts(pieces: Sequence[FreeCores]) -> Amounts:
     return in_order(totals)
 
 
-def _of(pieces: Sequence[FreeCores], kind: CoreKind) -> Sequence[tuple[int, ...]]:
-    return [core for free in pieces for core in free.cores.get(kind, ())]
+def _of(
+    pieces: Sequence[FreeCores], kind: CoreKind, beside: Callable[[int], float] | None = None
+) -> Sequence[tuple[int, ...]]:
+    cores = [core for free in pieces for core in free.cores.get(kind, ())]
+    return cores if beside is None else sorted(cores, key=lambda core: beside(core[0]))
 
 
 @lru_cache(maxsize=4096)
@@ -176,9 +187,9 @@ def _fewest(amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool =
     return best
 
 
-def _one_by_one(pieces: Sequence[FreeCores]) -> Iterable[int]:
+def _one_by_one(pieces: Sequence[FreeCores], beside: Callable[[int], float] | None) -> Iterable[int]:
     """A thread of every core before the second of any, and of free cores before those shared with others."""
-    cores = _cores_to_spread_over(pieces)
+    cores = _cores_to_spread_over(pieces, beside)
     for turn in range(max((len(core) for core, _ in cores), default=0)):
         yield from (core[turn] for core, _ in cores if turn < len(core))
 
@@ -191,6 +202,11 @@ def _cost_of_spreading(pieces: Sequence[FreeCores], count: int) -> Cost | None:
     return Cost(count - len(used), sum(not whole for _, whole in used))
 
 
-def _cores_to_spread_over(pieces: Sequence[FreeCores]) -> list[tuple[tuple[int, ...], bool]]:
+def _cores_to_spread_over(
+    pieces: Sequence[FreeCores], beside: Callable[[int], float] | None = None
+) -> list[tuple[tuple[int, ...], bool]]:
     kinds = sorted({kind for free in pieces for kind in free.cores}, key=lambda kind: not kind.whole)
-    return [(core, kind.whole) for kind in kinds for core in _of(pieces, kind)]
+    found = [(core, kind.whole) for kind in kinds for core in _of(pieces, kind)]
+    if beside is not None:
+        found.sort(key=lambda core: (not core[1], beside(core[0][0])))
+    return found

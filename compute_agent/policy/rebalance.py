@@ -8,12 +8,13 @@ above 0 is thus reached after finitely many moves, and no guest goes back and fo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from compute_agent.host.topology import Topology
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.base import Policy, Request, Supply
 
 L3_CROSSED: Final = 1.0
@@ -24,6 +25,8 @@ PACKAGE_CROSSED: Final = 6.0
 """Each package after the first."""
 CORE_SHARED: Final = 1.0
 """Each core that a guest shares with another one, for each such guest."""
+BUSY_SIBLINGS: Final = 4.0
+"""In place of that where use was measured: as much of it as both keep their threads busy."""
 OUTSIDE: Final = 4.0
 """Each CPU that is not in the dedicated set any more: more than a move of memory costs."""
 MEMORY_MOVED: Final = 2.0
@@ -52,13 +55,21 @@ def best_move(
         cost = place_cost(supply, request, current)
         if cost < min_gain:
             continue  # nothing to gain, whatever the policy says
-        new = policy(supply, request)
-        if not isinstance(new, Assignment):
-            continue
-        gain = cost - place_cost(supply, request, new) - move_cost(current, new)
-        if gain >= min_gain and (best is None or gain > best.gain):
-            best = Move(request.guest, new, gain)
+        for wanted in _wishes(supply, request):
+            new = policy(supply, wanted)
+            if not isinstance(new, Assignment):
+                continue
+            gain = cost - place_cost(supply, request, new) - move_cost(current, new)
+            if gain >= min_gain and (best is None or gain > best.gain):
+                best = Move(request.guest, new, gain)
     return best
+
+
+def _wishes(supply: Supply, request: Request) -> Iterable[Request]:
+    """The request; where use was measured also one for cores that others do not keep busy."""
+    yield request
+    if supply.busy and request.thread_policy is ThreadPolicy.PREFER:
+        yield replace(request, thread_policy=ThreadPolicy.SPREAD)
 
 
 def place_cost(supply: Supply, request: Request, assignment: Assignment) -> float:
@@ -72,7 +83,7 @@ def place_cost(supply: Supply, request: Request, assignment: Assignment) -> floa
         + NODE_CROSSED * _crossed([node.cpus for node in topology.numa_nodes], cpus)
         + PACKAGE_CROSSED * _crossed([package.cpus for package in topology.packages], cpus)
         + OUTSIDE * len(cpus - supply.cpu_sets.dedicated)
-        + CORE_SHARED * _shared_cores(topology, supply, request, cpus)
+        + _shared_cores(topology, supply, request, cpus)
     )
 
 
@@ -86,12 +97,20 @@ def _crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
     return max(0, sum(1 for zone in zones if zone & cpus) - 1)
 
 
-def _shared_cores(topology: Topology, supply: Supply, request: Request, cpus: CpuSet) -> int:
+def _shared_cores(topology: Topology, supply: Supply, request: Request, cpus: CpuSet) -> float:
+    """What cores that are shared with others cost: by how busy both are, where that was measured."""
     cores = {topology.threads_of(cpu) for cpu in cpus}
-    return sum(
-        1
-        for guest, held in supply.holdings.items()
-        if guest != request.guest
-        for core in cores
-        if core & held
-    )
+    own = frozenset(supply.holdings.get(request.guest, frozenset()))
+    mine = max((supply.busy[cpu] for cpu in own if cpu in supply.busy), default=None)
+    cost = 0.0
+    for guest, held in supply.holdings.items():
+        if guest == request.guest:
+            continue
+        for core in cores:
+            if theirs := core & held:
+                use = [supply.busy[cpu] for cpu in theirs if cpu in supply.busy]
+                if mine is None or not use:
+                    cost += CORE_SHARED
+                else:
+                    cost += BUSY_SIBLINGS * min(mine, max(use))
+    return cost

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import ThreadPolicy
@@ -26,4 +28,4 @@ def _lowest(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> t
     cores, want = free_cores(supply.topology, free), want_of(request, demand)
     if cost(cores, want) is None:
         return refuse(supply, request, demand, free)
-    return choose(cores, want)
+    return choose(cores, want, partial(supply.beside, request) if supply.busy else None)

@@ -7,6 +7,7 @@ one node, else of several nodes. The best is the lowest by :func:`_rank`, which 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from compute_agent.host.topology import Topology
@@ -33,12 +34,21 @@ def _best(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tup
     topology = supply.topology
     want = want_of(request, demand)
     available = free_cores(topology, free)
+    beside = partial(supply.beside, request) if supply.busy else None
+
+    def rank(candidate: Candidate) -> tuple[float, ...]:
+        group, found = candidate
+        ranked = _rank(topology, group, found, want.cpus)
+        if beside is None:
+            return ranked
+        return *ranked[:6], sum(map(beside, choose(group, want, beside))), *ranked[6:]
+
     for groups in (_single, _in_one_node, _across_nodes):
         possible = list(groups(topology, available, want))
         if len(possible) > 1:
-            possible.sort(key=lambda each: _rank(topology, each[0], each[1], want.cpus))
+            possible.sort(key=rank)
         if possible:
-            return choose(possible[0][0], want)
+            return choose(possible[0][0], want, beside)
     return refuse(supply, request, demand, free)
 
 
@@ -48,7 +58,7 @@ def _rank(topology: Topology, group: Group, found: Cost, count: int) -> tuple[in
     The criteria are, in this order:
 
     1. NUMA nodes crossed, 2. L3 domains crossed, 3. packages crossed, 4. distance between the nodes;
-    5. and 6. what the choice of cores costs;
+    5. and 6. what the choice of cores costs; then, where it was measured, how busy others keep these cores;
     7. whether a piece is broken that was wholly free before,
     8. free CPUs left in the pieces used (the tightest fit leaves the largest holes elsewhere).
     """

@@ -1,0 +1,70 @@
+"""What guests use of CPUs, over minutes, and when the worker is told."""
+
+import types
+from pathlib import Path
+
+import pytest
+
+from compute_agent.loops.cpu_use import Average, CpuUse, smooth
+from compute_agent.model.guest import Guest
+from compute_agent.pipeline.view import GuestView
+from compute_agent.qos.classes import Classes, QosClass
+
+
+def test_averages_follow_use_and_forget_who_is_gone():
+    first = smooth({}, {"a": 1.0, "b": 0.5}, 15, 60)
+    assert first == {"a": Average(1.0, 15), "b": Average(0.5, 15)}
+    then = smooth(first, {"a": 0.0}, 15, 60)
+    assert then.keys() == {"a"}
+    assert then["a"].seconds == 30
+    assert then["a"].cores == pytest.approx(0.7788, abs=1e-4)
+    for _ in range(40):
+        then = smooth(then, {"a": 0.25}, 15, 60)
+    assert then["a"].cores == pytest.approx(0.25, abs=1e-3)
+
+
+class Events(list):
+    """A pipeline with one guest, that remembers what it is told."""
+
+    def __init__(self, group: Path):
+        guest = Guest("a", "process", "a", 1, cgroup=str(group))
+        self.guests = [GuestView(guest, {}, None, "", "", (), {}, ())]
+
+    def views(self):
+        return self.guests
+
+    def submit(self, event):
+        self.append(dict(event.use))
+
+
+@pytest.fixture
+def events(tmp_path):
+    return Events(tmp_path)
+
+
+@pytest.fixture
+def loop(events):
+    policy = types.SimpleNamespace(load_aware=True, load_minutes=1.0)
+    options = types.SimpleNamespace(policy=policy, host=types.SimpleNamespace(root="/"))
+    conf = types.SimpleNamespace(
+        options=options, settings=types.SimpleNamespace(classes=Classes({"LS": QosClass("LS", 1)}, 9))
+    )
+    return CpuUse(conf, events, None)
+
+
+def used(folder, seconds):
+    (folder / "cpu.stat").write_text(f"usage_usec {int(seconds * 1e6)}\n")
+
+
+def test_use_is_told_once_it_was_measured_long_enough_and_taken_back(tmp_path, loop, events):
+    for number in range(4):
+        used(tmp_path, 7.5 * number)
+        loop.look(15.0 * number)
+    assert events == []
+    used(tmp_path, 30)
+    loop.look(60.0)
+    assert events == [{"a": pytest.approx(0.5)}]
+    loop._conf.options.policy.load_aware = False
+    loop.look(75.0)
+    loop.look(90.0)
+    assert events[1:] == [{}]

@@ -1,0 +1,61 @@
+"""What guests use of CPUs reaches the policy, and one of two that contend for a core is moved, if asked for.
+
+Node 0 has CPUs 0-7, in cores of two threads; all are dedicated but 0 and 1.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.pipeline.events import GuestStopped, Reconcile, UseMeasured
+from compute_agent.pipeline.world import World
+from compute_agent.policy import POLICIES
+from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.pipeline.rig import Rig
+
+TOPOLOGY = machine(cores=4, threads=2)
+SHARED = frozenset({0, 1})
+TREE = ProviderTree(
+    (
+        ProviderNode("h", "root", None, cpus=TOPOLOGY.online),
+        ProviderNode("h_0", "node0", "root", cpus=TOPOLOGY.online),
+    )
+)
+WORLD = World(TOPOLOGY, CpuSets(TOPOLOGY.online - SHARED, SHARED, SHARED), TREE, POLICIES["topology-aware"])
+
+
+@pytest.mark.parametrize(
+    ("rebalance_gain", "use", "moved"),
+    [
+        (None, {"a": 1.0, "b": 1.0}, False),
+        (2.0, {}, False),
+        (2.0, {"a": 1.0, "b": 0.3}, False),
+        (2.0, {"a": 1.0, "b": 0.9}, True),
+    ],
+)
+def test_a_guest_leaves_a_core_that_two_keep_busy(rebalance_gain, use, moved):
+    rig = Rig(replace(WORLD, rebalance_gain=rebalance_gain))
+    for uuid in "ab":
+        rig.run(uuid, (0, 1, 0))
+    assert {uuid: rig.observed(uuid) for uuid in "ab"} == {"a": {2}, "b": {3}}
+    rig.handle(UseMeasured(use))
+    assert rig.observed("a") | rig.observed("b") == {2, 3}, "measuring alone moves nobody"
+    rig.handle(Reconcile())
+    assert (rig.observed("a") | rig.observed("b") != {2, 3}) == moved
+    places = {uuid: rig.observed(uuid) for uuid in "ab"}
+    rig.handle(Reconcile())
+    assert {uuid: rig.observed(uuid) for uuid in "ab"} == places
+
+
+def test_a_new_guest_comes_beside_the_least_busy():
+    rig = Rig(WORLD)
+    for uuid in "abcd":
+        rig.run(uuid, (0, 1, 0))
+    for uuid in "bd":  # of the cores 2-3, 4-5 and 6-7 two are broken now
+        rig.handle(GuestStopped(rig.driver.running[uuid]))
+    assert (rig.observed("a"), rig.observed("c")) == ({2}, {4})
+    rig.handle(UseMeasured({"a": 0.8, "c": 0.1}))
+    rig.run("new", (0, 1, 0))
+    assert rig.observed("new") == {5}
