@@ -5,9 +5,14 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compute_agent.inventory.derive import Settings, derive
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-from compute_agent.report.plan import ReportedProvider
+from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.report.capacity import CpuLocation, Held
+from compute_agent.report.plan import Owned, ReportedProvider
 from compute_agent.report.pools import keep_held_cpus
+from compute_agent.report.reshape import ReshapePlan, plan_reshape
+from tests.compute_agent.inventory.machines import machine
 
 
 def tree(name: str, totals: Mapping[str, int], ratio: float = 1.0) -> ProviderTree:
@@ -81,3 +86,69 @@ def test_what_can_be_claimed_and_what_is_held_is_never_more_than_there_is(
         taken += -(-claimable // ratio)
     taken += sum(-(-held[uuid] // ratio) for uuid in now if not now[uuid])
     assert taken <= there
+
+
+ROOT = "5a8f3e6c-9d5f-4ab0-8f3d-2a6c9a3a1f00"
+TOPOLOGY = machine(nodes=2, cores=4)
+"""CPUs 0-3 and 4-7; 0 and 4 are shared."""
+
+
+def host(pool: frozenset[int]) -> ProviderTree:
+    shared = frozenset({0, 4})
+    sets = CpuSets(TOPOLOGY.online - shared, shared, shared, pooled=pool)
+    settings = Settings(reserved_host_memory_mb=0)
+    return derive(TOPOLOGY, sets, settings, ROOT, "h", None, {"gold": pool} if pool else {})
+
+
+def reshaped(
+    before: ProviderTree, after: ProviderTree, held: Held, locations: Mapping[str, CpuLocation]
+) -> list[tuple[str, str, str, int]]:
+    """The moves: consumer, the names of source and target, and how much."""
+    names = {node.uuid: node.name for tree in (before, after) for node in tree.nodes}
+    owned = {node.uuid: Owned(frozenset(node.inventories), node.traits) for node in before.nodes}
+    zones = {node.uuid: node.cpus for tree in (before, after) for node in tree.nodes}
+    planned = plan_reshape(after, as_reported(before), owned, held, locations, zones)
+    assert isinstance(planned, ReshapePlan)
+    return [
+        (move.consumer, names[move.source], names[move.target], move.target_amount) for move in planned.moves
+    ]
+
+
+def test_what_is_held_of_a_pool_that_is_gone_becomes_that_of_the_zone_where_its_cpus_are() -> None:
+    before, after = host(frozenset({2, 3, 4, 5})), host(frozenset())
+    gold = {node.name: node.uuid for node in before.nodes if node.pool}
+    held = {
+        "runs": {gold["h_NUMA_0_POOL_gold"]: {"PCPU": 2}},
+        "waits": {gold["h_NUMA_1_POOL_gold"]: {"PCPU": 1, "VCPU": 1}},
+    }
+    locations = {"runs": CpuLocation(frozenset({2, 3}), frozenset(), 2)}
+    assert reshaped(before, after, held, locations) == [
+        ("runs", "h_NUMA_0_POOL_gold", "h_NUMA_0", 2),
+        ("waits", "h_NUMA_1_POOL_gold", "h_NUMA_1", 1),
+        ("waits", "h_NUMA_1_POOL_gold", "h_NUMA_1", 1),
+    ]
+
+
+def test_a_new_pool_moves_nothing_that_guests_hold() -> None:
+    before, after = host(frozenset()), host(frozenset({2, 3}))
+    zone = next(node.uuid for node in before.nodes if node.name == "h_NUMA_0")
+    locations = {"runs": CpuLocation(frozenset({2, 3}), frozenset(), 2)}
+    assert reshaped(before, after, {"runs": {zone: {"PCPU": 2}}}, locations) == []
+
+
+def test_an_allocation_that_moves_between_shapes_stays_out_of_pools() -> None:
+    """One that nobody runs yet: of a flat tree, which becomes NUMA nodes with a pool."""
+    sets = CpuSets(TOPOLOGY.online, frozenset(), frozenset())
+    flat = derive(TOPOLOGY, sets, Settings("flat", reserved_host_memory_mb=0), ROOT, "h")
+    pool = frozenset({0, 1, 2})
+    nodes = derive(
+        TOPOLOGY,
+        CpuSets(TOPOLOGY.online, frozenset(), frozenset(), pooled=pool),
+        Settings(reserved_host_memory_mb=0),
+        ROOT,
+        "h",
+        None,
+        {"gold": pool},
+    )
+    moves = reshaped(flat, nodes, {"waits": {ROOT: {"PCPU": 3}}}, {})
+    assert moves == [("waits", "h", "h_NUMA_1", 3)]
