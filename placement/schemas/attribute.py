@@ -4,7 +4,7 @@ import math
 from typing import Any, Final
 
 from placement.model.provider import Attribute
-from placement.schemas.base import Field, Integer, Map, Schema, String, violation
+from placement.schemas.base import Field, Integer, Map, Schema, String, shown, violation
 
 MAX_ATTRIBUTES: Final = 256
 """Of one provider: the distances of each zone to each other one of a large host, and as much again."""
@@ -22,13 +22,13 @@ class AttributeValue(Field):
             text: str = self._text.deserialize(value)
             return text
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise violation("type", f"{value!r} is not of type 'string', 'number'")
+            raise violation("type", f"{shown(value)} is not of type 'string', 'number'")
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            raise violation("maximum", f"{value!r} is more than can be kept")
+            raise violation("maximum", f"{shown(value)} is more than can be kept")
         return number
 
 

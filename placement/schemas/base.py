@@ -18,6 +18,10 @@ from marshmallow import ValidationError, fields, missing
 from placement.exceptions import InvalidRequest
 
 MAX_INT: Final = 0x7FFFFFFF
+_MAX_SHOWN: Final = 1000
+"""Characters of what a client sent that an error repeats."""
+_MAX_LISTED: Final = 32
+"""Names of properties that it lists."""
 
 
 class Violation(str):
@@ -37,8 +41,19 @@ def violation(keyword: str, sentence: str) -> ValidationError:
     return ValidationError([Violation(keyword, sentence)])
 
 
+def shown(value: Any) -> str:
+    """A value as errors repeat it: as Python writes it, but no more than its beginning."""
+    try:
+        text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
+    except RecursionError:  # JSON may be nested deeper than Python writes it
+        return f"A deeply nested {'object' if isinstance(value, Mapping) else 'array'}"
+    if len(text) <= _MAX_SHOWN and (not isinstance(value, str) or len(value) <= _MAX_SHOWN):
+        return text
+    return f"{text[:_MAX_SHOWN]}..."
+
+
 def _wrong_type(value: Any, expected: str) -> ValidationError:
-    return violation("type", f"{value!r} is not of type {expected!r}")
+    return violation("type", f"{shown(value)} is not of type {expected!r}")
 
 
 class Field(fields.Field[Any]):
@@ -108,9 +123,9 @@ class Number(Field):
 
 def _check_range(value: float, minimum: float | None, maximum: float | None) -> None:
     if minimum is not None and value < minimum:
-        raise violation("minimum", f"{value!r} is less than the minimum of {minimum!r}")
+        raise violation("minimum", f"{shown(value)} is less than the minimum of {minimum!r}")
     if maximum is not None and value > maximum:
-        raise violation("maximum", f"{value!r} is greater than the maximum of {maximum!r}")
+        raise violation("maximum", f"{shown(value)} is greater than the maximum of {maximum!r}")
 
 
 class String(Field):
@@ -138,16 +153,16 @@ class String(Field):
         if not isinstance(value, str):
             raise _wrong_type(value, "string")
         if self.choices is not None and value not in self.choices:
-            raise violation("enum", f"{value!r} is not one of {list(self.choices)!r}")
+            raise violation("enum", f"{shown(value)} is not one of {list(self.choices)!r}")
         if len(value) < self.min_length:
             shortage = "should be non-empty" if self.min_length == 1 else "is too short"
-            raise violation("minLength", f"{value!r} {shortage}")
+            raise violation("minLength", f"{shown(value)} {shortage}")
         if self.max_length is not None and len(value) > self.max_length:
-            raise violation("maxLength", f"{value!r} is too long")
+            raise violation("maxLength", f"{shown(value)} is too long")
         if self._matches is not None and not self._matches(value):
-            raise violation("pattern", f"{value!r} does not match {self.pattern!r}")
+            raise violation("pattern", f"{shown(value)} does not match {self.pattern!r}")
         if not storable(value):
-            raise violation("pattern", f"{value!r} holds characters that no text may hold")
+            raise violation("pattern", f"{shown(value)} holds characters that no text may hold")
         return value
 
 
@@ -171,7 +186,7 @@ class Uuid(Field):
             raise _wrong_type(value, "string")
         canonical = canonical_uuid(value)
         if canonical is None:
-            raise violation("format", f"{value!r} is not a 'uuid'")
+            raise violation("format", f"{shown(value)} is not a 'uuid'")
         return canonical
 
 
@@ -213,12 +228,12 @@ class Array(Field):
             raise _wrong_type(value, "array")
         if len(value) < self.min_items:
             shortage = "should be non-empty" if self.min_items == 1 else "is too short"
-            raise violation("minItems", f"{value!r} {shortage}")
+            raise violation("minItems", f"{shown(value)} {shortage}")
         if self.max_items is not None and len(value) > self.max_items:
             raise violation("maxItems", f"{len(value)} items are too many, {self.max_items} may be given")
         loaded = _each({index: (item, self.items) for index, item in enumerate(value)})
         if self.unique and len(set(loaded.values())) != len(value):
-            raise violation("uniqueItems", f"{value!r} has non-unique elements")
+            raise violation("uniqueItems", f"{shown(value)} has non-unique elements")
         return list(loaded.values())
 
 
@@ -252,7 +267,7 @@ class Map(Field):
         if not isinstance(value, Mapping):
             raise _wrong_type(value, "object")
         if len(value) < self.min_properties:
-            raise violation("minProperties", f"{value!r} should be non-empty")
+            raise violation("minProperties", f"{shown(value)} should be non-empty")
         if self.max_properties is not None and len(value) > self.max_properties:
             raise violation(
                 "maxProperties", f"{len(value)} properties are too many, {self.max_properties} may be given"
@@ -263,10 +278,10 @@ class Map(Field):
             if name is None or not self._matches(name):
                 raise violation(
                     "additionalProperties",
-                    f"{key!r} does not match any of the regexes: {self.keys!r}",
+                    f"{shown(key)} does not match any of the regexes: {self.keys!r}",
                 )
             if name in named:
-                raise violation("uniqueItems", f"{key!r} names the same thing as another key")
+                raise violation("uniqueItems", f"{shown(key)} names the same thing as another key")
             named[name] = (item, self.values)
         return _each(named)
 
@@ -327,7 +342,9 @@ def _keyword(found: Any) -> str | None:
 def unexpected(names: Sequence[str]) -> str:
     """The sentence for properties that a schema does not know."""
     verb = "was" if len(names) == 1 else "were"
-    listed = ", ".join(repr(name) for name in names)
+    listed = ", ".join(shown(name) for name in names[:_MAX_LISTED])
+    if len(names) > _MAX_LISTED:
+        listed += f" and {len(names) - _MAX_LISTED} more"
     return f"Additional properties are not allowed ({listed} {verb} unexpected)"
 
 
@@ -356,4 +373,6 @@ def _first(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], 
 
 def _schema_path(path: tuple[Any, ...]) -> str:
     """Where in the data the violation is, spelt the way schema paths are."""
-    return "".join("['items']" if isinstance(step, int) else f"['properties'][{step!r}]" for step in path)
+    return "".join(
+        "['items']" if isinstance(step, int) else f"['properties'][{shown(step)}]" for step in path
+    )

@@ -314,6 +314,17 @@ ROWS: list[tuple[str, str, str, dict[str, Any], int, str]] = [
     ),
     ("Content-Length of 5,000 digits, no type", "POST", "/",
      wire(b"/resource_providers", CONTENT_LENGTH="9" * 5000), 400, "content-type header required"),
+    # what errors repeat
+    *(
+        (f"nested {depth} times, {path}", "POST", path,
+         raw(f'{{"{name}":{"[" * depth}1{"]" * depth}}}'), 400, "JSON does not validate: ")
+        for path, name in (
+            ("/resource_providers", "name"), ("/reshaper", "inventories"), ("/ext/v1/claims", "claims"),
+            ("/ext/v1/trees", "resource_providers"), ("/ext/v1/capacity", "flavors"),
+            ("/ext/v1/explanations", "query"), ("/ext/v1/reservations", "expires_in"),
+        )
+        for depth in (400, 1000)
+    ),
     # versions
     *(
         (f"version {text[:24]!r}", "GET", "/resource_classes", version(text), status, "version")
@@ -385,6 +396,23 @@ def state(service: Admin) -> list[Any]:
     ]
     assert [answer.status_code for answer in answers] == [200] * len(answers)
     return [answer.json for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("/ext/v1/explanations", {"query": "x" * 300_000}),
+        ("/ext/v1/explanations", {"query": ["x" * 300_000]}),
+        ("/ext/v1/explanations", {"x" * 300_000: 1}),
+        ("/ext/v1/claims", {f"unknown {number}": 1 for number in range(20_000)}),
+        ("/ext/v1/claims", {"claims": [{"order": {"x" * 300_000: 1}}]}),
+        ("/resource_providers", {"name": "x" * 300_000}),
+    ],
+    ids=range(6),
+)
+def test_an_error_repeats_no_more_than_the_beginning(service, path, document):
+    answer = service("POST", path, json=document)
+    assert (answer.status_code, len(answer.data) < 4_000) == (400, True)
 
 
 def test_capacities_beyond_all_numbers_are_shown_and_used_as_the_largest(service):
