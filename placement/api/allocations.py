@@ -10,7 +10,7 @@ from oslo_config import cfg
 from placement import microversion
 from placement.api.call import Call, operation
 from placement.api.resource_providers import existing
-from placement.exceptions import InvalidRequest, NotFound
+from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.policies import allocation as rules
 from placement.schemas import allocation as schemas
@@ -105,7 +105,7 @@ def delete_of_consumer(call: Call, consumer_uuid: str) -> Response:
     """Give back all that a consumer holds."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
-        raise NotFound(f"No allocations for consumer '{consumer_uuid}'")
+        raise store.missing(consumer_uuid)
     release(call.service.database, uuid)
     return call.nothing()
 

@@ -104,19 +104,13 @@ class Search:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
         self._searched.batch = batch
-        trees, sharing = self._trees, bool(self._sharing.providers)
         uncounted = 0
         for root in roots:
             uncounted += 1
             if uncounted == _ROOTS:
                 self.budget.spend(_ROOTS)
                 uncounted = 0
-            if not sharing:
-                tree = trees[root]
-                plan = self._plan_of(tree, (), in_use=True)
-                if plan is not None:
-                    yield tree, plan.batches(tree, tree.free, self._rng)
-            elif source := self.source(root):
+            if source := self.source(root):
                 yield source
 
     def source(self, root: int, *, each_root: bool = False) -> Source | None:

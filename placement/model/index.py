@@ -3,9 +3,9 @@
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
-K = TypeVar("K", int, str)
+K = TypeVar("K", bound=int | str)
 C = TypeVar("C", set[int], list[int])
 
 
@@ -31,6 +31,13 @@ class _Copied(dict[K, C]):
         #: in a copy: under which keys the collections are its own
         self._own: set[K] | None = None
 
+    def copy(self) -> Self:
+        """One that may be changed while this one stays as it is."""
+        new = type(self)()
+        new.update(self)
+        new._own = set()
+        return new
+
     def _changeable(self, key: K, empty: Callable[[], C]) -> C:
         members = self.get(key)
         if members is None:
@@ -52,12 +59,10 @@ class Index(_Copied[K, set[int]]):
         #: of the providers of each set the roots of their trees, where somebody asked for them
         self.roots: dict[K, Roots] = {}
 
-    def copy(self) -> "Index[K]":
-        """An index that may be changed while this one stays as it is."""
-        new: Index[K] = Index()
-        new.update(self)
-        new.roots = self.roots.copy()
-        new._own = set()
+    def copy(self) -> Self:
+        """One that may be changed while this one stays as it is."""
+        new = super().copy()
+        new.roots.update(self.roots)
         return new
 
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
@@ -84,13 +89,6 @@ class Families(_Copied[int, list[int]]):
 
     There is one for every host, and mostly it has few: lists need a fifth of the memory of sets.
     """
-
-    def copy(self) -> "Families":
-        """As :meth:`Index.copy`."""
-        new = Families()
-        new.update(self)
-        new._own = set()
-        return new
 
     def fill(self, keys: Iterable[int], ids: Iterable[int]) -> None:
         """Begin with these providers, in ascending order, and the key of each."""

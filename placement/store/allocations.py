@@ -245,7 +245,12 @@ def delete(tx: Transaction, consumer: str) -> None:
     :raises NotFound: when it holds nothing.
     """
     if not give_back(tx, [consumer]):
-        raise NotFound(f"No allocations for consumer '{consumer}'")
+        raise missing(consumer)
+
+
+def missing(consumer: str) -> NotFound:
+    """That a consumer holds nothing, or that there is none."""
+    return NotFound(f"No allocations for consumer '{consumer}'")
 
 
 def give_back(tx: Transaction, uuids: Collection[str]) -> int:

@@ -14,8 +14,7 @@ from placement.db import buckets
 from placement.db.batch import Answer, Prepared
 from placement.db.database import Database, Transaction
 from placement.db.tables import allocations, change_buckets, consumers, resource_providers
-from placement.exceptions import NotFound
-from placement.store.allocations import give_back
+from placement.store.allocations import give_back, missing
 
 _NOBODY: Final = "0"
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
@@ -34,7 +33,7 @@ def release(database: Database, consumer: str) -> None:
     if isinstance(released, Answer):
         released = released.scalars != [_NOBODY]
     if not released:
-        raise NotFound(f"No allocations for consumer '{consumer}'")
+        raise missing(consumer)
 
 
 def _at_once(tx: Transaction, consumer: str) -> Answer:
