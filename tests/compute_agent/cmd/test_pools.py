@@ -1,0 +1,50 @@
+"""An agent with a pool of CPUs: a guest in it, the pool that goes while it runs, and what is held then."""
+
+import pytest
+
+from tests.compute_agent.cmd.agents import Agent, allowed_cpus, put_allocation
+
+pytestmark = pytest.mark.slow
+
+POOL = {"cpu_pool:gold": "cpus = 1\nguest_classes = LSR\n"}
+SETS = "cpu_dedicated_set = 0-1"
+
+
+@pytest.fixture
+def agent(client, configure):
+    """An agent with CPU 0 of node 0, and CPU 1 of node 1 in a pool."""
+    agent = Agent(configure(SETS, **POOL))
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    yield agent
+    agent.close()
+
+
+def test_a_guest_keeps_its_cpu_when_its_pool_goes_and_holds_that_of_the_node_then(
+    agent, configure, client, uid
+):
+    root = agent.status()["provider_uuid"]
+    providers = {one.name: one.uuid for one in client.providers_in_tree(root)}
+    gold, node = providers["testhost_NUMA_1_POOL_gold"], providers["testhost_NUMA_1"]
+    assert client.inventories(gold)[0]["PCPU"]["total"] == 1
+    assert "CUSTOM_CPU_POOL_GOLD" in client.traits(gold)[0]
+    assert "PCPU" not in client.inventories(node)[0]
+    put_allocation(client, gold, uid, PCPU=1)
+    refused = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "600")
+    assert "[cpu_pool:gold] takes guests of LSR, and it is of LS" in refused.stderr
+    guest = agent.ask("guest", "run", "--uuid", uid, "--qos-class", "LSR", "--", "sleep", "600")
+    assert allowed_cpus(guest["pid"]) == "1"
+
+    configure(SETS)
+    (waiting,) = agent.wait_for(lambda: agent.status()["refused"])
+    assert "guests that hold what moves: 1;" in waiting
+    assert agent.ask("guest", "show", uid)["dedicated_cpus"] == "1"
+    assert allowed_cpus(guest["pid"]) == "1"
+
+    agent.terminate()
+    agent.start()
+    agent.wait_for(lambda: client.allocations(uid).resources == {node: {"PCPU": 1}})
+    agent.wait_for(lambda: gold not in {one.uuid for one in client.providers_in_tree(root)})
+    shown = agent.ask("guest", "show", uid)
+    assert (shown["dedicated_cpus"], shown["stray"], shown["refusal"]) == ("1", "", "")
+    assert allowed_cpus(guest["pid"]) == "1"
