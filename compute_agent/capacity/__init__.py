@@ -14,8 +14,8 @@ A worked example
     deviation of 1: 11.5. The system stays below 0.4 cores in 85 % of the hours, and four guests below 2, 2, 3
     and 1.6: with a margin of 5 %, 9.45. The largest is 11.5. A guest came ten minutes ago, with 4 CPUs:
     nobody knows it, and it counts whole. The others may need 15.5, so that 16.5 are left: 16 are promised,
-    and 16 reserved. If it was less so far, it grows by 3.2 cores in 5 minutes, and is published when it has
-    been 10 % more for 15 minutes.
+    and 16 reserved. If it was less so far, it grows
+    by 3 CPUs at a time, after 15 minutes in which they were there.
 
 What always holds
     - No more is promised than the estimate leaves, in any minute that has a reading.

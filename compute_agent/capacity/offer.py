@@ -9,7 +9,7 @@ from typing import Final
 _ROUNDING: Final = 1e-9
 
 GROWTH: Final = 0.1
-"""The part of the capacity by which an offer grows in ``GROWTH_SECONDS`` at most."""
+"""The part of the capacity by which an offer grows in ``GROWTH_SECONDS`` at most, and whenever it does."""
 
 GROWTH_SECONDS: Final = 300.0
 
@@ -49,7 +49,8 @@ class Offer:
         above = min(self.above, whole)
         if time - self.above_since < ABOVE_SECONDS:
             return replace(self, level=level, time=time, above=above)
-        return Offer(above, level, time)
+        most = self.published + max(math.floor(GROWTH * capacity), step_of(self.published))
+        return Offer(min(above, most), level, time)
 
 
 def step_of(published: int) -> int:

@@ -142,7 +142,7 @@ class Reclaimed:
             zone = self._zones.get(node.uuid, ZoneState())
             terms = [] if found is None else list(found.in_words())
             what = {"act": "offered", "preview": "would be offered"}.get(mode, "not offered: it is off")
-            terms.append((f"{what} (grows by 10 % of all in 5 minutes)", float(zone.offer.published)))
+            terms.append((f"{what} (more by 10 % of all CPUs at a time)", float(zone.offer.published)))
             rows += [
                 {"provider": node.name, "term": words, "cores": round(cores, 2)} for words, cores in terms
             ]

@@ -126,7 +126,8 @@ def test_offers_shrink_at_once_and_grow_slowly(steps, capacity):
         if offer.published < before.published:
             assert offer.published == math.floor(offer.level + 1e-9)
         if offer.published > before.published:
-            assert offer.published >= before.published + step_of(before.published)
+            step = step_of(before.published)
+            assert step <= offer.published - before.published <= max(step, GROWTH * capacity)
 
 
 def test_a_steady_offer_is_written_a_few_times_and_then_never():
@@ -135,5 +136,5 @@ def test_a_steady_offer_is_written_a_few_times_and_then_never():
         offer = offer.after(20.0 + 0.4 * (n % 2), 32.0, EPOCH + n * PERIOD)
         published.append(offer.published)
     assert published[-1] in (18, 19, 20)
-    assert len({*published}) <= 6
+    assert len({*published}) <= 8
     assert len({*published[100:]}) == 1

@@ -123,7 +123,7 @@ def learnt(rig):
         history = history.after(Reading(rig.now, 1.5, {"a": 1.0, SYSTEM: 0.5}), 80)
     (rig.folder / "capacity.json").write_bytes(dump({ZONE.uuid: ZoneState(history, Offer())}))
     rig.new_loop()
-    rig.minutes(75, a=1.0)
+    rig.minutes(120, a=1.0)
     return rig
 
 
@@ -168,7 +168,7 @@ def test_a_preview_tells_and_offers_nothing(learnt):
     learnt.new_loop()
     learnt.minutes(2, a=1.0)
     assert learnt.reserved == 8
-    assert learnt.terms()["would be offered (grows by 10 % of all in 5 minutes)"] == 6
+    assert learnt.terms()["would be offered (more by 10 % of all CPUs at a time)"] == 6
 
 
 def test_what_cannot_be_used_of_an_earlier_agent_is_put_aside(rig, caplog):
