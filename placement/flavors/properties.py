@@ -9,7 +9,15 @@ from typing import Final
 
 from placement.flavors import cpus
 from placement.flavors.flavor import Pairs, refused
-from placement.flavors.property_types import CHOICES, FLAGS, FORMERLY, FREE, NUMBERS
+from placement.flavors.property_types import (
+    CHOICES,
+    COMPARED,
+    FLAGS,
+    FORMERLY,
+    FREE,
+    NUMBERS,
+    check_comparisons,
+)
 
 MAX_NODES: Final = 128
 """NUMA nodes of a guest: properties of those with higher numbers say nothing."""
@@ -53,6 +61,8 @@ def read(pairs: Pairs) -> Properties:
                 numbers[name] = int(text)
             elif name in FREE:
                 texts[name] = text
+            elif name in COMPARED:
+                check_comparisons(text)
             elif name in CHOICES:
                 texts[name] = CHOICES[name].read(text)
         except ValueError:

@@ -3,6 +3,7 @@
 Those that are of no consequence here are there, too: a value that one of them cannot have is refused.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -110,15 +111,41 @@ NUMBERS: Final = frozenset(
     )
 )
 
+COMPARED: Final = frozenset(("img_hv_requested_version",))
+"""Comparisons with versions, all of which have to be true: Nova makes them with hosts that it was offered."""
+
 FREE: Final = frozenset(("hw_cpu_realtime_mask", "hw_machine_type", "hw_mem_page_size"))
 """Texts of any kind, without those that have no consequence."""
 
 FORMERLY: Final[Mapping[str, str]] = {
     "architecture": "hw_architecture",
     "hypervisor_type": "img_hv_type",
+    "hypervisor_version_requires": "img_hv_requested_version",
     "vm_mode": "hw_vm_mode",
     "vmware_image_version": "img_version",
     "xenapi_device_id": "hw_device_id",
     "xenapi_image_compression_level": "img_compression_level",
 }
 """Former names of properties whose values are checked."""
+
+_COMPARISON: Final = re.compile(r"\s*(?:<=|>=|<|>|!=|==)\s*(\S+)\s*")
+_VERSION: Final = re.compile(
+    r"v?(\d+!)?\d+(\.\d+)*"
+    r"([-_.]?(alpha|a|beta|b|preview|pre|c|rc)[-_.]?\d*)?"
+    r"(-\d+|[-_.]?(post|rev|r)[-_.]?\d*)?"
+    r"([-_.]?dev[-_.]?\d*)?"
+    r"(\+[a-z0-9]+([-_.][a-z0-9]+)*)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A version as PEP 440 has it."""
+
+
+def check_comparisons(text: str) -> None:
+    """Refuse what is no list of comparisons with versions, such as ``>=6.0,<6.2``.
+
+    :raises ValueError: it is none.
+    """
+    for each in text.split(","):
+        found = _COMPARISON.fullmatch(each)
+        if found is None or _VERSION.fullmatch(found[1]) is None:
+            raise ValueError(text)

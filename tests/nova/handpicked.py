@@ -207,6 +207,11 @@ FLAVORS: Final[dict[str, tuple[dict[str, str], dict[str, str]]]] = {
         {"hw_disk_bus": "virtio", "hw_vif_model": "spapr-vlan", "hw_cdrom_bus": "xen"},
     ),
     "a bus that is none": ({}, {"hw_disk_bus": "floppy"}),
+    "a version of the hypervisor": ({}, {"img_hv_requested_version": ">=6.0, < 6.2,!=6.1-rc1"}),
+    "a version of the hypervisor, formerly": ({}, {"hypervisor_version_requires": "== 6.0.post1"}),
+    "a version without a comparison": ({}, {"img_hv_requested_version": "6.0"}),
+    "a version that is none": ({}, {"hypervisor_version_requires": ">=new"}),
+    "comparisons that end with a comma": ({}, {"img_hv_requested_version": ">=6.0,"}),
     "VMware's words": ({}, {"vmware_adaptertype": "lsiLogicsas", "hw_scsi_model": "virtio-scsi"}),
 }
 """By what they show: extra specs and image properties, of 4 CPUs, 2048 MiB, 10 GB."""
@@ -253,6 +258,8 @@ def handpicked() -> Iterator[tuple[str, Case]]:
     yield "a volume, as Nova filters", _case({"is_volume_backed": True}, {}, {}, _ON)
     yield "swap is rounded up", _case({"swap": 1025, "ephemeral": 5}, {}, {})
     yield "no disk", _case({"disk": 0}, {}, {"size": 1 << 40})
+    yield "no disk beside swap", _case({"disk": 0, "swap": 512}, {}, {})
+    yield "no disk of its own, from a volume", _case({"disk": 0, "is_volume_backed": True}, {}, {})
     yield "no CPU", _case({"vcpus": 1, "ram": 0}, {"hw:vif_multiqueue_enabled": "1"}, {})
     yield "an image that needs more memory", _case({}, {}, {"min_ram": 4096})
     yield "an image that needs more disk", _case({}, {}, {"min_disk": 11})

@@ -1,16 +1,17 @@
 """Flavors are translated as Nova 34.0.0 does, which was recorded; ``make test-nova`` asks Nova itself."""
 
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.version import InvalidVersion, Version
 
 from placement.exceptions import INVALID_FLAVOR, InvalidRequest
 from placement.flavors.cpus import MAX_CPUS, parse
 from placement.flavors.flavor import Flavor, Image, PciAlias, Rules
-from placement.flavors.property_types import CHOICES, FLAGS, FREE, NUMBERS
+from placement.flavors.property_types import CHOICES, FLAGS, FREE, NUMBERS, check_comparisons
 from placement.flavors.translate import translate
 from tests.examples import examples
 from tests.placement.flavors.answers import (
@@ -51,6 +52,26 @@ def test_what_is_refused_is_said_in_one_sentence():
 
 def flavor(image=(), **specs):
     return Flavor(4, 2048, extra_specs=tuple(specs.items()), image=Image(properties=tuple(image)))
+
+
+_VERSIONS = st.from_regex(
+    r"[v]?[0-9.!]{1,6}[-_.]?(a|rc|post|rev|dev|x)?[-_.]?[0-9]{0,2}(\+[a-zA-Z0-9.]{0,4})?"
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.sampled_from(("<", "<=", "==", "!=", ">=", ">", "=", "~=")), _VERSIONS | st.text(max_size=8))
+def test_versions_are_those_of_pep_440(comparison: str, text: str) -> None:
+    version = text.strip()
+    try:
+        right = bool(Version(version)) and comparison not in ("=", "~=")
+    except InvalidVersion:
+        right = False
+    if "," in version or version[:1] in ("<", ">", "=", "!"):
+        return
+    given = f" {comparison} {version} "
+    with nullcontext() if right else pytest.raises(ValueError, match=re.escape(given)):
+        check_comparisons(given)
 
 
 def test_the_same_flavor_has_the_same_request_which_searches_recognise():
