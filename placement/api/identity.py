@@ -128,12 +128,33 @@ class _Outage(outage.Outage):
         LOG.warning("the Identity service answers again, after %.0f seconds", seconds)
 
 
+class _NobodySignsIn(_Outage):
+    """Nobody can sign in, which says nothing of tokens: strangers choose what it takes to answer this.
+
+    One domain whose users are in a directory that hangs is enough to have no answer in time.
+    """
+
+    def log_begin(self, error: Exception) -> None:
+        """What an operator looks at."""
+        LOG.error(
+            "the Identity service does not answer who signs in to the console: until it does, one at a time "
+            "asks it, and others are told to try later; see [keystone_authtoken] auth_url, and the "
+            "directories of the domains of users: %s",
+            error,
+        )
+
+    def log_end(self, seconds: float) -> None:
+        """When it was over."""
+        LOG.warning("the Identity service answers who signs in again, after %.0f seconds", seconds)
+
+
 class _IdentityServer:
     """What the library asks, with an end to it."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
         self._outage = _Outage()
+        self._nobody_signs_in = _NobodySignsIn()
 
     @property
     def www_authenticate_uri(self) -> Any:
@@ -157,7 +178,7 @@ class _IdentityServer:
         :raises CannotAsk: there was no answer to that.
         """
         try:
-            with self._outage.attempt():
+            with self._nobody_signs_in.attempt():
                 return plugin.get_access(session)
         except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
             raise SignInRefused from None
