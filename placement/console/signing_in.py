@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from flask import Blueprint, Response, current_app, redirect, render_template, request
@@ -27,6 +28,7 @@ _MAX_SECRET: Final = 4096
 _WINDOW: Final = 300.0  # seconds
 _OF_ONE_NAME: Final = 5
 _OF_ONE_ADDRESS: Final = 50
+_HOST_BITS: Final = 64  # of an IPv6 address, which a client chooses as it likes
 
 _WRONG: Final = (
     "The Identity service does not know you by this. Check the name, the domain, the secret and the project."
@@ -95,7 +97,7 @@ def sign_in() -> Response:
         return _form(form, _MISSING, HTTPStatus.BAD_REQUEST)
     service = service_of(request.environ)
     service.prepare()
-    address = request.remote_addr or ""
+    address = counted_as(request.remote_addr or "")
     who = secrets.subject("name", form.name.casefold(), address)
     limits = {who: _OF_ONE_NAME, secrets.subject("address", address): _OF_ONE_ADDRESS}
     if not service.database.write(lambda tx: sessions.attempt(tx, limits, _WINDOW)):
@@ -140,9 +142,28 @@ def _form(form: Form, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Re
     return Response(page, status)
 
 
+def counted_as(sent: str) -> str:
+    """For which address an attempt is counted.
+
+    :param sent: what the server says, or a header that proxies add to: of a list only the last address is
+        what a proxy has seen; those before it the client may have made up.
+    :returns: the address; of one of IPv6 the network of 64 bits.
+    """
+    text = sent.rpartition(",")[2].strip()
+    try:
+        address = ip_address(text.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return text
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Address(int(address) >> _HOST_BITS << _HOST_BITS))
+
+
 def _next(wanted: str) -> str:
-    """The page that somebody wanted to see, if it is one of ours."""
-    return wanted if wanted.startswith("/console/") else "/console"
+    """The page that somebody wanted to see, if it is one of ours, and can stand in a header."""
+    return wanted if wanted.startswith("/console/") and wanted.isprintable() else "/console"
 
 
 def _to(path: str) -> Response:

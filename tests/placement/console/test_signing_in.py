@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from placement.console.forms import COOKIE
+from placement.console.signing_in import counted_as
 from tests.placement.console.behind_keystone import AUTHTOKEN, SIGN_IN, Browser, service
 from tests.placement.console.fake_identity import CREDENTIAL, FakeIdentity, serving
 
@@ -69,7 +70,14 @@ def test_after_signing_in_there_is_the_page_that_was_wanted(browser):
 
 @pytest.mark.parametrize(
     "wanted",
-    ["https://evil.example.org/", "//evil.example.org", "/\\evil", "/resource_providers", "/console"],
+    [
+        "https://evil.example.org/",
+        "//evil.example.org",
+        "/\\evil",
+        "/resource_providers",
+        "/console",
+        "/console/%0d%0aX: y",
+    ],
 )
 def test_nobody_is_sent_elsewhere_after_signing_in(browser, wanted):
     answer = browser.sign_in(RIGHT, f"{SIGN_IN}?next={wanted}")
@@ -220,6 +228,32 @@ def test_one_address_cannot_try_many_names(browser, identity, file):
         database.executemany("INSERT INTO console_attempts (subject, at) VALUES (?, ?)", [(address, at)] * 49)
     answer = browser.sign_in({"username": "reader", "password": "reader-secret"})
     assert answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("sent", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("made-up, 10.0.0.1, 192.0.2.7", "192.0.2.7"),
+        ("2001:db8:0:7:aaaa::1", "2001:db8:0:7::"),
+        ("[2001:db8:0:7:bbbb::2]", "2001:db8:0:7::"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("unix:", "unix:"),
+        ("", ""),
+    ],
+)
+def test_an_attempt_counts_for_the_address_that_the_client_cannot_choose(sent, counted):
+    assert counted_as(sent) == counted
+
+
+def test_addresses_that_a_client_makes_up_are_no_way_around_the_limit(identity, file, tmp_path):
+    believing = "[oslo_middleware]\nenable_proxy_headers_parsing = true\n"
+    browser = Browser(service(believing + AUTHTOKEN.format(url=identity.url), file, tmp_path))
+    statuses = [
+        browser.sign_in(WRONG, headers={"X-Forwarded-For": f"10.0.0.{n}, 192.0.2.7"}).status_code
+        for n in range(6)
+    ]
+    assert statuses[4:] == [HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS]
 
 
 def test_an_identity_service_that_is_away_is_said_to_be_away(browser, identity):
