@@ -29,7 +29,9 @@ _STALE: Final = (
 
 def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
     """What the browser has in the cookie of that name, if it could be a secret."""
-    found = parse_cookie(environ.get("HTTP_COOKIE")).get(name)
+    sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
+    # cookies of others on this host may be any bytes, which are neither to fail nor to be left out of names
+    found = parse_cookie(sent.decode("ascii", "backslashreplace")).get(name)
     return found if secrets.is_one(found) else None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from werkzeug.test import Client
 
 from placement.console.forms import COOKIE
 from placement.console.signing_in import counted_as
@@ -254,6 +255,15 @@ def test_addresses_that_a_client_makes_up_are_no_way_around_the_limit(identity, 
         for n in range(6)
     ]
     assert statuses[4:] == [HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS]
+
+
+@pytest.mark.parametrize("other", ["other=\xff", f"{COOKIE}\xff=x", f"\xff{COOKIE}=x", f"\xa0{COOKIE}=x"])
+def test_cookies_of_others_may_be_any_bytes(browser, app, other):
+    browser.sign_in(RIGHT)
+    plain = Client(app, use_cookies=False)
+    assert plain.get("/console/", environ_overrides={"HTTP_COOKIE": other}).status_code == 303
+    both = {"HTTP_COOKIE": f"{other}; {COOKIE}={browser.secret}"}
+    assert plain.get("/console/", environ_overrides=both).status_code == HTTPStatus.OK
 
 
 def test_an_identity_service_that_is_away_is_said_to_be_away(browser, identity):
