@@ -51,7 +51,8 @@ _SECTIONS: Final = (
     ("holding.show_project", "Project", (usage.TOTAL_USAGES,)),
 )
 """The pages that are reached from everywhere, and what REST asks of who reads the same there."""
-_KEPT: Final = "public, max-age=31536000, immutable"  # their address has the digest of their content
+_KEPT: Final = "public, max-age=31536000, immutable"
+_FILES: Final = ("console.css", "icon.svg")
 
 
 def create_app(*, signs_in: bool) -> Flask:
@@ -101,8 +102,14 @@ def _common() -> dict[str, Any]:
 
 def _protect(response: Response) -> Response:
     response.headers.update(_HEADERS)
-    response.headers["Cache-Control"] = _KEPT if request.endpoint == "static" else "no-store"
+    response.headers["Cache-Control"] = _KEPT if response.status_code < 400 and _is_dated() else "no-store"
     return response
+
+
+def _is_dated() -> bool:
+    """Whether a file is asked for by the digest of its content: another release has another there."""
+    name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
+    return name in _FILES and request.args.get("v") == _digest(name)
 
 
 def _refused(error: PlacementError) -> tuple[str, int]:

@@ -84,6 +84,18 @@ def test_every_answer_forbids_scripts_frames_and_what_is_elsewhere(client, path)
         assert not re.search(r"<script|<style|\sstyle=|\son[a-z]+=", answer.text)
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["nothing.css", "../app.py", "console.css", "console.css?v=of-another-release", "./console.css?v={}"],
+)
+def test_only_a_file_asked_for_by_its_digest_is_kept(client, path):
+    page = client.get("/console/").text
+    address, digest = re.search(r'href="(/console/static/console.css\?v=(\w+))"', page).groups()
+    assert "immutable" in client.get(address).headers["Cache-Control"]
+    answer = client.get("/console/static/" + path.format(digest))
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
 def test_a_host_shows_its_providers_as_they_are_nested_and_who_holds_what(client):
     text = text_of(client, HOST)
     assert "16 of 24 8 used" in text
