@@ -11,7 +11,7 @@ from placement.api.resource_providers import existing
 from placement.console import fleet, host, scheduling
 from placement.console.fleet import State, Wanted
 from placement.console.visit import SEE_HOSTS, Visit, page
-from placement.policies import allocation
+from placement.policies import allocation, ext
 from placement.store.holders import holders
 
 blueprint = Blueprint("hosts", __name__)
@@ -99,6 +99,7 @@ def show_provider(visit: Visit, uuid: str) -> str:
         more_holders=more_holders,
         max_holders=_MAX_HOLDERS,
         scheduling=scheduling.scheduling_of(shown.root),
+        may_see_reason=visit.may(ext.ATTRIBUTES),
         may_change=visit.may(*scheduling.CHANGE),
         may_see_consumers=visit.may(allocation.LIST),
         may_see_projects=visit.may(allocation.LIST),

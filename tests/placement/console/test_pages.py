@@ -14,8 +14,10 @@ from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.console import fleet
 from placement.console.app import create_app
+from placement.console.visit import Visit
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
+from placement.policies import ext
 from tests.placement.console import world
 
 READER = {"X-Auth-Token": "somebody:project", "X-Roles": "reader,member"}
@@ -94,6 +96,24 @@ def test_only_a_file_asked_for_by_its_digest_is_kept(client, path):
     assert "immutable" in client.get(address).headers["Cache-Control"]
     answer = client.get("/console/static/" + path.format(digest))
     assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_why_a_host_is_disabled_is_for_who_may_read_attributes(client, monkeypatch):
+    path = f"/console/providers/{world.uuid_of('edge-1')}"
+    mark = re.search(r'name="mark" value="(\w+)"', client.get(path).text)[1]
+    client.post(f"{path}/scheduling", data={"mark": mark, "do": "disable", "reason": "a secret"})
+    try:
+        assert "a secret" in client.get(path).text
+        may = Visit.may
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                Visit, "may", lambda self, *rules: ext.ATTRIBUTES not in rules and may(self, *rules)
+            )
+            text = client.get(path).text
+        assert "New guests are kept away" in text
+        assert "a secret" not in text
+    finally:
+        client.post(f"{path}/scheduling", data={"mark": mark, "do": "enable"})
 
 
 def test_a_host_shows_its_providers_as_they_are_nested_and_who_holds_what(client):
