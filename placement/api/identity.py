@@ -182,6 +182,9 @@ class _IdentityServer:
                 return plugin.get_access(session)
         except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
             raise SignInRefused from None
+        except ks_exceptions.MissingAuthMethods:
+            # he has to say more than a password; to say so would tell strangers that they guessed it
+            raise SignInRefused from None
         except Unavailable as error:
             raise CannotAsk(error.detail) from None
         except Exception as error:
