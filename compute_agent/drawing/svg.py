@@ -28,8 +28,8 @@ def document(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{left} {top} {width:.0f} {height:.0f}"'
             f' font-family="sans-serif" font-size="12" fill="{ink}" role="img">',
-            f'<title>{escaped(title)}</title>',
-            f'<desc>{escaped(description)}</desc>',
+            f"<title>{escaped(title)}</title>",
+            f"<desc>{escaped(description)}</desc>",
             f'<rect x="{left}" y="{top}" width="100%" height="100%" fill="#ffffff"/>',
             *parts,
             "</svg>\n",
