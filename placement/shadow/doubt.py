@@ -13,6 +13,7 @@ from placement.shadow.left_behind import claims
 
 _REMEMBERED: Final = 50_000
 _NONE: Final[frozenset[str]] = frozenset()
+_SHOWN: Final = 50
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.I)
 _WORD: Final = re.compile(r"[\w.-]+")
 _LISTS: Final = ("/allocations", "/reshaper")
@@ -80,6 +81,10 @@ class Doubt:
 
     def __len__(self) -> int:
         return len(self._things)
+
+    def document(self) -> dict[str, list[str]]:
+        """The things in doubt that are so for longest, with all that they can be seen at."""
+        return {thing: sorted(names) for thing, names in list(self._things.items())[:_SHOWN]}
 
     def take(self, copy: Copy, waiting: Iterable[int]) -> None:
         """A write that OpenStack Placement answered; what it refused leaves nothing.

@@ -67,6 +67,7 @@ class Status:
             "waiting": len(self.backlog),
             "left_out": self._left_out(),
             "in_doubt": len(self.doubt),
+            "doubts": self.doubt.document(),
             "processes": self.connections,
             **self.tally.document(),
         }

@@ -69,7 +69,8 @@ def draw(title: str, panels: Sequence[Panel], marks: Sequence[Marks], first: int
     height = y + 34
     width = _LEFT + _WIDTH + _RIGHT
     head = f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{escaped(title)}</text>'
-    return document(width, height, [head, *parts])
+    description = f"Curves over rounds: {'; '.join(panel.title for panel in panels)}."
+    return document(title, description, width, height, [head, *parts])
 
 
 def _x(number: float, count: int) -> float:
