@@ -123,6 +123,7 @@ def test_a_cpu_that_goes_though_it_is_in_a_set(agent, rewrite, shown, two_nodes,
     online.write_text("0\n")
     error = agent.wait_for(lambda: agent.status()["config_error"])
     assert "CPUs 1 are offline" in error
+    agent.wait_for(lambda: error in agent.log())  # which is written after the status has it
     assert agent.log().count(error) == 1
     assert metric("compute_agent_configuration_refused") == 1
     assert shown()["NUMA_1"] == node("PCPU")

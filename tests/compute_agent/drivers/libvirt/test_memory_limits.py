@@ -7,6 +7,8 @@ the live part left out.
 import pytest
 
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits
+from compute_agent.drivers.libvirt import domain_table
+from compute_agent.drivers.libvirt.definition import UNLIMITED_KIB
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.libvirt.tuning import Tuning
 
@@ -34,8 +36,8 @@ def has_memory_groups(libvirtd, domain):
 
 @pytest.fixture
 def live(has_memory_groups, monkeypatch):
-    """Soft limits of the running domain that libvirtd was asked for."""
-    asked, really = [], Tuning.set_soft_limit
+    """Soft limits of the running domain that libvirtd was asked for, and shows whenever it is asked."""
+    asked, really, parsed = [], Tuning.set_soft_limit, domain_table.parse_live
 
     def set_soft_limit(self, kib, persistent):
         if not persistent:
@@ -43,7 +45,14 @@ def live(has_memory_groups, monkeypatch):
         if persistent or has_memory_groups:
             really(self, kib, persistent)
 
+    def parse_live(xml):
+        blockio, soft_limit = parsed(xml)
+        if asked and not has_memory_groups:
+            soft_limit = None if asked[-1] >= UNLIMITED_KIB else asked[-1]
+        return blockio, soft_limit
+
     monkeypatch.setattr(Tuning, "set_soft_limit", set_soft_limit)
+    monkeypatch.setattr(domain_table, "parse_live", parse_live)
     return asked
 
 
