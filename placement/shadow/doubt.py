@@ -93,10 +93,10 @@ class Doubt:
         """
         if copy.received is None or 400 <= copy.received.status < 500:
             return
-        written = Written.of(copy.request)
         if copy.received.status >= 500:  # nobody knows whether it was done
-            self.spread(written)
+            self.spread(copy)
             return
+        written = Written.of(copy.request)
         self._accepted[copy.number] = written
         _forget_oldest(self._accepted)
         for other in self._rivals(copy, written, waiting):
@@ -113,17 +113,21 @@ class Doubt:
 
     def meets(self, copy: Copy) -> bool:
         """Whether a write shares anything with one that was accepted while it was in flight."""
-        names = Written.of(copy.request).names
+        names = self._written(copy).names
         return any(names & other.names for other in map(self._accepted.get, copy.beside) if other)
 
-    def spread(self, written: Written) -> None:
+    def _written(self, copy: Copy) -> Written:
+        return self._accepted.get(copy.number) or Written.of(copy.request)
+
+    def spread(self, copy: Copy) -> None:
         """Only one of the services may have done it, or will have."""
+        written = self._written(copy)
         for thing in written.things:
             self._doubt(thing, written.names)
 
     def settle(self, copy: Copy, waiting: Iterable[int]) -> None:
         """Both services did a write: where nothing rivals it, what it says is there now."""
-        written = Written.of(copy.request)
+        written = self._written(copy)
         if written.whole and not self._rivals(copy, written, waiting):
             for thing in written.things:
                 self._things.pop(thing, None)

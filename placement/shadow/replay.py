@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from placement.shadow.compare import Difference, differences
 from placement.shadow.deviations import explain, known_here_only, refused_there_only
-from placement.shadow.doubt import Doubt, Written
+from placement.shadow.doubt import Doubt
 from placement.shadow.exchange import JSON, Answer, Copy, Exchange, parsed
 from placement.shadow.left_behind import LeftBehind
 
@@ -195,7 +195,7 @@ class Replay:
         unknown = next(each for each, name in zip(found, names, strict=True) if not name)
         doubtful = self.doubt.about(exchange, copy.request)
         if parts and (doubtful or self.doubt.meets(copy)):
-            self.doubt.spread(Written.of(copy.request))
+            self.doubt.spread(copy)
             parts = False
         if copy.beside:
             return Outcome(copy, Verdict.RACED, str(unknown), ours, seconds, parts)
