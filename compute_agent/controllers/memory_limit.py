@@ -58,8 +58,8 @@ class MemoryLimitController:
     def _refusals(self, target: Target) -> Iterator[str]:
         limits = self._limits(target)
         try:
-            if self._waits(target, limits):
-                used, maximum = self._driver.memory_use(target.guest) or 0, limits.maximum or 0
+            if used := self._used_beyond(target, limits):
+                maximum = limits.maximum or 0
                 yield (
                     f"it uses {used // _MIB} MiB, and may have {maximum // _MIB}: its memory.max is not set"
                     " until it uses less, as it would be killed; let it hold more MEMORY_MB, or stop it"
@@ -76,12 +76,12 @@ class MemoryLimitController:
                     f" {HUGE_PAGES[size]}, or stop it"
                 )
 
-    def _waits(self, target: Target, limits: MemoryLimits) -> bool:
-        """Whether a guest uses more memory than its limit is to be."""
-        if limits.maximum in (None, UNLIMITED):
-            return False
-        used = self._driver.memory_use(target.guest)
-        return used is not None and limits.maximum is not None and used > limits.maximum
+    def _used_beyond(self, target: Target, limits: MemoryLimits) -> int:
+        """The bytes that a guest uses, if they are more than its limit is to be; else 0."""
+        if limits.maximum is None or limits.maximum == UNLIMITED:
+            return 0
+        used = self._driver.memory_use(target.guest) or 0
+        return used if used > limits.maximum else 0
 
     def drifted(self, target: Target) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
@@ -95,7 +95,7 @@ class MemoryLimitController:
 
     def _wanted(self, target: Target) -> MemoryLimits:
         limits = self._limits(target)
-        if self._waits(target, limits):
+        if self._used_beyond(target, limits):
             limits = replace(limits, maximum=None)
         if limits.huge_pages:  # the kernel takes no limit below what is used
             used = self._driver.huge_page_use(target.guest)
