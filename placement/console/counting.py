@@ -7,6 +7,7 @@ from typing import Any, Final
 from flask import Blueprint, render_template, request
 
 from placement.console.asking import Refused, ask
+from placement.console.forms import texts
 from placement.console.questions import query_of
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.exceptions import InvalidRequest
@@ -65,8 +66,7 @@ def _lines(text: str) -> Iterable[str]:
 def count(visit: Visit) -> str | tuple[str, int]:
     """The form, and what it asks for."""
     asked = Asked(
-        flavors=request.args.get("flavors", "").strip()[:_MAX_TEXT],
-        without=request.args.get("without", "").strip()[:_MAX_TEXT],
+        **texts(request.args, ("flavors", "without"), _MAX_TEXT),
         displaced="displaced" in request.args,
         moves="moves" in request.args,
     )

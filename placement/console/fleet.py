@@ -7,12 +7,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from placement.flavors.features import DISABLED
 from placement.model.provider import SHARES, Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import ZONE, Tree
-
-DISABLED: Final = "COMPUTE_STATUS_DISABLED"
-"""The trait of roots that get no new guests: Nova asks for hosts without it."""
 
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
 """In which order resource classes are shown; others follow, those first that most providers have."""

@@ -4,6 +4,7 @@ Each carries a mark that follows from the secret of the browser's cookie, which 
 has none.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from flask import Response, current_app, g, request
@@ -25,6 +26,11 @@ SIGNS_IN: Final = "SIGNS_IN"
 _STALE: Final = (
     "The form was out of date, or your browser did not keep the cookie, which needs HTTPS. Please try again."
 )
+
+
+def texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -> dict[str, str]:
+    """What was typed into these fields; what is too long to be meant is cut."""
+    return {name: fields.get(name, "").strip()[:longest] for name in names}
 
 
 def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from placement.console.forms import texts
 from placement.exceptions import InvalidRequest
 
 _MAX_TEXT: Final = 8192
@@ -22,7 +23,7 @@ class Question:
     @classmethod
     def of(cls, arguments: Mapping[str, str]) -> "Question":
         """That of a form."""
-        return cls(**{name: arguments.get(name, "").strip()[:_MAX_TEXT] for name in cls.__slots__})
+        return cls(**texts(arguments, cls.__slots__, _MAX_TEXT))
 
     @property
     def is_asked(self) -> bool:

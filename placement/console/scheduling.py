@@ -15,9 +15,9 @@ from flask import Blueprint, Response, redirect, request, url_for
 from placement.api.resource_providers import existing
 from placement.console import forms
 from placement.console.asking import Refused, ask
-from placement.console.fleet import DISABLED
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
+from placement.flavors.features import DISABLED
 from placement.model.provider import Attribute, Provider
 from placement.policies import ext, trait
 

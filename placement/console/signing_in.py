@@ -52,8 +52,8 @@ class Form:
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> "Form":
-        """The form as it was sent; what is too long to be meant is cut."""
-        return cls(**{name: fields.get(name, "").strip()[:_MAX_NAME] for name in cls.__slots__})
+        """The form as it was sent."""
+        return cls(**forms.texts(fields, cls.__slots__, _MAX_NAME))
 
     @property
     def name(self) -> str:

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.console import fleet, words
-from placement.console.fleet import DISABLED, State, Wanted
+from placement.console.fleet import State, Wanted
+from placement.flavors.features import DISABLED
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
 
