@@ -13,9 +13,9 @@ from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.monitoring.history import Span
 from compute_agent.monitoring.plot import plot
 from compute_agent.monitoring.samples import StoredSample
+from tests.browser import chromium, looking, needs_browser
 from tests.compute_agent.host.captured import ARCHIVES, unpack
 from tests.compute_agent.inventory.machines import machine
-from tests.placement.console.browsing import chromium, looking, needs_browser
 
 PICTURES = Path(__file__).parents[3] / "build" / "pictures"
 """Where they are left, to be looked at."""

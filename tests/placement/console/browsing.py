@@ -1,24 +1,15 @@
-"""Chromium, as Debian has it, and what every page has to pass in it."""
+"""What every page has to pass in Chromium."""
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from werkzeug.serving import make_server
 
-PROGRAM = shutil.which("chromium")
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "console"
 """Where pictures of all pages are left, to be looked at."""
-
-needs_browser = pytest.mark.skipif(
-    PROGRAM is None or not find_spec("playwright") or not find_spec("axe_playwright_python"),
-    reason="needs Chromium (Debian's package chromium), playwright and axe-playwright-python",
-)
 
 
 class Look(NamedTuple):
@@ -49,30 +40,6 @@ def served(app: Any) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}/console"
     server.shutdown()
     server.server_close()
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # root has no sandbox, and what is looked at here is our own
-        browser = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def looking(browser: Any, **options: Any) -> Iterator[Any]:
-    """A new window; whatever the browser complains about, such as a content security policy, is a failure."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce", **options)
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    context.close()
-    assert not complaints, complaints
 
 
 def check_everywhere(page: Any, name: str) -> None:

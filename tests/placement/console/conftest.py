@@ -11,6 +11,7 @@ from werkzeug.test import Client
 from placement import console
 from placement.api.middleware import build_application
 from placement.conf import new_config
+from tests import browser
 from tests.placement.console import browsing, world
 from tests.placement.running import Admin
 
@@ -45,5 +46,5 @@ def base(app: Any) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """A browser, without a window."""
-    with browsing.chromium() as browser:
-        yield browser
+    with browser.chromium() as opened:
+        yield opened

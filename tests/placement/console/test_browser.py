@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.browser import looking, needs_browser
 from tests.placement.console import world
 from tests.placement.console.behind_keystone import AUTHTOKEN, service
 from tests.placement.console.browsing import (
     check_everywhere,
     cut_off,
     focus,
-    looking,
-    needs_browser,
     served,
 )
 from tests.placement.console.fake_identity import serving

@@ -1,0 +1,40 @@
+"""Chromium, as Debian has it."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+PROGRAM = shutil.which("chromium")
+
+needs_browser = pytest.mark.skipif(
+    PROGRAM is None or not find_spec("playwright") or not find_spec("axe_playwright_python"),
+    reason="needs Chromium (Debian's package chromium), playwright and axe-playwright-python",
+)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # root has no sandbox, and what is looked at here is our own
+        browser = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def looking(browser: Any, **options: Any) -> Iterator[Any]:
+    """A new window; whatever the browser complains about, such as a content security policy, is a failure."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce", **options)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    context.close()
+    assert not complaints, complaints
