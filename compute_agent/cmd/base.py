@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import stevedore
@@ -71,10 +71,17 @@ class ShowOne(ConfigMixin, CliffShowOne):
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
         manager = super()._load_formatter_plugins()
-        if "csv" not in manager.names():
-            # An extension that comes from no entry point has none to name.
-            manager.extensions.append(Extension("csv", None, _CsvOne, _CsvOne()))  # type: ignore[arg-type]
+        offer_format(manager, "csv", _CsvOne)
         return manager
+
+
+def offer_format(
+    formatters: stevedore.ExtensionManager[Any], name: str, formatter: Callable[[], Any]
+) -> None:
+    """Make an output format known to a command, unless it has one of that name."""
+    if name not in formatters.names():
+        # An extension that comes from no entry point has none to name.
+        formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
 
 
 class Lines(FormattableColumn[Any]):

@@ -8,7 +8,8 @@ from typing import Any, TextIO
 
 import stevedore
 from cliff.formatters.base import ListFormatter, SingleFormatter
-from stevedore.extension import Extension
+
+from compute_agent.cmd.base import offer_format
 
 
 class AsItIsFormatter(ListFormatter, SingleFormatter):
@@ -42,6 +43,4 @@ class AsItIsFormatter(ListFormatter, SingleFormatter):
 def offer(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
     """Make formats known to a command, which makes a document of its own for each."""
     for name in names:
-        if name not in formatters.names():
-            # An extension that comes from no entry point has none to name.
-            formatters.extensions.append(Extension(name, None, AsItIsFormatter, AsItIsFormatter()))  # type: ignore[arg-type]
+        offer_format(formatters, name, AsItIsFormatter)

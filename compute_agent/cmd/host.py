@@ -121,11 +121,10 @@ class TopologyShow(ShowOne):
         if file is None and form not in ("svg", "tree"):
             return columns(topology.to_dict())
         sets, guests = self._cpu_sets(conf, topology), self._guests()
-        picture = draw(topology, sets, guests)
         if file is not None:
-            file.write_text(picture)
+            file.write_text(draw(topology, sets, guests))
         if form == "svg":
-            return ("svg",), (picture,)
+            return ("svg",), (draw(topology, sets, guests),)
         if form == "tree":
             return ("tree",), ("".join(f"{line}\n" for line in tree.lines(topology, sets, guests)),)
         return columns(topology.to_dict())

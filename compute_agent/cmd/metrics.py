@@ -6,9 +6,7 @@ It is read from the samples that are kept; no daemon is needed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from datetime import datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +19,6 @@ from compute_agent.cmd.moment import moment
 from compute_agent.drawing.boxes import size
 from compute_agent.monitoring.history import History, HistoryError, Span
 from compute_agent.monitoring.plot import plot
-from compute_agent.monitoring.reading import CacheUse, add_up
 from compute_agent.monitoring.samples import StoredSample
 from compute_agent.monitoring.tables import FILE
 
@@ -83,31 +80,12 @@ class MetricsShow(Lister):
 
 def _last(history: History, for_people: bool) -> tuple[Any, Any]:
     rows = []
-    for _, group in groupby(history.latest(), key=lambda one: (one.guest, one.qos_class)):
-        samples = list(group)
-        one = samples[0]
-        use = _use(_together(samples), for_people)
+    for one in history.latest_together():
+        use = _use(one, for_people)
         rows.append((one.guest, one.name, one.qos_class, _time(one.time, for_people), *use))
     if not rows:
         raise HistoryError("there are no samples")
     return ("guest", "name", "class", "time", *USE), rows
-
-
-def _together(samples: Sequence[StoredSample]) -> StoredSample:
-    """One sample of all caches."""
-    one = samples[0]
-    caches = add_up({0: CacheUse(each.occupancy, each.local, each.total)} for each in samples)[0]
-    return StoredSample(
-        one.time,
-        one.guest,
-        one.name,
-        one.qos_class,
-        None,
-        caches.occupancy,
-        caches.local,
-        caches.total,
-        one.cpu,
-    )
 
 
 def _time(time: float, for_people: bool) -> str:

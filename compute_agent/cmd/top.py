@@ -10,16 +10,15 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.cmd.base import Command, Commands
-from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
+from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, ask, socket_path
 from compute_agent.drawing.top import ORDERS, Seen, Use, frame
 from compute_agent.monitoring.history import History, HistoryError
-from compute_agent.monitoring.reading import CacheUse, add_up
 from compute_agent.monitoring.tables import FILE
 
 _OLDEST_SAMPLE: Final = 120.0
@@ -46,46 +45,46 @@ class Top(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Show it until somebody has seen enough."""
-        out = self.app.stdout
+        out, conf = self.app.stdout, self.load_conf()
+        look = partial(_look, partial(ask, socket_path(conf)), Path(conf.state_path) / FILE)
         if parsed_args.once or not (out.isatty() and sys.stdin.isatty()):
             width = shutil.get_terminal_size((200, 0)).columns if out.isatty() else 1000
-            lines = frame(self._look(), parsed_args.sort, width, sys.maxsize)
+            lines = frame(look(), parsed_args.sort, width, sys.maxsize)
             out.write("".join(f"{line}\n" for line in lines))
             return
         with _screen(out), contextlib.suppress(KeyboardInterrupt):
             while True:
                 width, height = shutil.get_terminal_size()
-                lines = frame(self._look(), parsed_args.sort, width, height)
+                lines = frame(look(), parsed_args.sort, width, height)
                 out.write(_HOME + f"{_REST_OF_LINE}\r\n".join(lines) + _REST_OF_LINE + _REST)
                 out.flush()
                 if _wants_to_leave(parsed_args.interval):
                     return
 
-    def _look(self) -> Seen:
-        now = time.strftime("%H:%M:%S")
-        try:
-            status, guests = self.ask("status"), self.ask("guest.list")
-            watermarks = self.ask("watermark.list")
-        except (DaemonUnreachableError, RequestError) as error:
-            return Seen(now, trouble=str(error))
-        groups: list[dict[str, Any]] = []
-        with contextlib.suppress(RequestError):  # there is no resctrl, as the status says
-            groups = self.ask("resctrl.groups")
-        return Seen(now, status, guests, watermarks, groups, self._uses())
 
-    def _uses(self) -> dict[str, Use]:
-        """What guests use, by their uuids, as far as there are samples."""
-        try:
-            latest = History(Path(self.load_conf().state_path) / FILE).latest()
-        except HistoryError:
-            return {}
-        uses = {}
-        for guest, group in groupby(latest, key=lambda one: one.guest):
-            samples = [one for one in group if one.time > time.time() - _OLDEST_SAMPLE]
-            if guest and samples:
-                use = add_up({0: CacheUse(one.occupancy, one.local, one.total)} for one in samples)[0]
-                uses[guest] = Use(samples[0].cpu, use.occupancy, use.total)
-        return uses
+def _look(tell: Callable[[str], Any], samples: Path) -> Seen:
+    """What the agent tells now when it is asked, and its last samples."""
+    now = time.strftime("%H:%M:%S")
+    try:
+        status, guests, watermarks = tell("status"), tell("guest.list"), tell("watermark.list")
+    except (DaemonUnreachableError, RequestError) as error:
+        return Seen(now, trouble=str(error))
+    groups: list[dict[str, Any]] = []
+    with contextlib.suppress(RequestError):  # there is no resctrl, as the status says
+        groups = tell("resctrl.groups")
+    return Seen(now, status, guests, watermarks, groups, _uses(samples))
+
+
+def _uses(file: Path) -> dict[str, Use]:
+    """What guests use, by their uuids, as far as there are samples."""
+    try:
+        latest = History(file).latest_together()
+    except HistoryError:
+        return {}
+    oldest = time.time() - _OLDEST_SAMPLE
+    return {
+        one.guest: Use(one.cpu, one.occupancy, one.total) for one in latest if one.guest and one.time > oldest
+    }
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
+from compute_agent.model.naming import on_one_line
+
 INK, GRID = "#22272b", "#e3e6e8"
 """Of charts: what is written, and lines behind curves."""
 
@@ -49,9 +51,4 @@ def text(x: float, y: float, words: str, anchor: str = "start", weight: str = "n
 
 def escaped(words: str) -> str:
     """Words for XML, which has no way to hold control characters."""
-    return escape(printable(words))
-
-
-def printable(words: str) -> str:
-    """Words without control characters, which could tell a terminal to do something."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in words)
+    return escape(on_one_line(words))

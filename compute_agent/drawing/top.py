@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from compute_agent.drawing.boxes import size
-from compute_agent.drawing.svg import printable
+from compute_agent.model.naming import on_one_line
 
 Document = Mapping[str, Any]
 
@@ -62,7 +62,7 @@ def frame(seen: Seen, order: str, width: int, height: int) -> list[str]:
     if left_out > 0:
         rows = [*rows[: room - 1], f"... and {left_out + 1} more"]
     lines = [*head, _HEADING, *rows]
-    return [printable(line)[:width] for line in lines[:height]]
+    return [on_one_line(line)[:width] for line in lines[:height]]
 
 
 def _head(seen: Seen) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _guests(seen: Seen, order: str) -> Iterator[str]:
         use = seen.uses.get(guest["uuid"], none)
         limits = [f"{knob} {limit:g}" for knob, limit in guest["limits"].items()]
         yield _COLUMNS.format(
-            _short(printable(guest["name"]), _NAME),
+            _short(on_one_line(guest["name"]), _NAME),
             guest["qos_class"],
             _short(guest["cpus"] or "none", _CPUS),
             _short(guest["numa_nodes"], 6),

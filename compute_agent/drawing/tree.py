@@ -6,10 +6,10 @@ from typing import Final
 from compute_agent.drawing import boxes
 from compute_agent.drawing.boxes import CORE, Box
 from compute_agent.drawing.roles import Role, roles
-from compute_agent.drawing.svg import printable
 from compute_agent.host.topology import Topology
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.naming import on_one_line
 
 _WIDTH: Final = len(Role.DEDICATED)
 
@@ -77,4 +77,4 @@ def _holders(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> Iterator[st
     """Guests with CPUs of their own among these."""
     for name, held in guests.items():
         if (here := held & cpus) and not held <= sets.shared:
-            yield f"{printable(name)}: {cpuset.format(here)}"
+            yield f"{on_one_line(name)}: {cpuset.format(here)}"

@@ -27,10 +27,15 @@ def called(name: str, uuid: str) -> str:
     return f"{name if name.isprintable() else ascii(name)} ({uuid})"
 
 
+def on_one_line(text: str) -> str:
+    """A text without control characters, which could tell a terminal to do something."""
+    return "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
+
+
 def printable(text: str) -> str:
     """A text of somebody else's, fit for terminals, logs and labels.
 
     It is on one line, and no longer than one reads.
     """
-    text = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text[: _MAX_LENGTH + 1])
+    text = on_one_line(text[: _MAX_LENGTH + 1])
     return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}..."

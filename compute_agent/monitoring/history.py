@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from compute_agent.monitoring.reading import CacheUse, add_up
 from compute_agent.monitoring.samples import StoredSample
 from compute_agent.monitoring.tables import NO_CACHE, SAMPLES, TARGETS, engine_to_read
 
@@ -57,6 +59,14 @@ class History:
             key=lambda one: (bool(one.guest), one.qos_class, one.name, one.guest, _cache_order(one)),
         )
 
+    def latest_together(self) -> list[StoredSample]:
+        """The last sample of each guest and class, of all its caches in one.
+
+        :raises HistoryError:
+        """
+        groups = groupby(self.latest(), key=lambda one: (one.guest, one.qos_class))
+        return [_together(list(samples)) for _, samples in groups]
+
     def of(self, wanted: str, span: Span) -> list[StoredSample]:
         """The samples of a guest (its uuid or name) or of a class, by time and cache.
 
@@ -81,6 +91,13 @@ class History:
                 yield connection
         except sa.exc.DatabaseError as error:
             raise HistoryError(f"the samples in {self._path} cannot be read: {error.orig}") from error
+
+
+def _together(samples: Sequence[StoredSample]) -> StoredSample:
+    caches = add_up({0: CacheUse(each.occupancy, each.local, each.total)} for each in samples)[0]
+    return replace(
+        samples[0], cache_id=None, occupancy=caches.occupancy, local=caches.local, total=caches.total
+    )
 
 
 def _query() -> sa.Select[tuple[object, ...]]:
