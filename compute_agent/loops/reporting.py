@@ -44,7 +44,7 @@ class ReportStatus:
     """How reporting goes. Times are seconds since the epoch; ``up`` is None before the first attempt.
 
     ``waiting``: for what Placement has to have before anything can be reported. ``not_offered``: what
-    is not offered so far, and why.
+    is not offered so far, and why. ``away``: the last error is that nobody answers.
     """
 
     up: bool | None = None
@@ -55,6 +55,7 @@ class ReportStatus:
     adjustments: tuple[str, ...] = ()
     waiting: str = ""
     not_offered: Waiting = field(default_factory=Waiting)
+    away: bool = False
 
 
 class ReportLoop:
@@ -223,7 +224,7 @@ class ReportLoop:
 
     def _once(self) -> bool:
         self._take_client()
-        report, reason = Report(), ""
+        report, reason, away = Report(), "", False
         try:
             self._follow_root()
             try:
@@ -235,14 +236,14 @@ class ReportLoop:
             self._await_root(str(error))
             return False
         except PlacementError as error:
-            reason = str(error)
+            reason, away = str(error), isinstance(error, UnavailableError)
         except OSError as error:
             reason = f"what is to be reported cannot be remembered: {error}"
         except Exception as error:
             LOG.exception("The report failed")
             reason = f"internal error: {type(error).__name__}: {error}"
         if reason:
-            self._failed(reason)
+            self._failed(reason, away)
             return False
         self._metrics.placement_up.set(1)
         self._metrics.refused_changes.set(len(report.refusals))
@@ -299,12 +300,16 @@ class ReportLoop:
                 self._granted = causes
                 self._switch.notify_all()
 
-    def _failed(self, reason: str) -> None:
-        if self.status.up is not False or reason != self.status.last_error:
-            LOG.warning("Report to Placement failed, will be tried again: %s", reason)
+    def _failed(self, reason: str, away: bool) -> None:
+        """Say it where it is new: that a peer is away once, though it refuses, resets and hangs in turns."""
+        known = self.status.up is False
+        if not known or reason != self.status.last_error:
+            told = known and away and self.status.away
+            level = logging.INFO if told else logging.WARNING
+            LOG.log(level, "Report to Placement failed, will be tried again: %s", reason)
         self._metrics.placement_up.set(0)
         self._metrics.reports.labels("failed").inc()
-        self.status = replace(self.status, up=False, last_error=reason)
+        self.status = replace(self.status, up=False, last_error=reason, away=away)
 
     def _read_allocations(self) -> None:
         """Tell the worker whose allocation is another than it thinks."""

@@ -24,6 +24,7 @@ from placement.shadow.tally import Tally, table
 
 LOG = logging.getLogger(__name__)
 
+ENDED: Final = "the process that answers clients ended, with what it had in hand"
 BEFORE: Final = "it was answered before the database was copied"
 BOUNDS: Final = Bounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
 """Of what waits to be replayed."""
@@ -67,7 +68,10 @@ def follow(
 
 
 class Follower:
-    """Its threads: one takes copies in, one replays them, one answers who asks for the report."""
+    """Its threads: one takes copies in, one replays them, one answers who asks for the report.
+
+    ``status`` is what the report is made of.
+    """
 
     def __init__(self, settings: Settings, address: str, key: bytes) -> None:
         self._settings = settings
@@ -77,12 +81,12 @@ class Follower:
         self._asking = Asking(settings.ours, settings.token, self._stopped)
         self._tally = Tally()
         self._replay = Replay(self._asking, self._tally.add)
-        self._status = Status(self._tally, self._backlog, self._asking, self._replay.doubt)
+        self.status = Status(self._tally, self._backlog, self._asking, self._replay.doubt)
         self._listener = Listener(address, "AF_UNIX", authkey=key)
 
     def run(self, control: Connection) -> None:
         """Until the other end of ``control`` is closed."""
-        server = ReportServer(self._settings.report, self._status)
+        server = ReportServer(self._settings.report, self.status)
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
         try:
             threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
@@ -98,7 +102,7 @@ class Follower:
             server.close()
             with suppress(OSError):  # who started us may have removed its folder
                 self._listener.close()
-        print(table(self._status.document()), end="", flush=True)
+        print(table(self.status.document()), end="", flush=True)
 
     def _receive(self) -> None:
         """From one connection after the other: each is that of another process which answered clients."""
@@ -110,14 +114,17 @@ class Follower:
                     LOG.warning("A connection to the comparing process was refused: %s", error)
                     self._stopped.wait(0.1)
                 continue
-            if self._status.connections:
-                self._tally.part("the process that answers clients ended, with what it had in hand")
-            self._status.connections += 1
+            if self.status.processes:
+                self._tally.part(ENDED)
+            self.status.processes += 1
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()
                     assert isinstance(delivery, Delivery)
-                    self._status.left_out = delivery.left_out
+                    if delivery.predecessors >= self.status.processes:  # one ended that was never heard of
+                        self._tally.part(ENDED)
+                        self.status.processes = delivery.predecessors + 1
+                    self.status.left_out = delivery.left_out
                     if delivery.copy is not None:
                         self._backlog.put(delivery.copy)
                     self._settled = delivery.settled
@@ -125,7 +132,7 @@ class Follower:
     def _replay_all(self) -> None:
         try:
             moment = self._copy()
-            self._status.phase = "comparing"
+            self.status.phase = "comparing"
             while (copy := self._backlog.get()) is not None:
                 self._take(copy, moment)
             self._replay.finish()
@@ -137,16 +144,16 @@ class Follower:
 
     def _fail(self, why: str) -> None:
         LOG.error("Requests are passed on and not compared any more: %s", why)
-        self._status.phase = f"failed: {why}"
+        self.status.phase = f"failed: {why}"
         while self._backlog.get() is not None:
-            self._status.unread += 1
+            self.status.unread += 1
 
     def _copy(self) -> Moment | None:
         if self._settings.databases is None:
             return None
-        self._status.phase = "waiting to copy the database"
+        self.status.phase = "waiting to copy the database"
         self._stopped.wait(self._settings.copy_after)
-        self._status.phase = "copying the database"
+        self.status.phase = "copying the database"
         return copying.copy(self._settings.databases, self._was_quiet)
 
     def _was_quiet(self, moment: Moment) -> bool:

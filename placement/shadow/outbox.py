@@ -32,19 +32,25 @@ class Delivery:
     :param left_out: how many copies found no room before it was sent.
     :param settled: writes that came in before that time of the monotonic clock are in this delivery or
         in one before it.
+    :param predecessors: how many processes answered clients before the one that sends it.
     """
 
     copy: Copy | None
     left_out: int
     settled: float
+    predecessors: int = 0
 
 
 class Outbox:
-    """Sends copies to the address where the other process listens, from a thread of its own."""
+    """Sends copies to the address where the other process listens, from a thread of its own.
 
-    def __init__(self, address: str, key: bytes, bounds: Bounds = BOUNDS) -> None:
+    :param predecessors: how many processes answered clients before this one.
+    """
+
+    def __init__(self, address: str, key: bytes, bounds: Bounds = BOUNDS, predecessors: int = 0) -> None:
         self._address: Final = address
         self._key: Final = key
+        self._predecessors: Final = predecessors
         self._waiting = Backlog(bounds)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shadow-outbox", daemon=True)
@@ -89,8 +95,9 @@ class Outbox:
     def _next(self) -> Delivery:
         copy = self._waiting.get(_SECONDS_OF_SILENCE)
         settled = self._settled()
-        # what waits may have come in before that
-        return Delivery(copy, self._waiting.left_out, 0.0 if len(self._waiting) else settled)
+        if len(self._waiting):  # what waits may have come in before that
+            settled = 0.0
+        return Delivery(copy, self._waiting.left_out, settled, self._predecessors)
 
     def _connect(self) -> Connection | None:
         """None when nobody listens and we are to stop."""

@@ -65,6 +65,7 @@ class _Server(BundledServer):
         self._address = address
         self._key = key
         self._outbox: Outbox | None = None
+        self._predecessors = -1
         super().__init__()
 
     def settings(self) -> Mapping[str, Any]:
@@ -77,15 +78,19 @@ class _Server(BundledServer):
             "timeout": 0,  # no request takes longer than the stock service may be silent
             "graceful_timeout": SECONDS_TO_STOP,
             "proc_name": "placement-shadow",
+            "pre_fork": self._pre_fork,
             "worker_exit": self._worker_exit,
         }
 
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in the process that answers."""
-        self._outbox = Outbox(self._address, self._key)
+        self._outbox = Outbox(self._address, self._key, predecessors=self._predecessors)
         in_flight = InFlight(self._outbox.put)
         self._outbox.start(in_flight.settled)
         return Forward(self._settings.stock, in_flight, self._settings.threads, self._settings.stock_seconds)
+
+    def _pre_fork(self, server: object, worker: object) -> None:
+        self._predecessors += 1
 
     def _worker_exit(self, server: object, worker: object) -> None:
         if self._outbox is not None:

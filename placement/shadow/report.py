@@ -24,7 +24,7 @@ class Status:
     :param left_out: reads of which the answering process could not hand on a copy.
     :param doubt: what several wrote at once.
     :param unread: copies that were thrown away, as nothing is compared any more.
-    :param connections: how many processes have handed on copies, one after the other.
+    :param processes: how many have answered clients, one after the other.
     """
 
     tally: Tally
@@ -34,7 +34,7 @@ class Status:
     phase: str = "starting"
     left_out: int = 0
     unread: int = 0
-    connections: int = 0
+    processes: int = 0
 
     def __post_init__(self) -> None:
         registry = self.tally.registry
@@ -68,7 +68,7 @@ class Status:
             "left_out": self._left_out(),
             "in_doubt": len(self.doubt),
             "doubts": self.doubt.document(),
-            "processes": self.connections,
+            "processes": self.processes,
             **self.tally.document(),
         }
 

@@ -110,6 +110,22 @@ def test_an_absent_placement_is_told_once_and_shown(rig, live_placement, caplog)
     assert rig.loop.status.last_error == ""
 
 
+def test_a_peer_that_is_away_in_several_ways_is_told_once(rig, client, monkeypatch, caplog):
+    def fail(reason):
+        def follow(*_):
+            raise UnavailableError("GET", "/ext/v1", reason)
+
+        monkeypatch.setattr(rig.loop, "_report", follow)
+        assert not rig.loop.once()
+
+    with caplog.at_level(logging.INFO, "compute_agent"):
+        for reason in ("reset", "refused", "refused", "reset"):
+            fail(reason)
+    told = [each for each in caplog.records if "Report to Placement failed" in each.getMessage()]
+    assert [each.levelname for each in told] == ["WARNING", "INFO", "INFO"]
+    assert "reset" in rig.loop.status.last_error
+
+
 def test_a_refused_change_shows_in_status_and_metrics(rig, client):
     client.create_provider("33333333-0000-4000-8000-000000000001", "h", None)
     assert not rig.loop.once()

@@ -1,15 +1,18 @@
 """What waits to be compared takes as much memory as it may, and writes are the last to go."""
 
+import multiprocessing
 import threading
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import pytest
 
 from placement.shadow.backlog import FULL, Backlog, Bounds
 from placement.shadow.exchange import Copy, Received, Request
+from placement.shadow.follower import Follower, Settings
 from placement.shadow.in_flight import InFlight
 from placement.shadow.outbox import Delivery, Outbox
+from tests.placement.shadow.processes import wait_for
 
 KEY = b"key"
 KILOBYTES = 10_000
@@ -78,12 +81,13 @@ def never() -> float:
 
 
 def test_copies_arrive_in_their_order(address: str) -> None:
-    outbox = Outbox(address, KEY)
+    outbox = Outbox(address, KEY, predecessors=2)
     for number in range(3):
         outbox.put(copy(number, "GET"))
     outbox.start(never)
     with Listener(address, "AF_UNIX", authkey=KEY) as listener:
-        assert [each.copy.number for each in received_at(listener, 3)] == [0, 1, 2]
+        deliveries = received_at(listener, 3)
+    assert [(each.copy.number, each.predecessors) for each in deliveries] == [(0, 2), (1, 2), (2, 2)]
     outbox.stop(5)
 
 
@@ -142,3 +146,23 @@ def test_who_listens_is_told_up_to_when_all_writes_have_arrived(address: str) ->
         arrived.append(delivery)
         assert [each.copy.number for each in arrived if each.copy is not None] == [1, 2]
     outbox.stop(5)
+
+
+@pytest.mark.parametrize(("predecessors", "in_step"), [(0, True), (1, False)])
+def test_a_process_that_ended_before_it_was_heard_of_is_known(
+    address: str, predecessors: int, in_step: bool
+) -> None:
+    """It was killed while it connected, with what it had in hand."""
+    control, stop = multiprocessing.Pipe(duplex=False)
+    settings = Settings("http://127.0.0.1:1", None, None, 0.0, ("127.0.0.1", 0))
+    follower = Follower(settings, address, KEY)
+    running = threading.Thread(target=follower.run, args=(control,))
+    running.start()
+    try:
+        with Client(address, "AF_UNIX", authkey=KEY) as connection:
+            connection.send(Delivery(None, 0, 0.0, predecessors))
+        wait_for(lambda: follower.status.document()["processes"] == predecessors + 1)
+    finally:
+        stop.close()
+        running.join(30)
+    assert follower.status.document()["in_step"] is in_step
