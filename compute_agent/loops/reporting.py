@@ -280,7 +280,7 @@ class ReportLoop:
             LOG.warning("Nothing can be reported: %s", reason)
         self._metrics.placement_up.set(1)
         self._metrics.reports.labels("waiting").inc()
-        self.status = replace(self.status, up=True, last_error="", refusals=(), waiting=reason)
+        self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
 
     def _grant(self) -> None:
         """Tell Placement whether new guests are to be kept away.
@@ -302,11 +302,11 @@ class ReportLoop:
 
     def _failed(self, reason: str, away: bool) -> None:
         """Say it where it is new: that a peer is away once, though it refuses, resets and hangs in turns."""
-        known = self.status.up is False
-        if not known or reason != self.status.last_error:
-            told = known and away and self.status.away
-            level = logging.INFO if told else logging.WARNING
-            LOG.log(level, "Report to Placement failed, will be tried again: %s", reason)
+        if away and self.status.away:
+            if reason != self.status.last_error:
+                LOG.info("Report to Placement fails for another reason: %s", reason)
+        elif self.status.up is not False or reason != self.status.last_error:
+            LOG.warning("Report to Placement failed, will be tried again: %s", reason)
         self._metrics.placement_up.set(0)
         self._metrics.reports.labels("failed").inc()
         self.status = replace(self.status, up=False, last_error=reason, away=away)

@@ -121,7 +121,7 @@ def test_a_peer_that_is_away_in_several_ways_is_told_once(rig, client, monkeypat
     with caplog.at_level(logging.INFO, "compute_agent"):
         for reason in ("reset", "refused", "refused", "reset"):
             fail(reason)
-    told = [each for each in caplog.records if "Report to Placement failed" in each.getMessage()]
+    told = [each for each in caplog.records if "Report to Placement fail" in each.getMessage()]
     assert [each.levelname for each in told] == ["WARNING", "INFO", "INFO"]
     assert "reset" in rig.loop.status.last_error
 
