@@ -18,7 +18,7 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from benchmarks.loading import load_directly
 from benchmarks.queries import QUERIES, Query
-from benchmarks.worlds import WORLDS, uuid_of
+from benchmarks.worlds import WORLDS, World, uuid_of
 from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db import migration
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
         "--path", help="any other GET; a number after an @ grows by one from request to request"
     )
     what.add_argument("--claims", action="store_true", help="claims on the flat world instead of a query")
+    what.add_argument("--decided", metavar="QUERY", help="POST /ext/v1/claims with that query")
     top.add_argument("--count", type=int, default=50, help="how many requests; default: %(default)s")
     top.add_argument("--sort", default="tottime", help="order of the listing; default: %(default)s")
     top.add_argument("--lines", type=int, default=30, help="length of the listing; default: %(default)s")
@@ -53,8 +54,13 @@ def main() -> None:
         url = server.fresh_database()
         migration.upgrade(url)
         load_directly(url, world, options.trees or world.trees)
-        environs = _claims(options.trees or world.trees) if options.claims else _gets(_query(options))
-        profile(_application(url), environs, options)
+        profile(_application(url), _environs(options, world), options)
+
+
+def _environs(options: argparse.Namespace, world: World) -> Iterator[Environ]:
+    if options.claims:
+        return _claims(options.trees or world.trees)
+    return _decided(options.decided) if options.decided else _gets(_query(options))
 
 
 def profile(app: WSGIApplication, environs: Iterator[Environ], options: argparse.Namespace) -> None:
@@ -62,10 +68,13 @@ def profile(app: WSGIApplication, environs: Iterator[Environ], options: argparse
     for _ in range(3):
         _answer(app, next(environs))
     prepared = [next(environs) for _ in range(options.count)]
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     _answer_all(app, prepared)
-    seconds = time.perf_counter() - began
-    print(f"{1000 * seconds / options.count:.3f} ms for each of {options.count} requests")
+    seconds, busy = time.perf_counter() - began, time.process_time() - busy
+    print(
+        f"{1000 * seconds / options.count:.3f} ms for each of {options.count} requests,"
+        f" of which {1000 * busy / options.count:.3f} ms are work of this process"
+    )
     prepared = [next(environs) for _ in range(options.count)]
     profiler = cProfile.Profile()
     profiler.runcall(_answer_all, app, prepared)
@@ -106,6 +115,22 @@ def _claims(hosts: int) -> Iterator[Environ]:
         }
         yield _environ("PUT", f"/allocations/{uuid.uuid4()}", orjson.dumps(body))
         number += 1
+
+
+def _decided(query: str) -> Iterator[Environ]:
+    claim = {
+        "query": query,
+        "project_id": "project",
+        "user_id": "user",
+        "consumer_type": "INSTANCE",
+        "consumer_generation": None,
+    }
+    while True:
+        yield _environ(
+            "POST",
+            "/ext/v1/claims",
+            orjson.dumps({"claims": [{"consumer_uuid": str(uuid.uuid4()), **claim}]}),
+        )
 
 
 def _environ(method: str, path: str, body: bytes | None = None) -> Environ:

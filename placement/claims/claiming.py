@@ -21,11 +21,15 @@ from placement.explanations.document import document
 from placement.explanations.explain import explain
 from placement.explanations.words import sentence_of_both
 from placement.model.feed import Model, View
+from placement.model.snapshot import Snapshot
 from placement.store import allocations, bindings, consumers, memberships, reservations
 from placement.store.claims import Claim
 from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
+
+_RECENT: Final = 0.02
+"""So many seconds old may be what a place is chosen by that the database still has to confirm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +79,22 @@ class Claimer:
         :raises Unavailable: others were faster each time.
         """
         end = thread_time() + self._limits.searching
+        at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         for attempt in range(1, self._limits.retries + 2):
-            held, members = self._held(wanted), self._members(wanted)
-            try:
-                placed = self._place(wanted, held, members, end - thread_time(), reservation)
-            except NoCandidate as error:
-                self._check_generations(wanted)  # if one is not what the client knows, nothing follows
-                if self._members(wanted) != members:
-                    LOG.debug("claim attempt %d: there are other members now", attempt)
-                    continue  # nobody knows whether there was a place beside those who were there at one time
-                LOG.info("%s", error.detail)
-                raise
+            placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
+            at_once = False
+            if placed is None:
+                placed = self._place(wanted, end - thread_time(), reservation)
+            if placed is None:
+                LOG.debug("claim attempt %d: there are other members now", attempt)
+                continue
             if dry_run:
                 self._check_generations(wanted)
                 return placed
             try:
-                times = self._bind(placed, reservation, also)
+                return self._bind(placed, reservation, also)
             except bindings.LostRace as error:
                 LOG.debug("claim attempt %d lost a race: %s", attempt, error)
-            else:
-                return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
         raise Unavailable(
             f"Others were faster each of {attempt} times ([placement] allocation_conflict_retry_count). "
             "Please try again."
@@ -102,8 +102,11 @@ class Claimer:
 
     def _bind(
         self, placed: Sequence[Placed], reservation: str | None, also: Callable[[Transaction], None] | None
-    ) -> dict[str, float]:
-        """Write them; by consumer when those expire that do."""
+    ) -> list[Placed]:
+        """Write them; the same, with the time when those expire that do.
+
+        :raises LostRace: the choice is no longer good.
+        """
         claims = [_claim(each.wanted, each.choice) for each in placed]
         described = {
             provider.id: provider.described_seq for each in placed for provider in each.choice.providers
@@ -126,9 +129,39 @@ class Claimer:
                 also(tx)
             return times
 
-        return self._database.write(work)
+        times = self._database.write(work)
+        return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
+
+    def _place_at_once(self, wanted: Sequence[Wanted], seconds: float) -> list[Placed] | None:
+        """Places by what was known a moment ago, None if there were none: there may be by now."""
+        with self._model.recent(_RECENT) as view:
+            try:
+                placed = self._found(view, view.snapshot, {}, wanted, seconds)
+            except InvalidRequest:  # there may be such a name by now
+                return None
+        return None if isinstance(placed, Unplaced) else placed
 
     def _place(
+        self, wanted: Sequence[Wanted], seconds: float, reservation: str | None
+    ) -> list[Placed] | None:
+        """Places by what is known now.
+
+        None if others joined or left the groups meanwhile: nobody knows whether there was one beside those
+        who were there at one time.
+
+        :raises NoCandidate: there is no place.
+        """
+        held, members = self._held(wanted), self._members(wanted)
+        try:
+            return self._look(wanted, held, members, seconds, reservation)
+        except NoCandidate as error:
+            self._check_generations(wanted)  # if one is not what the client knows, nothing follows
+            if self._members(wanted) != members:
+                return None
+            LOG.info("%s", error.detail)
+            raise
+
+    def _look(
         self,
         wanted: Sequence[Wanted],
         held: Sequence[allocations.Allocation],
@@ -138,28 +171,37 @@ class Claimer:
     ) -> list[Placed]:
         reserved = None if reservation is None else self._reserved(reservation, wanted)
         with self._model.fresh() as view:
-            for each in wanted:
-                check_names(each.request, view.names.classes, view.names.traits)
             snapshot = giving_back(view.snapshot, held) if held else view.snapshot
             if reserved is not None:
                 snapshot, roots = within(snapshot, reserved)
                 wanted = [
                     replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
                 ]
-            budget = Budget(seconds, give_way=view.giving_way_after(self._check_awaited))
-            try:
-                placed = place(World.of(snapshot, members, wanted), wanted, budget, self._rng)
-            except Exhausted:
-                raise InvalidRequest(
-                    f"No place was found in {self._limits.searching:g} seconds of work, which is the limit "
-                    "([api] candidates_deadline): ask for fewer groups, or for fewer claims at once.",
-                    SEARCH_TOO_LONG,
-                ) from None
+            placed = self._found(view, snapshot, members, wanted, seconds)
             if isinstance(placed, Unplaced):
                 if reserved is not None:
                     raise _not_within(wanted, placed, reserved)
                 raise self._refusal(view, wanted, placed)
         return placed
+
+    def _found(
+        self, view: View, snapshot: Snapshot, members: Members, wanted: Sequence[Wanted], seconds: float
+    ) -> list[Placed] | Unplaced:
+        """Where they have a place in that snapshot.
+
+        :raises InvalidRequest: there is no such class or trait, or the search takes too long.
+        """
+        for each in wanted:
+            check_names(each.request, view.names.classes, view.names.traits)
+        budget = Budget(seconds, give_way=view.giving_way_after(self._check_awaited))
+        try:
+            return place(World.of(snapshot, members, wanted), wanted, budget, self._rng)
+        except Exhausted:
+            raise InvalidRequest(
+                f"No place was found in {self._limits.searching:g} seconds of work, which is the limit "
+                "([api] candidates_deadline): ask for fewer groups, or for fewer claims at once.",
+                SEARCH_TOO_LONG,
+            ) from None
 
     def _reserved(self, reservation: str, wanted: Sequence[Wanted]) -> list[allocations.Allocation]:
         """What the reservation holds.
@@ -215,6 +257,12 @@ class Claimer:
             said = f"not split, {said}; nor is there a place by topology {each.topology}"
         shown = {"microversion": microversion.text(each.version), **document(explanation, fallback)}
         return NoCandidate(f"{prefix}: {said}.", shown)
+
+
+def _takes_any_place(wanted: Wanted) -> bool:
+    """Whether what is chosen depends on nothing but that it fits: a new consumer, anywhere."""
+    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
+    return wanted.generation is None and not depends
 
 
 def _no_candidate(wanted: Sequence[Wanted], unplaced: Unplaced) -> str:

@@ -127,6 +127,8 @@ class Model:
         #: where the database stood when the model was brought up to date; None while it may not be
         self._position: Position | None = None
         self._history: str | None = None
+        #: when (monotonic) a question was asked whose answer was that position
+        self._current_at = -math.inf
         #: how often it was brought up to date
         self.refreshed = 0
         #: how often all that had been read was read anew, as after a restore
@@ -146,7 +148,7 @@ class Model:
         expires = self._give_back_expired is not None
         while True:
             # Asked before our turn, so that who waits for the database keeps nobody.
-            refreshed, position = self.refreshed, self._database.position()
+            refreshed, asked_at, position = self.refreshed, time.monotonic(), self._database.position()
             with Turn(self._turns) as turn:
                 # Somebody may have brought it up to date while we asked, or waited for our turn.
                 if position != self._position and refreshed != self.refreshed:
@@ -154,12 +156,31 @@ class Model:
                 if position != self._position:
                     self._refresh(position.history)
                 assert self._state is not None
+                self._current_at = max(self._current_at, asked_at)
                 if position.clock < self._state.next_expiry or not expires:
                     yield View(self._state.snapshot, self._state.names, turn, self._state.stamps)
                     return
             # Nobody is kept meanwhile. If there was nothing to give back, the server that is written to has a
             # slower clock than the one that was asked, as nodes of one Galera cluster may: it decides.
             expires = self._expire(position.clock)
+
+    @contextmanager
+    def recent(self, seconds: float) -> Iterator[View]:
+        """The model with every change that was committed so long before this call, if not with later ones.
+
+        For who writes only where the database still has what was seen here, and looks again otherwise: the
+        database is asked once for many.
+
+        :raises placement.exceptions.Unavailable: when the database does not answer.
+        """
+        with Turn(self._turns) as turn:
+            known = self._state is not None and self._position is not None
+            if known and time.monotonic() - self._current_at <= seconds:
+                assert self._state is not None
+                yield View(self._state.snapshot, self._state.names, turn, self._state.stamps)
+                return
+        with self.fresh() as view:
+            yield view
 
     def _expire(self, now: float) -> bool:
         """Have given back what expired until then; whether anything may have been."""

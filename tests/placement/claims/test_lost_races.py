@@ -1,5 +1,6 @@
 """Somebody else is faster between the look and the write: the claim goes elsewhere, or is told the truth."""
 
+import math
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -139,6 +140,28 @@ def test_who_is_too_slow_each_time_is_told_to_try_later(
     answer = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
     assert (answer.status_code, len(lost)) == (503, 11)
     assert "Others were faster each of 11 times" in answer.json["errors"][0]["detail"]
+
+
+def test_what_was_known_a_moment_ago_refuses_nobody(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places are looked for by an old state first, and then by what is there now."""
+    monkeypatch.setattr(claiming, "_RECENT", math.inf)
+    only = host(admin, "cn")
+    assert (
+        admin("GET", "/allocation_candidates?resources=VCPU:1").status_code == 200
+    )  # the state that is old from now on
+    taken = take_all(admin, only)
+    assert taken.status_code == 204
+    refused = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
+    assert refused.status_code == 409
+    assert "(most: 0 on cn)" in refused.json["errors"][0]["detail"]
+    other = host(admin, "other")
+    placed = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
+    assert [each["root_provider_uuid"] for each in placed.json["claims"]] == [other]
+    assert admin("PUT", "/traits/CUSTOM_NEW").status_code == 201
+    unmet = admin(
+        "POST", "/ext/v1/claims", json={"claims": [wants(query="resources=VCPU:1&required=CUSTOM_NEW")]}
+    )
+    assert unmet.status_code == 409
 
 
 def test_of_several_nothing_is_written_if_one_loses_a_race(
