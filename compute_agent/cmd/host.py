@@ -27,6 +27,7 @@ from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import identity, options
+from compute_agent.inventory.additions import with_additions
 from compute_agent.inventory.cache_platform import CachePlatform
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, derive
@@ -197,7 +198,11 @@ class ConfigCheck(ShowOne):
             platform = offered(resctrl.control, wishes)
             settings = dataclasses.replace(options.settings(conf), provider_tree=_shape(conf, owner))
             name = options.hypervisor_name(conf) if owner.beside else options.root_name(conf)
-            tree = derive(topology, sets, settings, PLACEHOLDER, name, platform)
+            root_uuid = owner.novas.uuid if owner.novas is not None else _own_uuid(conf)
+            derived = derive(topology, sets, settings, root_uuid, name, platform)
+            files = options.provider_configs(conf)
+            tree, unused = with_additions(derived, files.configs)
+            warnings += [*files.warnings, *unused]
         except ConfigError as error:
             self._refusals.append(str(error))
         inventories = _inventories(tree) if tree is not None and not self._refusals else []
@@ -220,15 +225,22 @@ class ConfigCheck(ShowOne):
 
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str]:
     """Whose the root provider is, and that in words. Placement is asked where the ini file says how."""
-    folder = Path(conf.state_path)
     try:
-        saved, own = state.look_up(folder / STATE_FILE), identity.look_up(folder) or PLACEHOLDER
+        saved = state.look_up(Path(conf.state_path) / STATE_FILE)
     except (OSError, IdentityError):  # told by others
-        saved, own = State(), PLACEHOLDER
+        saved = State()
     if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
         owner = owner_of(conf.compute.provider_tree, saved.nova_root)
         return owner, whose(owner.beside)
-    return look_up_owner(conf, client, saved, own)
+    return look_up_owner(conf, client, saved, _own_uuid(conf))
+
+
+def _own_uuid(conf: cfg.ConfigOpts) -> str:
+    """The uuid of the agent's own root, as far as it has one and it can be read."""
+    try:
+        return identity.look_up(Path(conf.state_path)) or PLACEHOLDER
+    except (OSError, IdentityError):
+        return PLACEHOLDER
 
 
 def _shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:

@@ -96,6 +96,13 @@ COMPUTE_OPTS: Final = [
         " qualified domain name. Another value renames it. Beside nova-compute it is the name that the"
         " hypervisor has in Nova, and by default as libvirt has it.",
     ),
+    cfg.StrOpt(
+        "provider_config_location",
+        help="Folder with files *.yaml in the format of Nova's provider.yaml (schema 1.0), whose inventories"
+        " and traits are added to the providers of this host; /etc/nova/provider_config where Nova itself"
+        " does not run. Files that Nova would refuse stop the start, or leave all as it was while the agent"
+        " runs.",
+    ),
     cfg.IntOpt(
         "memory_overhead",
         default=64,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from compute_agent.inventory.tree import FIELDS
 from compute_agent.model import cpuset
 from compute_agent.model.assignment import Assignment
 from compute_agent.pipeline.view import GuestView
-from compute_agent.report.adjustments import FIELDS, Settled
+from compute_agent.report.adjustments import Settled
 from compute_agent.report.plan import to_api
 from compute_agent.report.reshape import ReshapePlan
 

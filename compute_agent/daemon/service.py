@@ -314,7 +314,7 @@ class Agent:
             self._events,
             cpu_class_status(self._conf.controllers),
             self._config_error,
-            self._warnings(),
+            [*self._warnings(), *self.pipeline.world.warnings],
         )
 
     def watermarks(self) -> list[dict[str, Any]]:

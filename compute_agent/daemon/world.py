@@ -15,6 +15,7 @@ from compute_agent.daemon.cache_control import offered
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import former_pools, identity, options
+from compute_agent.inventory.additions import with_additions
 from compute_agent.inventory.cpu_pools import lay_out
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive
@@ -120,7 +121,12 @@ def build_world(
         shape = replace(settings, provider_tree=BESIDE)
         return derive(topology, cpu_sets, shape, below.uuid, below.name, platform)
 
-    tree = tree_beside() if whose.beside else tree_of(settings.provider_tree)
+    files = options.provider_configs(conf)
+    tree, unused = with_additions(
+        tree_beside() if whose.beside else tree_of(settings.provider_tree), files.configs
+    )
+    for warning in (*files.warnings, *unused):
+        LOG.warning("%s", warning)
     former = {
         node.uuid: replace(node, inventories={})
         for shape in SHAPES
@@ -148,5 +154,6 @@ def build_world(
         refuse_unplaced=may_move and conf.guests.unplaced == "refuse",
         root_known=whose.known,
         pools=pools,
+        warnings=(*files.warnings, *unused),
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )

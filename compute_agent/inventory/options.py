@@ -11,6 +11,7 @@ from compute_agent.inventory import identity
 from compute_agent.inventory.cpu_sets import CpuOptions
 from compute_agent.inventory.derive import CONFIGURABLE, Settings
 from compute_agent.inventory.huge_pages import parse_reserved
+from compute_agent.inventory.provider_config import ProviderConfigs, read_provider_configs
 
 _GIB: Final = 1024**3
 
@@ -47,6 +48,14 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         reserved_huge_pages=parse_reserved(conf.compute.reserved_huge_pages),
         configured=frozenset(name for name in CONFIGURABLE if _is_set(conf, name)),
     )
+
+
+def provider_configs(conf: cfg.ConfigOpts) -> ProviderConfigs:
+    """What files add to the providers, as they are now.
+
+    :raises ConfigError: one of them is to be refused.
+    """
+    return read_provider_configs(conf.compute.provider_config_location or "")
 
 
 def _is_set(conf: cfg.ConfigOpts, option: str) -> bool:

@@ -6,12 +6,14 @@ Field names and limits are those of the Placement API (PUT /resource_providers/{
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from compute_agent.model.resource_class import STOCK_NAMES
 
 Field = Literal["reserved", "allocation_ratio"]
 """What of an inventory operators set as well."""
+
+FIELDS: Final[tuple[Field, ...]] = ("reserved", "allocation_ratio")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.base import Configuration
 from compute_agent.loops.pauses import pause
 from compute_agent.loops.root_watch import RootWatch
-from compute_agent.model.errors import DriverError
+from compute_agent.model.errors import ConfigError, DriverError
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.report.capacity import CpuLocation
@@ -237,6 +237,8 @@ class ReportLoop:
             return False
         except PlacementError as error:
             reason, away = str(error), isinstance(error, UnavailableError)
+        except ConfigError as error:
+            reason = str(error)  # of a root that another name makes a provider of a file
         except OSError as error:
             reason = f"what is to be reported cannot be remembered: {error}"
         except Exception as error:
@@ -260,8 +262,8 @@ class ReportLoop:
         if self.status.waiting:
             LOG.info("The root provider %s is there", self._pipeline.world.tree.root.name)
         now, before = self._reporter.waiting, self.status.not_offered
-        for sentence in (*now.pages, *now.cpus):
-            if sentence not in (*before.pages, *before.cpus):
+        for sentence in now.sentences:
+            if sentence not in before.sentences:
                 LOG.warning("%s", sentence)
         self.status = ReportStatus(True, time.time(), "", report.refusals, sent, adjustments, not_offered=now)
         return not report.refusals
@@ -332,4 +334,5 @@ def status_document(status: ReportStatus, now: Callable[[], float] = time.time) 
         "set_through_api": list(status.adjustments),
         "waiting_huge_pages": list(status.not_offered.pages),
         "waiting_pool_cpus": list(status.not_offered.cpus),
+        "waiting_removed_classes": list(status.not_offered.removed),
     }

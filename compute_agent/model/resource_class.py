@@ -66,6 +66,11 @@ STOCK_NAMES: Final[Mapping[str, str]] = {
 }
 """By name what stands for it on a stock OpenStack Placement."""
 
+OWN_CLASSES: Final = frozenset(
+    name for one in RESOURCE_CLASSES for name in (one.name, one.stock_name) if name
+)
+"""All of them, under either name: what holds them has a meaning to the agent."""
+
 HOST_OWNED: Final = frozenset(
     name for one in RESOURCE_CLASSES if one.host_owned for name in (one.name, one.stock_name) if name
 )

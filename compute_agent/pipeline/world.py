@@ -28,7 +28,8 @@ class World:
     go to the shared CPUs; else they stay. ``refuse_unplaced``: a guest that starts and has no place is
     stopped. ``root_known``: it is known whose the root provider is, and which; until then nobody can say what
     of an allocation is of this host. ``rebalance_gain`` is what moving a running guest has to gain (see
-    :mod:`compute_agent.policy.rebalance`); None: none is moved. ``pools`` are the pools of CPUs.
+    :mod:`compute_agent.policy.rebalance`); None: none is moved. ``pools`` are the pools of CPUs,
+    ``warnings`` what files that add to providers say to no effect.
     """
 
     topology: Topology
@@ -41,6 +42,7 @@ class World:
     refuse_unplaced: bool = False
     root_known: bool = True
     pools: tuple[CpuPool, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def zones(self) -> tuple[ProviderNode, ...]:

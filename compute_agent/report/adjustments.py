@@ -19,13 +19,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from compute_agent.inventory.derive import CONFIGURABLE
-from compute_agent.inventory.tree import Field, Inventory
+from compute_agent.inventory.provider_config import OPTION
+from compute_agent.inventory.tree import FIELDS, Field, Inventory
 from compute_agent.model.resource_class import EXCLUSIVE
-
-FIELDS: Final[tuple[Field, ...]] = ("reserved", "allocation_ratio")
 
 Written = frozenset[tuple[str, Field, float]]
 """What the agent may have written last to a provider: resource class, field, value."""
@@ -129,9 +127,8 @@ def in_words(name: str, adjustment: Adjustment) -> str:
         case Verdict.KEPT:
             return f"{was_set} and stays; {own}: set that to have the agent decide again"
         case Verdict.OVERRULED:
-            return (
-                f"{was_set}, but [DEFAULT] {option} says {one.own:.10g}: unset that to keep what is set here"
-            )
+            says = f"[DEFAULT] {option} says" if option else f"the files of {OPTION} say"
+            return f"{was_set}, but {says} {one.own:.10g}: unset that to keep what is set here"
         case Verdict.LIMITED:
             return f"{was_set}, which is more than there is: it becomes {one.becomes:.10g}; {own}"
 

@@ -1,13 +1,15 @@
-"""What is held and lies in what is to be offered otherwise: pages in memory, CPUs in other pools."""
+"""What is held of what is to be offered otherwise or not any more: pages in memory, CPUs, what files add."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.model.naming import called
+from compute_agent.model.resource_class import OWN_CLASSES
 from compute_agent.report.huge_pages import keep_held_memory
-from compute_agent.report.plan import ReportedProvider
+from compute_agent.report.plan import Owned, Ownership, ReportedProvider
 from compute_agent.report.pools import keep_held_cpus
 
 
@@ -16,15 +18,23 @@ class Waiting:
     """What is not offered so far, a sentence each.
 
     ``pages`` are huge pages whose memory is held, ``cpus`` those of pools that guests of others hold.
+    ``removed`` are classes that no file adds any more, and that somebody holds.
     """
 
     pages: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.pages, *self.cpus, *self.removed)
 
 
 def beside_held(
     derived: ProviderTree,
     reported: Mapping[str, ReportedProvider],
+    owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, Waiting]:
     """The tree as it can be reported now, and what waits.
@@ -33,4 +43,34 @@ def beside_held(
     """
     tree, pages = keep_held_memory(derived, reported, lambda uuid: held(uuid, "MEMORY_MB"))
     tree, cpus = keep_held_cpus(tree, reported, held)
-    return tree, Waiting(pages, cpus)
+    tree, removed = _keep_removed(tree, reported, owned, held)
+    return tree, Waiting(pages, cpus, removed)
+
+
+def _keep_removed(
+    derived: ProviderTree,
+    reported: Mapping[str, ReportedProvider],
+    owned: Ownership,
+    held: Callable[[str, str], int],
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """With classes of others that were added and are not any more, as long as they are held: all reserved."""
+    nodes, waiting = [], []
+    for node in derived.nodes:
+        kept = {}
+        for name, inventory in _removed(node, reported, owned):
+            if amount := held(node.uuid, name):
+                kept[name] = replace(inventory, reserved=inventory.total)
+                waiting.append(
+                    f"{called(node.name, node.uuid)}: {amount} {name} are held, which is not to be there any"
+                    " more: all of it is reserved, and it goes when nothing is held"
+                )
+        nodes.append(replace(node, inventories={**node.inventories, **kept}) if kept else node)
+    return replace(derived, nodes=tuple(nodes)), tuple(waiting)
+
+
+def _removed(
+    node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
+) -> Iterator[tuple[str, Inventory]]:
+    mine = owned.get(node.uuid, Owned()).classes - OWN_CLASSES - node.inventories.keys()
+    there = reported[node.uuid].inventories if mine and node.uuid in reported else {}
+    yield from ((name, there[name]) for name in sorted(mine & there.keys()))

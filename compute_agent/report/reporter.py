@@ -348,12 +348,12 @@ class Reporter:
         :raises PlacementError:
         """
         reported = self.reported(tree.root.uuid)
-        wanted, _ = beside_held(self.server_tree(tree), reported, self._held)
+        wanted, _ = beside_held(self.server_tree(tree), reported, self._owned, self._held)
         return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._names())
 
     def _attempt(self, tree: ProviderTree) -> Report:
         reported = self.reported(tree.root.uuid)
-        wanted, self.waiting = beside_held(self.server_tree(tree), reported, self._held)
+        wanted, self.waiting = beside_held(self.server_tree(tree), reported, self._owned, self._held)
         owned = assume_ownership(wanted, reported, self._owned)
         actions = plan(wanted, reported, owned, self._names())
         self._log_dropped(wanted)

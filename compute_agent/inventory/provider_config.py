@@ -1,0 +1,249 @@
+"""Inventories and traits of others, from files of the format of Nova's ``provider.yaml`` (schema 1.0).
+
+What Nova refuses is refused (its guide "Managing Resource Providers Using Config Files"), and what Placement
+would refuse later. One file with the same class twice for one provider is refused, too: Nova takes the last.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent.inventory.tree import Inventory
+from compute_agent.model.errors import ConfigError
+from compute_agent.model.naming import printable
+
+OPTION: Final = "[compute] provider_config_location"
+
+COMPUTE_NODE: Final = "$COMPUTE_NODE"
+"""Stands for the uuid of the root of the host."""
+
+_MAJOR, _MINOR = 1, 0
+_MAX_BYTES: Final = 1 << 18
+"""Bytes of one file."""
+
+_MAX_AMOUNT: Final = 2**31 - 1
+"""The largest number in an inventory that Placement takes, and its default of ``max_unit``."""
+
+_MAX_RATIO: Final = 3.4e38
+_UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_CUSTOM: Final = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
+_LEAST: Final[Mapping[str, int]] = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """What a file adds to one provider; ``uuid`` or ``name`` says to which."""
+
+    source: str
+    uuid: str = ""
+    name: str = ""
+    inventories: Mapping[str, Inventory] = field(default_factory=dict, hash=False)
+    traits: frozenset[str] = frozenset()
+
+    @property
+    def id(self) -> str:
+        """By what the provider is identified."""
+        return self.uuid or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfigs:
+    """All files of the folder; ``warnings`` are what of them has no effect, a sentence each."""
+
+    configs: tuple[ProviderConfig, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def files_in(location: str) -> tuple[Path, ...]:
+    """The files of the folder by name: those that end in ``.yaml``. None if there is no folder.
+
+    :raises OSError: it cannot be listed.
+    """
+    try:
+        names = sorted(name for name in os.listdir(location) if name.endswith(".yaml") and name[0] != ".")
+    except FileNotFoundError:
+        return ()
+    return tuple(Path(location, name) for name in names)
+
+
+def read_provider_configs(location: str) -> ProviderConfigs:
+    """What the files of a folder say.
+
+    :raises ConfigError: one of them cannot be read, or is to be refused.
+    """
+    if not location:
+        return ProviderConfigs()
+    try:
+        contents = {path: _read(path) for path in files_in(location)}
+    except OSError as error:
+        raise ConfigError(f"{OPTION} = {location} cannot be read: {error}") from error
+    if not contents:
+        return ProviderConfigs(warnings=(f"{OPTION}: there is no file *.yaml in {location}",))
+    return gathered(contents)
+
+
+def _read(path: Path) -> bytes:
+    # A FIFO that somebody put there is not to be waited for.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no regular file")
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise OSError(f"{path} is larger than {_MAX_BYTES} bytes")
+    return content
+
+
+def gathered(contents: Mapping[Path, bytes]) -> ProviderConfigs:
+    """What files with these contents say together.
+
+    :raises ConfigError: one of them is to be refused, or two say something of the same provider.
+    """
+    found: dict[str, ProviderConfig] = {}
+    warnings: list[str] = []
+    for path, content in contents.items():
+        try:
+            for config in _parse(path, content, warnings):
+                if (other := found.setdefault(config.id, config)) is not config:
+                    raise ConfigError(f"the provider {config.id} has a definition in {other.source} already")
+        except ConfigError as error:
+            raise ConfigError(f"{OPTION}: {path}: {error}") from error
+    return ProviderConfigs(tuple(found.values()), tuple(warnings))
+
+
+def _parse(path: Path, content: bytes, warnings: list[str]) -> Iterator[ProviderConfig]:
+    import yaml  # only where there are such files
+
+    try:
+        document = yaml.safe_load(content)
+    except Exception as error:  # content to no purpose has it raise almost anything
+        raise ConfigError(f"it is no YAML: {printable(str(error))}") from error
+    if minor := _minor_version(document):
+        warnings.append(
+            f"{OPTION}: {path} is of schema version {_MAJOR}.{minor}, and {_MAJOR}.{_MINOR} is known: what is"
+            " new in it is ignored"
+        )
+    for index, provider in enumerate(_list(document.get("providers", []), "providers")):
+        where = f"providers[{index}]"
+        one = _mapping(provider, where)
+        config = _provider(str(path), one, where)
+        if config.inventories or config.traits:
+            yield config
+        else:
+            warnings.append(
+                f"{OPTION}: {path}: {config.id} has no additional inventories or traits and is ignored"
+            )
+
+
+def _minor_version(document: Any) -> int:
+    """The minor version of the schema of a document."""
+    meta = document.get("meta") if isinstance(document, dict) else None
+    version = meta.get("schema_version") if isinstance(meta, dict) else None
+    match = re.fullmatch(r"([1-9]\d{0,8})\.(0|[1-9]\d{0,8})", version) if isinstance(version, str) else None
+    if match is None:
+        raise ConfigError(f"meta.schema_version has to be a text such as '1.0', and is {_shown(version)}")
+    if int(match[1]) != _MAJOR:
+        raise ConfigError(f"schema version {version} is not supported: the major version has to be {_MAJOR}")
+    return int(match[2])
+
+
+def _provider(source: str, provider: Mapping[Any, Any], where: str) -> ProviderConfig:
+    whose = _mapping(provider.get("identification"), f"{where}.identification")
+    uuid, name = whose.get("uuid"), whose.get("name")
+    if len(whose) != 1 or not whose.keys() <= {"uuid", "name"}:
+        raise ConfigError(f"{where}.identification has to have one of uuid and name, and nothing else")
+    if "uuid" in whose:
+        if not isinstance(uuid, str) or not (uuid == COMPUTE_NODE or _UUID.fullmatch(uuid)):
+            raise ConfigError(
+                f"{where}.identification.uuid is no uuid and not {COMPUTE_NODE}: {_shown(uuid)}"
+            )
+        uuid = uuid if uuid == COMPUTE_NODE else uuid.lower()
+    elif not isinstance(name, str) or not 1 <= len(name) <= 200:
+        raise ConfigError(f"{where}.identification.name is no text of 1 to 200 characters: {_shown(name)}")
+    return ProviderConfig(
+        source,
+        uuid or "",
+        name or "",
+        dict(_inventories(*_additional(provider, "inventories", where))),
+        frozenset(_traits(*_additional(provider, "traits", where))),
+    )
+
+
+def _additional(provider: Mapping[Any, Any], kind: str, where: str) -> tuple[list[Any], str]:
+    """What is below ``additional``, and where that is."""
+    where = f"{where}.{kind}"
+    found = _mapping(provider.get(kind, {}), where).get("additional", [])
+    where = f"{where}.additional"
+    return _list(found, where), where
+
+
+def _inventories(additional: Iterable[Any], where: str) -> Iterator[tuple[str, Inventory]]:
+    seen = set()
+    for item in additional:
+        for name, amounts in _mapping(item, f"each of {where}").items():
+            _check_custom(name, where)
+            if name in seen:
+                raise ConfigError(f"{where} has {name} twice")
+            seen.add(name)
+            yield name, _inventory(_mapping(amounts, f"{name} in {where}"), f"{name} in {where}")
+
+
+def _inventory(amounts: Mapping[Any, Any], where: str) -> Inventory:
+    if unknown := sorted(map(_shown, amounts.keys() - _LEAST.keys() - {"allocation_ratio"})):
+        raise ConfigError(f"{where} has {', '.join(unknown)}, which no inventory has")
+    if "total" not in amounts:
+        raise ConfigError(f"{where} has no total")
+    found = {}
+    for key, least in _LEAST.items():
+        amount = amounts.get(key, _MAX_AMOUNT if key == "max_unit" else least)
+        if isinstance(amount, bool) or not isinstance(amount, int) or not least <= amount <= _MAX_AMOUNT:
+            raise ConfigError(
+                f"{key} of {where} is no whole number from {least} to {_MAX_AMOUNT}: {_shown(amount)}"
+            )
+        found[key] = amount
+    if found["reserved"] > found["total"]:
+        raise ConfigError(f"reserved of {where} is more than its total")
+    ratio = amounts.get("allocation_ratio", 1.0)
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= _MAX_RATIO:
+        raise ConfigError(f"allocation_ratio of {where} is no number above 0: {_shown(ratio)}")
+    if math.floor((found["total"] - found["reserved"]) * ratio) > _MAX_AMOUNT:
+        raise ConfigError(f"{where} is more than {_MAX_AMOUNT} with its allocation_ratio")
+    return Inventory(**found, allocation_ratio=float(ratio))
+
+
+def _traits(additional: Iterable[Any], where: str) -> Iterator[str]:
+    for name in additional:
+        _check_custom(name, where)
+        yield name
+
+
+def _check_custom(name: Any, where: str) -> None:
+    if not isinstance(name, str) or not _CUSTOM.fullmatch(name):
+        raise ConfigError(
+            f"{where} may only have names of CUSTOM_ and up to 248 of A-Z, 0-9 and _, and has {_shown(name)}"
+        )
+
+
+def _mapping(value: Any, where: str) -> Mapping[Any, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is no mapping: {_shown(value)}")
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{where} is no list: {_shown(value)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value as it can be told; not what is in it, which may be without end."""
+    if isinstance(value, dict | list | set | tuple):
+        return f"a {type(value).__name__}"
+    return printable(repr(value))
