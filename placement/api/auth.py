@@ -89,6 +89,11 @@ class Keystone:
         self._app = app
         self._auth_token = AuthToken(_note_admission, conf)
 
+    @property
+    def own_secret(self) -> bytes:
+        """As that of :class:`~placement.api.identity.AuthToken`."""
+        return self._auth_token.own_secret
+
     def sign_in(self, credentials: Mapping[str, str]) -> Access:
         """As :meth:`~placement.api.identity.AuthToken.sign_in`."""
         return self._auth_token.sign_in(credentials)

@@ -4,10 +4,12 @@ It waits for ever for a service that hangs, and each request waits anew; here th
 """
 
 import logging
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,6 +80,15 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         """
         with suppress(auth_token.InvalidToken):
             self._identity_server.verify_token("none")
+
+    @cached_property
+    def own_secret(self) -> bytes:
+        """What follows from that with which this service itself signs in, for keys that the database lacks.
+
+        The same in all workers that are configured alike; of a plugin that cannot say, this worker's own.
+        """
+        known: str | None = None if self._auth is None else self._auth.get_cache_id()
+        return secrets.token_bytes() if known is None else known.encode()
 
     def sign_in(self, credentials: Mapping[str, str]) -> Access:
         """A token for somebody, by a name and a password, or by an application credential.

@@ -4,6 +4,8 @@ So a token that is revoked, or whose roles are taken away, counts here as soon a
 """
 
 import base64
+import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -22,8 +24,14 @@ from placement.store import sessions
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+LOG = logging.getLogger(__name__)
+
 SIGN_IN: Final = "/console/sign-in"
 
+WINDOW: Final = 300.0
+"""Seconds for which an attempt to sign in counts."""
+
+_TIDY_SECONDS: Final = 600.0
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
 _ADMITTED: Final = "placement.console.admitted"
 _UNAVAILABLE: Final = 503
@@ -60,6 +68,7 @@ class Admission:
         self._service = service
         self._pages = pages
         self._authenticated = authenticated
+        self._tidy_due = 0.0
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Find out who looks, and go on."""
@@ -91,12 +100,28 @@ class Admission:
         self._service.prepare()
         with self._service.database.read() as conn:
             kept = sessions.find(conn, secrets.key(secret))
+        self._tidy()
         if kept is None:
             return None
         try:
             return Session(secret, **orjson.loads(_cipher(secret).decrypt(kept)))
         except InvalidToken:
             return None  # somebody wrote to the table
+
+    def _tidy(self) -> None:
+        """From time to time, remove what expired, also where nobody signs in any more."""
+        now = time.monotonic()
+        if now < self._tidy_due:
+            return
+        self._tidy_due = now + _TIDY_SECONDS
+        database = self._service.database
+        try:
+            with database.read() as conn:
+                if not sessions.has_expired(conn, WINDOW):
+                    return
+            database.write(lambda tx: sessions.remove_expired(tx, WINDOW))
+        except Unavailable as error:
+            LOG.warning("sessions of the console that expired stay for now: %s", error.detail)
 
     def _refuse(
         self, environ: "WSGIEnvironment", start_response: "StartResponse", error: PlacementError

@@ -7,8 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from placement.flavors.features import DISABLED
-from placement.model.provider import SHARES, Provider
+from placement.model.provider import DISABLED, SHARES, Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import ZONE, Tree
 

@@ -1,6 +1,7 @@
 """The console as a WSGI application beside the REST API."""
 
 from importlib.util import find_spec
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final
 
 from placement.api.auth import Keystone, NoAuth
@@ -37,6 +38,8 @@ def mount(service: Service, handlers: "WSGIApplication") -> "WSGIApplication":
 
     app.register_blueprint(signing_in.blueprint)
     app.config[signing_in.IDENTITY] = keystone = Keystone(admitted(pages), service.conf)
+    threads = service.conf.threads if "threads" in service.conf else 1
+    app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
     return Admission(service, pages, keystone)
 
 

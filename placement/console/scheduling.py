@@ -2,7 +2,7 @@
 
 The root gets the trait that Nova's scheduler forbids by itself, and attributes that say who set it and why;
 all in one write. Only what was set here is taken away here: what carries no such attribute is an agent's or
-nova-compute's, who would set it again.
+nova-compute's, who would set it again. Whoever takes the trait away takes these attributes with it.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,13 @@ from placement.console import forms
 from placement.console.asking import Refused, ask
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
-from placement.flavors.features import DISABLED
-from placement.model.provider import Attribute, Provider
+from placement.model.provider import DISABLED, DISABLED_BY, DISABLED_REASON, Attribute, Provider
 from placement.policies import ext, trait
 
 blueprint = Blueprint("scheduling", __name__)
 
 CHANGE: Final = (trait.PROVIDER_UPDATE, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
 """What REST asks of who does the same there."""
-REASON: Final = "console.disabled_reason"
-BY: Final = "console.disabled_by"
 _MAX_REASON: Final = 255
 _TRIES: Final = 5  # others claim of the host meanwhile
 
@@ -43,10 +40,10 @@ class Scheduling:
 
 def scheduling_of(root: Provider) -> Scheduling:
     """That of the host of this root."""
-    is_disabled, reason = DISABLED in root.traits, root.attributes.get(REASON)
+    is_disabled, reason = DISABLED in root.traits, root.attributes.get(DISABLED_REASON)
     if not is_disabled or not isinstance(reason, str):
         return Scheduling(is_disabled, is_ours=False)
-    return Scheduling(True, True, reason, str(root.attributes.get(BY, "")))
+    return Scheduling(True, True, reason, str(root.attributes.get(DISABLED_BY, "")))
 
 
 def described(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[str, Any]:
@@ -60,10 +57,10 @@ def described(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[s
     if not disabled and not now.is_ours:
         raise InvalidRequest(f"{root.name} was not disabled here, so it cannot be enabled here.")
     attributes: Mapping[str, Attribute] = {
-        name: value for name, value in root.attributes.items() if name not in (REASON, BY)
+        name: value for name, value in root.attributes.items() if name not in (DISABLED_REASON, DISABLED_BY)
     }
     if disabled:
-        attributes = {**attributes, REASON: reason, BY: by}
+        attributes = {**attributes, DISABLED_REASON: reason, DISABLED_BY: by}
     return {
         "uuid": root.uuid,
         "name": root.name,

@@ -41,11 +41,14 @@ def is_marked(secret: str, mark_: str) -> bool:
     return hmac.compare_digest(mark(secret).encode(), mark_.encode("utf-8", "replace"))
 
 
-def subject(*whom: str) -> str:
-    """For whom attempts are counted, so that the database does not say it: 64 hexadecimal digits."""
-    return hashlib.blake2b(
-        b"\0".join(each.encode("utf-8", "replace") for each in whom), digest_size=_BYTES
-    ).hexdigest()
+def subject(secret: bytes, *whom: str) -> str:
+    """For whom attempts are counted, so that the database does not say it: 64 hexadecimal digits.
+
+    :param secret: what is not in the database, so that nobody can try names and addresses on a copy of it.
+    """
+    key = hashlib.blake2b(secret, digest_size=_BYTES, person=b"console attempt").digest()
+    text = b"\0".join(each.encode("utf-8", "replace") for each in whom)
+    return hashlib.blake2b(text, digest_size=_BYTES, key=key).hexdigest()
 
 
 def cipher_key(secret: str) -> bytes:

@@ -1,16 +1,19 @@
 """``/console/sign-in`` and ``/console/sign-out``."""
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
+from threading import BoundedSemaphore
 from typing import Final
 
 from flask import Blueprint, Response, current_app, redirect, render_template, request
 
 from placement.api.auth import Keystone
 from placement.api.identity import CannotAsk, SignInRefused
+from placement.api.service import Service
 from placement.console import admission, forms, secrets
 from placement.console.visit import service_of
 from placement.exceptions import Forbidden
@@ -22,18 +25,22 @@ blueprint = Blueprint("signing_in", __name__)
 
 IDENTITY: Final = "placement.console.identity"
 """Where the configuration of the application has who signs visitors in."""
+ROOM: Final = "placement.console.room"
+"""Where it has the semaphore that each holds who waits for that: an Identity service that hangs may have so
+many threads of a worker, however many strangers ask."""
 
 _MAX_NAME: Final = 255
 _MAX_SECRET: Final = 4096
-_WINDOW: Final = 300.0  # seconds
 _OF_ONE_NAME: Final = 5
 _OF_ONE_ADDRESS: Final = 50
+_WITH_PORT: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
 _HOST_BITS: Final = 64  # of an IPv6 address, which a client chooses as it likes
 
 _WRONG: Final = (
     "The Identity service does not know you by this. Check the name, the domain, the secret and the project."
 )
 _TOO_OFTEN: Final = "There were too many attempts to sign in. Please wait five minutes."
+_NO_ROOM: Final = "Others are signing in at this moment. Please try again."
 _AWAY: Final = "The Identity service is temporarily unavailable. Please try again later."
 _MISSING: Final = (
     "Please fill in the name and the password, or the id and the secret of an application credential."
@@ -98,21 +105,26 @@ def sign_in() -> Response:
     service = service_of(request.environ)
     service.prepare()
     address = counted_as(request.remote_addr or "")
-    who = secrets.subject("name", form.name.casefold(), address)
-    limits = {who: _OF_ONE_NAME, secrets.subject("address", address): _OF_ONE_ADDRESS}
-    if not service.database.write(lambda tx: sessions.attempt(tx, limits, _WINDOW)):
-        LOG.warning("too many attempts to sign in to the console from %s", request.remote_addr)
-        answer = _form(form, _TOO_OFTEN, HTTPStatus.TOO_MANY_REQUESTS)
-        answer.headers["Retry-After"] = f"{_WINDOW:.0f}"
-        return answer
     identity: Keystone = current_app.config[IDENTITY]
+    who = secrets.subject(identity.own_secret, "name", form.name.casefold(), address)
+    limits = {who: _OF_ONE_NAME, secrets.subject(identity.own_secret, "address", address): _OF_ONE_ADDRESS}
+    room: BoundedSemaphore = current_app.config[ROOM]
+    if not room.acquire(blocking=False):
+        return _form(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
     try:
+        if not _counted(service, limits):
+            LOG.warning("too many attempts to sign in to the console from %s", request.remote_addr)
+            answer = _form(form, _TOO_OFTEN, HTTPStatus.TOO_MANY_REQUESTS)
+            answer.headers["Retry-After"] = f"{admission.WINDOW:.0f}"
+            return answer
         access = identity.sign_in(credentials)
     except SignInRefused:
         LOG.warning("somebody from %s could not sign in to the console", request.remote_addr)
         return _form(form, _WRONG, HTTPStatus.UNAUTHORIZED)
     except CannotAsk:
         return _form(form, _AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
+    finally:
+        room.release()
     service.database.write(lambda tx: sessions.forget_attempts(tx, who))
     before = forms.secret_of(request.environ, forms.COOKIE)
     if before is not None:
@@ -142,16 +154,25 @@ def _form(form: Form, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Re
     return Response(page, status)
 
 
+def _counted(service: Service, limits: Mapping[str, int]) -> bool:
+    """Whether an attempt is within the limits, and was counted; who is refused writes nothing."""
+    with service.database.read() as conn:
+        if not sessions.may_attempt(conn, limits, admission.WINDOW):
+            return False
+    return service.database.write(lambda tx: sessions.attempt(tx, limits, admission.WINDOW))
+
+
 def counted_as(sent: str) -> str:
     """For which address an attempt is counted.
 
     :param sent: what the server says, or a header that proxies add to: of a list only the last address is
-        what a proxy has seen; those before it the client may have made up.
+        what a proxy has seen; those before it the client may have made up. Some proxies add the port.
     :returns: the address; of one of IPv6 the network of 64 bits.
     """
     text = sent.rpartition(",")[2].strip()
+    found = _WITH_PORT.fullmatch(text)
     try:
-        address = ip_address(text.removeprefix("[").removesuffix("]"))
+        address = ip_address(found[1] or found[2] if found else text)
     except ValueError:
         return text
     if not isinstance(address, IPv6Address):

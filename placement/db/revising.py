@@ -35,7 +35,7 @@ def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> No
         )
 
 
-def make_index(name: str, table: str, columns: Sequence[str]) -> None:
+def make_index(name: str, table: str, columns: Sequence[str], *, unique: bool = False) -> None:
     """Make an index of a table, unless it is there."""
     if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
-        op.create_index(name, table, columns)
+        op.create_index(name, table, columns, unique=unique)

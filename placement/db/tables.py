@@ -173,6 +173,9 @@ console_attempts = _table(
     sa.Column("id", ConsumerId, primary_key=True),
     sa.Column("subject", sa.String(64), nullable=False, index=True),
     sa.Column("at", sa.Double, nullable=False, index=True),
+    # of as many as may be made at a time; NULL of those that a worker of an older release made
+    sa.Column("slot", sa.SmallInteger, nullable=True),
+    sa.Index("ix_console_attempts_subject_slot", "subject", "slot", unique=True),
 )
 
 change_buckets = _table(

@@ -9,9 +9,6 @@ from placement.flavors.flavor import Rules, refused
 from placement.flavors.guest import Guest
 from placement.flavors.memory import has_stateless_firmware
 
-DISABLED: Final = "COMPUTE_STATUS_DISABLED"
-"""No guest goes to a host with it."""
-
 _PREFIXES: Final[Mapping[str, str]] = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS",
     "hw_disk_bus": "COMPUTE_STORAGE_BUS",

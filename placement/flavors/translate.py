@@ -12,6 +12,7 @@ from placement.flavors.flavor import Flavor, Rules, refused
 from placement.flavors.groups import Groups
 from placement.flavors.guest import Guest
 from placement.flavors.pinning import DEDICATED, MIXED, Pinning
+from placement.model.provider import DISABLED
 
 _MIB_OF_GIB = 1024
 
@@ -101,7 +102,7 @@ def _request(gathered: Groups, root: frozenset[str]) -> CandidatesRequest:
         groups=groups,
         group_policy=policy,
         root_required=root,
-        root_forbidden=frozenset((features.DISABLED,)),
+        root_forbidden=frozenset((DISABLED,)),
     )
 
 

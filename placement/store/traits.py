@@ -7,8 +7,9 @@ import sqlalchemy as sa
 
 from placement.db.batch import Prepared
 from placement.db.database import Transaction
-from placement.db.tables import provider_traits, resource_providers, traits
+from placement.db.tables import provider_attributes, provider_traits, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
+from placement.model.provider import DISABLED, DISABLED_BY, DISABLED_REASON
 from placement.store import names, providers
 
 
@@ -89,10 +90,15 @@ def _write(tx: Transaction, provider_id: int, present: Set[int], wanted: Set[int
 
 
 def put(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Give (locked) providers, by id, the traits with these ids in place of those that they have."""
+    """Give (locked) providers, by id, the traits with these ids in place of those that they have.
+
+    Why a provider was disabled goes with the trait: whoever disables it again has other reasons.
+    """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
+    for provider_id in wanted:
+        tx.queue(_stale_reasons, {"provider": provider_id})
 
 
 def insert(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
@@ -109,4 +115,15 @@ def insert(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
 
 _removal: Final = Prepared(
     sa.delete(provider_traits).where(provider_traits.c.provider_id == sa.bindparam("provider"))
+)
+_stale_reasons: Final = Prepared(
+    sa.delete(provider_attributes).where(
+        provider_attributes.c.provider_id == sa.bindparam("provider"),
+        sa.or_(*(provider_attributes.c.name == each for each in (DISABLED_REASON, DISABLED_BY))),
+        ~sa.exists(
+            sa.select(sa.literal(1))
+            .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
+            .where(provider_traits.c.provider_id == sa.bindparam("provider"), traits.c.name == DISABLED)
+        ),
+    )
 )

@@ -21,11 +21,16 @@ CREDENTIAL = ("0123456789abcdef0123456789abcdef", "application-secret", "operato
 
 
 class FakeIdentity:
-    """Answers ``/v3/auth/tokens``; ``away`` has it answer 503, and ``asked`` counts sign-ins."""
+    """Answers ``/v3/auth/tokens``; ``away`` has it answer 503, and ``asked`` counts sign-ins.
+
+    A sign-in sets ``entered``, and waits for ``held``.
+    """
 
     def __init__(self) -> None:
         self.tokens: dict[str, dict[str, Any]] = {}
         self.away = False
+        self.entered, self.held = threading.Event(), threading.Event()
+        self.held.set()
         self.asked = 0
         self.url = ""
 
@@ -64,6 +69,8 @@ class FakeIdentity:
             user = identity["password"]["user"]
             name = user["name"] if user["password"] == USERS.get(user["name"], ("",))[0] else ""
         self.asked += name != "placement"
+        self.entered.set()
+        self.held.wait(10)
         if not name:
             return _json({"error": {"code": 401, "message": "no", "title": "Unauthorized"}}, 401)
         _, project, roles = USERS[name]

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from placement.console import fleet, words
 from placement.console.fleet import State, Wanted
-from placement.flavors.features import DISABLED
-from placement.model.provider import Inventory, Provider
+from placement.model.provider import DISABLED, Inventory, Provider
 from placement.model.snapshot import Snapshot
 
 CLASSES = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_A")

@@ -164,6 +164,21 @@ def test_a_host_is_disabled_with_a_reason_and_enabled_again(app, client):
     assert {**after, "generation": 0} == {**before, "generation": 0}
 
 
+def test_who_takes_the_trait_away_takes_the_reason_with_it(app, client):
+    admin = Admin(app)
+    change(client, do="disable", reason="new memory")
+    path = f"/resource_providers/{EDGE}/traits"
+    for traits in (["COMPUTE_NODE"], ["COMPUTE_NODE", "COMPUTE_STATUS_DISABLED"]):  # as nova-compute does
+        generation = admin("GET", path).json["resource_provider_generation"]
+        admin("PUT", path, json={"resource_provider_generation": generation, "traits": traits})
+    now = admin("GET", f"/ext/v1/trees/{EDGE}").json["resource_providers"][0]
+    assert now["attributes"] == {}
+    assert "but not by the console" in text_of(client, f"providers/{EDGE}")
+    admin("DELETE", path)
+    generation = admin("GET", path).json["resource_provider_generation"]
+    admin("PUT", path, json={"resource_provider_generation": generation, "traits": ["COMPUTE_NODE"]})
+
+
 def test_what_others_disabled_is_not_enabled_here(client):
     host = f"/console/providers/{world.uuid_of('compute-9')}"
     assert "but not by the console" in text_of(client, f"providers/{world.uuid_of('compute-9')}")

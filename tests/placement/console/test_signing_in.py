@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -164,9 +165,8 @@ def test_a_session_ends_with_its_time(browser, file):
         assert 3000 < left <= 3600  # the token's, which is shorter than [console] session_lifetime
         database.execute("UPDATE console_sessions SET expires_at = expires_at - 3601")
     assert browser.get("/console/").status_code == HTTPStatus.SEE_OTHER
-    browser.sign_in(RIGHT)
-    with sqlite3.connect(file) as database:
-        assert database.execute("SELECT count(*) FROM console_sessions").fetchall() == [(1,)]
+    with sqlite3.connect(file) as database:  # the first visit to this worker tidies up
+        assert database.execute("SELECT count(*) FROM console_sessions").fetchall() == [(0,)]
 
 
 def test_a_session_ends_when_its_token_is_revoked(browser, identity):
@@ -221,11 +221,55 @@ def test_after_five_wrong_passwords_nobody_asks_the_identity_service_for_a_while
     assert browser.sign_in(RIGHT).status_code == HTTPStatus.SEE_OTHER
 
 
+def test_who_is_refused_does_not_keep_others_from_writing_and_waits_for_nobody(browser, identity, file):
+    for _ in range(5):
+        browser.sign_in(WRONG)
+    mark = browser.form()
+    with sqlite3.connect(file, isolation_level=None) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        answer = browser.post(SIGN_IN, data={**WRONG, "mark": mark})
+        writer.execute("ROLLBACK")
+    assert answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
+
+
+def test_an_identity_service_that_hangs_has_one_thread_of_four_however_many_ask(browser, app, identity):
+    identity.held.clear()
+    waiting = threading.Thread(target=browser.sign_in, args=(RIGHT,))
+    waiting.start()
+    try:
+        assert identity.entered.wait(10)
+        answer = Browser(app).sign_in({"username": "reader", "password": "reader-secret"})
+    finally:
+        identity.held.set()
+        waiting.join()
+    assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+    assert "Others are signing in" in answer.text
+    assert "operator in cloud" in browser.get("/console/").text
+    assert Browser(app).sign_in(RIGHT).status_code == HTTPStatus.SEE_OTHER
+
+
+def test_for_whom_attempts_count_nobody_can_try_out_on_a_copy_of_the_database(
+    browser, file, identity, tmp_path
+):
+    def subjects() -> set[str]:
+        with sqlite3.connect(file) as database:
+            return {subject for (subject,) in database.execute("SELECT subject FROM console_attempts")}
+
+    browser.sign_in(WRONG)
+    before = subjects()
+    alike = AUTHTOKEN.format(url=identity.url)
+    Browser(service(alike, file, tmp_path)).sign_in(WRONG)
+    assert subjects() == before
+    Browser(service(alike.replace("placement-secret", "another"), file, tmp_path)).sign_in(WRONG)
+    assert len(subjects() - before) == len(before)
+
+
 def test_one_address_cannot_try_many_names(browser, identity, file):
     browser.sign_in(WRONG)
     with sqlite3.connect(file) as database:
         ((address,),) = database.execute("SELECT subject FROM console_attempts ORDER BY id DESC LIMIT 1")
         ((at,),) = database.execute("SELECT max(at) FROM console_attempts")
+        # as a worker of an older release counts
         database.executemany("INSERT INTO console_attempts (subject, at) VALUES (?, ?)", [(address, at)] * 49)
     answer = browser.sign_in({"username": "reader", "password": "reader-secret"})
     assert answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
@@ -235,6 +279,10 @@ def test_one_address_cannot_try_many_names(browser, identity, file):
     ("sent", "counted"),
     [
         ("192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7:4711", "192.0.2.7"),
+        ("[2001:db8:0:7:bbbb::2]:4711", "2001:db8:0:7::"),
+        ("[::ffff:192.0.2.7]:1", "192.0.2.7"),
+        ("192.0.2.7:4711:1", "192.0.2.7:4711:1"),
         ("made-up, 10.0.0.1, 192.0.2.7", "192.0.2.7"),
         ("2001:db8:0:7:aaaa::1", "2001:db8:0:7::"),
         ("[2001:db8:0:7:bbbb::2]", "2001:db8:0:7::"),

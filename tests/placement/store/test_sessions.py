@@ -1,5 +1,7 @@
 """Sessions and attempts, by the clock of each kind of database."""
 
+import threading
+
 import pytest
 
 from placement.db.database import Database
@@ -40,3 +42,38 @@ def test_one_attempt_too_many_is_not_made_and_does_not_count(database: Database)
     database.write(lambda tx: sessions.forget_attempts(tx, "ann"))
     assert attempt({"ann": 2})
     assert attempt({"here": 1}, seconds=-1)  # all were longer ago
+
+
+def test_of_attempts_at_once_as_many_are_let_through_as_of_some_in_turn(database: Database):
+    limits = {"ann": 5, "here": 7}
+    barrier = threading.Barrier(12)
+    let_through: list[bool] = []
+
+    def attempt() -> None:
+        barrier.wait(10)
+        let_through.append(database.write(lambda tx: sessions.attempt(tx, limits, 600)))
+
+    threads = [threading.Thread(target=attempt) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(let_through) == [False] * 7 + [True] * 5
+    with database.read() as conn:
+        assert not sessions.may_attempt(conn, limits, 600)
+        assert sessions.may_attempt(conn, {"here": 7}, 600)
+
+
+def test_what_expired_is_removed(database: Database):
+    database.write(lambda tx: sessions.begin(tx, "one", "content of one", 600))
+    database.write(lambda tx: sessions.attempt(tx, {"ann": 2}, 600))
+    with database.read() as conn:
+        assert not sessions.has_expired(conn, 600)
+    database.write(lambda tx: sessions.begin(tx, "gone", "content", -1))
+    for seconds in (600, -1):
+        with database.read() as conn:
+            assert sessions.has_expired(conn, seconds)
+        database.write(lambda tx, seconds=seconds: sessions.remove_expired(tx, seconds))
+        with database.read() as conn:
+            assert not sessions.has_expired(conn, seconds)
+    assert find(database, "one") == "content of one"
