@@ -15,7 +15,7 @@ SMP = ("--smp", "sockets=2,cores=2,threads=1")
 def test_guests_are_limited_bound_and_adopted_by_a_real_kernel(kernel, share, record_property):
     if not any(version.startswith(kernel) for version in machine.kernels()):
         pytest.skip(f"the machine has no kernel {kernel}")
-    machine.stage(share)
+    machine.stage(share, (*machine.PYTEST, *machine.AGENT))
     # Memory on two NUMA nodes, one for each socket, and on one without CPUs.
     options = (*SMP, "--kernel", kernel, "--no-rdt", "--disk", "64M", "--env", f"CGROUP_ROOT={HERE}")
     far = "-object memory-backend-ram,id=far,size=256M -numa node,nodeid=2,memdev=far"
