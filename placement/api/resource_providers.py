@@ -13,6 +13,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import Call, operation, prefix
+from placement.candidates.budget import Budget, slices
 from placement.candidates.filters import filter_providers
 from placement.candidates.request import check_names
 from placement.exceptions import InvalidRequest
@@ -34,6 +35,9 @@ _LINKS: Final = (
     (microversion.AGGREGATES, "aggregates"),
     (microversion.TRAITS, "traits"),
 )
+
+_AS_ONE: Final = 10
+"""Answers of no more pieces are joined: to send one takes less."""
 
 _UUID: Final = b"{uuid}"
 """Stands for the uuid of the provider in templates."""
@@ -131,10 +135,16 @@ def list_all(call: Call) -> Response:
     wanted = parse_provider_filter(call.parameters, call.version)
     with call.service.model.fresh() as view:
         check_names(wanted, view.names.classes, view.names.traits)
-        found = filter_providers(view.snapshot, wanted)
-        documents = shown(found, view, call.version)
-        newest = max([provider.updated_at for provider in found], default=time.time())
-        return call.answer(b"".join((b'{"resource_providers":[', documents, b"]}")), newest)
+        budget = Budget(give_way=view.giving_way_after(call.check_awaited))
+        found = filter_providers(view.snapshot, wanted, budget)
+        pieces, newest = [], []
+        for some in slices(found, budget):
+            pieces += [shown(some, view, call.version), b","]
+            newest.append(max([provider.updated_at for provider in some]))
+        body = [b'{"resource_providers":[', *pieces[:-1], b"]}"]
+        if len(pieces) <= _AS_ONE:
+            body = [b"".join(body)]
+        return call.written(body, max(newest, default=time.time()))
 
 
 @operation(blueprint, "POST", "/resource_providers", rules.CREATE, reads_json=True)

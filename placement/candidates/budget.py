@@ -7,9 +7,9 @@ time of the thread, as waiting for others is no work.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter, thread_time
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 _STEPS: Final = 64
 """How many there are between two looks at the clock."""
@@ -18,7 +18,11 @@ _FIRST_SLICE: Final = 0.02
 _SLICE: Final = 0.002
 """Seconds between two such moments; others in the process wait for about as long."""
 
+_AT_ONCE: Final = 512
+"""So many of what is only looked up or shown are dealt with between two looks at the clock."""
+
 Ended = Literal["deadline", "size"]
+Item = TypeVar("Item")
 
 
 class Exhausted(Exception):
@@ -93,3 +97,10 @@ class Budget:
             self._not_before = perf_counter() + max(left, _SLICE / 2)
         self._steps_left = _STEPS
         return now
+
+
+def slices(items: Sequence[Item], budget: Budget) -> Iterator[Sequence[Item]]:
+    """All of them, some at a time; between two times others may have their turn."""
+    for begin in range(0, len(items), _AT_ONCE):
+        budget.spend_anyway(_AT_ONCE)
+        yield items[begin : begin + _AT_ONCE]

@@ -2,20 +2,27 @@
 
 from collections.abc import Iterator
 
+from placement.candidates.budget import Budget, slices
 from placement.candidates.request import ProviderFilter
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 
 
-def filter_providers(snapshot: Snapshot, wanted: ProviderFilter) -> list[Provider]:
+def filter_providers(snapshot: Snapshot, wanted: ProviderFilter, budget: Budget) -> list[Provider]:
     """The providers that pass every filter, in ascending order of their ids.
 
     A provider passes ``resources`` if it can give all of it now, alone.
     """
     sets = sorted(_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
-    found = [snapshot.providers[provider_id] for provider_id in sorted(provider_ids)]
-    # what the indexes do not tell
+    found: list[Provider] = []
+    for some in slices(sorted(provider_ids), budget):
+        found += _passing(list(map(snapshot.providers.__getitem__, some)), wanted)
+    return found
+
+
+def _passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
+    """Those that pass what the indexes do not tell."""
     if wanted.forbidden:
         found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
     if wanted.forbidden_aggregates:

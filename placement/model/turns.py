@@ -65,7 +65,7 @@ class Turn:
         if self._kept is None:
             if not self._turns.long_requests.acquire(blocking=False):
                 raise Unavailable(
-                    "This worker has as many long searches for allocation candidates in hand as it may. "
+                    "This worker has as many long requests in hand as it may. "
                     "Please try again in a few seconds, or ask for less at once."
                 )
             self._turns.keep(snapshot)

@@ -4,6 +4,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from placement.candidates.budget import Budget
 from placement.candidates.filters import filter_providers
 from placement.model.snapshot import Snapshot
 from placement.schemas.query import parse_provider_filter
@@ -17,7 +18,7 @@ def names(snapshot: Snapshot, query: str) -> list[str]:
     query = query.format(**{name: name_to_uuid(name) for name in inserted})
     return [
         provider.name
-        for provider in filter_providers(snapshot, parse_provider_filter(parse_qsl(query), (1, 39)))
+        for provider in filter_providers(snapshot, parse_provider_filter(parse_qsl(query), (1, 39)), Budget())
     ]
 
 

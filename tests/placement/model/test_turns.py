@@ -78,7 +78,7 @@ def test_more_long_requests_than_there_may_be_are_refused_and_keep_nothing() -> 
     turns, snapshot = Turns(1), Snapshot()
     with Turn(turns) as first:
         first.give_way(snapshot)
-        with pytest.raises(Unavailable, match="as many long searches"), Turn(turns) as second:
+        with pytest.raises(Unavailable, match="as many long requests"), Turn(turns) as second:
             second.give_way(snapshot)
         assert snapshot.keepers == 1
     assert is_free(turns)

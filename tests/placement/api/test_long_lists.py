@@ -1,0 +1,29 @@
+"""Lists of very many providers: written in slices between which others have their turn."""
+
+import pytest
+
+from placement.candidates import budget
+from placement.candidates.budget import Budget, slices
+from tests.placement.running import Admin
+
+NAMES = [f"host{number}" for number in range(5)]
+
+
+def test_a_list_in_slices_says_the_same(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placement.api.resource_providers._AS_ONE", 3)
+    for name in NAMES:
+        assert admin("POST", "/resource_providers", json={"name": name}).status_code == 200
+    for at_once in (1, 2, 5, 512):
+        monkeypatch.setattr(budget, "_AT_ONCE", at_once)
+        listed = admin("GET", "/resource_providers").json["resource_providers"]
+        assert [each["name"] for each in listed] == NAMES
+        assert admin("GET", "/resource_providers?name=nobody").json == {"resource_providers": []}
+
+
+def test_others_have_their_turn_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_SLICE", 0.0)
+    turns: list[str] = []
+    limits = Budget(give_way=lambda: turns.append("others"), first_slice=0.0)
+    dealt_with = [each for some in slices(range(2000), limits) for each in some]
+    assert dealt_with == list(range(2000))
+    assert len(turns) == 4
