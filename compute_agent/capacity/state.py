@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from compute_agent.capacity.history import HOURS, PERIODS, SUM, History, Peaks, spread
+from compute_agent.capacity.numbers import number
 from compute_agent.capacity.offer import Offer
 
 FILE: Final = "capacity.json"
@@ -77,14 +78,8 @@ def _zone(content: Any) -> ZoneState:
 
 
 def _cores(value: Any) -> float:
-    return _number(value, _MAX_CORES)
+    return number(value, _MAX_CORES)
 
 
 def _time(value: Any) -> float:
-    return _number(value, 1e12)
-
-
-def _number(value: Any, largest: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= largest:
-        raise ValueError(f"{value!r} is no number from 0 to {largest:g}")
-    return float(value)
+    return number(value, 1e12)

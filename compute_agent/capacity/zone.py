@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compute_agent.capacity.history import SYSTEM, Reading
 
@@ -27,8 +27,9 @@ class GuestUse:
 class HostUse:
     """One read of host and guests, and what was used since the one before.
 
-    ``busy`` are the parts of the time that CPUs were, ``guests`` those that run. ``left`` says whether guests
-    have ended since, and ``reclaimed_left`` whether such were among them that live on what others leave.
+    ``busy`` are the parts of the time that CPUs were, ``stolen`` those in which a hypervisor ran others,
+    ``guests`` those that run. ``left`` says whether guests have ended since, and ``reclaimed_left`` whether
+    such were among them that live on what others leave.
     """
 
     time: float
@@ -36,6 +37,7 @@ class HostUse:
     guests: tuple[GuestUse, ...]
     left: bool = False
     reclaimed_left: bool = False
+    stolen: Mapping[int, float] = field(default_factory=dict)
 
 
 def read_zone(use: HostUse, shared: frozenset[int]) -> Reading | None:

@@ -19,7 +19,7 @@ from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.root_owner import look_up_owner
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
-from compute_agent.daemon.world import build_world, check_policy, policy_of
+from compute_agent.daemon.world import build_world, check_policy, policy_of, steal_warnings
 from compute_agent.drawing import tree
 from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
@@ -202,7 +202,7 @@ class ConfigCheck(ShowOne):
             derived = derive(topology, sets, settings, root_uuid, name, platform)
             files = options.provider_configs(conf)
             tree, unused = with_additions(derived, files.configs)
-            warnings += [*files.warnings, *unused]
+            warnings += [*files.warnings, *unused, *steal_warnings(conf, owner.beside)]
         except ConfigError as error:
             self._refusals.append(str(error))
         inventories = _inventories(tree) if tree is not None and not self._refusals else []

@@ -18,6 +18,17 @@ OPTS: Final = [
         help="Whether what guests leave unused of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a"
         " provider below that of each NUMA node. Guests of class BE that hold it run on what others leave.",
     ),
+    cfg.StrOpt(
+        "steal",
+        default="off",
+        choices=[
+            ("off", "steal time is not measured for it"),
+            ("preview", "it is measured and told, and nothing is withheld"),
+            ("act", "as many CPUs as a hypervisor takes are reserved of VCPU"),
+        ],
+        help="Whether fewer VCPU are sold on a host that is a virtual machine itself, as its hypervisor runs"
+        " others in a part of the time. No effect beside nova-compute, which has VCPU on its own provider.",
+    ),
     cfg.FloatOpt(
         "sigma",
         default=4.5,

@@ -189,11 +189,11 @@ class Methods:
     def inventory(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The provider tree as derived, with the names the server knows, and as Placement has it."""
         load(EmptySchema(), params)
-        tree = self._agent.pipeline.world.tree
-        reader = Reporter(self._agent.client, {}, lambda owned: None)
+        tree = self._agent.reports.offered_tree
+        reader = Reporter(self._agent.client, self._agent.owned, lambda owned: None)
         try:
-            tree = reader.server_tree(tree)
             reported = reader.reported(tree.root.uuid)
+            tree = reader.reportable(tree, reported)
         except PlacementError as error:
             raise RequestError(str(error)) from error
         owned = assume_ownership(tree, reported, self._agent.owned)

@@ -29,6 +29,7 @@ from compute_agent.inventory import identity
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.cpu_locations import by_consumer, locate
+from compute_agent.loops.stolen import with_kept
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_class import FormerValues
 from compute_agent.model.errors import DriverError, GuestGoneError
@@ -91,7 +92,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
                 found = [PlannedChange(PLACEMENT, world.tree.root.name, whose)]
             else:
                 nameless = folder if uuid is None and not owner.beside else None
-                found = list(_in_placement(client, reporter, driver, pipeline, nameless))
+                found = list(_in_placement(conf, client, reporter, driver, pipeline, nameless))
             return [*found, *(each for recorder in recorders for each in recorder.planned_changes())]
         finally:
             pipeline.stop()
@@ -100,10 +101,16 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
 
 
 def _in_placement(
-    client: _ReadOnlyClient, reporter: Reporter, driver: Driver, pipeline: Pipeline, nameless: Path | None
+    conf: cfg.ConfigOpts,
+    client: _ReadOnlyClient,
+    reporter: Reporter,
+    driver: Driver,
+    pipeline: Pipeline,
+    nameless: Path | None,
 ) -> Iterator[PlannedChange]:
     """What would be sent, and the worker knows what guests hold. ``nameless`` is a folder without a uuid."""
     world = pipeline.world
+    first = with_kept(world.tree, conf.capacity.steal, Path(conf.state_path))
     try:
         if nameless is not None and (taken := client.provider_named(world.tree.root.name)) is not None:
             reason = (
@@ -121,7 +128,7 @@ def _in_placement(
             yield PlannedChange(PLACEMENT, world.tree.root.name, f"refused: {planned.reason}")
         else:
             yield from (of_move(move, names) for move in planned.moves)
-        for action in reporter.plan_report(world.tree):
+        for action in reporter.plan_report(first):
             yield from of_action(action, reported, names)
         event = allocations_read(client, pipeline, reporter.offering)
         if event is not None:

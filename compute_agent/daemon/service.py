@@ -322,8 +322,8 @@ class Agent:
         return watermark_rows(self._watermarks.status)
 
     def capacity(self) -> list[dict[str, Any]]:
-        """What others leave unused of the shared CPUs, term by term."""
-        return self._reclaimed.document()
+        """What others leave unused of the shared CPUs, and what is stolen of them, term by term."""
+        return self._reclaimed.document(self.reports.status.not_offered.withheld)
 
     def _monitored(self) -> list[MonitorTarget] | None:
         snapshot = self._watermarks.status.snapshot

@@ -67,6 +67,16 @@ def check_policy(conf: cfg.ConfigOpts) -> None:
         )
 
 
+def steal_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
+    """What of [capacity] steal has no effect."""
+    if not beside or conf.capacity.steal == "off":
+        return []
+    return [
+        f"[capacity] steal = {conf.capacity.steal} has no effect beside nova-compute, which has VCPU on its"
+        " own provider: remove it"
+    ]
+
+
 def build_world(
     conf: cfg.ConfigOpts,
     topology: Topology | None = None,
@@ -125,7 +135,8 @@ def build_world(
     tree, unused = with_additions(
         tree_beside() if whose.beside else tree_of(settings.provider_tree), files.configs
     )
-    for warning in (*files.warnings, *unused):
+    warnings = [*files.warnings, *unused, *steal_warnings(conf, whose.beside)]
+    for warning in warnings:
         LOG.warning("%s", warning)
     former = {
         node.uuid: replace(node, inventories={})
@@ -154,6 +165,6 @@ def build_world(
         refuse_unplaced=may_move and conf.guests.unplaced == "refuse",
         root_known=whose.known,
         pools=pools,
-        warnings=(*files.warnings, *unused),
+        warnings=tuple(warnings),
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )

@@ -24,6 +24,7 @@ class Kind(enum.StrEnum):
     STOP = "stop"
     AUDIT = "audit"
     OFFER = "offer"
+    STOLEN = "stolen"
     THROTTLE_DOWN = "throttle_down"
     THROTTLE_UP = "throttle_up"
     EVICT = "evict"

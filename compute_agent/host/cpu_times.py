@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -41,9 +41,20 @@ def busy_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> d
 
     By ticks, not by the clock. Counters of a CPU that was offline begin anew.
     """
+    return _parts(before, now, lambda times: times.busy)
+
+
+def stolen_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
+    """As busy_parts(), of the time that a hypervisor took from each CPU."""
+    return _parts(before, now, lambda times: times.stolen)
+
+
+def _parts(
+    before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes], ticks: Callable[[CpuTimes], int]
+) -> dict[int, float]:
     found = {}
     for cpu, last in now.items():
         first = before.get(cpu)
-        if first is not None and last.total > first.total and last.busy >= first.busy:
-            found[cpu] = min(1.0, (last.busy - first.busy) / (last.total - first.total))
+        if first is not None and last.total > first.total and ticks(last) >= ticks(first):
+            found[cpu] = min(1.0, (ticks(last) - ticks(first)) / (last.total - first.total))
     return found

@@ -35,6 +35,7 @@ class ProviderNode:
     ``cpus``, ``numa_nodes`` and ``l3_ids`` are the zone of the host that it stands for: its online CPUs
     (whether or not they are in a CPU set), and the NUMA nodes and L3 caches that lie in it or around it.
     ``pool`` is the pool that it is the part of a zone of: only those CPUs of the zone are its own.
+    ``withheld`` is what of a class is to be reserved beside that of its inventory, as far as nobody holds it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ProviderNode:
     numa_nodes: frozenset[int] = frozenset()
     l3_ids: frozenset[int] = frozenset()
     pool: str = ""
+    withheld: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 
 from compute_agent.capacity.zone import GuestUse, HostUse
 from compute_agent.drivers.base import Driver
-from compute_agent.host.cpu_times import busy_parts, parse_cpu_times
+from compute_agent.host.cpu_times import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.loops.subjects import Subjects
 from compute_agent.model.qos_class import BEST_EFFORT
 from compute_agent.model.resource_class import RECLAIMED_VCPU
@@ -71,6 +71,7 @@ class HostReader:
             tuple(self._use(views, cores, reclaimed)),
             left=bool(gone),
             reclaimed_left=bool(gone & last.reclaimed),
+            stolen=stolen_parts(first, times),
         )
 
     def _use(

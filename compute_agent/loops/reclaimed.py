@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,25 +20,23 @@ from compute_agent.capacity.zone import entitlements, read_zone
 from compute_agent.drivers.base import Driver
 from compute_agent.events.event import Kind, Outcome
 from compute_agent.events.recorder import Recorder
-from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
 from compute_agent.inventory.reclaimed import reclaimable, with_offers
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.loops.base import Configuration
 from compute_agent.loops.host_use import HostReader
+from compute_agent.loops.kept_file import load, save
+from compute_agent.loops.stolen import ACT, OFF, SAVE_SECONDS, StolenTime
 from compute_agent.model.resource_class import RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
+from compute_agent.report.withheld import Withheld
 
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 60.0
 """Seconds between two readings."""
 
-SAVE_SECONDS: Final = 300.0
-"""What was learnt in so many seconds a crash may cost; what is published is saved before."""
-
-OFF: Final = "off"
-ACT: Final = "act"
+_WHAT: Final = "What was learnt of the use of CPUs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +45,18 @@ class Settings:
 
     mode: str
     limits: Limits
+    steal: str
 
     @classmethod
     def of(cls, options: cfg.ConfigOpts) -> Settings:
         """As the configuration has them."""
         found = options.capacity
-        return cls(found.mode, Limits(found.sigma, found.percentile, found.margin))
+        return cls(found.mode, Limits(found.sigma, found.percentile, found.margin), found.steal)
+
+    @property
+    def off(self) -> bool:
+        """Whether there is nothing to measure."""
+        return self.mode == OFF and self.steal == OFF
 
 
 class Reclaimed:
@@ -78,6 +82,7 @@ class Reclaimed:
         self._clock = clock
         self._path = Path(conf.options.state_path) / FILE
         self._zones = {} if self._settings.mode == OFF else _load(self._path)
+        self._stolen = StolenTime(self._settings.steal, self._path.parent, recorder, metrics.registry)
         self._estimates: dict[str, Estimate] = {}
         self._saved = 0.0
         self._trouble = ""
@@ -109,13 +114,14 @@ class Reclaimed:
     def start(self) -> None:
         """Begin, unless it is switched off."""
         with self._lock:
-            if self._settings.mode != OFF and self._thread is None and not self._stopped.is_set():
+            if not self._settings.off and self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(target=self._run, name="capacity", daemon=True)
                 self._thread.start()
 
     def reload(self, conf: Configuration) -> None:
         """Go by other options from the next round on."""
         self._conf, self._settings = conf, Settings.of(conf.options)
+        self._stolen.switch(self._settings.steal)
         self.start()
 
     def stop(self, timeout: float = 2.0) -> None:
@@ -124,17 +130,25 @@ class Reclaimed:
         if (thread := self._thread) is not None:
             thread.join(timeout)
             self._save()
+            self._stolen.save(self._clock())
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree with what is offered now; nothing unless it is switched on, and readings are new."""
+        """The tree with what is offered and withheld now.
+
+        Nothing is offered unless that is switched on, and readings are new.
+        """
+        tree = self._stolen.offering(tree)
         if self._settings.mode != ACT:
             return tree
         now = self._clock()
         known = {uuid: one for uuid, one in dict(self._zones).items() if _is_of_now(one, now)}
         return with_offers(tree, {uuid: one.offer.published for uuid, one in known.items()})
 
-    def document(self) -> list[dict[str, Any]]:
-        """Every zone with the terms of its sum, in words, as the command line shows them."""
+    def document(self, withheld: Iterable[Withheld] = ()) -> list[dict[str, Any]]:
+        """Every zone with the terms of its sum, in words, as the command line shows them.
+
+        ``withheld`` is what became of what is to be withheld.
+        """
         mode, estimates = self._settings.mode, dict(self._estimates)
         rows = []
         for node in _providers(self._pipeline.world.tree):
@@ -146,17 +160,18 @@ class Reclaimed:
             rows += [
                 {"provider": node.name, "term": words, "cores": round(cores, 2)} for words, cores in terms
             ]
-        return rows
+        became = {one.uuid: one for one in withheld}
+        return [*rows, *self._stolen.document(self._pipeline.world.tree, became)]
 
     # The thread
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            if self._settings.mode == OFF:
-                with self._lock:
+            with self._lock:
+                if self._settings.off:
                     self._thread = None
                     self._zones, self._estimates = {}, {}
-                return
+                    return
             try:
                 self.round()
                 self._trouble = ""
@@ -174,6 +189,10 @@ class Reclaimed:
         settings, world, now = self._settings, self._pipeline.world, self._clock()
         use = self._reader.read(now)
         if use is None:
+            return
+        if self._stolen.round(use, world, now):
+            self.changed()
+        if settings.mode == OFF:
             return
         zones, estimates, published = {}, {}, False
         for node in _providers(world.tree):
@@ -216,12 +235,9 @@ class Reclaimed:
         )
 
     def _save(self) -> None:
-        """Keep what was learnt; a disk that is full costs no more than what is learnt until it is not."""
+        """Keep what was learnt."""
         self._saved = self._clock()
-        try:
-            write_durably(self._path, dump(self._zones))
-        except OSError as error:
-            LOG.warning("What was learnt of the use of CPUs cannot be kept for now: %s", error)
+        save(self._path, dump(self._zones), _WHAT)
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
@@ -234,19 +250,8 @@ def _providers(tree: ProviderTree) -> tuple[ProviderNode, ...]:
 
 
 def _load(path: Path) -> Mapping[str, ZoneState]:
-    try:
-        found = parse(read_own(path))
-    except FileNotFoundError:
-        return {}
-    except UnsafeFileError as error:
-        LOG.warning("What was learnt of the use of CPUs is not used: %s", error)
-        return {}
-    except (OSError, ValueError) as error:
-        LOG.warning("What was learnt of the use of CPUs cannot be used and is started anew: %s", error)
-        try:
-            put_aside(path)
-        except OSError as failure:
-            LOG.warning("%s cannot be put aside: %s", path, failure)
-        return {}
     # What is published again has to have grown since; a clock that jumped must not let it grow at once.
-    return {uuid: replace(zone, offer=replace(zone.offer, above_since=0.0)) for uuid, zone in found.items()}
+    return {
+        uuid: replace(zone, offer=replace(zone.offer, above_since=0.0))
+        for uuid, zone in load(path, parse, _WHAT).items()
+    }

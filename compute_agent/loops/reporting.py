@@ -135,6 +135,11 @@ class ReportLoop:
         return self._pipeline.world.tree.beside
 
     @property
+    def offered_tree(self) -> ProviderTree:
+        """The tree that is reported: that of the world, with what changes from report to report."""
+        return self._offering(self._pipeline.world.tree)
+
+    @property
     def root_traits(self) -> frozenset[str] | None:
         """The traits of the root provider as they were last seen; None as long as it has not been."""
         return self._reporter.root_traits(self._pipeline.world.tree.root.uuid)
@@ -335,4 +340,5 @@ def status_document(status: ReportStatus, now: Callable[[], float] = time.time) 
         "waiting_huge_pages": list(status.not_offered.pages),
         "waiting_pool_cpus": list(status.not_offered.cpus),
         "waiting_removed_classes": list(status.not_offered.removed),
+        "not_withheld": list(status.not_offered.not_withheld),
     }

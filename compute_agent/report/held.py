@@ -11,6 +11,7 @@ from compute_agent.model.resource_class import OWN_CLASSES
 from compute_agent.report.huge_pages import keep_held_memory
 from compute_agent.report.plan import Owned, Ownership, ReportedProvider
 from compute_agent.report.pools import keep_held_cpus
+from compute_agent.report.withheld import Withheld, keep_withheld
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +19,24 @@ class Waiting:
     """What is not offered so far, a sentence each.
 
     ``pages`` are huge pages whose memory is held, ``cpus`` those of pools that guests of others hold.
-    ``removed`` are classes that no file adds any more, and that somebody holds.
+    ``removed`` are classes that no file adds any more, and that somebody holds, ``withheld`` is what became
+    of all that is to be withheld.
     """
 
     pages: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All of them."""
-        return (*self.pages, *self.cpus, *self.removed)
+        """All of them that an operator should know of."""
+        return (*self.pages, *self.cpus, *self.removed, *self.not_withheld)
+
+    @property
+    def not_withheld(self) -> tuple[str, ...]:
+        """What cannot be withheld, and why."""
+        return tuple(str(one) for one in self.withheld if not one.in_full)
 
 
 def beside_held(
@@ -44,7 +52,8 @@ def beside_held(
     tree, pages = keep_held_memory(derived, reported, lambda uuid: held(uuid, "MEMORY_MB"))
     tree, cpus = keep_held_cpus(tree, reported, held)
     tree, removed = _keep_removed(tree, reported, owned, held)
-    return tree, Waiting(pages, cpus, removed)
+    tree, withheld = keep_withheld(tree, reported, owned, held)
+    return tree, Waiting(pages, cpus, removed, withheld)
 
 
 def _keep_removed(

@@ -342,18 +342,23 @@ class Reporter:
             )
         return self._known
 
+    def reportable(self, tree: ProviderTree, reported: Mapping[str, ReportedProvider]) -> ProviderTree:
+        """The tree with names that the server knows, and beside what is held; may raise PlacementError."""
+        wanted, self.waiting = beside_held(self.server_tree(tree), reported, self._owned, self._held)
+        return wanted
+
     def plan_report(self, tree: ProviderTree) -> tuple[Action, ...]:
         """What report() would send.
 
         :raises PlacementError:
         """
         reported = self.reported(tree.root.uuid)
-        wanted, _ = beside_held(self.server_tree(tree), reported, self._owned, self._held)
+        wanted = self.reportable(tree, reported)
         return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._names())
 
     def _attempt(self, tree: ProviderTree) -> Report:
         reported = self.reported(tree.root.uuid)
-        wanted, self.waiting = beside_held(self.server_tree(tree), reported, self._owned, self._held)
+        wanted = self.reportable(tree, reported)
         owned = assume_ownership(wanted, reported, self._owned)
         actions = plan(wanted, reported, owned, self._names())
         self._log_dropped(wanted)

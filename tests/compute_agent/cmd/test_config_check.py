@@ -195,3 +195,11 @@ def test_an_option_that_has_no_effect_when_the_agent_follows_is_a_warning(write_
     status, found = check(write_ini(policy="name = follow", guests="unallocated = ignore"))
     assert (status, found["policy"]) == (0, "follow")
     assert len(about(found["warnings"], "guests")) == 1
+
+
+def test_stolen_time_beside_nova_compute_has_no_effect(configure):
+    ini = configure("cpu_shared_set = 1\nprovider_tree = beside", capacity="steal = act")
+    assert any(
+        text.startswith("[capacity] steal = act has no effect beside nova")
+        for text in check(ini)[1]["warnings"]
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.host.cpu_times import CpuTimes, busy_parts, parse_cpu_times
+from compute_agent.host.cpu_times import CpuTimes, busy_parts, parse_cpu_times, stolen_parts
 
 TEXT = (
     "cpu  30 0 10 100 2 0 0 6 0 0\ncpu0 10 0 5 50 1 0 0 2 0 0\ncpu2 20 0 5 50 1 0 0 4 0 0\nintr 1\ncpu9 x\n"
@@ -24,3 +24,9 @@ def test_parts_are_by_ticks_and_counters_that_began_anew_tell_nothing():
     first = {0: CpuTimes(10, 0, 100), 1: CpuTimes(50, 0, 100), 2: CpuTimes(1, 0, 100)}
     last = {0: CpuTimes(40, 0, 200), 1: CpuTimes(5, 0, 10), 2: CpuTimes(1, 0, 100), 3: CpuTimes(1, 0, 2)}
     assert busy_parts(first, last) == {0: 0.3}
+
+
+def test_what_was_stolen_is_a_part_of_the_same_time():
+    first = {0: CpuTimes(10, 5, 100), 1: CpuTimes(0, 9, 100), 2: CpuTimes(0, 0, 100)}
+    last = {0: CpuTimes(20, 30, 200), 1: CpuTimes(50, 3, 200), 2: CpuTimes(0, 0, 100), 3: CpuTimes(1, 1, 2)}
+    assert stolen_parts(first, last) == {0: 0.25}

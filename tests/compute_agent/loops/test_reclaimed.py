@@ -15,6 +15,7 @@ from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import Settings, derive
 from compute_agent.loops.host_use import HostReader
 from compute_agent.loops.reclaimed import Reclaimed
+from compute_agent.loops.stolen import with_kept
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource_class import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped, StartGuest
@@ -39,7 +40,7 @@ class Rig:
 
     def __init__(self, folder):
         self.folder, self.now = folder, 3.6e9
-        self.ticks, self.cpu_seconds = [0.0] * 9, {}
+        self.ticks, self.stolen, self.cpu_seconds = [0.0] * 9, 0.0, {}
         self.driver, self.events, self.wakes = FakeDriver(TOPOLOGY.online), [], 0
         world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         controllers = (CpusetController(self.driver),)
@@ -47,13 +48,17 @@ class Rig:
         self.pipeline.start({})
         self.pipeline.stop()
         self.pipeline._thread = SimpleNamespace(is_alive=lambda: True)
-        self.mode = "act"
+        self.mode, self.steal = "act", "off"
         self.new_loop()
 
     def conf(self):
         limits = Limits()
         capacity = SimpleNamespace(
-            mode=self.mode, sigma=limits.sigma, percentile=limits.percentile, margin=limits.margin
+            mode=self.mode,
+            steal=self.steal,
+            sigma=limits.sigma,
+            percentile=limits.percentile,
+            margin=limits.margin,
         )
         host = SimpleNamespace(root=str(self.folder))
         options = SimpleNamespace(capacity=capacity, host=host, state_path=str(self.folder))
@@ -76,10 +81,11 @@ class Rig:
         self.cpu_seconds[uuid] = 0.0
         return self.pipeline.handle(StartGuest(uuid, uuid, settings, ("x",), amounts, 1.0)).guest
 
-    def minutes(self, count, system=0.5, **cores):
-        """So many rounds, in which guests use cores, and so does the system."""
+    def minutes(self, count, system=0.5, stolen=0.0, **cores):
+        """So many rounds, in which guests use cores, and so does the system, and a part is stolen."""
         for _ in range(count):
             self.now += 60
+            self.stolen += 6000 * stolen
             for uuid, used in cores.items():
                 self.cpu_seconds[uuid] += 60 * used
             for cpu in range(1, 9):
@@ -90,7 +96,8 @@ class Rig:
     def write(self):
         elapsed = round(self.now * 100) % 10**10
         lines = [
-            f"cpu{n} {round(busy)} 0 0 {elapsed - round(busy)} 0 0 0 0" for n, busy in enumerate(self.ticks)
+            f"cpu{n} {round(busy)} 0 0 {elapsed - round(busy + self.stolen)} 0 0 0 {round(self.stolen)}"
+            for n, busy in enumerate(self.ticks)
         ]
         (self.folder / "proc").mkdir(exist_ok=True)
         (self.folder / "proc" / "stat").write_text("\n".join(["cpu 1 1 1 1", *lines, "intr 0\n"]))
@@ -183,7 +190,7 @@ def test_a_full_disk_costs_nothing_but_what_was_learnt(rig, monkeypatch, caplog)
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("compute_agent.loops.reclaimed.write_durably", full)
+    monkeypatch.setattr("compute_agent.loops.kept_file.write_durably", full)
     rig.minutes(10)
     assert "cannot be kept for now" in caplog.text
     assert rig.loop._zones[ZONE.uuid].history.time == rig.now
@@ -194,3 +201,58 @@ def test_switched_off_nothing_is_measured(rig):
     rig.new_loop()
     rig.loop.start()
     assert rig.loop._thread is None
+
+
+def withheld(rig):
+    return rig.loop.offering(TREE).get(NODE.uuid).withheld
+
+
+def test_what_a_hypervisor_takes_is_withheld_told_and_outlives_the_agent(rig):
+    rig.mode, rig.steal = "off", "act"
+    rig.new_loop()
+    rig.minutes(5, stolen=0.3)
+    assert withheld(rig) == {"VCPU": 3}
+    assert rig.wakes == 1
+    assert [(each.kind, each.outcome) for each in rig.events] == [("stolen", "done")]
+    assert rig.events[0].text == "Of host_NUMA_0 3 of 8 CPUs are withheld, after 0"
+    assert (
+        rig.terms().items()
+        >= {
+            "what the hypervisor takes of 8 CPUs: 30.0 % or less, but in one of the last 15 minutes": 2.4,
+            "to be withheld of VCPU (5 minutes between changes, less after 15)": 3.0,
+        }.items()
+    )
+    rig.new_loop()
+    assert withheld(rig) == {"VCPU": 3}
+    rig.minutes(3)
+    assert withheld(rig) == {"VCPU": 3}
+    for mode, amounts in (("act", {"VCPU": 3}), ("preview", {})):
+        assert with_kept(TREE, mode, rig.folder).get(NODE.uuid).withheld == amounts
+
+
+def test_a_preview_of_what_would_be_withheld_changes_nothing(rig):
+    rig.mode, rig.steal = "off", "preview"
+    rig.new_loop()
+    rig.minutes(5, stolen=0.3)
+    assert (withheld(rig), rig.wakes) == ({}, 0)
+    assert [(each.kind, each.outcome) for each in rig.events] == [("stolen", "preview")]
+    assert rig.terms()["would be withheld of VCPU (5 minutes between changes, less after 15)"] == 3.0
+
+
+def test_when_it_is_switched_off_nothing_is_withheld_and_it_is_learnt_anew(rig):
+    rig.mode, rig.steal = "off", "act"
+    rig.new_loop()
+    rig.minutes(5, stolen=0.3)
+    rig.steal = "off"
+    rig.loop.reload(rig.conf())
+    assert withheld(rig) == {}
+    assert not [term for term in rig.terms() if "hypervisor" in term or "withheld" in term]
+
+
+def test_a_file_that_is_none_is_put_aside_and_stolen_time_learnt_anew(rig):
+    (rig.folder / "stolen.json").write_text("[]")
+    rig.mode, rig.steal = "off", "act"
+    rig.new_loop()
+    assert withheld(rig) == {}
+    assert with_kept(TREE, "act", rig.folder) == TREE
+    assert list(rig.folder.glob("stolen.json.damaged-*"))

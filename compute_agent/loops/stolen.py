@@ -1,0 +1,151 @@
+"""What a hypervisor takes of the shared CPUs: kept, told, and withheld from what is sold."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from compute_agent.capacity.stolen import FILE, Stolen, dump, parse, stolen_part
+from compute_agent.capacity.zone import HostUse
+from compute_agent.events.event import Kind, Outcome
+from compute_agent.events.recorder import Recorder
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.loops.kept_file import load, look, save
+from compute_agent.pipeline.world import World
+from compute_agent.report.withheld import Withheld
+
+LOG = logging.getLogger(__name__)
+
+OFF: Final = "off"
+ACT: Final = "act"
+VCPU: Final = "VCPU"
+
+SAVE_SECONDS: Final = 300.0
+"""What was learnt in so many seconds a crash may cost; what is withheld is saved before."""
+
+_WHAT: Final = "What was learnt of stolen time"
+
+
+class StolenTime:
+    """What is known of each provider of VCPU. For one thread, but for offering() and document()."""
+
+    def __init__(self, mode: str, state_path: Path, recorder: Recorder, registry: CollectorRegistry) -> None:
+        self.mode = mode
+        self._path = state_path / FILE
+        self._recorder = recorder
+        self._zones: Mapping[str, Stolen] = {} if mode == OFF else load(self._path, parse, _WHAT)
+        self._saved = 0.0
+        labels = ["provider"]
+        self._taken = Gauge(
+            "compute_agent_stolen_cpus",
+            "CPUs that the hypervisor takes of those that back VCPU, but in one of the last 15 minutes.",
+            labels,
+            registry=registry,
+        )
+        self._withheld = Gauge(
+            "compute_agent_withheld_cpus",
+            "CPUs that are not to be sold as VCPU, as the hypervisor takes them.",
+            labels,
+            registry=registry,
+        )
+
+    def switch(self, mode: str) -> None:
+        """Go by another mode; what was learnt is forgotten when it is switched off."""
+        if mode == OFF:
+            self._zones = {}
+            self._taken.clear()
+            self._withheld.clear()
+        elif self.mode == OFF:
+            self._zones = load(self._path, parse, _WHAT)
+        self.mode = mode
+
+    def round(self, use: HostUse, world: World, now: float) -> bool:
+        """What follows of a reading; whether something else is to be reported."""
+        if self.mode == OFF:
+            return False
+        zones, changed = {}, False
+        for node in world.tree.providing(VCPU):
+            cpus = node.inventories[VCPU].total
+            before = self._zones.get(node.uuid, Stolen())
+            part = stolen_part(use.stolen, world.own_cpus(node) & world.cpu_sets.shared)
+            found = before.after(part, cpus, now)
+            zones[node.uuid] = found
+            self._taken.labels(node.name).set(found.part * cpus)
+            self._withheld.labels(node.name).set(found.withheld if self.mode == ACT else 0)
+            if found.withheld != before.withheld:
+                changed = True
+                self._tell(node, before, found, cpus)
+        self._zones = zones
+        if changed or now - self._saved >= SAVE_SECONDS or now < self._saved:
+            self.save(now)
+        return changed and self.mode == ACT
+
+    def save(self, now: float) -> None:
+        """Keep what was learnt."""
+        if self.mode != OFF:
+            self._saved = now
+            save(self._path, dump(self._zones), _WHAT)
+
+    def _tell(self, node: ProviderNode, before: Stolen, found: Stolen, cpus: int) -> None:
+        acts = self.mode == ACT
+        self._recorder.record(
+            LOG.info,
+            Kind.STOLEN,
+            None,
+            "Of %s %d of %d CPUs are %s, after %d",
+            node.name,
+            found.withheld,
+            cpus,
+            "withheld" if acts else "what would be withheld",
+            before.withheld,
+            reason=f"the hypervisor takes {found.part * cpus:.1f} of them",
+            outcome=Outcome.DONE if acts else Outcome.PREVIEW,
+        )
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree with what is withheld."""
+        zones = self._zones if self.mode == ACT else {}
+        return withholding(tree, zones)
+
+    def document(self, tree: ProviderTree, withheld: Mapping[str, Withheld]) -> list[dict[str, Any]]:
+        """Every provider of VCPU with what is taken and withheld, in words.
+
+        ``withheld`` is what became of it in Placement, by the uuid of the provider.
+        """
+        if self.mode == OFF:
+            return []
+        rows = []
+        for node in tree.providing(VCPU):
+            found, cpus = self._zones.get(node.uuid, Stolen()), node.inventories[VCPU].total
+            terms = list(found.in_words(cpus))
+            what = "to be withheld of VCPU" if self.mode == ACT else "would be withheld of VCPU"
+            terms.append((f"{what} (5 minutes between changes, less after 15)", float(found.withheld)))
+            if self.mode == ACT and (done := withheld.get(node.uuid)) is not None:
+                terms.append((done.words, float(done.reserved)))
+            rows += [
+                {"provider": node.name, "term": words, "cores": round(cores, 2)} for words, cores in terms
+            ]
+        return rows
+
+
+def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
+    """The tree with what an agent that starts with this mode and folder would withhold at first."""
+    return withholding(tree, look(state_path / FILE, parse) if mode == ACT else {})
+
+
+def withholding(tree: ProviderTree, zones: Mapping[str, Stolen]) -> ProviderTree:
+    """The tree with so many CPUs of VCPU withheld."""
+    return replace(
+        tree,
+        nodes=tuple(
+            replace(node, withheld={VCPU: zone.withheld})
+            if (zone := zones.get(node.uuid)) is not None and VCPU in node.inventories and zone.withheld
+            else node
+            for node in tree.nodes
+        ),
+    )
