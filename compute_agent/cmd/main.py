@@ -24,6 +24,7 @@ WORDS: Final = (
         "guest",
         "host",
         "inventory",
+        "libvirt",
         "metrics",
         "release",
         "reshape",
@@ -56,6 +57,8 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd import host, maintenance
 
             return {**host.COMMANDS, **maintenance.COMMANDS}
+        case "libvirt":
+            from compute_agent.cmd.libvirt import COMMANDS
         case "metrics":
             from compute_agent.cmd.metrics import COMMANDS
         case "release":

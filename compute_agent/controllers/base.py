@@ -40,6 +40,8 @@ class Controller(Protocol):
     """
 
     name: str
+    acts_early: bool
+    """Whether it may act on a guest whose process is there and whose start is not over."""
 
     @property
     def refused(self) -> Mapping[str, Sequence[str]]:
@@ -82,6 +84,7 @@ class Controller(Protocol):
 class GuestController:
     """A controller that looks at one guest at a time."""
 
+    acts_early = False
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:

@@ -22,6 +22,7 @@ class BlockIoController:
     """Sets weights, rates and latencies through the driver."""
 
     name = "blockio"
+    acts_early = False
 
     def __init__(
         self, driver: Driver, classes: Mapping[str, BlockIoClass], read_devices: Callable[[], BlockDevices]

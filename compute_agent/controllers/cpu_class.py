@@ -109,6 +109,7 @@ class CpuClassController:
     """Sets governors, frequencies, energy preferences and idle states, all of the host together."""
 
     name = "cpu_class"
+    acts_early = False
 
     def __init__(
         self,

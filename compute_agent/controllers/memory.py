@@ -23,6 +23,7 @@ class MemoryController:
     """Binds memory through the driver. That of a guest without an assignment stays as it is."""
 
     name = "memory"
+    acts_early = False
 
     def __init__(self, driver: Driver, memory_types: Mapping[int, MemoryType] = MappingProxyType({})) -> None:
         """``memory_types`` are the kinds of memory of the host's NUMA nodes."""

@@ -32,6 +32,7 @@ class MemoryLimitController:
     """Sets limits and protection of memory through the driver."""
 
     name = "memory_limit"
+    acts_early = False
 
     def __init__(
         self,

@@ -67,6 +67,7 @@ class ResctrlController:
     """
 
     name = "resctrl"
+    acts_early = True
 
     def __init__(self, driver: Driver, control: Control, classes: Mapping[str, Wish]) -> None:
         """``classes`` are the shares of the QoS classes."""

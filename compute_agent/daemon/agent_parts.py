@@ -10,6 +10,7 @@ from oslo_config import cfg
 from compute_agent.daemon import release
 from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.drivers.base import Driver
+from compute_agent.loops.announcements import Announcements
 from compute_agent.loops.audit import Outcome
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.pipeline.worker import Pipeline
@@ -49,6 +50,11 @@ class AgentParts(Protocol):
     @property
     def reports(self) -> ReportLoop:
         """What tells Placement of this host."""
+        ...
+
+    @property
+    def announcements(self) -> Announcements:
+        """What hears of guests that are about to start."""
         ...
 
     @property

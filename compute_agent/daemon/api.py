@@ -24,6 +24,7 @@ from compute_agent.daemon.documents import (
 )
 from compute_agent.daemon.parameters import (
     AdoptSchema,
+    AnnounceSchema,
     AuditSchema,
     DisableSchema,
     EmptySchema,
@@ -56,6 +57,8 @@ from compute_agent.resctrl.schemata import BadSchemataError
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 50.0
+ANNOUNCE_SECONDS: Final = 2.0
+"""How long a start is held up until its cache group is made; it goes on without one then."""
 ROOT_SECONDS: Final = 10.0
 """How long who starts a guest waits until the root provider of this host is known."""
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
@@ -80,6 +83,7 @@ class Methods:
             "guest.show": self.guest_show,
             "guest.run": self.guest_run,
             "guest.adopt": self.guest_adopt,
+            "guest.announce": self.guest_announce,
             "guest.set": self.guest_set,
             "guest.move": self.guest_move,
             "guest.stop": self.guest_stop,
@@ -138,6 +142,17 @@ class Methods:
             as_of=as_of,
         )
         return self._enter(event)
+
+    def guest_announce(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the cache group of a guest that is about to start; for the hook of libvirt, which waits."""
+        description = load(AnnounceSchema(), params)["description"]
+        try:
+            guest = self._agent.announcements.announce(description, ANNOUNCE_SECONDS)
+        except (ValueError, DriverError) as error:
+            raise RequestError(f"what is about to start cannot be expected: {error}") from error
+        except FutureTimeoutError as error:
+            raise RequestError(f"the agent is busy: not done within {ANNOUNCE_SECONDS} s") from error
+        return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Give a running guest other settings, in effect when this returns."""

@@ -45,6 +45,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "refusal": view.refusal,
         "stray": view.stray,
         "refused": list(view.refused),
+        "cache_group_delay": view.cache_delay if view.cache_delay is None else round(view.cache_delay, 3),
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
     }

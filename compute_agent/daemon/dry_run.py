@@ -144,7 +144,7 @@ class RecordingController:
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def __init__(self, controller: Controller, driver: Driver) -> None:
-        self.name = controller.name
+        self.name, self.acts_early = controller.name, controller.acts_early
         self._controller = controller
         self._driver = driver
         self._targets: dict[str, Target] = {}

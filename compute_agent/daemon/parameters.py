@@ -101,6 +101,12 @@ class AdoptSchema(SettingsSchema):
             raise ValidationError("either this or cgroup has to be given", "pid")
 
 
+class AnnounceSchema(Schema):
+    """Parameters of ``guest.announce``: what the driver has of a guest that is about to start."""
+
+    description = fields.String(required=True)
+
+
 class GuestSchema(Schema):
     """A guest, by uuid or name."""
 

@@ -39,6 +39,7 @@ from compute_agent.events.recorder import Recorder
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import identity
 from compute_agent.inventory.identity import IdentityError
+from compute_agent.loops.announcements import Announcements
 from compute_agent.loops.arrivals import Arrivals
 from compute_agent.loops.audit import Auditor, Outcome
 from compute_agent.loops.base import Configuration, Loop
@@ -77,8 +78,8 @@ LOG = logging.getLogger(__name__)
 
 ConfLoader = Callable[[], cfg.ConfigOpts]
 
-_BEFORE_LISTENING: Final = 3
-"""Loops that begin before anybody can ask: events, monitoring, arrivals."""
+_BEFORE_LISTENING: Final = 4
+"""Loops that begin before anybody can ask: events, monitoring, arrivals, announcements."""
 
 WORKER_SECONDS: Final = 60.0
 """How long the worker is waited for."""
@@ -180,7 +181,8 @@ class Agent:
         self._oom = OomEvents(self.driver, self.metrics.registry)
         use = CpuUse(self._conf, self.pipeline, self.driver)
         self._arrivals = Arrivals(self.pipeline, client, self.reports.wake)
-        first = (self._events, self._monitoring, self._arrivals)
+        self.announcements = Announcements(self.pipeline, self.driver.expecting, client)
+        first = (self._events, self._monitoring, self._arrivals, self.announcements)
         last = (self._watermarks, self._oom, self._reclaimed, use)
         self._loops: tuple[Loop, ...] = (*first, self.reports, *last)
         self.main_loop = MainLoop(self)

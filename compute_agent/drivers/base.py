@@ -99,6 +99,24 @@ class Change:
 Listener = Callable[[Change], None]
 
 
+class ExpectedGuests(Protocol):
+    """Guests that are about to start, before the driver itself can see them. For any thread."""
+
+    def expect(self, description: str) -> Guest:
+        """Wait for the process of a guest from now on. The guest that it will be, with pid 0.
+
+        :raises ValueError: the description is none, or too many are waited for.
+        """
+        ...
+
+    def appeared(self) -> tuple[Sequence[Guest], bool]:
+        """The guests whose processes are there now, each told once, and whether others are waited for.
+
+        :raises DriverError:
+        """
+        ...
+
+
 class Driver(Protocol):
     """One kind of guests. Methods may be called from any thread."""
 
@@ -112,6 +130,11 @@ class Driver(Protocol):
     @property
     def flavors(self) -> FlavorSource | None:
         """The driver itself, where it knows the flavors of its guests; None where nobody says."""
+        ...
+
+    @property
+    def expecting(self) -> ExpectedGuests | None:
+        """What waits for guests that others are about to start; None where nobody says that they are."""
         ...
 
     @property

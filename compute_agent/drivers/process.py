@@ -70,6 +70,11 @@ class ProcessDriver:
         """Processes have no flavors."""
         return
 
+    @property
+    def expecting(self) -> None:
+        """Guests are held before their first instruction, and adopted ones run already."""
+        return
+
     # What runs
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,8 @@ from compute_agent.model import cpuset
 # Threads that are born while we write inherit the affinity of the thread that makes them, so that two passes
 # nearly always do. A process that makes threads faster than we can list them is left to the reconcile.
 MAX_PASSES: Final = 16
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 _MAX_COMMAND_LINE: Final = 1 << 17
 """Bytes; a process may make its own as long as its memory (PR_SET_MM_MAP)."""
@@ -46,6 +49,14 @@ def identify(pid: int) -> ProcessIdentity | None:
 def is_alive(identity: ProcessIdentity) -> bool:
     """Whether this very process (not another one with its pid) still runs."""
     return identify(identity.pid) == identity
+
+
+def age(pid: int) -> float | None:
+    """The seconds since a process began, in steps of a clock tick; None if there is none."""
+    identity = identify(pid)
+    if identity is None:
+        return None
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - identity.start_time / _TICKS, 0.0)
 
 
 def is_kernel_thread(pid: int) -> bool:

@@ -25,7 +25,8 @@ class CachedGuest:
     where it is. ``refusal`` says why it has no place: it is then assigned what keeps it off the CPUs of
     others. ``stray`` says which CPUs it holds that the present CPU sets do not have. ``refused`` is what else
     it asks for and does not get, and why. ``limits`` are those of the watermarks. ``pending`` are the
-    controllers that have yet to put all this into effect.
+    controllers that have yet to put all this into effect. ``cache_delay`` is how many seconds its process was
+    there before its cache group was in force (None: not known).
     """
 
     guest: Guest
@@ -38,6 +39,7 @@ class CachedGuest:
     pending: set[str] = field(default_factory=set)
     as_of: float = 0.0
     migration: Migration | None = None
+    cache_delay: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,11 @@ from typing import Final
 from compute_agent.controllers.base import Controller, Target
 from compute_agent.events.event import Kind
 from compute_agent.events.recorder import Recorder
+from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.guest import Guest
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
+from compute_agent.pipeline.expected import ExpectedGuest, ExpectedGuests
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.world import World
 
@@ -27,6 +30,7 @@ class Enforcer:
         self._recorder = recorder
         self._metrics = metrics
         self.cache = GuestCache(frozenset(controller.name for controller in controllers))
+        self._expected = ExpectedGuests(self.cache)
 
     def use(self, controllers: Sequence[Controller]) -> None:
         """Go on with other controllers: each looks at every guest."""
@@ -76,6 +80,39 @@ class Enforcer:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
+    def expect(self, guest: Guest, allocation: Allocation | None, world: World) -> None:
+        """Do what is possible for a guest that is about to start."""
+        self._expected.add(guest, allocation)
+        self._sync(world)
+
+    def begin(self, guest: Guest, world: World) -> None:
+        """Do what is possible for the process of a guest that was expected, before its start is over.
+
+        :raises DriverError: something of that cannot be done.
+        """
+        one = self._expected.found(guest)
+        if one is None:
+            return  # it took too long, or its start was told of meanwhile
+        self._sync(world)
+        for controller in self._early():
+            try:
+                controller.apply(_target_of(one, world))
+            except OSError as error:
+                raise DriverError(f"{controller.name}: {error}") from error
+        self._expected.note_delay(guest)
+
+    def note_cache_delay(self, guest: Guest) -> None:
+        """Note how long a guest that has just started was without its cache group, if it has one."""
+        entry, early = self.cache.get(guest.uuid), self._early()
+        if entry is None or not early or any(controller.name in entry.pending for controller in early):
+            return
+        entry.cache_delay = self._expected.delay_of(guest)
+        if entry.cache_delay is not None:
+            self._metrics.cache_group_seconds.observe(entry.cache_delay)
+
+    def _early(self) -> list[Controller]:
+        return [controller for controller in self._controllers if controller.acts_early]
+
     def update_gauges(self) -> None:
         """Show how much is pending."""
         for controller in self._controllers:
@@ -86,10 +123,11 @@ class Enforcer:
         if self.cache.synced:
             return
         targets = [self._target(entry, world) for entry in self.cache]
+        expected = [_target_of(one, world) for one in self._expected.waiting()]
         synced = True
         for controller in self._controllers:
             try:
-                controller.sync(targets, world.zones)
+                controller.sync([*targets, *expected] if controller.acts_early else targets, world.zones)
             except (DriverError, OSError) as error:
                 self._failed(controller, error)
                 synced = False
@@ -141,6 +179,10 @@ class Enforcer:
     def _failed(self, controller: Controller, error: Exception) -> None:
         LOG.error("%s: %s; will be tried again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
+
+
+def _target_of(one: ExpectedGuest, world: World) -> Target:
+    return Target(one.guest, None, world.topology.online, one.allocation)
 
 
 def _is_pinned(entry: CachedGuest, world: World) -> bool:

@@ -65,6 +65,24 @@ class GuestStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestExpected:
+    """A guest is about to start; ``allocation`` is None where it could not be learnt.
+
+    Answered when its cache group is there, as far as it can be.
+    """
+
+    guest: Guest
+    allocation: Allocation | None
+
+
+@dataclass(frozen=True, slots=True)
+class GuestAppeared:
+    """The process of a guest that was expected is there. Answered when it is in its cache group."""
+
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
 class GuestStopped:
     """A driver says that a guest ended."""
 
@@ -139,6 +157,8 @@ Event = (
     StartGuest
     | AdoptGuest
     | GuestStarted
+    | GuestExpected
+    | GuestAppeared
     | GuestStopped
     | AllocationsRead
     | WorldChanged

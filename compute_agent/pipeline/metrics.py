@@ -95,6 +95,13 @@ class Metrics:
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0),
             registry=self.registry,
         )
+        self.cache_group_seconds = Histogram(
+            "compute_agent_cache_group_seconds",
+            "Time from the start of the process of a domain until it was in its resctrl group;"
+            " `compute-agent libvirt hook install` makes it short.",
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
+            registry=self.registry,
+        )
         self.reports = Counter(
             "compute_agent_reports",
             "Comparisons of the host with what Placement knows, by outcome.",

@@ -31,6 +31,7 @@ class GuestView:
     pending: tuple[str, ...]
     migration: Migration | None = None
     cpu_nodes: frozenset[int] = frozenset()
+    cache_delay: float | None = None
 
     @property
     def remote_memory(self) -> frozenset[int]:
@@ -53,4 +54,5 @@ def view(entry: CachedGuest, topology: Topology | None = None) -> GuestView:
         tuple(sorted(entry.pending)),
         entry.migration,
         nodes,
+        entry.cache_delay,
     )

@@ -29,6 +29,8 @@ from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,
     Event,
+    GuestAppeared,
+    GuestExpected,
     GuestStarted,
     GuestStopped,
     LimitGuest,
@@ -41,6 +43,7 @@ from compute_agent.pipeline.events import (
 from compute_agent.pipeline.lifecycle import Lifecycle, Limits
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.observation import observe
+from compute_agent.pipeline.overview import Overview
 from compute_agent.pipeline.placer import Placer, where
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.view import GuestView, view
@@ -78,8 +81,7 @@ class Pipeline:
         self._cache = self._enforcer.cache
         self._placer = Placer(world, self._cache, partial(observe, driver), recorder)
         self._lifecycle = Lifecycle(driver, self._placer, self._enforcer, metrics, recorder)
-        self._unallocated: frozenset[str] = frozenset()
-        """The guests that were logged as holding nothing."""
+        self._overview = Overview(self._cache, driver, metrics)
         self._applied = 0.0
         """When pending changes last went to the kernel (monotonic seconds)."""
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float] | None] = queue.SimpleQueue()
@@ -208,6 +210,12 @@ class Pipeline:
                 return self._adopt_guest(event)
             case GuestStarted():
                 self._lifecycle.enter(event.guest, event.allocation, event.as_of, event.started)
+            case GuestExpected(guest, allocation):
+                self._enforcer.expect(guest, allocation, self.world)
+                return None
+            case GuestAppeared(guest):
+                self._enforcer.begin(guest, self.world)
+                return None
             case GuestStopped(guest):
                 self._lifecycle.leave(guest)
             case AllocationsRead(allocations, as_of, held, migrations):
@@ -226,6 +234,8 @@ class Pipeline:
                 self._lifecycle.reconcile()
                 self._placer.rebalance()
         self._finish()
+        if isinstance(event, GuestStarted) and event.started:
+            self._enforcer.note_cache_delay(event.guest)
         return None
 
     def _on_change(self, change: Change) -> None:
@@ -364,7 +374,7 @@ class Pipeline:
         self._placer.sync()
         self._enforcer.apply(self.world)
         self._applied = time.monotonic()
-        self._log_unallocated()
+        self._overview.warn()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
@@ -373,28 +383,6 @@ class Pipeline:
             LOG.error("The state cannot be saved: %s; will be tried again", error)
             self._metrics.state_failures.inc()
 
-    def _log_unallocated(self) -> None:
-        """Warn of guests that are known to hold nothing, once each."""
-        unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
-        for uuid in sorted(unallocated.keys() - self._unallocated):
-            entry = unallocated[uuid]
-            LOG.warning(
-                "Guest %s holds nothing of this host, and runs%s: see compute-agent audit",
-                entry.guest,
-                where(entry),
-            )
-        self._unallocated = frozenset(unallocated)
-
     def _update_gauges(self) -> None:
-        entries = list(self._cache)
-        self._metrics.guests.set(len(entries))
-        self._metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
-        self._metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
-        self._metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
-        self._metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
-        self._metrics.lost_guests.set(len(self._driver.lost()))
-        self._metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
-        topology = self.world.topology
-        remote = sum(bool(view(entry, topology).remote_memory) for entry in entries)
-        self._metrics.remote_memory_guests.set(remote)
+        self._overview.show(self.world.topology)
         self._enforcer.update_gauges()

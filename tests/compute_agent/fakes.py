@@ -15,6 +15,7 @@ class FakeDriver:
     name = "fake"
     outage = ""
     flavors = None
+    expecting = None
 
     def __init__(self, cpus):
         self.cpus = frozenset(cpus)

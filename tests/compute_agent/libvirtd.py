@@ -142,6 +142,11 @@ class Libvirtd:
 
         self._keeper = self._start_keeper()
 
+    @property
+    def hooks(self):
+        """Where a system daemon looks for hooks when it starts."""
+        return self._own("/etc/libvirt/hooks")
+
     # The daemon
 
     def start(self):

@@ -39,6 +39,7 @@ from compute_agent.drivers.libvirt.definition import (
     Binding,
 )
 from compute_agent.drivers.libvirt.domain_table import DomainTable
+from compute_agent.drivers.libvirt.expected import ExpectedDomains
 from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.drivers.libvirt.tuning import Tuning
@@ -86,6 +87,7 @@ class LibvirtDriver:
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = Connection(uri, self._messages.put)
         self._table = DomainTable(self.name, self._connection, self._report)
+        self._expected = ExpectedDomains(self.name, self._connection.usual_owner)
         self._oom, self._scores = OomWatch(), OomScores()
         self._listener: Listener | None = None
         self._absence = ""
@@ -112,6 +114,11 @@ class LibvirtDriver:
     def flavors(self) -> LibvirtDriver:
         """Nova writes its orders into the definitions of domains."""
         return self
+
+    @property
+    def expecting(self) -> ExpectedDomains:
+        """The hook of libvirt says which domains are about to start."""
+        return self._expected
 
     # What runs
 
@@ -168,8 +175,8 @@ class LibvirtDriver:
         return (guest.pid,)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The thread ids of the domain's QEMU process now."""
-        return frozenset(self._threads(guest))
+        """The thread ids of the domain's QEMU process now, also before libvirtd has told of it."""
+        return self._expected.thread_ids(guest) or frozenset(self._threads(guest))
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads that run elsewhere than ``settings`` want what they do, with the CPUs they have."""

@@ -11,7 +11,7 @@ import itertools
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -108,14 +108,14 @@ class Process:
         return found
 
 
-def find_process(guest_uuid: str, owner: str) -> Process | None:
-    """The process of a domain; None if there is none.
+def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None) -> Process | None:
+    """The process of a domain, ``among`` these ids or all there are; None if there is none.
 
     Anybody can start a process with the same words on its command line: only one that is ``owner``'s in every
     respect is taken; where nobody says whose (empty, or unknown), one of root or of the agent's own user.
     """
     users = _user_ids(owner)
-    for pid in sorted(procfs.pids(), reverse=True):
+    for pid in sorted(procfs.pids() if among is None else among, reverse=True):
         if not _is_named(pid, guest_uuid):
             continue
         identity = procfs.identify(pid)

@@ -1,0 +1,69 @@
+"""``compute-agent libvirt hook install``, ``remove`` and ``show``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent.cmd.base import Command, Commands, ShowOne, columns
+from compute_agent.daemon.protocol import socket_path
+from compute_agent.drivers.libvirt import hook
+
+_RESTART: Final = "libvirtd (or virtqemud) looks for hooks when it starts: restart it, guests run on"
+
+
+class _Hook:
+    """What the commands have in common."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)  # type: ignore[misc]  # of cliff's
+        parser.add_argument(
+            "--hooks",
+            type=Path,
+            default=hook.HOOKS,
+            metavar="FOLDER",
+            help=f"libvirt's folder of hooks; {hook.HOOKS} by default",
+        )
+        return parser
+
+
+class HookInstall(_Hook, Command):
+    """Have libvirt say which guests are about to start, so that they have their cache groups from the start.
+
+    Needs libvirt 6.5 or later. A hook that somebody else has put there is never overwritten.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Write the script."""
+        new = hook.install(parsed_args.hooks, socket_path(self.load_conf()))
+        path = hook.place(parsed_args.hooks)
+        self.app.stdout.write(f"{path} is installed. {_RESTART}.\n" if new else f"{path} is there already.\n")
+
+
+class HookRemove(_Hook, Command):
+    """Take the hook away that ``libvirt hook install`` has made."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Remove the script."""
+        removed = hook.remove(parsed_args.hooks)
+        path = hook.place(parsed_args.hooks)
+        self.app.stdout.write(f"{path} is {'removed' if removed else 'not there'}.\n")
+
+
+class HookShow(_Hook, ShowOne):
+    """Show whether the hook is installed: absent, installed, outdated (install it anew) or foreign."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Look at the script."""
+        socket = socket_path(self.load_conf())
+        state = hook.state(parsed_args.hooks, socket)
+        path = hook.place(parsed_args.hooks)
+        return columns({"path": str(path), "state": str(state), "socket": str(socket)})
+
+
+COMMANDS: Final[Commands] = {
+    "libvirt hook install": HookInstall,
+    "libvirt hook remove": HookRemove,
+    "libvirt hook show": HookShow,
+}

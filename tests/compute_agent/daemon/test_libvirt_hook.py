@@ -1,0 +1,124 @@
+"""Domains of a real libvirtd with the hook: their cache groups come before their first instruction."""
+
+import functools
+import os
+
+import pytest
+
+from compute_agent.daemon.service import Agent
+from compute_agent.drivers.libvirt import hook
+from compute_agent.resctrl import control
+from compute_agent.resctrl.apply import read_tasks
+from tests.compute_agent.daemon.test_cache_control import CacheRig, host_tree
+from tests.compute_agent.libvirtd import EMULATOR, Libvirtd, LibvirtMissing
+from tests.compute_agent.resctrl import fake
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 400
+"""Looks, 50 ms apart."""
+
+WRAPPER = """\
+#!/bin/sh
+# In place of QEMU: waits until it is in a resctrl group of a guest, which is before the guest has any CPU.
+case " $* " in *" -uuid "*)
+  looks=0
+  until grep -qx $$ {groups}/compute-agent.guest.*/tasks 2>/dev/null || [ $looks = {patience} ]; do
+    sleep 0.05
+    looks=$((looks + 1))
+  done
+  echo $looks > {folder}/looks
+esac
+exec {emulator} "$@"
+"""
+
+
+@pytest.fixture
+def hooked():
+    """A libvirtd of which nobody else has guests."""
+    try:
+        server = Libvirtd()
+    except LibvirtMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        if not server.is_system:
+            pytest.skip("a session daemon has its hooks elsewhere")
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def rig(hooked, write_ini, client, tmp_path, monkeypatch):
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    root = tmp_path / "host"
+    host_tree(root)
+    files = fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
+    monkeypatch.setattr(control, "Filesystem", fake.FakeResctrl)
+    hook.install(hooked.hooks, tmp_path / "state/agent.sock")
+    hooked.start()
+    ini = functools.partial(
+        write_ini,
+        host=f"root = {root}",
+        guests="driver = libvirt\nreconcile_interval = 1",
+        libvirt=f"uri = {hooked.uri}",
+    )
+    rig = CacheRig(ini, client, files)
+    yield rig
+    rig.agent.stop()
+
+
+@pytest.fixture
+def uid():
+    return "00000000-0000-4000-8000-000000000001"
+
+
+def waiting_emulator(files, folder):
+    path = folder / "qemu"
+    path.write_text(WRAPPER.format(groups=files.root, patience=PATIENCE, folder=folder, emulator=EMULATOR))
+    path.chmod(0o755)
+    return path
+
+
+def test_a_domain_is_in_its_cache_group_before_it_has_cpus(rig, hooked, uid, tmp_path):
+    rig.claim_on(uid, {rig.l3(1): {"LLC": 4}})
+    xml = hooked.xml(uid, vcpus=2).replace(EMULATOR, str(waiting_emulator(rig.files, tmp_path)))
+    domain = hooked.connection.createXML(xml)
+    pid = hooked.process(domain)
+    assert int((tmp_path / "looks").read_text()) < PATIENCE
+    group = f"compute-agent.guest.{uid}"
+    assert pid in read_tasks(rig.files, group)
+    assert len(rig.mask(group, 1)) == 4
+    guest = rig.wait_for(lambda: next(iter(rig.ask("guest.list")), None))
+    assert (guest["pid"], rig.groups()[group]["guests"]) == (pid, [domain.name()])
+    rig.wait_for(lambda: rig.ask("guest.show", guest=uid)["cache_group_delay"] is not None)
+    count = rig.agent.metrics.registry.get_sample_value("compute_agent_cache_group_seconds_count")
+    assert count == 1
+    domain.destroy()
+    rig.wait_for(lambda: group not in rig.groups())
+
+
+def test_without_an_agent_domains_start_and_have_their_groups_when_it_comes(rig, hooked, uid):
+    """Also when libvirtd comes anew: a hook that failed then would end them."""
+    rig.claim_on(uid, {rig.l3(1): {"LLC": 4}})
+    rig.agent.stop()
+    domain = hooked.run(uid, vcpus=1)
+    hooked.kill()
+    hooked.start()
+    (domain,) = hooked.connection.listAllDomains()
+    assert domain.isActive()
+    rig.agent = Agent(rig.load_conf)
+    rig.agent.start()
+    group = f"compute-agent.guest.{uid}"
+    rig.wait_for(lambda: group in rig.groups() and hooked.process(domain) in read_tasks(rig.files, group))
+    assert rig.ask("guest.show", guest=uid)["cache_group_delay"] is None
+
+
+def test_without_the_hook_the_delay_is_measured(rig, hooked, uid):
+    hook.place(hooked.hooks).unlink()
+    rig.claim_on(uid, {rig.l3(1): {"LLC": 4}})
+    hooked.run(uid, vcpus=1)
+    guest = rig.wait_for(lambda: next(iter(rig.ask("guest.list")), None))
+    rig.wait_for(lambda: (rig.ask("guest.show", guest=uid)["cache_group_delay"] or 0) > 0)
+    assert guest["pid"] in read_tasks(rig.files, f"compute-agent.guest.{uid}")

@@ -1,0 +1,83 @@
+"""Domains that are about to start are found as soon as they have a process."""
+
+import os
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.libvirt import expected
+from compute_agent.drivers.libvirt.expected import ExpectedDomains
+
+XML = """
+<domain id='1'><uuid>{uuid}</uuid><name>web</name><vcpu>2</vcpu>
+<seclabel model='dac'><label>+{user}:+0</label></seclabel></domain>
+"""
+WORDS = [sys.executable, "-c", "import time; time.sleep(60)", "-uuid"]
+
+
+@pytest.fixture
+def domains():
+    return ExpectedDomains("libvirt", lambda: "")
+
+
+@pytest.fixture
+def start():
+    """Starts a process with the words of QEMU's command line."""
+    processes = []
+
+    def start(guest_uuid):
+        processes.append(subprocess.Popen([*WORDS, guest_uuid]))
+        while guest_uuid not in procfs.command_line(processes[-1].pid):
+            pass  # exec(2) is not over yet
+        return processes[-1].pid
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def described(guest_uuid, user=None):
+    return XML.format(uuid=guest_uuid, user=os.getuid() if user is None else user)
+
+
+def test_the_process_is_told_once_and_its_threads_are_known(domains, start):
+    one, other = str(uuid.uuid4()), str(uuid.uuid4())
+    guest = domains.expect(described(one))
+    assert (guest.uuid, guest.name, guest.pid, guest.settings.vcpus) == (one, "web", 0, 2)
+    assert domains.appeared() == ([], True)
+    domains.expect(described(other))
+    pid = start(one)
+    (found,), others = domains.appeared()
+    assert (found.uuid, found.pid, others) == (one, pid, True)
+    assert domains.appeared() == ([], True)
+    assert domains.thread_ids(found) == procfs.thread_ids(pid)
+    assert domains.thread_ids(guest) == frozenset()
+
+
+def test_it_is_not_one_that_ran_before_nor_that_of_another_user(domains, start):
+    one, other = str(uuid.uuid4()), str(uuid.uuid4())
+    start(one)
+    domains.expect(described(one))
+    domains.expect(described(other, user=12345))
+    start(other)
+    assert domains.appeared() == ([], True)
+
+
+def test_nobody_is_waited_for_for_ever(domains, monkeypatch):
+    monkeypatch.setattr(expected, "EXPECTED_SECONDS", 0.0)
+    domains.expect(described(str(uuid.uuid4())))
+    assert domains.appeared() == ((), False)
+
+
+def test_too_many_and_nonsense_are_refused(domains, monkeypatch):
+    for text in ("", "<domain/>", described("no uuid"), "<!DOCTYPE a><domain/>"):
+        with pytest.raises(ValueError):  # noqa: PT011  # whatever it says of such text
+            domains.expect(text)
+    monkeypatch.setattr(expected, "MAX_EXPECTED", 1)
+    domains.expect(described(str(uuid.uuid4())))
+    with pytest.raises(ValueError, match="about to start already"):
+        domains.expect(described(str(uuid.uuid4())))
