@@ -26,6 +26,7 @@ from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
+from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import identity, options
 from compute_agent.inventory.additions import with_additions
 from compute_agent.inventory.cache_platform import CachePlatform
@@ -183,6 +184,7 @@ class ConfigCheck(ShowOne):
         try:
             qos = read_settings(conf, load_registry())
             wishes, rules = qos.classes.wishes, qos.rules
+            parse_watches(conf, qos.classes)
         except ConfigError as error:
             self._refusals.append(str(error))
         try:

@@ -23,6 +23,7 @@ WORDS: Final = (
         "event",
         "guest",
         "host",
+        "interference",
         "inventory",
         "libvirt",
         "metrics",
@@ -57,6 +58,8 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd import host, maintenance
 
             return {**host.COMMANDS, **maintenance.COMMANDS}
+        case "interference":
+            from compute_agent.cmd.interference import COMMANDS
         case "libvirt":
             from compute_agent.cmd.libvirt import COMMANDS
         case "metrics":

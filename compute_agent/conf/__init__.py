@@ -25,6 +25,7 @@ from compute_agent.conf import (
     events,
     guests,
     host,
+    interference,
     monitoring,
     placement,
     qos,
@@ -39,6 +40,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     placement,
     guests,
     qos,
+    interference,
     blockio,
     cpu_class,
     cpu_pool,
@@ -123,7 +125,8 @@ def known_options(conf: cfg.ConfigOpts) -> list[tuple[str, list[Any]]]:
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
     """Sections, and beginnings of names of sections, in which any option may be, as far as files tell."""
-    free = [qos.WATERMARK, qos.QOS_CLASS, blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL]
+    free = [qos.WATERMARK, qos.QOS_CLASS, interference.INTERFERENCE]
+    free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL]
     if placement.auth_opts(conf) is None:
         free.append(conf.placement.auth_section or placement.GROUP)
     return free

@@ -2,9 +2,10 @@
 
 That is [qos], and a section of its own for each watermark and for each class of guests.
 
-``[watermark:NAME]``, ``[qos_class:NAME]``, ``[blockio_class:NAME]``, ``[cpu_class:NAME]`` and
-``[cpu_pool:NAME]`` are known once the files have been read, see ``register_sections``. In these sections and
-in [qos] an option that does not exist is refused, as one that is not applied could cost guests.
+``[watermark:NAME]``, ``[qos_class:NAME]``, ``[interference:NAME]``, ``[blockio_class:NAME]``,
+``[cpu_class:NAME]`` and ``[cpu_pool:NAME]`` are known once the files have been read, see
+``register_sections``. In these sections and in [qos] an option that does not exist is refused, as one that is
+not applied could cost guests.
 """
 
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.conf import blockio, cpu_class, cpu_pool
+from compute_agent.conf import blockio, cpu_class, cpu_pool, interference
 from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.cpu_pool import CPU_POOL
 from compute_agent.model.qos_class import BEST_EFFORT
@@ -173,6 +175,7 @@ QOS_CLASS_OPTS: Final = [
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
     QOS_CLASS: QOS_CLASS_OPTS,
+    INTERFERENCE: interference.OPTS,
     BLOCKIO_CLASS: blockio.OPTS,
     CPU_CLASS: cpu_class.OPTS,
     CPU_POOL: cpu_pool.OPTS,
@@ -230,6 +233,11 @@ def qos_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     return _sections(conf, QOS_CLASS)
 
 
+def interference_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Name and options of each watch for interference, in the order of their names."""
+    return _sections(conf, INTERFERENCE)
+
+
 def blockio_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     """Name and options of each class of block I/O, in the order of their names."""
     return _sections(conf, BLOCKIO_CLASS)
@@ -264,9 +272,10 @@ def _options_of(section: str) -> list[Any] | None:
                 raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
             return options
     word = section.lower()
-    if word.startswith(("watermark", "qos", "blockio", "cpu_class", "cpu_pool")):
+    if word.startswith(("watermark", "qos", "interference", "blockio", "cpu_class", "cpu_pool")):
         raise cfg.ConfigFileValueError(
             f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME],"
-            f" [{QOS_CLASS}NAME], [{BLOCKIO_CLASS}NAME], [{CPU_CLASS}NAME] and [{CPU_POOL}NAME]"
+            f" [{QOS_CLASS}NAME], [{INTERFERENCE}NAME], [{BLOCKIO_CLASS}NAME], [{CPU_CLASS}NAME] and"
+            f" [{CPU_POOL}NAME]"
         )
     return None

@@ -83,6 +83,10 @@ class AgentParts(Protocol):
         """What others leave unused of the shared CPUs, term by term."""
         ...
 
+    def interference(self) -> list[dict[str, Any]]:
+        """Who is limited for whom, and what is remembered of others."""
+        ...
+
     def audit(self, options: Options) -> list[Outcome]:
         """Compare guests and allocations, and mend them as asked for.
 

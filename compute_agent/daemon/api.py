@@ -64,7 +64,10 @@ ROOT_SECONDS: Final = 10.0
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
-    {"capacity.show", "status", "guest.list", "guest.show", "inventory", "resctrl.groups", "watermark.list"}
+    {
+        *("capacity.show", "guest.list", "guest.show", "interference.list", "inventory", "resctrl.groups"),
+        *("status", "watermark.list"),
+    }
 )
 """Those that change nothing, for everybody who may open the socket."""
 
@@ -93,6 +96,7 @@ class Methods:
             "audit": self.audit,
             "watermark.list": self.watermark_list,
             "capacity.show": self.capacity_show,
+            "interference.list": self.interference_list,
             "host.disable": self.host_disable,
             "host.enable": self.host_enable,
             "release.survey": self.release_survey,
@@ -272,6 +276,11 @@ class Methods:
         """All lines of the watermarks, and how usage stands to them."""
         load(EmptySchema(), params)
         return self._agent.watermarks()
+
+    def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Who is limited for whom, and what is remembered of others."""
+        load(EmptySchema(), params)
+        return self._agent.interference()
 
     def capacity_show(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What others leave unused of the shared CPUs, term by term."""

@@ -25,6 +25,7 @@ from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers.base import Driver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
+from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import identity
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.loops.allocations import allocations_read
@@ -69,7 +70,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     folder = Path(conf.state_path)
     resctrl = open_resctrl(conf)
     uuid = identity.look_up(folder)
-    read_settings(conf, load_registry())
+    parse_watches(conf, read_settings(conf, load_registry()).classes)
     saved = state.look_up(folder / STATE_FILE)
     client = _ReadOnlyClient.from_conf(conf)
     owner, whose = look_up_owner(conf, client, saved, uuid or NO_UUID)

@@ -37,6 +37,7 @@ from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
 from compute_agent.events.recorder import Recorder
 from compute_agent.host.reader import read_topology
+from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import identity
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.loops.announcements import Announcements
@@ -48,13 +49,15 @@ from compute_agent.loops.cpu_locations import by_consumer, locate
 from compute_agent.loops.cpu_use import CpuUse
 from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.evictions import Evictions
+from compute_agent.loops.interference import Interference
+from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.monitored import monitor_targets
 from compute_agent.loops.monitoring import Monitoring
 from compute_agent.loops.oom import OomEvents
 from compute_agent.loops.reclaimed import Reclaimed
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
-from compute_agent.loops.watermarks import Watermarks, limits
+from compute_agent.loops.watermarks import Watermarks
 from compute_agent.model.errors import ConfigError
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.pipeline.events import Reconcile, WorldChanged
@@ -125,6 +128,7 @@ class Agent:
         world = build_world(options, control=self._resctrl.control, root=self._root.owner)
         self._registry = load_registry()
         settings = read_settings(options, self._registry)
+        watches = parse_watches(options, settings.classes)
         self.metrics = Metrics()
         self._events = EventLog(options, self.metrics.registry)
         self._recorder = Recorder(self._events.add)
@@ -142,7 +146,7 @@ class Agent:
             world, self.driver, controllers, self._state.keep_guests, self.metrics, self._recorder
         )
         client = PlacementClient.from_conf(options)
-        self._conf = Configuration(options, client, settings, controllers, self._resctrl.control)
+        self._conf = Configuration(options, client, settings, controllers, self._resctrl.control, watches)
         self._reclaimed = Reclaimed(self._conf, self.pipeline, self.driver, self._recorder, self.metrics)
         self.reports = ReportLoop(
             Reporter(client, self._state.state.owned, self._state.keep_owned),
@@ -165,6 +169,7 @@ class Agent:
         )
         self.metrics.host_disabled.set_function(lambda: self.maintenance.is_on)
         self._monitoring = Monitoring(self._conf, self._monitored, self.metrics.registry)
+        self._limits = LimitBook(self.pipeline)
         self._watermarks = Watermarks(
             settings,
             self._state.state.qos,
@@ -174,16 +179,26 @@ class Agent:
             partial(self.reports.switch_scheduling, Cause.WATERMARK),
             self._state.keep_qos,
             Telemetry(self.metrics.registry, self._recorder),
+            book=self._limits,
             root=options.host.root,
             cache=self._monitoring.reader,
             cache_entitlements=open_entitlements(controllers, lambda: self.pipeline.world.zones),
+        )
+        self._interference = Interference(
+            self._conf,
+            self.pipeline,
+            self.driver,
+            self._limits,
+            self._recorder,
+            self.metrics.registry,
+            self._monitoring.reader,
         )
         self._oom = OomEvents(self.driver, self.metrics.registry)
         use = CpuUse(self._conf, self.pipeline, self.driver)
         self._arrivals = Arrivals(self.pipeline, client, self.reports.wake)
         self.announcements = Announcements(self.pipeline, self.driver.expecting, client)
         first = (self._events, self._monitoring, self._arrivals, self.announcements)
-        last = (self._watermarks, self._oom, self._reclaimed, use)
+        last = (self._watermarks, self._interference, self._oom, self._reclaimed, use)
         self._loops: tuple[Loop, ...] = (*first, self.reports, *last)
         self.main_loop = MainLoop(self)
         self._signature = host_signature(options)
@@ -211,7 +226,7 @@ class Agent:
         """
         saved = self._state.state
         self.pipeline.start(
-            saved.guests, self._arrivals.report, limits(saved.qos), saved.unclaimed, saved.migrations
+            saved.guests, self._arrivals.report, self._limits.combined(), saved.unclaimed, saved.migrations
         )
         if self._resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", self._resctrl.off)
@@ -263,6 +278,7 @@ class Agent:
             self._root.reload(options)
             world = build_world(options, topology, control=resctrl.control, root=self._root.owner)
             settings = read_settings(options, self._registry)
+            watches = parse_watches(options, settings.classes)
             controllers = self._build_controllers(options, resctrl, world)
             warnings = config_warnings(options, settings.rules, resctrl, self.driver.name)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
@@ -270,7 +286,7 @@ class Agent:
             self.pipeline.submit(WorldChanged(replace(self.pipeline.world, topology=topology)))
             return str(error)
         with self._taking_up:
-            self._conf = Configuration(options, client, settings, controllers, resctrl.control)
+            self._conf = Configuration(options, client, settings, controllers, resctrl.control, watches)
             self._config_warnings = warnings
             logs.set_level(options)
             for warning in self._warnings():
@@ -326,6 +342,10 @@ class Agent:
     def capacity(self) -> list[dict[str, Any]]:
         """What others leave unused of the shared CPUs, and what is stolen of them, term by term."""
         return self._reclaimed.document(self.reports.status.not_offered.withheld)
+
+    def interference(self) -> list[dict[str, Any]]:
+        """Who is limited for whom, and what is remembered of others."""
+        return self._interference.document()
 
     def _monitored(self) -> list[MonitorTarget] | None:
         snapshot = self._watermarks.status.snapshot

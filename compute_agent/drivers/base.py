@@ -174,6 +174,13 @@ class Driver(Protocol):
         """
         ...
 
+    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
+        """Those of the guest's threads that its own code runs in: all, where they cannot be told apart.
+
+        :raises GuestGoneError:
+        """
+        ...
+
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads of the guest that the kernel does not run as ``settings`` say, with the CPUs they have.
 

@@ -225,6 +225,10 @@ class ProcessDriver:
         pids, _ = _processes(self._table.running(guest.uuid))
         return frozenset().union(*map(procfs.thread_ids, pids))
 
+    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
+        """All threads: none of a process is a guest CPU."""
+        return self.thread_ids(guest)
+
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads of the guest with another affinity than ``settings`` give, with the one they have."""
         wanted = _process_cpus(settings)

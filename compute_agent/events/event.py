@@ -28,6 +28,7 @@ class Kind(enum.StrEnum):
     THROTTLE_DOWN = "throttle_down"
     THROTTLE_UP = "throttle_up"
     EVICT = "evict"
+    VERDICT = "verdict"
     DISABLE_SCHEDULING = "disable_scheduling"
     ENABLE_SCHEDULING = "enable_scheduling"
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from oslo_config import cfg
 
 from compute_agent.controllers.base import Controller
+from compute_agent.interference.watch import Watch
 from compute_agent.qos.settings import Settings
 from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.control import Control
@@ -18,7 +19,7 @@ class Configuration:
     """A configuration that was found to be good, and what was made of it on this host.
 
     ``options`` are those of the files, ``client`` is the way to Placement, ``settings`` are those of the
-    watermarks. ``control`` is the mount of resctrl, if there is one.
+    watermarks, ``watches`` those of interference. ``control`` is the mount of resctrl, if there is one.
     """
 
     options: cfg.ConfigOpts
@@ -26,6 +27,7 @@ class Configuration:
     settings: Settings
     controllers: tuple[Controller, ...] = ()
     control: Control | None = None
+    watches: tuple[Watch, ...] = ()
 
 
 class Loop(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,11 +16,9 @@ from compute_agent.drivers.base import Driver
 from compute_agent.loops.base import Configuration
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.evictions import Evictions
+from compute_agent.loops.limits import LimitBook, Limits
 from compute_agent.loops.subjects import CacheEntitlements, Subjects
-from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.knob import Knob
-from compute_agent.pipeline.events import LimitGuest
-from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.evictor import Evictor
 from compute_agent.qos.executor import Executor, Save
@@ -35,12 +33,11 @@ from compute_agent.qos.telemetry import Telemetry
 
 LOG = logging.getLogger(__name__)
 
-_ANSWER_SECONDS: Final = 10.0
-
 SwitchScheduling = Callable[[bool], None]
 """Keeps new guests away (True) or lets them in again, as soon as that can be done."""
 
-Limits = dict[str, dict[Knob, float]]
+OWNER: Final = "watermarks"
+"""In the book of limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +64,18 @@ class Watermarks:
         save: Save,
         telemetry: Telemetry,
         *,
+        book: LimitBook | None = None,
         root: str = "/",
         cache: CacheReader | None = None,
         cache_entitlements: CacheEntitlements | None = None,
     ) -> None:
-        """``state`` is what ``save`` was last called with. ``root`` is the folder that /proc is below."""
+        """``state`` is what ``save`` was last called with. ``root`` is the folder that /proc is below.
+
+        Who else limits guests has the same ``book``.
+        """
         self._settings = settings
+        self._book = book or LimitBook(pipeline)
+        self._book.keep(OWNER, limits(settings.rules, state))
         self._pipeline = pipeline
         self._evictions = evictions
         self._telemetry = telemetry
@@ -83,13 +86,12 @@ class Watermarks:
         self._executor = Executor(
             settings.rules,
             state,
-            _Actuator(pipeline, switch_scheduling),
+            _Actuator(self._book, switch_scheduling),
             Evictor(evictions.stop, evictions.give_back),
             save,
             telemetry,
         )
         self._resumed = False
-        self._refused: dict[LimitGuest, str] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -175,67 +177,36 @@ class Watermarks:
             executor.resume()
             self._resumed = True
         views = self._pipeline.views()
-        self._repair(settings.rules, views)
+        self._book.keep(OWNER, limits(settings.rules, executor.state))
+        self._book.repair(views)
         subjects = self._subjects.build(views, settings.classes)
         snapshot = self._sampler.sample(settings.rules, subjects, time.monotonic())
         executor.round(snapshot)
         self._latest = (snapshot, executor.streaks)
 
-    def _repair(self, rules: Rules, views: Sequence[GuestView]) -> None:
-        """Make the pipeline's limits those of the state.
-
-        A guest may have been rebooted, and an answer may have come too late to be heard.
-        """
-        refused = {}
-        guests = {view.guest.uuid: view.guest for view in views}
-        for event in differences(rules, self._executor.state, views):
-            try:
-                self._pipeline.submit(event).result(_ANSWER_SECONDS)
-            except GuestGoneError:
-                continue
-            except Exception as error:
-                refused[event] = str(error)
-                if self._refused.get(event) != str(error):
-                    LOG.warning("The limit of guest %s cannot be set right: %s", guests[event.uuid], error)
-        self._refused = refused
-
 
 class _Actuator:
     """Acts through the worker; see :class:`compute_agent.qos.executor.Actuator`."""
 
-    def __init__(self, pipeline: Pipeline, switch_scheduling: SwitchScheduling) -> None:
-        self._pipeline = pipeline
+    def __init__(self, book: LimitBook, switch_scheduling: SwitchScheduling) -> None:
+        self._book = book
         self.switch_scheduling = switch_scheduling
 
     def throttle(self, guest: str, knob: Knob, limit: float) -> None:
-        self._pipeline.submit(LimitGuest(guest, knob, limit)).result(_ANSWER_SECONDS)
+        self._book.limit(OWNER, guest, knob, limit)
 
     def restore(self, guest: str, knob: Knob) -> None:
-        self._pipeline.submit(LimitGuest(guest, knob, None)).result(_ANSWER_SECONDS)
+        self._book.limit(OWNER, guest, knob, None)
 
 
-def limits(state: QosState) -> Limits:
-    """The limits in force, by guest."""
-    found: Limits = {}
-    for one in state.throttles:
-        found.setdefault(one.guest, {})[one.knob] = one.limit
-    return found
+def limits(rules: Rules, state: QosState) -> Limits:
+    """The limits in force, by guest.
 
-
-def differences(rules: Rules, state: QosState, views: Sequence[GuestView]) -> list[LimitGuest]:
-    """What makes the limits that the pipeline has those of the state.
-
-    Levers that set limits by themselves are none of the pipeline's.
+    Levers that set limits by themselves are none of the worker's.
     """
-    wanted, found = limits(state), []
+    found: Limits = {}
     foreign = {name for name, lever in rules.registry.levers.items() if lever.set_limit is not None}
-    for view in views:
-        uuid = view.guest.uuid
-        should = {knob: limit for knob, limit in wanted.get(uuid, {}).items() if knob.lever not in foreign}
-        if should != view.limits:
-            found += [
-                LimitGuest(uuid, knob, should.get(knob))
-                for knob in sorted({*should, *view.limits})
-                if should.get(knob) != view.limits.get(knob)
-            ]
+    for one in state.throttles:
+        if one.knob.lever not in foreign:
+            found.setdefault(one.guest, {})[one.knob] = one.limit
     return found

@@ -51,6 +51,9 @@ class FakeDriver:
     def thread_ids(self, guest):
         return frozenset(self._threads(guest))
 
+    def vcpu_threads(self, guest):
+        return self.thread_ids(guest)
+
     def misplaced_threads(self, guest, settings):
         wanted = settings.cpus or settings.emulator_cpus
         return {tid: cpus for tid, cpus in self._threads(guest).items() if cpus != wanted}

@@ -178,6 +178,11 @@ class LibvirtDriver:
         """The thread ids of the domain's QEMU process now, also before libvirtd has told of it."""
         return self._expected.thread_ids(guest) or frozenset(self._threads(guest))
 
+    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
+        """The threads that run guest CPUs; all where QEMU has not named them."""
+        threads = self._threads(guest)
+        return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
+
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads that run elsewhere than ``settings`` want what they do, with the CPUs they have."""
         known = self._table.living(guest)

@@ -90,6 +90,8 @@ def test_a_new_guest_is_listed_with_its_settings(driver, guest):
     assert list(driver.guests()) == [guest]
     assert (guest.name.split("-")[0], guest.settings.vcpus, guest.driver) == ("a", 2, driver.name)
     assert guest.pid in driver.thread_ids(guest)
+    assert driver.vcpu_threads(guest) <= driver.thread_ids(guest)
+    assert driver.vcpu_threads(guest)
 
 
 def test_settings_are_applied_once_and_read_back(driver, guest):
@@ -176,6 +178,7 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
     for ask in (
         driver.observed_cpus,
         driver.thread_ids,
+        driver.vcpu_threads,
         driver.vcpu_affinity,
         driver.emulator_affinity,
         lambda it: driver.apply_cpu_settings(it, PINNED),

@@ -11,7 +11,7 @@ from compute_agent.controllers.cpu import CpuController
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
 from compute_agent.loops.evictions import Evictions
-from compute_agent.loops.watermarks import Watermarks, limits
+from compute_agent.loops.watermarks import Watermarks
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
@@ -130,7 +130,7 @@ class Overload:
             Telemetry(self.metrics),
             **self.caches(controllers),
         )
-        self.pipeline.start(self.state.state.guests, limits=limits(qos))
+        self.pipeline.start(self.state.state.guests, limits=self.watermarks._book.combined())
 
     def controllers(self):
         """Those of the agent that boots."""

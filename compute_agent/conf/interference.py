@@ -1,0 +1,63 @@
+"""Who is disturbed by others and what is done about it: a section ``[interference:NAME]`` for each signal."""
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+INTERFERENCE: Final = "interference:"
+
+OPTS: Final = [
+    cfg.StrOpt(
+        "signal",
+        choices=[
+            ("run_delay", "the part of its time that a guest waits for CPUs; others get a CPU quota"),
+            ("cpu_pressure", "the pressure that its cgroup tells; likewise"),
+            ("io_pressure", "the same of I/O; others get less block I/O"),
+            ("memory_bandwidth", "its CPU time for each byte of memory; others get less memory bandwidth"),
+            ("llc_occupancy", "its bytes of memory for each second of CPU; others get fewer cache ways"),
+        ],
+        help="What disturbed guests are known by: compared with what it mostly is of the same guest.",
+    ),
+    cfg.StrOpt(
+        "mode",
+        default="preview",
+        choices=[
+            ("preview", "only log, record and count who would be limited"),
+            ("act", "limit the suspect, and see whether that helps"),
+        ],
+        help="Whether anything is done.",
+    ),
+    cfg.ListOpt(
+        "victims",
+        default=[],
+        help="Classes of the guests for whose sake others may be limited; all if empty.",
+    ),
+    cfg.ListOpt(
+        "consenting",
+        default=[],
+        help="Classes whose guests may be limited for another guest of the same class. Otherwise only guests"
+        " of a lower class than the disturbed one are, and never one above [qos] highest_class.",
+    ),
+    cfg.IntOpt(
+        "escalate_after",
+        default=3,
+        min=1,
+        help="So often within a day a guest is found guilty for the same other one before escalate_command"
+        " is called.",
+    ),
+    cfg.StrOpt(
+        "escalate_command",
+        help="Program that ends it for good: one that migrates the guilty guest, for example. Called with"
+        " its uuid as the last argument, once a day at most; ended after ten minutes. Blanks separate"
+        " arguments, quotes as in a shell; no shell is started.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Nothing: the sections are known once the files have been read."""
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [(f"{INTERFERENCE}NAME", OPTS)]

@@ -1,0 +1,101 @@
+"""What a signal mostly is of a guest, learnt from itself, and what is above that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+HALF_LIFE: Final = 360
+"""Samples after which one counts half: an hour."""
+
+LEARNING: Final = 30
+"""Samples before a baseline says anything: five minutes."""
+
+SIGMAS: Final = 2.0
+
+RECENT_SECONDS: Final = 300.0
+"""In which there have to be so many violations:"""
+VIOLATIONS: Final = 3
+
+WINDOW_SECONDS: Final = 30.0
+"""Over which levels are means."""
+
+_ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Mean and variance, in which what is older counts less; ``count`` samples, as far as that matters."""
+
+    mean: float = 0.0
+    variance: float = 0.0
+    count: int = 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether enough was learnt."""
+        return self.count >= LEARNING
+
+    def threshold(self, least: float, share: float) -> float:
+        """Above which a sample is a violation: by 2 sigma, by ``least``, and by ``share`` of the mean."""
+        return self.mean + max(SIGMAS * math.sqrt(self.variance), least, share * abs(self.mean))
+
+    def after(self, value: float) -> Baseline:
+        """With another sample."""
+        weight = max(_ALPHA, 1 / (self.count + 1))
+        delta = value - self.mean
+        return Baseline(
+            self.mean + weight * delta,
+            (1 - weight) * (self.variance + weight * delta * delta),
+            min(self.count + 1, HALF_LIFE),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One signal of one guest on one domain: its baseline, and when it was violated of late.
+
+    ``threshold`` is that of the latest sample, ``recent`` are time and value of those in a window.
+    """
+
+    baseline: Baseline = Baseline()
+    threshold: float = math.inf
+    violations: tuple[float, ...] = ()
+    recent: tuple[tuple[float, float], ...] = ()
+
+    def after(self, time: float, value: float, least: float, share: float, learns: bool) -> Track:
+        """With another sample; one that does not teach (``learns``) leaves the baseline as it is.
+
+        A violation counts no more than the threshold: what becomes usual becomes the baseline, but slowly.
+        """
+        baseline = self.baseline
+        threshold = baseline.threshold(least, share) if baseline.usable else math.inf
+        violations = tuple(at for at in self.violations if at > time - RECENT_SECONDS)
+        if value > threshold:
+            violations += (time,)
+        return Track(
+            baseline.after(min(value, threshold)) if learns else baseline,
+            threshold,
+            violations,
+            (*(one for one in self.recent if one[0] > time - WINDOW_SECONDS), (time, value)),
+        )
+
+    def forgetting(self) -> Track:
+        """Without what was of late; after a start, or when the guest was limited itself."""
+        return replace(self, violations=(), recent=()) if self.violations or self.recent else self
+
+    def level(self, time: float) -> float | None:
+        """The mean of the window up to now; None where nothing was measured in it."""
+        values = [value for at, value in self.recent if at > time - WINDOW_SECONDS]
+        return sum(values) / len(values) if values else None
+
+    def suffers(self, time: float) -> bool:
+        """Whether it is above the threshold now, as a mean over the window."""
+        level = self.level(time)
+        return level is not None and level > self.threshold
+
+    def disturbed(self, time: float) -> bool:
+        """Whether there is enough to look for a suspect."""
+        recent = sum(at > time - RECENT_SECONDS for at in self.violations)
+        return recent >= VIOLATIONS and self.suffers(time)

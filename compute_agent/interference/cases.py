@@ -1,0 +1,138 @@
+"""What becomes of a case: one victim, one suspect, one knob. Pure: a case in, a case out."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import Final
+
+from compute_agent.interference.baseline import WINDOW_SECONDS
+from compute_agent.model.knob import Knob
+
+IMPROVEMENT: Final = 0.1
+"""The part of what it suffered by which the victim must be better off, in two windows in a row."""
+
+SETTLE_SECONDS: Final = 10.0
+"""After a step before the windows begin: what was measured in that time is of both."""
+
+TRIAL_SECONDS: Final = SETTLE_SECONDS + 2 * WINDOW_SECONDS
+
+HOLD_SECONDS: Final = 300.0
+RETURN_SECONDS: Final = 60.0
+"""Between two steps of giving back."""
+
+MAX_RELAPSES: Final = 4
+"""Counted up to this: what helps is then held 16 times as long."""
+
+
+class Phase(enum.StrEnum):
+    """Where a case is."""
+
+    TRIAL = "trial"
+    HOLD = "hold"
+    RETURN = "giving back"
+
+
+class What(enum.StrEnum):
+    """What was decided."""
+
+    TRY = "try"
+    FURTHER = "try further"
+    GUILTY = "guilty"
+    NOT_GUILTY = "not guilty"
+    RELAPSE = "relapse"
+    GIVE_BACK = "give back"
+    CLOSE = "close"
+    ESCALATE = "escalate"
+    PREVIEW = "preview"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A suspect that is limited for a victim.
+
+    ``watch`` is the name of the section, ``before`` the level of the victim's signal before the latest step.
+    ``limits`` are all steps that were taken, of which the first ``depth`` are in force: the last of them is
+    the limit. ``since`` is when the phase, or the step of it, began (monotonic seconds). ``guilty``: a step
+    has helped.
+    """
+
+    watch: str
+    victim: str
+    suspect: str
+    knob: Knob
+    correlation: float
+    before: float
+    limits: tuple[float, ...]
+    depth: int = 1
+    phase: Phase = Phase.TRIAL
+    since: float = 0.0
+    relapses: int = 0
+    guilty: bool = False
+
+    @property
+    def limit(self) -> float | None:
+        """The limit in force, in the lever's unit; None where there is none now."""
+        return self.limits[self.depth - 1] if self.depth else None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The victim now: levels of the two windows of a trial (None: not known), and whether it suffers."""
+
+    first: float | None = None
+    second: float | None = None
+    suffers: bool = False
+
+
+Turn = tuple[Case | None, tuple[What, ...]]
+"""The case as it goes on (None: it is closed), and what was decided."""
+
+
+def proceed(case: Case, seen: Seen, lower: float | None, time: float, waits: bool = False) -> Turn:
+    """What becomes of a case at ``time``.
+
+    ``lower`` is the next lower limit of the suspect, None at the floor. As long as it ``waits`` for the trial
+    of another case nothing is given back.
+    """
+    elapsed = time - case.since
+    match case.phase:
+        case Phase.TRIAL if elapsed >= TRIAL_SECONDS:
+            return _judge(case, seen, lower, time)
+        case Phase.HOLD if elapsed >= HOLD_SECONDS * 2 ** min(case.relapses, MAX_RELAPSES) and not waits:
+            return _give_back(case, time)
+        case Phase.RETURN if elapsed >= RETURN_SECONDS and seen.suffers:
+            depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
+            held = replace(case, depth=depth, relapses=relapses, phase=Phase.HOLD, since=time)
+            return held, (What.RELAPSE,)
+        case Phase.RETURN if elapsed >= RETURN_SECONDS and not case.depth:
+            return None, (What.CLOSE,)
+        case Phase.RETURN if elapsed >= RETURN_SECONDS and not waits:
+            return _give_back(case, time)
+    return case, ()
+
+
+def improved(case: Case, seen: Seen) -> bool:
+    """Whether the victim was better off in both windows."""
+    line = case.before * (1 - IMPROVEMENT)
+    return all(level is not None and level <= line for level in (seen.first, seen.second))
+
+
+def _judge(case: Case, seen: Seen, lower: float | None, time: float) -> Turn:
+    if improved(case, seen):
+        first = () if case.guilty else (What.GUILTY,)
+        case = replace(case, guilty=True, since=time)
+        if not seen.suffers or lower is None:
+            return replace(case, phase=Phase.HOLD), first
+        assert seen.second is not None, "it was better off in both windows"
+        limits = (*case.limits, lower)
+        return replace(case, before=seen.second, limits=limits, depth=len(limits)), (*first, What.FURTHER)
+    if case.depth == 1:
+        return None, (What.NOT_GUILTY,)
+    # The last step made no difference: those before it did.
+    limits = case.limits[:-1]
+    return replace(case, limits=limits, depth=len(limits), phase=Phase.HOLD, since=time), (What.GIVE_BACK,)
+
+
+def _give_back(case: Case, time: float) -> Turn:
+    return replace(case, depth=case.depth - 1, phase=Phase.RETURN, since=time), (What.GIVE_BACK,)

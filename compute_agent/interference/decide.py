@@ -1,0 +1,270 @@
+"""State and samples in, state and decisions out. Nothing has happened until somebody carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from compute_agent.interference.baseline import WINDOW_SECONDS, Track
+from compute_agent.interference.cases import (
+    SETTLE_SECONDS,
+    TRIAL_SECONDS,
+    Case,
+    Phase,
+    Seen,
+    What,
+    proceed,
+)
+from compute_agent.interference.reading import Reading, Sample
+from compute_agent.interference.signals import Signal
+from compute_agent.interference.suspects import find_suspects, may_be_limited
+from compute_agent.interference.watch import Watch
+from compute_agent.model.knob import Knob
+from compute_agent.qos.levers import Steps
+
+ASIDE_SECONDS: Final = 3600.0
+"""For which a pair that was acquitted, or told in preview, is left alone."""
+
+DAY: Final = 86400.0
+
+
+class Key(NamedTuple):
+    """A signal of a guest on a domain."""
+
+    guest: str
+    signal: str
+    domain: str
+
+
+class Pair(NamedTuple):
+    """A victim and a suspect, of one watch."""
+
+    watch: str
+    victim: str
+    suspect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is remembered of a pair: until when it is left alone, how often it was found guilty, and when."""
+
+    aside_until: float = 0.0
+    verdicts: int = 0
+    latest: float = 0.0
+    escalated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that outlives a round. Times are in monotonic seconds."""
+
+    cases: tuple[Case, ...] = ()
+    pairs: Mapping[Pair, Record] = field(default_factory=dict)
+    tracks: Mapping[Key, Track] = field(default_factory=dict)
+
+    def without(self, case: Case) -> State:
+        """The state when a case could not be carried out: the pair is left alone for a while."""
+        cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
+        return replace(self, cases=cases, pairs=_aside(self.pairs, case, case.since))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about a case, which is as it is now; ``level`` is that of the victim's signal."""
+
+    what: What
+    case: Case
+    level: float | None = None
+
+    @property
+    def limit(self) -> float | None:
+        """The limit that the suspect is to have from now on."""
+        gone = self.what in (What.CLOSE, What.NOT_GUILTY)
+        return None if gone else self.case.limit
+
+    @property
+    def acts(self) -> bool:
+        """Whether it changes a limit."""
+        return self.what not in (What.GUILTY, What.ESCALATE, What.PREVIEW)
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes something from the suspect."""
+        return self.what in (What.TRY, What.FURTHER, What.RELAPSE)
+
+
+def advance(
+    watches: Sequence[Watch], steps: Steps, state: State, samples: Sequence[Sample]
+) -> tuple[State, tuple[Decision, ...]]:
+    """What follows of the newest of ``samples``, which are those of ten minutes, oldest first."""
+    now = samples[-1]
+    tracks = observe(watches, state, now)
+    pairs = {pair: one for pair, one in state.pairs.items() if _remembered(one, now.time)}
+    state = State(state.cases, pairs, tracks)
+    state, decisions = _proceed(watches, steps, state, samples)
+    state, more = _begin(watches, steps, state, samples)
+    return state, (*decisions, *more)
+
+
+def observe(watches: Sequence[Watch], state: State, now: Sample) -> dict[Key, Track]:
+    """The tracks with another sample; those of guests that are gone are forgotten."""
+    signals = {watch.signal.name: watch.signal for watch in watches}
+    disturbed = {case.victim for case in state.cases}
+    found = {key: track for key, track in state.tracks.items() if key.guest in now.readings}
+    for guest, reading in now.readings.items():
+        learns = not reading.limited and guest not in disturbed
+        for signal in signals.values():
+            for domain, value in signal.values(reading).items():
+                key = Key(guest, signal.name, domain)
+                track = found.get(key, Track())
+                if reading.limited:
+                    found[key] = track.forgetting()
+                else:
+                    found[key] = track.after(now.time, value, signal.least, signal.share, learns)
+    return found
+
+
+def _proceed(
+    watches: Sequence[Watch], steps: Steps, state: State, samples: Sequence[Sample]
+) -> tuple[State, list[Decision]]:
+    """The cases that there are."""
+    now = samples[-1]
+    acting = {watch.name: watch for watch in watches if not watch.preview}
+    tried = any(case.phase is Phase.TRIAL for case in state.cases)
+    cases: list[Case] = []
+    pairs, decisions = dict(state.pairs), []
+    for case in state.cases:
+        victim, suspect = now.readings.get(case.victim), now.readings.get(case.suspect)
+        watch = acting.get(case.watch)
+        if suspect is None:
+            continue  # nobody is limited any more
+        if (
+            watch is None
+            or victim is None
+            or watch.signal.lever.name != case.knob.lever
+            or not may_be_limited(watch, victim, suspect, case.knob.domain)
+        ):
+            decisions.append(Decision(What.CLOSE, replace(case, depth=0)))
+            continue
+        track = state.tracks.get(Key(case.victim, watch.signal.name, case.knob.domain), Track())
+        seen = _seen(case, watch.signal, track, samples)
+        lower = watch.signal.lever.down(case.limit, suspect.facts.entitlements[case.knob], steps)
+        after, whats = proceed(case, seen, lower, now.time, tried and case.phase is not Phase.TRIAL)
+        level = track.level(now.time)
+        if after is not None:
+            cases.append(after)
+        decisions += [Decision(what, after or case, level) for what in whats]
+        if What.NOT_GUILTY in whats:
+            pairs = _aside(pairs, case, now.time)
+        if What.GUILTY in whats or What.RELAPSE in whats:
+            pair = _pair(case)
+            record = pairs.get(pair, Record())
+            record = replace(record, verdicts=record.verdicts + 1, latest=now.time)
+            if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
+                decisions.append(Decision(What.ESCALATE, after or case, level))
+                record = replace(record, escalated=True)
+            pairs[pair] = record
+    return State(tuple(cases), pairs, state.tracks), decisions
+
+
+def _begin(
+    watches: Sequence[Watch], steps: Steps, state: State, samples: Sequence[Sample]
+) -> tuple[State, list[Decision]]:
+    """New cases: one trial, unless there is one already; and what there would be of others in preview."""
+    now, decisions = samples[-1], []
+    pairs, cases = state.pairs, state.cases
+    free = not any(case.phase is Phase.TRIAL for case in cases)
+    for watch, key, level in _victims(watches, state, now):
+        if not watch.preview and not free:
+            continue
+        case = _case(watch, key, level, steps, State(cases, pairs, state.tracks), samples)
+        if case is None:
+            continue
+        if watch.preview:
+            pairs = _aside(pairs, case, now.time)
+            decisions.append(Decision(What.PREVIEW, case, level))
+        else:
+            cases, free = (*cases, case), False
+            decisions.append(Decision(What.TRY, case, level))
+    return State(cases, pairs, state.tracks), decisions
+
+
+def _victims(watches: Sequence[Watch], state: State, now: Sample) -> Iterator[tuple[Watch, Key, float]]:
+    """Who is disturbed, by what, and how much; those that suffer most first."""
+    found = []
+    for watch in watches:
+        for key, track in state.tracks.items():
+            reading = now.readings[key.guest]
+            if (
+                key.signal == watch.signal.name
+                and not reading.limited
+                and (not watch.victims or reading.facts.qos_class in watch.victims)
+                and track.disturbed(now.time)
+            ):
+                level = track.level(now.time) or 0.0
+                found.append((level / max(track.threshold, 1e-9), watch, key, level))
+    for _, watch, key, level in sorted(found, key=lambda one: -one[0]):
+        yield watch, key, level
+
+
+def _case(
+    watch: Watch, key: Key, level: float, steps: Steps, state: State, samples: Sequence[Sample]
+) -> Case | None:
+    """The case against the likeliest suspect that can be limited; None if there is none."""
+    now, knob = samples[-1], Knob(watch.signal.lever.name, key.domain)
+    taken = {(case.suspect, case.knob) for case in state.cases}
+    for suspect in find_suspects(watch, key.guest, key.domain, samples):
+        limit = _first_limit(watch.signal, now.readings[suspect.guest], knob, steps)
+        pair = Pair(watch.name, key.guest, suspect.guest)
+        aside = state.pairs.get(pair, Record()).aside_until > now.time
+        if limit is not None and not aside and (suspect.guest, knob) not in taken:
+            return Case(*pair, knob, suspect.correlation, level, (limit,), since=now.time)
+    return None
+
+
+def _first_limit(signal: Signal, suspect: Reading, knob: Knob, steps: Steps) -> float | None:
+    """A step down from what a suspect uses, if that is known: from all that it may, many change nothing."""
+    entitlement = suspect.facts.entitlements[knob]
+    used, full = signal.amounts(suspect).get(knob.domain), entitlement.full
+    if used is not None and entitlement.per_unit is not None:
+        full = min(full, used / entitlement.per_unit)
+    return signal.lever.down(full, entitlement, steps)
+
+
+def _seen(case: Case, signal: Signal, track: Track, samples: Sequence[Sample]) -> Seen:
+    time = samples[-1].time
+    if case.phase is not Phase.TRIAL or time - case.since < TRIAL_SECONDS:
+        return Seen(suffers=track.suffers(time))
+    key = Key(case.victim, signal.name, case.knob.domain)
+    begin = case.since + SETTLE_SECONDS
+    middle = begin + WINDOW_SECONDS
+    return Seen(
+        _mean(signal, key, samples, begin, middle),
+        _mean(signal, key, samples, middle, middle + WINDOW_SECONDS),
+        track.suffers(time),
+    )
+
+
+def _mean(signal: Signal, key: Key, samples: Iterable[Sample], begin: float, end: float) -> float | None:
+    """The mean of a signal after ``begin`` and up to ``end``; None if it was not measured."""
+    values = [
+        value
+        for sample in samples
+        if begin < sample.time <= end and key.guest in sample.readings
+        if (value := signal.values(sample.readings[key.guest]).get(key.domain)) is not None
+    ]
+    return sum(values) / len(values) if values else None
+
+
+def _pair(case: Case) -> Pair:
+    return Pair(case.watch, case.victim, case.suspect)
+
+
+def _aside(pairs: Mapping[Pair, Record], case: Case, time: float) -> dict[Pair, Record]:
+    record = pairs.get(_pair(case), Record())
+    return {**pairs, _pair(case): replace(record, aside_until=time + ASIDE_SECONDS)}
+
+
+def _remembered(record: Record, time: float) -> bool:
+    return record.aside_until > time or (record.verdicts > 0 and time - record.latest < DAY)

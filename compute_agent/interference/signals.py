@@ -1,0 +1,113 @@
+"""What guests suffer by, and what it is that others do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from compute_agent.interference.reading import Reading
+from compute_agent.qos import levers
+from compute_agent.qos.levers import Lever
+
+Values = Mapping[str, float]
+"""By domain: an L3 cache id as text, or "" for the host as a whole."""
+
+MIN_CPU: Final = 0.25
+"""Cores that a guest has to want; of one that hardly runs nobody can tell whether it suffers."""
+
+_MIN_BANDWIDTH: Final = 50e6
+"""Bytes a second, likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One way to suffer; greater is worse.
+
+    ``values`` are those of a guest in a sample. ``amounts`` are what a guest takes of the resource, and
+    ``lever`` limits that. A violation is at least ``least`` above the mean, in the unit of the signal, and at
+    least ``share`` of the mean above it. ``unit`` and ``scale`` are for people.
+    """
+
+    name: str
+    words: str
+    lever: Lever
+    values: Callable[[Reading], Values]
+    amounts: Callable[[Reading], Values]
+    least: float
+    share: float
+    unit: str = "%"
+    scale: float = 1.0
+
+    def shown(self, value: float) -> str:
+        """A value for people."""
+        return f"{value * self.scale:.3g} {self.unit}"
+
+
+def _run_delay(reading: Reading) -> Values:
+    """The part of the time in which it wanted to run that it waited: of 2 cores 1 had, 0.5."""
+    if reading.cpu is None or reading.delay is None:
+        return {}
+    wanted = reading.cpu + reading.delay
+    return {"": reading.delay / wanted} if wanted >= MIN_CPU else {}
+
+
+def _cpu_pressure(reading: Reading) -> Values:
+    return _whole(reading.cpu_pressure) if (reading.cpu or 0.0) >= MIN_CPU else {}
+
+
+def _io_pressure(reading: Reading) -> Values:
+    return _whole(reading.io_pressure)
+
+
+def _bandwidth_cost(reading: Reading) -> Values:
+    """CPU time for each gigabyte: memory that answers late keeps CPUs busy."""
+    if (cpu := reading.cpu or 0.0) < MIN_CPU:
+        return {}
+    return {domain: 1e9 * cpu / rate for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
+
+
+def _misses(reading: Reading) -> Values:
+    """Gigabytes for each second of CPU: what the cache has no more comes from memory."""
+    if (cpu := reading.cpu or 0.0) < MIN_CPU:
+        return {}
+    return {domain: rate / cpu / 1e9 for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
+
+
+def _cpu(reading: Reading) -> Values:
+    return _whole(reading.cpu)
+
+
+def _io(reading: Reading) -> Values:
+    return _whole(reading.io)
+
+
+def _bandwidth(reading: Reading) -> Values:
+    return reading.bandwidth
+
+
+def _occupancy(reading: Reading) -> Values:
+    return reading.occupancy
+
+
+def _whole(value: float | None) -> Values:
+    return {} if value is None else {"": value}
+
+
+SIGNALS: Final[Mapping[str, Signal]] = {
+    one.name: one
+    for one in (
+        Signal(
+            "run_delay", "waits for CPUs", levers.CPU_QUOTA, _run_delay, _cpu, 0.05, 0.25, scale=100
+        ),
+        Signal("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu, 5.0, 0.25),
+        Signal("io_pressure", "is under I/O pressure", levers.BLOCKIO, _io_pressure, _io, 5.0, 0.25),
+        Signal(
+            "memory_bandwidth", "waits for memory", levers.MEMORY_BANDWIDTH, _bandwidth_cost, _bandwidth,
+            0.0, 0.2, "s/GB",
+        ),
+        Signal(
+            "llc_occupancy", "misses the cache", levers.CACHE_WAYS, _misses, _occupancy, 0.0, 0.2, "GB/s"
+        ),
+    )
+}  # fmt: skip

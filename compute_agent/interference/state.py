@@ -1,0 +1,130 @@
+"""The state as it is kept: what was learnt, and who is limited for whom.
+
+Times are kept as seconds before or after the moment of saving, so that clocks that jump do no harm; the time
+in which no agent ran does not count. A trial that an agent did not see the end of is given back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from compute_agent.interference.baseline import HALF_LIFE, Baseline, Track
+from compute_agent.interference.cases import MAX_RELAPSES, Case, Phase
+from compute_agent.interference.decide import DAY, Key, Pair, Record, State
+from compute_agent.model.knob import Knob
+
+FILE: Final = "interference.json"
+"""In the state folder."""
+
+VERSION: Final = 1
+
+Limits = dict[str, dict[Knob, float]]
+
+
+def limits(cases: Iterable[Case]) -> Limits:
+    """The limits in force, by guest."""
+    found: Limits = {}
+    for case in cases:
+        if case.limit is not None:
+            found.setdefault(case.suspect, {})[case.knob] = case.limit
+    return found
+
+
+def dump(state: State, now: float) -> bytes:
+    """The content of the file; ``now`` is in monotonic seconds."""
+    document = {
+        "version": VERSION,
+        "cases": [
+            [
+                *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
+                *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses, case.guilty),
+            ]
+            for case in state.cases
+        ],
+        "pairs": [
+            [*pair, one.aside_until - now, one.verdicts, now - one.latest, one.escalated]
+            for pair, one in state.pairs.items()
+        ],
+        "baselines": [
+            [*key, track.baseline.mean, track.baseline.variance, track.baseline.count]
+            for key, track in state.tracks.items()
+        ],
+    }
+    return json.dumps(document).encode()
+
+
+def parse(content: bytes, now: float) -> State:
+    """The state of a file.
+
+    :raises ValueError: it is something else.
+    """
+    try:
+        document = json.loads(content)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']!r} is not {VERSION}")
+        return State(
+            tuple(_case(row, now) for row in document["cases"]),
+            dict(_record(row, now) for row in document["pairs"]),
+            dict(map(_track, document["baselines"])),
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
+        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+
+
+def _case(row: Any, now: float) -> Case:
+    watch, victim, suspect, lever, domain, correlation, before, taken, depth, phase, age, relapses, guilty = (
+        row
+    )
+    steps = tuple(_number(one, 1e6) for one in taken)
+    if not steps or min(steps) <= 0 or not 0 <= _whole(depth) <= len(steps):
+        raise ValueError(f"{taken!r}, {depth!r} are no limits")
+    case = Case(
+        _text(watch),
+        _text(victim),
+        _text(suspect),
+        Knob(_text(lever), _text(domain)),
+        _number(correlation, 2),
+        _number(before, 1e15),
+        steps,
+        _whole(depth),
+        Phase(phase),
+        now - _number(age, 100 * DAY),
+        min(_whole(relapses), MAX_RELAPSES),
+        guilty is True,
+    )
+    return case if case.phase is not Phase.TRIAL else replace(case, phase=Phase.RETURN, since=now)
+
+
+def _record(row: Any, now: float) -> tuple[Pair, Record]:
+    watch, victim, suspect, aside, verdicts, age, escalated = row
+    aside = min(max(_number(abs(aside), 1e12) * math.copysign(1, aside), -DAY), DAY)
+    record = Record(now + aside, _whole(verdicts), now - _number(age, 1e12), escalated is True)
+    return Pair(_text(watch), _text(victim), _text(suspect)), record
+
+
+def _track(row: Any) -> tuple[Key, Track]:
+    guest, signal, domain, mean, variance, count = row
+    baseline = Baseline(_number(mean, 1e15), _number(variance, 1e30), min(_whole(count), HALF_LIFE))
+    return Key(_text(guest), _text(signal), _text(domain)), Track(baseline)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _number(value: Any, largest: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= largest:
+        raise ValueError(f"{value!r} is no number from 0 to {largest:g}")
+    return float(value)

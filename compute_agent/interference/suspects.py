@@ -1,0 +1,93 @@
+"""Who may be the cause: may be limited for a victim, shares the resource, and used more as it suffered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from compute_agent.interference.reading import Reading, Sample
+from compute_agent.interference.watch import Watch
+from compute_agent.model.knob import Knob
+
+CORRELATION_SECONDS: Final = 600.0
+
+MIN_CORRELATION: Final = 0.35
+
+_MIN_POINTS: Final = 12
+"""Samples that both were measured in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A guest, and how its use went with the signal of the victim.
+
+    ``part`` is how much of the signal's ups and downs its own explain, in its units of use.
+    """
+
+    guest: str
+    correlation: float
+    part: float
+
+
+def find_suspects(watch: Watch, victim: str, domain: str, samples: Sequence[Sample]) -> list[Suspect]:
+    """All suspects in the newest of ``samples``, the likeliest first."""
+    now = samples[-1]
+    reading = now.readings[victim]
+    signal = watch.signal
+    kept = [one for one in samples if one.time > now.time - CORRELATION_SECONDS and victim in one.readings]
+    suffered = [signal.values(one.readings[victim]).get(domain) for one in kept]
+    found = []
+    for guest, other in now.readings.items():
+        if not may_be_limited(watch, reading, other, domain):
+            continue
+        pairs = [
+            (value, amount)
+            for value, sample in zip(suffered, kept, strict=True)
+            if value is not None and (amount := _amount(watch, sample, guest, domain)) is not None
+        ]
+        correlation, part = _correlation(pairs)
+        if correlation >= MIN_CORRELATION:
+            found.append(Suspect(guest, correlation, part))
+    return sorted(found, key=lambda one: (-one.part, one.guest))
+
+
+def may_be_limited(watch: Watch, victim: Reading, other: Reading, domain: str) -> bool:
+    """Whether a guest may be limited for a victim: not protected, of a lower class, on the same resource."""
+    mine, its = victim.facts, other.facts
+    lower = its.rank < mine.rank or (its.rank == mine.rank and its.qos_class in watch.consenting)
+    return (
+        its.uuid != mine.uuid
+        and not its.protected
+        and lower
+        and Knob(watch.signal.lever.name, domain) in its.entitlements
+        and (bool(domain) or not victim.cpus or not other.cpus.isdisjoint(victim.cpus))
+    )
+
+
+def _amount(watch: Watch, sample: Sample, guest: str, domain: str) -> float | None:
+    reading = sample.readings.get(guest)
+    return None if reading is None else watch.signal.amounts(reading).get(domain)
+
+
+def _correlation(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Pearson's, and the part of the first that goes with the second, in units of the second."""
+    if len(pairs) < _MIN_POINTS:
+        return 0.0, 0.0
+    count = len(pairs)
+    means = tuple(sum(column) / count for column in _columns(pairs))
+    spreads = [
+        math.sqrt(sum((one - mean) ** 2 for one in column) / count)
+        for column, mean in zip(_columns(pairs), means, strict=True)
+    ]
+    if min(spreads) <= 1e-12:
+        return 0.0, 0.0
+    shared = sum((x - means[0]) * (y - means[1]) for x, y in pairs) / count
+    correlation = shared / (spreads[0] * spreads[1])
+    return correlation, correlation * spreads[1]
+
+
+def _columns(pairs: Sequence[tuple[float, float]]) -> Iterator[list[float]]:
+    yield [first for first, _ in pairs]
+    yield [second for _, second in pairs]

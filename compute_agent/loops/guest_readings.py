@@ -1,0 +1,124 @@
+"""What guests suffer by and use, from one read of their files to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from compute_agent.drivers.base import Driver
+from compute_agent.interference.reading import Reading, Sample
+from compute_agent.loops.subjects import CacheEntitlements, Subjects
+from compute_agent.model.errors import DriverError
+from compute_agent.pipeline.view import GuestView
+from compute_agent.qos.classes import Classes
+from compute_agent.qos.rounds import CacheReader, Round, Subject
+from compute_agent.qos.sources import guests, host
+
+MAX_SECONDS: Final = 60.0
+"""Between two reads; a longer time is no sample."""
+
+Waits = Mapping[int, int]
+"""Nanoseconds that threads have waited for a CPU, by thread id."""
+
+
+def parse_schedstat(text: str) -> int:
+    """Nanoseconds that a thread has waited for a CPU (Documentation/scheduler/sched-stats.rst)."""
+    return int(text.split()[1])
+
+
+def parse_io_stat(text: str) -> int:
+    """Bytes read and written by a cgroup, of all devices (io.stat)."""
+    return sum(
+        int(number)
+        for line in text.splitlines()
+        for key, _, number in (word.partition("=") for word in line.split()[1:])
+        if key in ("rbytes", "wbytes")
+    )
+
+
+class GuestReader:
+    """Reads again and again, in one thread, what some signals need."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        classes: Callable[[], Classes],
+        root: str = "/",
+        cache: CacheReader | None = None,
+        entitlements: CacheEntitlements | None = None,
+    ) -> None:
+        """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
+        self._driver = driver
+        self._subjects = Subjects(driver, entitlements)
+        self._classes = classes
+        self._root = root
+        self._cache = cache
+        self._before: Round | None = None
+        self._waits: Mapping[str, Waits] = {}
+
+    def entitled_by(self, entitlements: CacheEntitlements | None) -> None:
+        """Go by other entitlements from the next read on."""
+        self._subjects.cache_entitlements = entitlements
+
+    def read(
+        self, views: Sequence[GuestView], online: frozenset[int], signals: Collection[str], time: float
+    ) -> Sample | None:
+        """All guests since the read before, at ``time`` (monotonic seconds).
+
+        None the first time, and if the last time was long ago.
+        """
+        now = Round(time, self._root, self._subjects.build(views, self._classes()), self._cache)
+        before = self._before
+        cores = guests.cpu(now, before)
+        waits = {view.guest.uuid: self._waited(now, view) for view in views} if "run_delay" in signals else {}
+        elapsed = 0.0 if before is None else time - before.time
+        readings = {}
+        for view, subject in zip(views, now.subjects, strict=True):
+            uuid = view.guest.uuid
+            waited = _grown(self._waits.get(uuid, {}), waits.get(uuid, {}))
+            readings[uuid] = Reading(
+                subject.facts,
+                online if view.assignment is None else view.assignment.cpus & online,
+                bool(view.limits),
+                cores.get(uuid),
+                None if waited is None or elapsed <= 0 else waited / 1e9 / elapsed,
+                _pressure("cpu", subject, now, before) if "cpu_pressure" in signals else None,
+                _pressure("io", subject, now, before) if "io_pressure" in signals else None,
+                _io(subject, now, before) if "io_pressure" in signals else None,
+                now.cache().guest_bandwidth.get(uuid, {}),
+                now.cache().guest_occupancy.get(uuid, {}),
+            )
+        now.close()
+        self._before, self._waits = now, waits
+        return Sample(time, readings) if 0 < elapsed <= MAX_SECONDS else None
+
+    def _waited(self, now: Round, view: GuestView) -> Waits:
+        try:
+            threads = self._driver.vcpu_threads(view.guest)
+        except DriverError:  # it has ended, or nobody can say now
+            return {}
+        found = {tid: now.parsed(f"{now.root}/proc/{tid}/schedstat", parse_schedstat) for tid in threads}
+        return {tid: waited for tid, waited in found.items() if waited is not None}
+
+
+def _grown(first: Waits, last: Waits) -> int | None:
+    common = first.keys() & last.keys()
+    return sum(max(0, last[tid] - first[tid]) for tid in common) if common else None
+
+
+def _pressure(resource: str, subject: Subject, now: Round, before: Round | None) -> float | None:
+    if not subject.cgroup:
+        return None
+    return host.pressure(f"{subject.cgroup}/{resource}.pressure", now, before)
+
+
+def _io(subject: Subject, now: Round, before: Round | None) -> float | None:
+    """Bytes a second, of a guest with a cgroup."""
+    if not subject.cgroup:
+        return None
+    path = f"{subject.cgroup}/io.stat"
+    last = now.parsed(path, parse_io_stat)
+    first = before.parsed(path, parse_io_stat) if before else None
+    if before is None or last is None or first is None or now.time <= before.time:
+        return None
+    return max(0, last - first) / (now.time - before.time)

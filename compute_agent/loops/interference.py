@@ -1,0 +1,196 @@
+"""The thread that finds out which guest disturbs which, and holds the guilty down for a while."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from compute_agent.drivers.base import Driver
+from compute_agent.events.recorder import Recorder
+from compute_agent.files import write_durably
+from compute_agent.interference.cases import What
+from compute_agent.interference.decide import Decision, State, advance
+from compute_agent.interference.reading import Sample
+from compute_agent.interference.state import FILE, dump, limits, parse
+from compute_agent.interference.suspects import CORRELATION_SECONDS
+from compute_agent.interference.telemetry import Telemetry
+from compute_agent.interference.watch import Watch
+from compute_agent.loops.base import Configuration
+from compute_agent.loops.cache_entitlements import open_entitlements
+from compute_agent.loops.guest_readings import GuestReader
+from compute_agent.loops.kept_file import load
+from compute_agent.loops.limits import LimitBook
+from compute_agent.model.errors import GuestGoneError
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.qos.rounds import CacheReader
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL: Final = 10.0
+"""Seconds between two samples."""
+
+SAVE_SECONDS: Final = 300.0
+"""What was learnt in so many seconds a crash may cost; limits are saved before they are set."""
+
+OWNER: Final = "interference"
+"""In the book of limits."""
+
+
+class Interference:
+    """The loop. Its thread runs while there are watches, or something is still to be given back."""
+
+    def __init__(
+        self,
+        conf: Configuration,
+        pipeline: Pipeline,
+        driver: Driver,
+        book: LimitBook,
+        recorder: Recorder,
+        registry: CollectorRegistry,
+        cache: CacheReader | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """What the agent before has limited is in the book when this returns."""
+        self._conf = conf
+        self._pipeline = pipeline
+        self._book = book
+        self._clock = clock
+        self._reader = GuestReader(driver, lambda: self._conf.settings.classes, conf.options.host.root, cache)
+        self._reader.entitled_by(open_entitlements(conf.controllers, lambda: pipeline.world.zones))
+        self._telemetry = Telemetry(registry, recorder)
+        self._path = Path(conf.options.state_path) / FILE
+        self._state = _load(self._path, clock())
+        self._samples: tuple[Sample, ...] = ()
+        self._saved = clock()
+        self._unsaved = self._failure = ""
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        book.keep(OWNER, limits(self._state.cases))
+
+    # For other threads
+
+    def start(self) -> None:
+        """Begin, if there is anything to do."""
+        with self._lock:
+            if self._thread is None and not self._stopped.is_set() and self._is_needed():
+                self._thread = threading.Thread(target=self._run, name="interference", daemon=True)
+                self._thread.start()
+
+    def reload(self, conf: Configuration) -> None:
+        """Go by other watches from the next round on."""
+        self._conf = conf
+        self._reader.entitled_by(
+            open_entitlements(conf.controllers, lambda: self._pipeline.world.zones) if conf.watches else None
+        )
+        self.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """End, and keep what was learnt; limits stay, for the next agent.
+
+        What hangs is not waited for longer than ``timeout`` seconds.
+        """
+        self._stopped.set()
+        if (thread := self._thread) is not None:
+            thread.join(timeout)
+            self._save()
+
+    def document(self) -> list[dict[str, Any]]:
+        """The cases, and the pairs that are remembered, as the command line shows them."""
+        return self._telemetry.document(self._state, self._conf.watches, self._clock())
+
+    # The thread
+
+    def _is_needed(self) -> bool:
+        return bool(self._conf.watches or self._state.cases)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            with self._lock:
+                if not self._is_needed():
+                    self._thread, self._samples = None, ()
+                    self._state = State()
+                    self._save()
+                    return
+            try:
+                self.round()
+                self._failure = ""
+            except Exception as error:
+                self._telemetry.round_failures.inc()
+                if repr(error) != self._failure:
+                    LOG.exception("A round of interference failed")
+                self._failure = repr(error)
+            self._stopped.wait(INTERVAL)
+
+    def round(self) -> None:
+        """One sample, here and now, and what follows of it; nothing before it is known which guests run."""
+        if not self._pipeline.has_taken_over:
+            return
+        conf, pipeline, now = self._conf, self._pipeline, self._clock()
+        views = pipeline.views()
+        self._book.repair(views)
+        signals = {watch.signal.name for watch in conf.watches}
+        sample = self._reader.read(views, pipeline.world.topology.online, signals, now)
+        if sample is None:
+            return
+        self._samples = (*(one for one in self._samples if one.time > now - CORRELATION_SECONDS), sample)
+        state, decisions = advance(conf.watches, conf.settings.rules.steps, self._state, self._samples)
+        self._state = state
+        if decisions or now - self._saved >= SAVE_SECONDS:
+            self._save()  # before acting: a crash meanwhile must leave no limit that nobody knows of
+        watches = {watch.name: watch for watch in conf.watches}
+        for decision in decisions:
+            self._carry_out(decision, watches.get(decision.case.watch), sample)
+        self._book.keep(OWNER, limits(self._state.cases))
+        self._telemetry.show(self._state, conf.watches, sample)
+
+    def _carry_out(self, decision: Decision, watch: Watch | None, sample: Sample) -> None:
+        case = decision.case
+        if decision.what is What.ESCALATE and watch is not None:
+            threading.Thread(
+                target=self._escalate, args=(decision, watch, sample), name="escalate", daemon=True
+            ).start()
+            return
+        if decision.acts:
+            try:
+                self._book.limit(OWNER, case.suspect, case.knob, decision.limit)
+            except GuestGoneError:
+                pass  # it disturbs nobody any more
+            except Exception as error:  # whatever it is, another suspect may be luckier
+                self._telemetry.tell(decision, watch, sample, f"{type(error).__name__}: {error}")
+                if decision.takes:
+                    self._state = self._state.without(case)
+                    self._save()
+                return  # what is to be given back is tried again in every round
+        self._telemetry.tell(decision, watch, sample)
+
+    def _escalate(self, decision: Decision, watch: Watch, sample: Sample) -> None:
+        assert watch.escalate is not None, "nobody escalates without a command"
+        try:
+            watch.escalate(decision.case.suspect)
+        except Exception as error:
+            self._telemetry.tell(decision, watch, sample, str(error))
+        else:
+            self._telemetry.tell(decision, watch, sample)
+
+    def _save(self) -> None:
+        """Keep the state; a disk that is full costs what is learnt, and is told once."""
+        self._saved = self._clock()
+        try:
+            write_durably(self._path, dump(self._state, self._saved))
+            self._unsaved = ""
+        except OSError as error:
+            if str(error) != self._unsaved:
+                LOG.error("What is known of interference cannot be saved: %s; will be tried again", error)
+            self._unsaved = str(error)
+
+
+def _load(path: Path, now: float) -> State:
+    found = load(path, lambda content: {FILE: parse(content, now)}, "What is known of interference")
+    return found.get(FILE, State())

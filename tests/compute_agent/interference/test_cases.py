@@ -1,0 +1,77 @@
+"""What becomes of one case."""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.interference.cases import (
+    HOLD_SECONDS,
+    RETURN_SECONDS,
+    TRIAL_SECONDS,
+    Case,
+    Phase,
+    Seen,
+    What,
+    proceed,
+)
+from compute_agent.model.knob import Knob
+
+CASE = Case("w", "v", "s", Knob("cpu_quota"), 0.9, 1.0, (4.0,))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "suffers", "whats", "limits"),
+    [
+        (0.9, 0.9, False, (What.GUILTY,), (4.0,)),
+        (0.9, 0.9, True, (What.GUILTY, What.FURTHER), (4.0, 3.0)),
+        (0.91, 0.5, True, (What.NOT_GUILTY,), None),
+        (0.5, 0.91, False, (What.NOT_GUILTY,), None),
+        (None, 0.5, False, (What.NOT_GUILTY,), None),
+    ],
+)
+def test_a_trial_is_judged_by_two_windows(first, second, suffers, whats, limits):
+    after, told = proceed(CASE, Seen(first, second, suffers), 3.0, TRIAL_SECONDS)
+    assert told == whats
+    assert (None if after is None else after.limits) == limits
+
+
+def test_nothing_is_judged_before_the_windows_are_over():
+    assert proceed(CASE, Seen(0.1, 0.1), 3.0, TRIAL_SECONDS - 1) == (CASE, ())
+
+
+def test_a_further_step_is_compared_with_the_one_before_and_undone_alone():
+    guilty = replace(CASE, limits=(4.0, 3.0), depth=2, before=0.8, guilty=True)
+    after, told = proceed(guilty, Seen(0.75, 0.75, True), 2.0, TRIAL_SECONDS)
+    assert told == (What.GIVE_BACK,)
+    assert (after.phase, after.limit) == (Phase.HOLD, 4.0)
+
+
+def test_at_the_floor_it_is_held():
+    after, told = proceed(CASE, Seen(0.5, 0.5, True), None, TRIAL_SECONDS)
+    assert (after.phase, told) == (Phase.HOLD, (What.GUILTY,))
+
+
+def test_limits_are_given_back_in_reverse_and_the_case_ends():
+    case, time, seen = replace(CASE, limits=(4.0, 3.0), depth=2, phase=Phase.HOLD), 0.0, []
+    while case is not None:
+        time += 10
+        case, told = proceed(case, Seen(), 2.0, time)
+        seen += [(time, what, None if case is None else case.limit) for what in told]
+    assert seen == [
+        (HOLD_SECONDS, What.GIVE_BACK, 4.0),
+        (HOLD_SECONDS + RETURN_SECONDS, What.GIVE_BACK, None),
+        (HOLD_SECONDS + 2 * RETURN_SECONDS, What.CLOSE, None),
+    ]
+
+
+def test_a_victim_that_suffers_again_gets_the_last_step_again_and_longer():
+    case = replace(CASE, limits=(4.0, 3.0), depth=1, phase=Phase.RETURN)
+    after, told = proceed(case, Seen(suffers=True), 2.0, RETURN_SECONDS)
+    assert (told, after.limit, after.phase, after.relapses) == ((What.RELAPSE,), 3.0, Phase.HOLD, 1)
+    same, told = proceed(after, Seen(), 2.0, after.since + 2 * HOLD_SECONDS - 1)
+    assert (same, told) == (after, ())
+
+
+def test_nothing_is_given_back_during_the_trial_of_another_case():
+    held = replace(CASE, phase=Phase.HOLD)
+    assert proceed(held, Seen(), 3.0, 10 * HOLD_SECONDS, waits=True) == (held, ())

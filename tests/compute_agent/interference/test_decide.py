@@ -1,0 +1,181 @@
+"""A guest that disturbs another is found, tried, held and let go; innocents are left alone."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compute_agent.interference.cases import HOLD_SECONDS, Phase
+from compute_agent.interference.decide import State
+from compute_agent.interference.state import dump, parse
+from tests.compute_agent.interference.rooms import Room, watch
+
+LEARN = 40
+
+
+@pytest.fixture
+def room():
+    room = Room()
+    room.rounds(LEARN)
+    return room
+
+
+def disturb(room, cores=4.0, **options):
+    room.put("hog", 0.1, **options)
+    room.rounds(LEARN)
+    room.wants["hog"] = cores
+
+
+def test_nothing_is_decided_where_nobody_is_disturbed(room):
+    room.rounds(300)
+    assert room.decisions == []
+
+
+def test_the_guilty_one_is_limited_until_its_victim_suffers_no_more_and_has_all_back_when_it_is_calm(room):
+    disturb(room)
+    assert room.rounds(30, lambda: room.limits) <= 6  # a minute
+    (case,) = room.state.cases
+    assert (case.victim, case.suspect, case.phase) == ("server", "hog", Phase.TRIAL)
+    assert case.correlation > 0.8
+    room.rounds(120, lambda: room.state.cases[0].phase is Phase.HOLD)
+    assert room.told[:2] == ["try", "guilty"]
+    held, since = room.limits["hog"], room.time
+    room.wants["hog"] = 0.2
+    room.rounds(100, lambda: room.limits.get("hog") != held)
+    assert room.time - since >= HOLD_SECONDS
+    room.rounds(60, lambda: not room.state.cases)
+    given = [one.limit for _, one in room.decisions if one.what.value == "give back"]
+    assert given[-1] is None
+    assert given[:-1] == sorted(given[:-1])
+    assert room.limits == {}
+
+
+def test_who_goes_on_is_held_again_and_longer_each_time(room):
+    disturb(room)
+    room.rounds(400)
+    relapses = [time for time, one in room.decisions if one.what.value == "relapse"]
+    assert len(relapses) >= 2
+    gaps = [later - earlier for earlier, later in pairwise(relapses)]
+    assert gaps == sorted(gaps)
+    assert not room.state.pairs[next(iter(room.state.pairs))].escalated
+
+
+def test_a_suspect_that_makes_no_difference_is_let_go_and_left_alone_for_an_hour(room):
+    """Its use goes with what the server suffers, but the server suffers by something else."""
+    room.put("alike", 0.3)
+    room.rounds(LEARN)
+    room.put("unseen", 8.0, protected=True)
+    room.wants["alike"] = 2.5
+    begun = room.rounds(30, lambda: room.limits)
+    assert begun < 30
+    assert room.limits.keys() == {"alike"}
+    room.rounds(20, lambda: not room.limits)
+    assert room.told == ["try", "not guilty"]
+    room.rounds(300)
+    assert room.told == ["try", "not guilty"]
+
+
+@pytest.mark.parametrize(
+    ("options", "watches"),
+    [
+        ({"protected": True}, watch()),
+        ({"qos_class": "LS"}, watch()),
+        ({}, watch(victims=frozenset({"LSR"}))),
+    ],
+)
+def test_others_than_lower_unprotected_guests_are_never_limited(options, watches):
+    room = Room(watches)
+    room.rounds(LEARN)
+    disturb(room, **options)
+    room.rounds(60)
+    assert room.limits == {}
+    assert "guilty" not in room.told
+
+
+def test_guests_of_a_class_that_consents_may_be_limited_for_each_other():
+    room = Room(watch(consenting=frozenset({"LS"})))
+    room.rounds(LEARN)
+    disturb(room, qos_class="LS")
+    room.rounds(30, lambda: "hog" in room.limits)
+
+
+def test_guests_on_other_cpus_are_no_suspects(room):
+    sample = room._sample
+
+    def apart():
+        found = sample()
+        hog = found.readings.get("hog")
+        if hog is not None:
+            return replace(found, readings={**found.readings, "hog": replace(hog, cpus=frozenset({9}))})
+        return found
+
+    room._sample = apart
+    disturb(room)
+    room.rounds(60)
+    assert "hog" not in room.limits
+
+
+def test_preview_tells_and_limits_nobody():
+    room = Room(watch(preview=True))
+    room.rounds(LEARN)
+    disturb(room)
+    room.rounds(60)
+    assert room.limits == {}
+    assert room.told == ["preview"]
+
+
+def test_who_is_limited_itself_is_no_victim(room):
+    disturb(room)
+    room.foreign["server"] = 1.0
+    room.rounds(60)
+    assert room.decisions == []
+
+
+def test_after_so_many_verdicts_somebody_else_is_asked_once():
+    room = Room(watch(escalate_after=2, escalate=lambda guest: None))
+    room.rounds(LEARN)
+    disturb(room)
+    room.rounds(400)
+    assert room.told.count("escalate") == 1
+    assert room.told.index("escalate") > room.told.index("relapse")
+
+
+@pytest.mark.parametrize("gone", ["server", "hog"])
+def test_a_case_ends_with_either_of_the_two(room, gone):
+    disturb(room)
+    room.rounds(30, lambda: room.limits)
+    room.remove(gone)
+    room.round()
+    assert room.limits == {}
+
+
+def test_a_case_ends_with_its_section(room):
+    disturb(room)
+    room.rounds(30, lambda: room.limits)
+    room.watches = (watch(preview=True),)
+    room.round()
+    assert room.limits == {}
+    assert "close" in room.told
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 10**6), st.integers(1, 200), st.floats(0.5, 8))
+def test_a_restart_at_any_time_leaves_nothing_limited_and_no_second_trial(seed, when, cores):
+    room = Room(seed=seed)
+    room.rounds(LEARN)
+    disturb(room, cores)
+    for _ in range(when):
+        room.round()
+        assert sum(case.phase is Phase.TRIAL for case in room.state.cases) <= 1
+        assert {case.suspect for case in room.state.cases} <= {"hog", "job"}
+    before = room.limits
+    room.state = parse(dump(room.state, room.time), room.time)
+    room.samples = ()
+    assert room.limits == before
+    assert all(case.phase is not Phase.TRIAL for case in room.state.cases)
+    room.wants["hog"] = 0.1
+    room.rounds(600, lambda: room.state.cases == ())
+    assert room.limits == {}
+    assert isinstance(room.state, State)

@@ -1,0 +1,202 @@
+"""Threads that wait in a /proc of our own; the worker, the book and the loop are the agent's."""
+
+import json
+import logging
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compute_agent.events.recorder import Recorder
+from compute_agent.interference.signals import SIGNALS
+from compute_agent.interference.watch import Watch
+from compute_agent.loops.interference import Interference
+from compute_agent.qos.classes import Classes, QosClass
+from compute_agent.qos.rules import Rules
+from compute_agent.qos.settings import Settings
+from tests.compute_agent.loops.configurations import configuration
+from tests.compute_agent.loops.overload import Overload
+
+CLASSES = Classes({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
+WATCH = Watch("cpu", SIGNALS["run_delay"], preview=False)
+
+
+class Host(Overload):
+    """As of watermarks, with threads that wait for CPUs while there are too few, and a clock."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.lines = ""
+        self.now, self.waited, self.ran = 1000.0, {}, {}
+        self.watches, self.events = (WATCH,), []
+
+    def boot(self):
+        super().boot()
+        self.book = self.watermarks._book
+        self.counters = CollectorRegistry()
+        self.loop = Interference(
+            self.conf(),
+            self.pipeline,
+            self.driver,
+            self.book,
+            Recorder(self.events.append),
+            self.counters,
+            clock=lambda: self.now,
+        )
+
+    def settings(self):
+        return Settings(Rules(self.registry, ()), CLASSES, 1.0, 1.0)
+
+    def conf(self):
+        options = SimpleNamespace(host=SimpleNamespace(root=str(self.folder)), state_path=str(self.folder))
+        return replace(configuration(options=options, settings=self.settings()), watches=self.watches)
+
+    def crash(self):
+        self.loop.stop()
+        super().crash()
+
+    def seconds(self, count):
+        for _ in range(count // 10):
+            self.now += 10
+            used = {uuid: self._used(uuid) for uuid in self.driver.running}
+            share = max(0.01, 1 - 4 / sum(used.values()))
+            for uuid, cores in used.items():
+                self.ran[uuid] = self.ran.get(uuid, 0.0) + 10 * cores * (1 - share)
+                self.waited[uuid] = self.waited.get(uuid, 0.0) + 10 * cores * share
+            self.write()
+            self.loop.round()
+
+    def write(self):
+        for guest in self.driver.guests():
+            place = self.folder / "proc" / str(guest.pid)
+            place.mkdir(parents=True, exist_ok=True)
+            ticks = round(self.ran[guest.uuid] * 100)
+            (place / "stat").write_text(f"{guest.pid} (x) S 1 1 1 0 0 0 0 0 0 0 {ticks} 0 0 0 0 0 1 0 77 0 0")
+            (place / "schedstat").write_text(f"1 {round(self.waited[guest.uuid] * 1e9)} 7\n")
+
+    def kinds(self):
+        return [(one.kind, one.outcome, one.guest) for one in self.events]
+
+
+@pytest.fixture
+def host(tmp_path):
+    host = Host(tmp_path)
+    host.boot()
+    host.run("server", 1.0, qos_class="LS")
+    host.run("job", 0.5)
+    host.run("hog", 0.5)
+    host.seconds(500)
+    host.demand["hog"] = 4.0
+    yield host
+    host.crash()
+
+
+def test_who_disturbs_is_limited_and_told_of_and_has_all_back(host, caplog):
+    with caplog.at_level(logging.INFO):
+        host.seconds(100)
+    assert host.limits().keys() == {"hog"}
+    assert host.kinds()[:2] == [("throttle_down", "done", "hog"), ("verdict", "done", "server")]
+    assert "Interference: hog is guilty of disturbing server (cpu)" in caplog.text
+    assert "it waits for CPUs: 27" in host.events[0].reason
+    (row,) = host.loop.document()
+    assert (row["victim"], row["suspect"], row["section"]) == ("server", "hog", "cpu")
+    assert host.counters.get_sample_value("compute_agent_interference_limited_guests") == 1
+    host.demand["hog"] = 0.5
+    host.seconds(1500)
+    assert host.limits() == {}
+    assert host.kinds()[-1][0] == "throttle_up"
+    assert host.loop.document()[0]["state"] == "guilty 1 times"
+
+
+def test_preview_only_tells(host):
+    host.watches = (Watch("cpu", SIGNALS["run_delay"]),)
+    host.loop.reload(host.conf())
+    host.loop.stop()
+    host.seconds(300)
+    assert host.limits() == {}
+    assert host.kinds() == [("verdict", "preview", "server")]
+
+
+def test_the_next_agent_goes_on_and_gives_back(host):
+    host.seconds(100)
+    before = host.limits()
+    host.crash()
+    host.boot()
+    host.loop.round()
+    assert host.limits() == before
+    host.demand["hog"] = 0.5
+    host.seconds(1500)
+    assert host.limits() == {}
+
+
+def test_an_agent_without_watches_gives_back_at_once(host):
+    host.seconds(100)
+    assert host.limits()
+    host.crash()
+    host.watches = ()
+    host.boot()
+    host.seconds(20)
+    assert host.limits() == {}
+    assert not host.loop._is_needed()
+
+
+def test_an_agent_that_died_before_it_acted_limits_nobody_for_good(host):
+    host.seconds(100)
+    document = json.loads((host.folder / "interference.json").read_text())
+    host.crash()
+    document["cases"][0][9] = "trial"
+    (host.folder / "interference.json").write_text(json.dumps(document))
+    host.demand["hog"] = 0.5
+    host.boot()
+    host.seconds(200)
+    assert host.limits() == {}
+
+
+def test_a_suspect_that_cannot_be_limited_is_told_once_and_left_alone(host, caplog):
+    host.driver.unlimited.add("hog")
+    with caplog.at_level(logging.INFO):
+        host.seconds(300)
+    assert host.limits() == {}
+    assert host.kinds() == [("throttle_down", "failed", "hog")]
+    assert "left alone" in host.loop.document()[0]["state"]
+
+
+def test_watermarks_leave_the_limits_of_others_alone(host):
+    host.seconds(100)
+    before = host.limits()
+    host.watermarks.round()
+    assert host.limits() == before
+
+
+def test_a_damaged_state_is_put_aside(host, caplog):
+    host.crash()
+    (host.folder / "interference.json").write_text("{")
+    host.boot()
+    assert "started anew" in caplog.text
+    assert list(host.folder.glob("interference.json.damaged-*"))
+
+
+def test_a_full_disk_costs_no_limit_and_is_told_once(host, caplog, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("compute_agent.loops.interference.write_durably", full)
+    host.seconds(200)
+    assert host.limits()
+    assert caplog.text.count("cannot be saved") == 1
+
+
+def test_a_command_is_called_for_who_is_guilty_again_and_again(host):
+    called, told = [], threading.Event()
+
+    def migrate(guest):
+        called.append(guest)
+        told.set()
+
+    host.watches = (Watch("cpu", SIGNALS["run_delay"], preview=False, escalate_after=1, escalate=migrate),)
+    host.loop._conf = host.conf()
+    host.seconds(200)
+    assert told.wait(10)
+    assert called == ["hog"]
