@@ -330,6 +330,7 @@ class TestMemoryLimits:
 
     @on_kernel
     def test_a_guest_that_takes_more_than_its_limit_is_killed_and_told_of_although_it_ended(self, driver):
+        driver.watch(lambda change: None)  # or nobody sees the end of a guest
         code = "import time; time.sleep(2); x = bytearray(256 << 20); time.sleep(600)"
         guest = start(driver, sys.executable, "-c", code)
         driver.limit_memory(guest, MemoryLimits(64 * MIB))
