@@ -34,11 +34,14 @@ class Offer:
     above_since: float = 0.0
     above: int = 0
 
-    def after(self, left: float, capacity: float, time: float) -> Offer:
-        """The offer when the others leave ``left`` of ``capacity`` CPUs."""
+    def after(self, left: float, capacity: float, time: float, growth: float = GROWTH) -> Offer:
+        """The offer when the others leave ``left`` of ``capacity`` CPUs.
+
+        ``growth`` is the part of these by which it grows at most.
+        """
         elapsed = max(0.0, time - self.time) if self.time else 0.0
-        growth = GROWTH * capacity * min(elapsed / GROWTH_SECONDS, 1.0)
-        level = max(0.0, min(left, self.level + growth, capacity))
+        grown = self.level + growth * capacity * min(elapsed / GROWTH_SECONDS, 1.0)
+        level = max(0.0, min(left, grown, capacity))
         whole = math.floor(level + _ROUNDING)
         if whole < self.published:
             return Offer(whole, level, time)
@@ -49,7 +52,7 @@ class Offer:
         above = min(self.above, whole)
         if time - self.above_since < ABOVE_SECONDS:
             return replace(self, level=level, time=time, above=above)
-        most = self.published + max(math.floor(GROWTH * capacity), step_of(self.published))
+        most = self.published + max(math.floor(growth * capacity), step_of(self.published))
         return Offer(min(above, most), level, time)
 
 

@@ -19,7 +19,7 @@ from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.root_owner import look_up_owner
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
-from compute_agent.daemon.world import build_world, check_policy, policy_of, steal_warnings
+from compute_agent.daemon.world import build_world, check_options, policy_of, steal_warnings
 from compute_agent.drawing import tree
 from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
@@ -174,7 +174,7 @@ class ConfigCheck(ShowOne):
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
-            check_policy(conf)
+            check_options(conf)
         except ConfigError as error:
             self._refusals.append(str(error))
         try:

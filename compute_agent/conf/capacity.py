@@ -29,6 +29,13 @@ OPTS: Final = [
         help="Whether fewer VCPU are sold on a host that is a virtual machine itself, as its hypervisor runs"
         " others in a part of the time. No effect beside nova-compute, which has VCPU on its own provider.",
     ),
+    cfg.ListOpt(
+        "collectors",
+        default=[],
+        help="Collectors of installed packages (entry points compute_agent.capacity) that tell how much there"
+        " is of resource classes. What they do not tell, or told too long ago, is reserved. They run inside"
+        " the agent.",
+    ),
     cfg.FloatOpt(
         "sigma",
         default=4.5,

@@ -30,7 +30,7 @@ from compute_agent.inventory import identity
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.cpu_locations import by_consumer, locate
-from compute_agent.loops.stolen import with_kept
+from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_class import FormerValues
 from compute_agent.model.errors import DriverError, GuestGoneError
@@ -111,7 +111,7 @@ def _in_placement(
 ) -> Iterator[PlannedChange]:
     """What would be sent, and the worker knows what guests hold. ``nameless`` is a folder without a uuid."""
     world = pipeline.world
-    first = with_kept(world.tree, conf.capacity.steal, Path(conf.state_path))
+    first = first_tree(world.tree, conf)
     try:
         if nameless is not None and (taken := client.provider_named(world.tree.root.name)) is not None:
             reason = (

@@ -332,7 +332,7 @@ class Agent:
             self._events,
             cpu_class_status(self._conf.controllers),
             self._config_error,
-            [*self._warnings(), *self.pipeline.world.warnings],
+            [*self._warnings(), *self.pipeline.world.warnings, *self._reclaimed.troubles],
         )
 
     def watermarks(self) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from oslo_config import cfg
 
+from compute_agent.capacity.collector import check_collectors
 from compute_agent.conf.guests import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.daemon.cache_control import offered
@@ -43,11 +44,12 @@ def policy_of(conf: cfg.ConfigOpts, beside: bool) -> str:
     return str(conf.policy.name or (FOLLOW if beside else DEFAULT_POLICY))
 
 
-def check_policy(conf: cfg.ConfigOpts) -> None:
-    """See that no option asks for what the policy never does.
+def check_options(conf: cfg.ConfigOpts) -> None:
+    """See that no option asks for a collector that is not there, or for what the policy never does.
 
     :raises ConfigError:
     """
+    check_collectors(conf.capacity.collectors)
     if conf.policy.name == "static-pools" and not any(cpu_pool_sections(conf)):
         raise ConfigError(
             "[policy] name = static-pools places guests in pools, and there is none: add a section"
@@ -94,7 +96,7 @@ def build_world(
     :raises IdentityError:
     :raises OSError:
     """
-    check_policy(conf)
+    check_options(conf)
     if topology is None:
         topology = read_topology(Path(conf.host.root))
     cpu_sets = resolve(options.cpu_options(conf), topology)

@@ -101,6 +101,7 @@ def with_stock_names(tree: ProviderTree) -> ProviderTree:
             replace(
                 node,
                 inventories={STOCK_NAMES.get(name, name): held for name, held in node.inventories.items()},
+                withheld={STOCK_NAMES.get(name, name): amount for name, amount in node.withheld.items()},
             )
             for node in tree.nodes
         ),

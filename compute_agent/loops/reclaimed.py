@@ -22,7 +22,9 @@ from compute_agent.events.event import Kind, Outcome
 from compute_agent.events.recorder import Recorder
 from compute_agent.inventory.reclaimed import reclaimable, with_offers
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.loops import collectors, stolen
 from compute_agent.loops.base import Configuration
+from compute_agent.loops.collectors import Collectors
 from compute_agent.loops.host_use import HostReader
 from compute_agent.loops.kept_file import load, save
 from compute_agent.loops.stolen import ACT, OFF, SAVE_SECONDS, StolenTime
@@ -46,17 +48,23 @@ class Settings:
     mode: str
     limits: Limits
     steal: str
+    collectors: tuple[str, ...]
 
     @classmethod
     def of(cls, options: cfg.ConfigOpts) -> Settings:
         """As the configuration has them."""
         found = options.capacity
-        return cls(found.mode, Limits(found.sigma, found.percentile, found.margin), found.steal)
+        return cls(
+            found.mode,
+            Limits(found.sigma, found.percentile, found.margin),
+            found.steal,
+            tuple(found.collectors),
+        )
 
     @property
     def off(self) -> bool:
         """Whether there is nothing to measure."""
-        return self.mode == OFF and self.steal == OFF
+        return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
 class Reclaimed:
@@ -83,6 +91,9 @@ class Reclaimed:
         self._path = Path(conf.options.state_path) / FILE
         self._zones = {} if self._settings.mode == OFF else _load(self._path)
         self._stolen = StolenTime(self._settings.steal, self._path.parent, recorder, metrics.registry)
+        self._collectors = Collectors(
+            self._settings.collectors, self._path.parent, recorder, metrics.registry, clock
+        )
         self._estimates: dict[str, Estimate] = {}
         self._saved = 0.0
         self._trouble = ""
@@ -113,6 +124,7 @@ class Reclaimed:
 
     def start(self) -> None:
         """Begin, unless it is switched off."""
+        self._collectors.start()
         with self._lock:
             if not self._settings.off and self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(target=self._run, name="capacity", daemon=True)
@@ -122,6 +134,7 @@ class Reclaimed:
         """Go by other options from the next round on."""
         self._conf, self._settings = conf, Settings.of(conf.options)
         self._stolen.switch(self._settings.steal)
+        self._collectors.use(self._settings.collectors)
         self.start()
 
     def stop(self, timeout: float = 2.0) -> None:
@@ -131,13 +144,14 @@ class Reclaimed:
             thread.join(timeout)
             self._save()
             self._stolen.save(self._clock())
+            self._collectors.stop()
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
         """The tree with what is offered and withheld now.
 
         Nothing is offered unless that is switched on, and readings are new.
         """
-        tree = self._stolen.offering(tree)
+        tree = self._collectors.offering(self._stolen.offering(tree))
         if self._settings.mode != ACT:
             return tree
         now = self._clock()
@@ -161,7 +175,13 @@ class Reclaimed:
                 {"provider": node.name, "term": words, "cores": round(cores, 2)} for words, cores in terms
             ]
         became = {one.uuid: one for one in withheld}
-        return [*rows, *self._stolen.document(self._pipeline.world.tree, became)]
+        tree = self._pipeline.world.tree
+        return [*rows, *self._stolen.document(tree, became), *self._collectors.document(tree)]
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with collectors, a sentence each."""
+        return self._collectors.troubles
 
     # The thread
 
@@ -187,6 +207,10 @@ class Reclaimed:
         if not self._pipeline.has_taken_over:
             return
         settings, world, now = self._settings, self._pipeline.world, self._clock()
+        if self._collectors.round(world.tree):
+            self.changed()
+        if settings.mode == OFF and settings.steal == OFF:
+            return
         use = self._reader.read(now)
         if use is None:
             return
@@ -238,6 +262,13 @@ class Reclaimed:
         """Keep what was learnt."""
         self._saved = self._clock()
         save(self._path, dump(self._zones), _WHAT)
+
+
+def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
+    """The tree with what an agent that starts now would withhold at first."""
+    found, folder = conf.capacity, Path(conf.state_path)
+    tree = stolen.with_kept(tree, found.steal, folder)
+    return collectors.with_kept(tree, found.collectors, folder, time.time())
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:

@@ -56,6 +56,7 @@ class Rig:
         capacity = SimpleNamespace(
             mode=self.mode,
             steal=self.steal,
+            collectors=[],
             sigma=limits.sigma,
             percentile=limits.percentile,
             margin=limits.margin,

@@ -1,0 +1,70 @@
+"""What collectors told, as it is kept: after a new start it is true for as long as it would have been."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from compute_agent.capacity.collector import Collected
+from compute_agent.capacity.numbers import number
+from compute_agent.capacity.offer import Offer
+
+FILE: Final = "collected.json"
+"""In the state folder."""
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Of one collector: its classes, and what is known of each, by class and uuid of the provider."""
+
+    classes: frozenset[str] = frozenset()
+    collected: Mapping[tuple[str, str], Collected] = field(default_factory=dict)
+
+
+def dump(known: Mapping[str, Known]) -> bytes:
+    """What is known of collectors, by name, as the content of the file."""
+    collectors = {
+        name: {
+            "classes": sorted(one.classes),
+            "collected": [[*key, asdict(collected)] for key, collected in one.collected.items()],
+        }
+        for name, one in known.items()
+    }
+    return json.dumps({"version": VERSION, "collectors": collectors}).encode()
+
+
+def parse(content: bytes) -> dict[str, Known]:
+    """What is known of collectors, from the content of the file.
+
+    :raises ValueError: it is something else.
+    """
+    try:
+        document = json.loads(content)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']!r} is not {VERSION}")
+        return {str(name): _known(one) for name, one in document["collectors"].items()}
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+
+
+def _known(content: Any) -> Known:
+    return Known(
+        frozenset(map(str, content["classes"])),
+        {(str(name), str(uuid)): _collected(one) for name, uuid, one in content["collected"]},
+    )
+
+
+def _collected(content: Any) -> Collected:
+    offer = content["offer"]
+    return Collected(
+        number(content["amount"], 1e15),
+        number(content["margin"], 1e15),
+        number(content["valid_until"], 1e15),
+        # A clock that jumped must not let it grow at once.
+        Offer(math.floor(number(offer["published"], 1e15)), number(offer["level"], 1e15)),
+    )

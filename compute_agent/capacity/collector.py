@@ -1,0 +1,141 @@
+"""What installed packages tell of capacity, and how much of it is offered: pure functions.
+
+A collector is an entry point of the group ``compute_agent.capacity``: an object with the members of
+:class:`Collector`, or something without parameters that makes one, such as its class. It tells how much there
+is of resource classes that providers of the host have an inventory of, as from files
+(``[compute] provider_config_location``). The inventory says how much there can be at most; what is not there
+is reserved. What is not known, or not any more, is not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, Protocol
+
+from compute_agent.capacity.offer import Offer
+from compute_agent.model.errors import ConfigError
+from compute_agent.model.naming import printable
+
+ENTRY_POINTS: Final = "compute_agent.capacity"
+
+MAX_MEASUREMENTS: Final = 1000
+"""Of one collector at a time."""
+
+MAX_VALID_SECONDS: Final = 3600.0
+"""What a collector tells is true no longer than this."""
+
+_AT_ONCE: Final = 1e9
+"""What there is need not grow bit by bit: whoever tells of it knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """So much of a resource class is there in a zone, and ``margin`` of it is rather not to be counted on.
+
+    ``zone`` is the end of the name of the provider, such as ``NUMA_0``; empty: the host. ``valid_until`` is
+    in seconds since the epoch.
+    """
+
+    resource_class: str
+    zone: str
+    amount: float
+    margin: float
+    valid_until: float
+
+
+class Collector(Protocol):
+    """What a package has to offer."""
+
+    @property
+    def resource_classes(self) -> Collection[str]:
+        """The classes that it tells of, always the same: nothing of them is offered that it does not tell."""
+        ...
+
+    def collect(self) -> Iterable[Measurement]:
+        """How much there is now. Called once a minute in a thread of its own; it may take long, and raise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What is known and offered of a class of one provider; amounts in the units of the class.
+
+    ``offer`` is of what there is at most. ``valid_until`` of 0: nothing was ever told.
+    """
+
+    amount: float = 0.0
+    margin: float = 0.0
+    valid_until: float = 0.0
+    offer: Offer = field(default_factory=Offer)
+
+    def left(self, now: float) -> float:
+        """What is there and not expired; a clock that went back makes nothing valid for longer."""
+        valid = now <= self.valid_until <= now + MAX_VALID_SECONDS
+        return max(0.0, self.amount - self.margin) if valid else 0.0
+
+    def offered(self, now: float) -> int:
+        """What is offered of it now."""
+        return min(self.offer.published, math.floor(self.left(now)))
+
+    def after(self, told: Measurement | None, most: int, now: float) -> Collected:
+        """With what was told last, of an inventory that offers ``most``.
+
+        Less is offered at once; more when for a quarter of an hour it was a tenth more.
+        """
+        kept = self
+        if told is not None:
+            until = min(told.valid_until, now + MAX_VALID_SECONDS)
+            kept = replace(self, amount=told.amount, margin=told.margin, valid_until=until)
+        return replace(kept, offer=kept.offer.after(min(kept.left(now), most), most, now, growth=_AT_ONCE))
+
+    def words(self, collector: str, now: float) -> str:
+        """Why so much is offered."""
+        if not self.valid_until:
+            return f"{collector} has told nothing of it yet"
+        if not self.left(now) and not now <= self.valid_until <= now + MAX_VALID_SECONDS:
+            return f"what {collector} told is out of date"
+        return f"{collector} tells {self.amount:g}, of which {self.margin:g} are not to be counted on"
+
+
+def checked(told: Any, classes: Collection[str], now: float) -> Measurement:
+    """What a collector told, if it can be meant.
+
+    :raises ValueError: it cannot.
+    """
+    if not isinstance(told, Measurement):
+        raise ValueError(f"it told a {printable(type(told).__name__)}, not a Measurement")
+    named = isinstance(told.zone, str) and isinstance(told.resource_class, str)
+    if not named or told.resource_class not in classes:
+        raise ValueError(
+            f"it told of {printable(repr(told.resource_class))} in {printable(repr(told.zone))}, and its"
+            f" classes are {', '.join(sorted(classes))}"
+        )
+    for name in ("amount", "margin", "valid_until"):
+        value = getattr(told, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+            raise ValueError(f"{name} of {told.resource_class} is {printable(repr(value))}")
+    if told.valid_until < now:
+        raise ValueError(f"what it told of {told.resource_class} was out of date then")
+    return told
+
+
+def found_collectors() -> dict[str, EntryPoint]:
+    """The collectors of installed packages by name; none of them is loaded."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def check_collectors(names: Iterable[str]) -> None:
+    """See that all that the configuration names are installed.
+
+    :raises ConfigError:
+    """
+    found = found_collectors()
+    for name in names:
+        if name not in found:
+            installed = ", ".join(sorted(found)) or "none"
+            raise ConfigError(
+                f"[capacity] collectors: no installed package has a collector {name} (there are: {installed})"
+            )

@@ -1,0 +1,335 @@
+"""Threads of collectors of installed packages, and what is offered of what they tell.
+
+A collector that hangs holds up its own thread and nobody else; what it told expires meanwhile. It runs inside
+the agent all the same: one that takes all memory, or never lets other threads run, takes the agent with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import EntryPoint
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from compute_agent.capacity.collected_file import FILE, Known, dump, parse
+from compute_agent.capacity.collector import (
+    MAX_MEASUREMENTS,
+    Collected,
+    Measurement,
+    checked,
+    found_collectors,
+)
+from compute_agent.events.event import Kind
+from compute_agent.events.recorder import Recorder
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.loops.kept_file import load, look, save
+from compute_agent.model.naming import printable
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL: Final = 60.0
+"""Seconds between two calls of a collector."""
+
+HANGING_SECONDS: Final = 120.0
+"""A call that takes so long is told of."""
+
+SAVE_SECONDS: Final = 300.0
+"""What was told in so many seconds a crash may cost; what is offered is saved before."""
+
+_WHAT: Final = "What collectors told"
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What a collector told last, by class and zone, and what is wrong with it."""
+
+    classes: frozenset[str] = frozenset()
+    told: Mapping[tuple[str, str], Measurement] = field(default_factory=dict)
+    trouble: str = ""
+
+
+class _Runner:
+    """One collector in its thread."""
+
+    def __init__(self, point: EntryPoint, clock: Callable[[], float]) -> None:
+        self.name = point.name
+        self.heard = _Heard()
+        self._point = point
+        self._clock = clock
+        self._collector: Any = None
+        self._began: float | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"collector {point.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin, once."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end when it can; it is not waited for."""
+        self._stopped.set()
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with it; empty if nothing is."""
+        began = self._began
+        if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
+            return f"it has not answered for {int(seconds // 60)} minutes"
+        return self.heard.trouble
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.once()
+            self._stopped.wait(INTERVAL)
+
+    def once(self) -> None:
+        """One call; whatever it raises is trouble."""
+        self._began = time.monotonic()
+        try:
+            self.heard = self._listen()
+        except BaseException as error:  # SystemExit, too: it is the collector's
+            said = printable(f"{type(error).__name__}: {error}")
+            self.heard = replace(self.heard, told={}, trouble=f"it failed: {said}")
+        finally:
+            self._began = None
+
+    def _listen(self) -> _Heard:
+        if self._collector is None:
+            loaded = self._point.load()
+            self._collector = loaded() if callable(loaded) else loaded
+        classes = frozenset(self._collector.resource_classes)
+        if not classes or not all(isinstance(name, str) and name.isprintable() for name in classes):
+            raise ValueError("resource_classes are no names of classes")
+        self.heard = replace(self.heard, classes=classes)  # even if it fails now
+        told: dict[tuple[str, str], Measurement] = {}
+        trouble = ""
+        for one in islice(self._collector.collect(), MAX_MEASUREMENTS):
+            try:
+                measured = checked(one, classes, self._clock())
+                key = measured.resource_class, measured.zone
+                if key in told:
+                    raise ValueError(f"it told of {key[0]} in {key[1] or 'the host'!r} twice")
+                told[key] = measured
+            except ValueError as error:
+                trouble = str(error)
+        return _Heard(classes, told, trouble)
+
+
+class Collectors:
+    """Those that the configuration names. offering() is for any thread, the rest for one."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        state_path: Path,
+        recorder: Recorder,
+        registry: CollectorRegistry,
+        clock: Callable[[], float],
+    ) -> None:
+        self._path = state_path / FILE
+        self._recorder = recorder
+        self._clock = clock
+        self._runners: dict[str, _Runner] = {}
+        self._known: Mapping[str, Known] = {}
+        self._saved = 0.0
+        self._troubles: Mapping[str, str] = {}
+        self._failing = Gauge(
+            "compute_agent_collector_failing",
+            "Whether a collector of capacity told nothing usable last (1).",
+            ["collector"],
+            registry=registry,
+        )
+        self._offered = Gauge(
+            "compute_agent_collected_offered",
+            "What is offered of a resource class of which a collector tells.",
+            ["provider", "resource_class"],
+            registry=registry,
+        )
+        self._rounds = Counter(
+            "compute_agent_collector_changes",
+            "Changes of what is offered of what collectors tell.",
+            registry=registry,
+        )
+        self.use(names)
+
+    def use(self, names: Sequence[str]) -> None:
+        """Go by these collectors from now on. Of others all is forgotten."""
+        before = self._runners
+        if names and not before:
+            self._known = load(self._path, parse, _WHAT)
+        points = found_collectors()
+        self._runners = {
+            name: before.get(name) or _Runner(points[name], self._clock) for name in names if name in points
+        }
+        for name in before.keys() - self._runners.keys():
+            before[name].stop()
+        self._known = {name: one for name, one in self._known.items() if name in self._runners}
+        self._troubles = {name: what for name, what in self._troubles.items() if name in self._runners}
+        self._failing.clear()
+        self._offered.clear()
+
+    def start(self) -> None:
+        """Begin to call those that are new."""
+        for runner in self._runners.values():
+            runner.start()
+
+    def stop(self) -> None:
+        """End, and keep what was told."""
+        for runner in self._runners.values():
+            runner.stop()
+        if self._runners:
+            self._save()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are none."""
+        return not self._runners
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong, a sentence each."""
+        return tuple(f"[capacity] collectors: {name}: {what}" for name, what in self._troubles.items())
+
+    def round(self, tree: ProviderTree) -> bool:
+        """What follows of what was told meanwhile; whether something else is to be reported."""
+        if self.is_idle:
+            return False
+        now, changed = self._clock(), False
+        taken: dict[str, str] = {}
+        known: dict[str, Known] = {}
+        for name, runner in self._runners.items():
+            heard, before = runner.heard, self._known.get(name, Known())
+            classes = heard.classes or before.classes
+            twice = sorted(classes & taken.keys())
+            classes -= taken.keys()
+            taken |= dict.fromkeys(classes, name)
+            found = _heard(tree, classes, heard, before, now)
+            known[name] = Known(classes, found)
+            for node, resource_class in _of(tree, classes):
+                key = resource_class, node.uuid
+                was, is_now = before.collected.get(key, Collected()), found[key]
+                self._offered.labels(node.name, resource_class).set(is_now.offered(now))
+                if is_now.offer.published != was.offer.published:
+                    changed = True
+                    self._tell(name, node, resource_class, was, is_now, now)
+            trouble = runner.trouble or _misplaced(tree, classes, heard)
+            self._note(name, f"{taken[twice[0]]} tells of {twice[0]} already" if twice else trouble)
+        self._known = known
+        if changed or now - self._saved >= SAVE_SECONDS or now < self._saved:
+            self._save()
+        return changed
+
+    def _note(self, name: str, trouble: str) -> None:
+        """Tell of trouble, once as long as it is there."""
+        self._failing.labels(name).set(bool(trouble))
+        if trouble and name not in self._troubles:
+            LOG.warning("[capacity] collectors: %s: %s", name, trouble)
+        others = {one: what for one, what in self._troubles.items() if one != name}
+        self._troubles = {**others, name: trouble} if trouble else others
+
+    def _tell(
+        self, name: str, node: ProviderNode, resource_class: str, was: Collected, found: Collected, now: float
+    ) -> None:
+        self._rounds.inc()
+        self._recorder.record(
+            LOG.info,
+            Kind.OFFER,
+            None,
+            "Of %s %d of %d %s are offered, after %d",
+            node.name,
+            found.offer.published,
+            _most(node, resource_class),
+            resource_class,
+            was.offer.published,
+            reason=found.words(name, now),
+        )
+
+    def _save(self) -> None:
+        self._saved = self._clock()
+        save(self._path, dump(self._known), _WHAT)
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree with all withheld that is not offered; what expired since the last round, too."""
+        return withholding(tree, self._known, self._clock())
+
+    def document(self, tree: ProviderTree) -> list[dict[str, Any]]:
+        """Every class of every provider with what was told of it, in words."""
+        now, rows = self._clock(), []
+        for name, known in self._known.items():
+            for node, resource_class in _of(tree, known.classes):
+                found = known.collected.get((resource_class, node.uuid), Collected())
+                for words, amount in (
+                    (found.words(name, now), found.left(now)),
+                    (
+                        f"offered of {_most(node, resource_class)} {resource_class} (more after 15 minutes)",
+                        found.offered(now),
+                    ),
+                ):
+                    rows.append({"provider": node.name, "term": words, "cores": round(amount, 2)})
+        return rows
+
+
+def _heard(
+    tree: ProviderTree, classes: frozenset[str], heard: _Heard, before: Known, now: float
+) -> dict[tuple[str, str], Collected]:
+    """What is known now of each class and provider."""
+    found = {}
+    for node, resource_class in _of(tree, classes):
+        key = resource_class, node.uuid
+        told = heard.told.get((resource_class, zone_of(tree, node)))
+        was = before.collected.get(key, Collected())
+        found[key] = was.after(told, _most(node, resource_class), now)
+    return found
+
+
+def _misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Heard) -> str:
+    """What was told and cannot be so here; empty if all can."""
+    totals = {(name, zone_of(tree, node)): node.inventories[name].total for node, name in _of(tree, classes)}
+    for key, told in heard.told.items():
+        where = printable(key[1]) or "the host"
+        if key not in totals:
+            return f"it told of {key[0]} of {where}, where there is no inventory of it"
+        if told.amount > totals[key]:
+            return f"it told of {told.amount:g} {key[0]} of {where}, and the inventory has {totals[key]}"
+    return ""
+
+
+def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
+    """The tree with what an agent that starts with these collectors would withhold at first."""
+    kept = look(state_path / FILE, parse) if names else {}
+    return withholding(tree, {name: one for name, one in kept.items() if name in names}, now)
+
+
+def withholding(tree: ProviderTree, known: Mapping[str, Known], now: float) -> ProviderTree:
+    """The tree with all withheld of the classes of collectors but what is offered of them."""
+    more: dict[str, dict[str, int]] = {}
+    for one in known.values():
+        for node, resource_class in _of(tree, one.classes):
+            found = one.collected.get((resource_class, node.uuid), Collected())
+            amount = _most(node, resource_class) - found.offered(now)
+            withheld = more.setdefault(node.uuid, dict(node.withheld))
+            withheld[resource_class] = max(amount, withheld.get(resource_class, 0))
+    nodes = (replace(node, withheld=more[node.uuid]) if node.uuid in more else node for node in tree.nodes)
+    return replace(tree, nodes=tuple(nodes))
+
+
+def zone_of(tree: ProviderTree, node: ProviderNode) -> str:
+    """What collectors call a provider: the end of its name, empty for the root."""
+    return node.name.removeprefix(tree.root.name).lstrip("_")
+
+
+def _of(tree: ProviderTree, classes: Iterable[str]) -> list[tuple[ProviderNode, str]]:
+    return [(node, name) for name in sorted(classes) for node in tree.providing(name)]
+
+
+def _most(node: ProviderNode, resource_class: str) -> int:
+    own = node.inventories[resource_class]
+    return max(0, own.total - own.reserved)

@@ -1,0 +1,273 @@
+"""Collectors of installed packages: what they tell is offered, and hostile ones are bounded and shown."""
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from compute_agent.capacity.collected_file import Known, dump, parse
+from compute_agent.capacity.collector import (
+    MAX_VALID_SECONDS,
+    Collected,
+    Measurement,
+    check_collectors,
+    checked,
+    found_collectors,
+)
+from compute_agent.events.recorder import Recorder
+from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.loops.collectors import HANGING_SECONDS, Collectors, with_kept
+from compute_agent.model.errors import ConfigError
+
+EXAMPLE = Path(__file__).parents[1] / "example_collector"
+LICENCE, SLOT = "CUSTOM_LICENCE", "CUSTOM_SLOT"
+TREE = ProviderTree(
+    (
+        ProviderNode("host", "root", None, {SLOT: Inventory(4)}),
+        ProviderNode("host_NUMA_0", "n0", "root", {LICENCE: Inventory(100, 10)}),
+        ProviderNode("host_NUMA_1", "n1", "root", {LICENCE: Inventory(50), "VCPU": Inventory(8)}),
+    )
+)
+
+
+class Told:
+    """A collector that tells what a test says; a callable is called."""
+
+    def __init__(self, *told, classes=(LICENCE,)):
+        self.resource_classes = classes
+        self.told = told
+
+    def collect(self):
+        return self.told[0]() if self.told and callable(self.told[0]) else self.told
+
+
+class Rig:
+    def __init__(self, folder, monkeypatch, **collectors):
+        self.folder, self.now, self.events = folder, 3.6e9, []
+        self.collectors = collectors
+        points = {
+            name: SimpleNamespace(name=name, load=lambda name=name: self.collectors[name])
+            for name in collectors
+        }
+        monkeypatch.setattr("compute_agent.loops.collectors.found_collectors", lambda: points)
+        self.new_loop()
+
+    def new_loop(self):
+        """As after a restart of the agent."""
+        recorder = Recorder(self.events.append)
+        self.loop = Collectors(
+            list(self.collectors), self.folder, recorder, CollectorRegistry(), lambda: self.now
+        )
+
+    def minutes(self, count=1):
+        for _ in range(count):
+            self.now += 60
+            for runner in self.loop._runners.values():
+                runner.once()
+            self.loop.round(TREE)
+
+    def told(self, name, zone="NUMA_0", amount=50.0, margin=0.0, valid=600.0):
+        return Measurement(name, zone, amount, margin, self.now + valid)
+
+    def withheld(self):
+        return {
+            (node.name.removeprefix("host"), name): amount
+            for node in self.loop.offering(TREE).nodes
+            for name, amount in node.withheld.items()
+        }
+
+
+@pytest.fixture
+def rig(tmp_path, monkeypatch):
+    return lambda **collectors: Rig(tmp_path, monkeypatch, **collectors)
+
+
+def test_what_is_not_told_is_withheld_and_what_is_is_offered_after_a_quarter_of_an_hour(rig):
+    rig = rig(one=Told())
+    rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=60.5, margin=20)],)
+    rig.minutes()
+    assert rig.withheld() == {("_NUMA_0", LICENCE): 90, ("_NUMA_1", LICENCE): 50}
+    rig.minutes(25)
+    assert rig.withheld() == {("_NUMA_0", LICENCE): 50, ("_NUMA_1", LICENCE): 50}
+    (event,) = rig.events
+    assert event.text == "Of host_NUMA_0 40 of 90 CUSTOM_LICENCE are offered, after 0"
+    assert event.reason == "one tells 60.5, of which 20 are not to be counted on"
+    assert [row["cores"] for row in rig.loop.document(TREE)] == [40.5, 40, 0.0, 0]
+
+
+def test_less_is_offered_at_once_and_what_expired_is_withheld_before_the_next_round(rig):
+    rig = rig(one=Told())
+    told = [60.0]
+    rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=told[0], valid=120.0)],)
+    rig.minutes(25)
+    assert rig.withheld()["_NUMA_0", LICENCE] == 30
+    told[0] = 5.0
+    rig.minutes()
+    assert rig.withheld()["_NUMA_0", LICENCE] == 85
+    rig.now += 121
+    assert rig.withheld()["_NUMA_0", LICENCE] == 90
+
+
+def test_it_goes_on_after_a_restart_until_what_was_told_expires(rig):
+    rig = rig(one=Told())
+    rig.collectors["one"].told = (lambda: [rig.told(LICENCE)],)
+    rig.minutes(25)
+    rig.loop.stop()
+    rig.new_loop()
+    assert rig.withheld()["_NUMA_0", LICENCE] == 40
+    assert with_kept(TREE, ["one"], rig.folder, rig.now).nodes[1].withheld == {LICENCE: 40}
+    assert with_kept(TREE, [], rig.folder, rig.now) == TREE
+    rig.loop._runners["one"]._point.load = lambda: 1 / 0
+    rig.minutes()
+    assert rig.withheld()["_NUMA_0", LICENCE] == 40
+    assert "one: it failed: ZeroDivisionError" in rig.loop.troubles[0]
+    rig.minutes(10)
+    assert rig.withheld()["_NUMA_0", LICENCE] == 90
+
+
+def endless():
+    while True:
+        yield object()
+
+
+def twice(rig):
+    return [rig.told(LICENCE), rig.told(LICENCE)]
+
+
+@pytest.mark.parametrize(
+    ("collect", "said"),
+    [
+        (lambda rig: exec("raise SystemExit(3)"), "it failed: SystemExit: 3"),
+        (lambda rig: 1 / 0, "it failed: ZeroDivisionError"),
+        (lambda rig: exec("raise ValueError('a\\x1b[31m\\nb' * 9999)"), "it failed: ValueError: a\ufffd[31m"),
+        (lambda rig: None, "it failed: TypeError"),
+        (lambda rig: endless(), "it told a object, not a Measurement"),
+        (lambda rig: [rig.told(LICENCE, amount=float("nan"))], "amount of CUSTOM_LICENCE is nan"),
+        (lambda rig: [rig.told(LICENCE, amount=-1)], "amount of CUSTOM_LICENCE is -1"),
+        (lambda rig: [rig.told(LICENCE, margin="x")], "margin of CUSTOM_LICENCE is 'x'"),
+        (lambda rig: [rig.told(LICENCE, valid=-1)], "was out of date then"),
+        (lambda rig: [rig.told("VCPU", "NUMA_1")], "it told of 'VCPU' in 'NUMA_1', and its classes are"),
+        (lambda rig: [rig.told(LICENCE, zone=0)], "it told of 'CUSTOM_LICENCE' in 0"),
+        (lambda rig: [rig.told([])], "it told of [] in 'NUMA_0'"),
+        (twice, "it told of CUSTOM_LICENCE in 'NUMA_0' twice"),
+        (lambda rig: [rig.told(LICENCE, zone="NUMA_7")], "of NUMA_7, where there is no inventory of it"),
+    ],
+)
+def test_a_broken_collector_is_shown_and_what_it_does_not_tell_is_withheld(rig, collect, said, caplog):
+    rig = rig(one=Told(), other=Told(classes=(SLOT,)))
+    rig.collectors["one"].told = (lambda: collect(rig),)
+    rig.collectors["other"].told = (lambda: [rig.told(SLOT, "", 3)],)
+    rig.minutes(25)
+    (trouble,) = rig.loop.troubles
+    assert said in trouble
+    assert trouble.isprintable()
+    assert len(trouble) < 1200
+    assert caplog.text.count("[capacity] collectors: one: ") == 1  # not every minute
+    if collect is not twice:
+        assert rig.withheld()["_NUMA_0", LICENCE] == 90
+    assert rig.withheld()["", SLOT] == 1
+
+
+def test_more_than_there_can_be_is_no_more_than_that_and_shown(rig):
+    rig = rig(one=Told())
+    rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=1e9)],)
+    rig.minutes(25)
+    assert rig.withheld()["_NUMA_0", LICENCE] == 0
+    assert "it told of 1e+09 CUSTOM_LICENCE of NUMA_0, and the inventory has 100" in rig.loop.troubles[0]
+
+
+def test_two_that_tell_of_one_class_are_shown_and_the_first_counts(rig):
+    rig = rig(one=Told(), two=Told())
+    rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=10)],)
+    rig.collectors["two"].told = (lambda: [rig.told(LICENCE, amount=90)],)
+    rig.minutes(25)
+    assert rig.withheld()["_NUMA_0", LICENCE] == 80
+    assert rig.loop.troubles == ("[capacity] collectors: two: one tells of CUSTOM_LICENCE already",)
+
+
+def test_one_that_hangs_holds_up_nobody_and_is_left_behind(rig, monkeypatch):
+    rig = rig(one=Told(), other=Told(classes=(SLOT,)))
+    called, release = threading.Event(), threading.Event()
+
+    def hang():
+        called.set()
+        release.wait(30)
+        return [rig.told(LICENCE)]
+
+    rig.collectors["one"].told = (hang,)
+    rig.collectors["other"].told = (lambda: [rig.told(SLOT, "", 3)],)
+    try:
+        rig.loop.start()
+        assert called.wait(10)
+        hanging = rig.loop._runners["one"]
+        later = time.monotonic() + HANGING_SECONDS + 1
+        monkeypatch.setattr("compute_agent.loops.collectors.time", SimpleNamespace(monotonic=lambda: later))
+        rig.loop.round(TREE)
+        assert "one: it has not answered for 2 minutes" in rig.loop.troubles[0]
+        rig.loop.use(["other"])
+        rig.loop.round(TREE)
+        assert rig.loop.troubles == ()
+        assert ("_NUMA_0", LICENCE) not in rig.withheld()
+        rig.loop.stop()
+    finally:
+        release.set()
+    hanging._thread.join(10)
+    assert not hanging._thread.is_alive()
+
+
+def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    assert "licences" in found_collectors()
+    check_collectors(["licences"])
+    (tmp_path / "licences").write_text("NUMA_0 40\n")
+    monkeypatch.setenv("LICENCES", str(tmp_path / "licences"))
+    clock = [time.time()]
+    loop = Collectors(["licences"], tmp_path, Recorder(), CollectorRegistry(), lambda: clock[0])
+    (runner,) = loop._runners.values()
+    for minute in range(6):
+        clock[0] += 60 if minute else 0
+        runner.once()
+        loop.round(TREE)
+    assert loop.troubles == ()
+    assert loop._known["licences"].collected[LICENCE, "n0"].left(clock[0]) == 36.0
+
+
+def test_one_that_is_not_installed_is_refused():
+    with pytest.raises(ConfigError, match=r"no installed package has a collector wat"):
+        check_collectors(["wat"])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"version": 9}', b'{"version": 1, "collectors": {"a": {"classes": 1}}}']
+)
+def test_other_content_of_the_file_is_refused(content):
+    with pytest.raises(ValueError, match=r"."):
+        parse(content)
+
+
+numbers = st.floats() | st.integers() | st.sampled_from([0.0, 50.0, 3.6e9, 3.6e9 + 500])
+
+
+@given(st.lists(st.tuples(numbers, numbers, numbers, st.floats(-1e4, 1e4)), max_size=30))
+def test_whatever_is_told_no_more_is_offered_than_was_told_and_there_is(steps):
+    now, collected, least = 3.6e9, Collected(), 0.0
+    for amount, margin, until, elapsed in steps:
+        now += elapsed
+        try:
+            told = checked(Measurement(LICENCE, "", amount, margin, until), {LICENCE}, now)
+        except ValueError:
+            told = None
+        collected = collected.after(told, 90, now)
+        least = collected.amount - collected.margin
+        assert 0 <= collected.offered(now) <= max(0.0, min(least, 90))
+        assert collected.valid_until <= max(now + MAX_VALID_SECONDS, collected.valid_until)
+        assert collected.offered(now + MAX_VALID_SECONDS + 1) == 0
+        again = parse(dump({"c": Known(frozenset({LICENCE}), {(LICENCE, "n"): collected})}))
+        kept = again["c"].collected[LICENCE, "n"]
+        assert replace(kept, offer=collected.offer) == collected
