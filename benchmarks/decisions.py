@@ -115,7 +115,7 @@ def moves(trees: int) -> Iterator[tuple[str, Deed]]:
         there = [each for each in held if each.provider_id in roots]
 
         def deed(roots: set[int] = roots, there: Sequence[Held] = there) -> object:
-            guests = guests_of(snapshot, there)
+            guests = guests_of(snapshot, there, Budget())
             return displace(Board(snapshot, Budget(seconds=SECONDS), roots), guests)
 
         yield f"displaced of {drained} flat hosts ({len({each.consumer for each in there})} guests)", deed
@@ -126,7 +126,7 @@ def moves(trees: int) -> Iterator[tuple[str, Deed]]:
             board = Board(snapshot, Budget(seconds=SECONDS))
             hosts = nearest(board, request)
             roots = {tree.root.id for tree, _ in hosts}
-            guests = guests_of(snapshot, [each for each in held if each.provider_id in roots])
+            guests = guests_of(snapshot, [each for each in held if each.provider_id in roots], board.budget)
             return make_room(board, request, hosts, guests, all_known=True)
 
         yield f"moves, flat: {query.partition('=')[2]}", making

@@ -1,9 +1,11 @@
 """Who is on the hosts, and what each would ask for elsewhere."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from placement.candidates.budget import Budget, slices
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.capacity.ways import Slot
 from placement.model.provider import SHARES
@@ -37,10 +39,13 @@ class Guest:
         return found
 
 
-def guests_of(snapshot: Snapshot, held: Iterable[Held]) -> list[Guest]:
-    """The guests who hold this, in the order of their uuids; without what no provider of the snapshot has."""
+def guests_of(snapshot: Snapshot, held: Sequence[Held], budget: Budget) -> list[Guest]:
+    """The guests who hold this, in the order of their uuids; without what no provider of the snapshot has.
+
+    :raises placement.candidates.budget.Exhausted: it takes too long.
+    """
     by_consumer: dict[tuple[str, str | None], dict[Slot, int]] = {}
-    for each in held:
+    for each in chain.from_iterable(slices(held, budget)):
         provider = snapshot.providers.get(each.provider_id)
         if provider is not None and each.resource_class in provider.inventories:
             whose = each.consumer, each.consumer_type
@@ -48,6 +53,7 @@ def guests_of(snapshot: Snapshot, held: Iterable[Held]) -> list[Guest]:
     requests: dict[object, CandidatesRequest] = {}
     guests = []
     for (consumer, kind), amounts in sorted(by_consumer.items(), key=lambda item: item[0][0]):
+        budget.spend(len(amounts))
         asked = _groups(amounts)
         if asked not in requests:
             requests[asked] = _request(asked)

@@ -4,7 +4,7 @@ What is read of one may be newer than of the other, so that a guest who comes, g
 counted twice or not at all.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from time import thread_time
 from typing import Final
 
@@ -53,9 +53,9 @@ class Relocator:
                 f"Those on the hosts to be left aside hold more than {MAX_HELD} amounts: name fewer hosts."
             )
         with self._model.fresh() as view:
-            avoided = _ids(view.snapshot, hosts)
-            guests = _on(view.snapshot, avoided, held)
-            return displace(Board(view.snapshot, self._budget(view), avoided), guests)
+            avoided, budget = _ids(view.snapshot, hosts), self._budget(view)
+            guests = _on(view.snapshot, avoided, held, budget)
+            return displace(Board(view.snapshot, budget, avoided), guests)
 
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> Making:
         """The fewest moves that make room for a guest; nobody goes to the avoided hosts, or comes from them.
@@ -70,7 +70,7 @@ class Relocator:
         with self._model.fresh() as view:
             board = Board(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
             hosts = [host for host in board.hosts if host[0].root.id in roots]
-            guests = _on(view.snapshot, roots, held)
+            guests = _on(view.snapshot, roots, held, board.budget)
             return make_room(board, request, hosts, guests, all_known=complete)
 
     def _held(self, provider_ids: Collection[int]) -> tuple[list[Held], bool]:
@@ -90,11 +90,11 @@ def _members(snapshot: Snapshot, roots: Collection[int]) -> set[int]:
     return {member for root in roots for member in snapshot.trees.get(root, ())}
 
 
-def _on(snapshot: Snapshot, roots: Collection[int], held: Collection[Held]) -> list[Guest]:
+def _on(snapshot: Snapshot, roots: Collection[int], held: Sequence[Held], budget: Budget) -> list[Guest]:
     """Those who hold something of these hosts."""
     providers = snapshot.providers
     return [
         guest
-        for guest in guests_of(snapshot, held)
+        for guest in guests_of(snapshot, held, budget)
         if any(providers[provider_id].root_id in roots for provider_id, _ in guest.held)
     ]

@@ -41,7 +41,7 @@ class Cloud:
 
     @property
     def guests(self) -> list[Guest]:
-        return guests_of(self.snapshot, self.held)
+        return guests_of(self.snapshot, self.held, Budget())
 
 
 @st.composite
