@@ -35,14 +35,27 @@ class ConfigMixin:
         return ""
 
     def load_conf(self) -> cfg.ConfigOpts:
-        """The configuration of ``--config-file``, read anew."""
+        """The configuration of ``--config-file``, and of the fleet below that, read anew.
+
+        :raises ConfigError: what is kept of the fleet cannot be used.
+        :raises cfg.Error:
+        """
+        own = self.load_own_conf()
+        if not own.fleet.group:
+            return own
+        from compute_agent.fleet.configuration import with_kept  # for those who use it
+
+        return with_kept(own)
+
+    def load_own_conf(self) -> cfg.ConfigOpts:
+        """The configuration of ``--config-file`` alone, which is all that tells where the daemon is."""
         from compute_agent import conf  # half of what a help text would cost, which needs none
 
         return conf.load([], self.app.options.config_file or None)
 
     def ask(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """The running daemon's answer."""
-        return ask(socket_path(self.load_conf()), method, params)
+        return ask(socket_path(self.load_own_conf()), method, params)
 
 
 class _CsvOne(CSVLister, SingleFormatter):

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from compute_agent.cmd.base import Commands, Lister
 from compute_agent.conf.origins import DEFAULT, settings
+from compute_agent.fleet.configuration import origins
 
 
 class ConfigShow(Lister):
@@ -26,7 +27,9 @@ class ConfigShow(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the files."""
-        found = [each for each in settings(self.load_conf()) if parsed_args.all or each.origin != DEFAULT]
+        conf = self.load_conf()
+        called = origins(conf) if conf.fleet.group else {}
+        found = [each for each in settings(conf, called) if parsed_args.all or each.origin != DEFAULT]
         if not parsed_args.origin:
             return ("section", "option", "value"), [(each.section, each.option, each.value) for each in found]
         rows = [(each.section, each.option, each.value, each.origin) for each in found]

@@ -21,6 +21,7 @@ WORDS: Final = (
         "capacity",
         "config",
         "event",
+        "fleet",
         "guest",
         "host",
         "interference",
@@ -50,6 +51,8 @@ def commands_of(word: str) -> Commands:
             return {**config.COMMANDS, **host.CONFIG}
         case "event":
             from compute_agent.cmd.event import COMMANDS
+        case "fleet":
+            from compute_agent.cmd.fleet import COMMANDS
         case "guest":
             from compute_agent.cmd import event, guest
 

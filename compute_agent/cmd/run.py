@@ -14,6 +14,7 @@ from compute_agent.daemon import logs
 from compute_agent.daemon.dry_run import dry_run
 from compute_agent.daemon.release import ReleasedError
 from compute_agent.daemon.service import Agent
+from compute_agent.daemon.trial import try_configuration
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.locks import LockedError
 from compute_agent.model.errors import ConfigError, DriverError
@@ -55,7 +56,12 @@ class Run(Lister):
         try:
             if parsed_args.dry_run:
                 return super().run(parsed_args)
-            logs.set_up(self.load_conf())
+            own = self.load_own_conf()
+            logs.set_up(own)
+            if own.fleet.group:
+                from compute_agent.fleet.following import get_usable  # for those who use it
+
+                get_usable(own, try_configuration)
             agent = Agent(self.load_conf)
             agent.main_loop.catch_signals()
             agent.start()

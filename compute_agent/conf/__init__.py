@@ -23,6 +23,7 @@ from compute_agent.conf import (
     cpu_pool,
     daemon,
     events,
+    fleet,
     guests,
     host,
     interference,
@@ -48,6 +49,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     monitoring,
     capacity,
     events,
+    fleet,
     daemon,
 )
 
@@ -60,12 +62,14 @@ OWN_OPTIONS: Final = ("config_file", "config_dir", "config_source")
 """What oslo.config itself knows."""
 
 
-def load(args: Sequence[str] = (), config_files: Sequence[str] | None = None) -> cfg.ConfigOpts:
+def load(
+    args: Sequence[str] = (), config_files: Sequence[str] | None = None, below: Sequence[str] = ()
+) -> cfg.ConfigOpts:
     """The options of the command line ``args`` and of ``config_files``, later files overriding earlier ones.
 
-    Without ``config_files`` those that oslo.config finds by itself, such as
-    /etc/compute-agent/compute-agent.conf. Raises the errors of oslo.config (cfg.Error), which name the file
-    and the option.
+    All of them override the files ``below``. Without ``config_files`` those that oslo.config finds by itself,
+    such as /etc/compute-agent/compute-agent.conf. Raises the errors of oslo.config (cfg.Error), which name
+    the file and the option.
     """
     conf = cfg.ConfigOpts()
     log.register_options(conf)
@@ -77,7 +81,10 @@ def load(args: Sequence[str] = (), config_files: Sequence[str] | None = None) ->
             conf(
                 list(args),
                 project=PROJECT,
-                default_config_files=None if config_files is None else list(config_files),
+                default_config_files=[
+                    *below,
+                    *(cfg.find_config_files(PROJECT) if config_files is None else config_files),
+                ],
                 default_config_dirs=None if config_files is None else [],
             )
     except SystemExit as error:

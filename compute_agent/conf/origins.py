@@ -1,8 +1,10 @@
 """Which options are in force, and where each comes from."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -31,12 +33,14 @@ class Setting:
     origin: str
 
 
-def settings(conf: cfg.ConfigOpts) -> Iterator[Setting]:
+def settings(conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType({})) -> Iterator[Setting]:
     """All options that there are, by section, and what else is in the files.
+
+    :param called: how files are called that are not called by their paths.
 
     :raises OSError: a file has gone, or cannot be read any more.
     """
-    found = _written(conf)
+    found = _written(conf, called)
     for section, option in _known(conf):
         places = [(section, option.dest)] + [
             (_normal(old.group or section), old.name) for old in option.deprecated_opts if old.name
@@ -54,8 +58,8 @@ def settings(conf: cfg.ConfigOpts) -> Iterator[Setting]:
             origin = f"environment {location.detail}"
         elif texts:
             place = next(iter(texts))
-            called = "" if place == places[0] else f", as [{place[0]}] {place[1]}"
-            origin = f"{texts[place][1]}{called}"
+            there = "" if place == places[0] else f", as [{place[0]}] {place[1]}"
+            origin = f"{texts[place][1]}{there}"
         else:
             origin = DEFAULT
         yield Setting(section, option.dest, SECRET if option.secret and value else _text(value), origin)
@@ -66,10 +70,10 @@ def settings(conf: cfg.ConfigOpts) -> Iterator[Setting]:
         yield Setting(section, name, SECRET if _SOUNDS_SECRET.search(name) else text, f"{file}{effect}")
 
 
-def _written(conf: cfg.ConfigOpts) -> dict[tuple[str, str], tuple[str, str]]:
+def _written(conf: cfg.ConfigOpts, called: Mapping[Path, str]) -> dict[tuple[str, str], tuple[str, str]]:
     """Texts and files by section and option, later files in place of earlier ones."""
     return {
-        (_normal(section), name): (text, str(file))
+        (_normal(section), name): (text, called.get(file, str(file)))
         for file in written.files_of(conf)
         for section, options in written.read([file]).items()
         for name, text in options.items()

@@ -41,7 +41,10 @@ def read(files: Iterable[Path]) -> Written:
     found: dict[str, dict[str, str]] = {}
     for path in files:
         sections: dict[str, dict[str, list[str]]] = {}
-        cfg.ConfigParser(str(path), sections).parse()
+        try:
+            cfg.ConfigParser(str(path), sections).parse()
+        except cfg.ParseError as error:
+            raise cfg.ConfigFileParseError(str(path), str(error)) from error
         for section, options in sections.items():
             found.setdefault(section, {}).update(
                 {name: "\n".join(values) for name, values in options.items()}

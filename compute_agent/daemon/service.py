@@ -32,6 +32,7 @@ from compute_agent.daemon.resctrl_groups import group_documents
 from compute_agent.daemon.signature import host_signature
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
 from compute_agent.daemon.status import Shown, agent_document, health_document
+from compute_agent.daemon.trial import try_configuration
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers import guest_logs
@@ -49,6 +50,7 @@ from compute_agent.loops.cpu_locations import by_consumer, locate
 from compute_agent.loops.cpu_use import CpuUse
 from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.evictions import Evictions
+from compute_agent.loops.fleet import FleetLoop
 from compute_agent.loops.interference import Interference
 from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.monitored import monitor_targets
@@ -158,9 +160,15 @@ class Agent:
             lambda: by_consumer(locate(self.driver, self.pipeline.world), self.pipeline.views()),
             causes_kept(self._state.state, bool(settings.rules.watermarks)),
             self._root,
-            self._reclaimed.offering,
+            lambda tree: self._fleet.offering(self._reclaimed.offering(tree)),
         )
         self._reclaimed.changed = self.reports.wake
+        self._fleet = FleetLoop(
+            options,
+            lambda wanted: try_configuration(wanted, self._root.owner, self._build_controllers),
+            self.metrics.registry,
+            self.reports.wake,
+        )
         self.maintenance = MaintenanceMode(
             self._state.state.maintenance, self._state.keep_maintenance, self.reports
         )
@@ -198,7 +206,7 @@ class Agent:
         self._arrivals = Arrivals(self.pipeline, client, self.reports.wake)
         self.announcements = Announcements(self.pipeline, self.driver.expecting, client)
         first = (self._events, self._monitoring, self._arrivals, self.announcements)
-        last = (self._watermarks, self._interference, self._oom, self._reclaimed, use)
+        last = (self._watermarks, self._interference, self._oom, self._reclaimed, use, self._fleet)
         self._loops: tuple[Loop, ...] = (*first, self.reports, *last)
         self.main_loop = MainLoop(self)
         self._signature = host_signature(options)
@@ -271,7 +279,7 @@ class Agent:
             options = self._load_conf()
             topology = read_topology(Path(options.host.root))
             client = PlacementClient.from_conf(options)
-        except (cfg.Error, PlacementError, OSError) as error:
+        except (cfg.Error, ConfigError, PlacementError, OSError) as error:
             return str(error)
         try:
             resctrl = open_resctrl(options, acting=True)
@@ -333,6 +341,7 @@ class Agent:
             cpu_class_status(self._conf.controllers),
             self._config_error,
             [*self._warnings(), *self.pipeline.world.warnings, *self._reclaimed.troubles],
+            self._fleet.document(),
         )
 
     def watermarks(self) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ class Shown:
     cpu_classes: CpuClassStatus
     config_error: str
     warnings: Sequence[str]
+    fleet: Mapping[str, Any]
 
 
 def agent_document(shown: Shown) -> dict[str, Any]:
@@ -54,6 +55,7 @@ def agent_document(shown: Shown) -> dict[str, Any]:
         **status_document(shown.reports.status),
         **shown.maintenance.document(),
         "config_error": shown.config_error,
+        **shown.fleet,
         "warnings": list(shown.warnings),
         "policy": policy_of(shown.options, world.tree.beside),
         "driver": driver.name,

@@ -17,14 +17,22 @@ MEMORY_TIER: Final = "memory_tier"
 CPU_CAPACITY: Final = "cpu_capacity"
 """How much a CPU of the zone does on average; 1 is the fastest kind of core of the host."""
 
+FLEET_GROUP: Final = "fleet.group"
+"""Of the first provider of the agent: the group of hosts that it has settings with."""
+FLEET_GENERATION: Final = "fleet.generation"
+"""Of the same: the generation of these settings that it works by; 0 if it has none."""
+FLEET_TROUBLE: Final = "fleet.trouble"
+"""Of the same: why it does not follow its fleet; not there if it does."""
+
 _MAX_DISTANCES: Final = 200
 """A provider takes 256 attributes, which others want to have some of, too."""
+_OURS: Final = frozenset({MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE})
 _FULL_CAPACITY: Final = 1024
 
 
 def is_ours(name: str) -> bool:
     """Whether an attribute of that name on one of the agent's providers is the agent's."""
-    return name in (MEMORY_TIER, CPU_CAPACITY) or name.startswith(DISTANCE)
+    return name in _OURS or name.startswith(DISTANCE)
 
 
 def of_zone(topology: Topology, zones: Sequence[Zone], zone: Zone, root_uuid: str) -> Mapping[str, float]:

@@ -43,7 +43,7 @@ class ProviderNode:
     parent: str | None
     inventories: Mapping[str, Inventory] = field(default_factory=dict, hash=False)
     traits: frozenset[str] = frozenset()
-    attributes: Mapping[str, float] = field(default_factory=dict, hash=False)
+    attributes: Mapping[str, str | float] = field(default_factory=dict, hash=False)
     cpus: frozenset[int] = frozenset()
     numa_nodes: frozenset[int] = frozenset()
     l3_ids: frozenset[int] = frozenset()

@@ -123,6 +123,7 @@ SETUPS: Final = {
     "howto/find-what-does-not-match": SERVICE + AGENT,
     "howto/reclaim-a-provider": SERVICE + AGENT,
     "howto/leave-a-host": SERVICE + AGENT,
+    "howto/share-settings": SERVICE + AGENT,
     "howto/postgresql-failover": POSTGRESQL + PLACEMENT_IN_POSTGRESQL,
     "howto/restore-the-database": POSTGRESQL + PLACEMENT_IN_POSTGRESQL + IN_POSTGRESQL + AGENT,
 }

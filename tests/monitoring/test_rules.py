@@ -37,6 +37,7 @@ FIRES: dict[str, list[tuple[str, str]]] = {
     "ComputeAgentWithoutDriver": [("compute_agent_driver_up", "0x200")],
     "ComputeAgentChangesRefused": [("compute_agent_refused_changes", "1x200")],
     "ComputeAgentConfigurationRefused": [("compute_agent_configuration_refused", "1x200")],
+    "ComputeAgentOutsideFleet": [("compute_agent_fleet_trouble", "1x200")],
     "GuestsWithoutPlace": [("compute_agent_refused_guests", "1x200")],
     "GuestsNotLookedAfter": [("compute_agent_lost_guests", "1x200")],
     "GuestsUnallocated": [("compute_agent_unallocated_guests", "1x200")],

@@ -1,0 +1,133 @@
+"""``compute-agent fleet key|sign|show``: what an operator does with the settings of a fleet."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent import conf as agent_conf
+from compute_agent.cmd.base import Commands, ShowOne, columns
+from compute_agent.files import write_durably
+from compute_agent.fleet import revision, signing
+from compute_agent.fleet.configuration import problems
+from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.revision import MAX_BYTES
+
+
+class FleetKey(ShowOne):
+    """Make a private key for signing, unless it is there, and show the public key for [fleet] public_keys."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the file."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("file", type=Path, help="file of the private key (PEM); made if there is none")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Make it, or read it."""
+        path: Path = parsed_args.file
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            private = path.read_bytes()
+        else:
+            private = signing.new_key()
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(private)
+                file.flush()
+                os.fsync(descriptor)
+        return columns({"file": str(path), "public_key": signing.public_key(private)})
+
+
+class FleetSign(ShowOne):
+    """Sign settings for the hosts of a group, which take them up when their source has the file.
+
+    Refused is what every host would refuse; what does not fit one host, that host refuses.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add what is signed, and where it goes."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("settings", type=Path, help="ini file")
+        parser.add_argument("--key", type=Path, required=True, help="file of the private key")
+        parser.add_argument("--group", required=True, help="group of hosts")
+        parser.add_argument(
+            "--to", type=Path, required=True, metavar="FOLDER", help="folder that gets GROUP.conf"
+        )
+        parser.add_argument(
+            "--generation",
+            type=int,
+            help="number of this revision, larger than those before; by default one more than that of the"
+            " file that is there, or 1",
+        )
+        parser.add_argument(
+            "--days", type=float, help="days in which hosts may take it up; by default for ever"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Check, sign, and put it in its place."""
+        settings = parsed_args.settings.read_bytes()
+        _check(parsed_args.settings)
+        private = parsed_args.key.read_bytes()
+        target: Path = parsed_args.to / f"{parsed_args.group}.conf"
+        days = parsed_args.days
+        expires = None if days is None else datetime.now(UTC) + timedelta(days=days)
+        generation = parsed_args.generation or _next_generation(target, private)
+        content = signing.sign(revision.write(settings, parsed_args.group, generation, expires), private)
+        made = signing.read(content, [signing.public_key(private)])
+        write_durably(target, content, 0o644)
+        return columns({"file": str(target), **_document(made)})
+
+
+class FleetShow(ShowOne):
+    """Show of which group and generation a signed file is, if one of the keys signed it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the file and the keys."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("file", type=Path)
+        parser.add_argument(
+            "--public-key", action="append", metavar="KEY", help="by default [fleet] public_keys"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Read it."""
+        keys = parsed_args.public_key or self.load_own_conf().fleet.public_keys
+        with parsed_args.file.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        return columns(_document(signing.read(content, keys)))
+
+
+def _document(shown: revision.Revision) -> dict[str, Any]:
+    expires = "" if shown.expires is None else shown.expires.isoformat()
+    return {"group": shown.group, "generation": shown.generation, "expires": expires}
+
+
+def _check(settings: Path) -> None:
+    """:raises FleetError: naming what no host takes.
+
+    :raises cfg.Error: it is no ini file, or a value is none of its option.
+    """
+    if found := problems(settings, agent_conf.load([], [])):
+        raise FleetError("; ".join(found))
+    agent_conf.load([], [str(settings)])
+
+
+def _next_generation(target: Path, private: bytes) -> int:
+    """:raises FleetError: what is there is no revision that was signed with this key."""
+    try:
+        present = target.read_bytes()
+    except FileNotFoundError:
+        return 1
+    try:
+        return signing.read(present, [signing.public_key(private)]).generation + 1
+    except FleetError as error:
+        raise FleetError(f"{target}: {error}; say --generation") from error
+
+
+COMMANDS: Final[Commands] = {"fleet key": FleetKey, "fleet show": FleetShow, "fleet sign": FleetSign}

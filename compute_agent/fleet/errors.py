@@ -1,0 +1,7 @@
+"""What is wrong with the settings of the fleet."""
+
+from __future__ import annotations
+
+
+class FleetError(Exception):
+    """A source cannot be read, or a revision is not to be taken up; the text says why."""

@@ -1,0 +1,77 @@
+"""One look at the source, and what comes of it: nothing, a revision that is taken up, or one that is not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from oslo_config import cfg
+
+from compute_agent.files import secure_folder
+from compute_agent.fleet import kept, rules, source
+from compute_agent.fleet.configuration import Fleet, problems, with_file
+from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.revision import Revision
+from compute_agent.model.errors import ConfigError
+
+LOG = logging.getLogger(__name__)
+
+Check = Callable[[cfg.ConfigOpts], None]
+"""Raises ConfigError or OSError if the host cannot work by a configuration."""
+
+
+def get_usable(conf: cfg.ConfigOpts, check: Check) -> None:
+    """Before an agent starts that keeps no revision that it can use: get one, if the source has it now.
+
+    So a host is not made twice, first without the settings of its fleet and a moment later with them; and one
+    that what it keeps does not fit any more can be mended from afar.
+
+    :param conf: the configuration of the host's own files.
+    :raises ConfigError: ``[fleet]`` is not complete.
+    """
+    fleet = Fleet.of(conf)
+    if fleet is None:
+        return
+    try:
+        secure_folder(fleet.folder)
+        if fleet.kept() is not None:
+            check(with_file(conf, fleet.folder / kept.KEPT))
+            return
+    except (FleetError, ConfigError, cfg.Error, OSError) as error:
+        LOG.error("What is kept of the fleet's settings cannot be used: %s", error)
+    try:
+        follow(fleet, conf, check)
+    except FleetError as error:
+        LOG.error("There are no settings of the fleet to start with: %s", error)
+
+
+def follow(fleet: Fleet, conf: cfg.ConfigOpts, check: Check) -> Revision | None:
+    """The revision that has been taken up now; None if the source has the one that the host works by.
+
+    :param conf: the configuration of the host, with a revision or without.
+    :raises FleetError: the source cannot be read, or what it has is not taken up. Nothing changed then.
+    """
+    content = source.fetch(fleet.source, fleet.group, fleet.cafile)
+    offered = fleet.read(content)
+    try:
+        present = fleet.kept()
+    except FleetError:
+        present = None  # it is replaced
+    now = datetime.now(UTC)
+    if present is not None and present.digest == offered.digest:
+        if sentence := rules.expiry(present, now):
+            raise FleetError(f"{present} is in force, but {sentence}")
+        return None
+    known = [each for each in (present, fleet.refused()) if each is not None]
+    if reason := rules.refusal(offered, fleet.group, known, now):
+        raise FleetError(f"the revision {offered} is not taken up: {reason}")
+    path = kept.keep_offered(fleet.folder, content)
+    try:
+        if found := problems(path, conf):  # first: values may be of other options, and are in errors
+            raise ConfigError("; ".join(found))
+        check(with_file(conf, path))
+    except (cfg.Error, ConfigError, OSError, ValueError) as error:
+        raise FleetError(f"the revision {offered} is not taken up: {error}") from error
+    kept.take_up(fleet.folder)
+    return offered

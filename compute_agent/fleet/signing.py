@@ -1,0 +1,97 @@
+"""Keys and signatures of revisions: Ed25519 (RFC 8032), by the package cryptography."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from compute_agent.fleet import revision
+from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.revision import MAX_BYTES, Revision
+
+_FIRST_LINE: Final = b"# compute-agent fleet revision 1, signed: "
+_PURPOSE: Final = b"compute-agent fleet revision 1\n"
+
+
+def new_key() -> bytes:
+    """A private key, as PEM."""
+    key = Ed25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def public_key(private: bytes) -> str:
+    """What hosts are told of a private key: 44 characters.
+
+    :raises FleetError: it is none.
+    """
+    return base64.b64encode(_private(private).public_key().public_bytes_raw()).decode()
+
+
+def sign(signed: bytes, private: bytes) -> bytes:
+    """The file of a revision, of what :func:`revision.write` returned.
+
+    :raises FleetError: it is too large, or the key is none.
+    """
+    signature = base64.b64encode(_private(private).sign(_PURPOSE + signed))
+    content = _FIRST_LINE + signature + b"\n" + signed
+    if len(content) > MAX_BYTES:
+        raise FleetError(f"it has {len(content)} bytes, and hosts take no more than {MAX_BYTES}")
+    return content
+
+
+def read(content: bytes, public_keys: Sequence[str]) -> Revision:
+    """The revision of a file that one of the keys has signed.
+
+    :raises FleetError: it is none, nobody signed it, or a key is none.
+    """
+    if len(content) > MAX_BYTES:
+        raise FleetError(f"it is larger than {MAX_BYTES} bytes")
+    first, _, signed = content.partition(b"\n")
+    if not first.startswith(_FIRST_LINE):
+        raise FleetError("it does not begin as a revision does; `compute-agent fleet sign` makes one")
+    keys = [_public(each) for each in public_keys]
+    try:
+        signature = base64.b64decode(first.removeprefix(_FIRST_LINE), validate=True)
+    except binascii.Error as error:
+        raise FleetError(f"its signature is none: {error}") from error
+    if not any(_has_signed(key, signature, _PURPOSE + signed) for key in keys):
+        raise FleetError("none of [fleet] public_keys has signed it as it is")
+    return revision.read(signed)
+
+
+def _has_signed(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
+    try:
+        key.verify(signature, signed)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _private(pem: bytes) -> Ed25519PrivateKey:
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise FleetError(f"the private key cannot be used: {error}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise FleetError("the private key is none of Ed25519; `compute-agent fleet key` makes one")
+    return key
+
+
+def _public(text: str) -> Ed25519PublicKey:
+    try:
+        return Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
+    except ValueError as error:
+        raise FleetError(
+            f"[fleet] public_keys: {text!r} is no public key as `compute-agent fleet key` prints it"
+        ) from error

@@ -1,0 +1,164 @@
+"""The thread that looks at the source of the fleet's settings.
+
+What it takes up it only keeps in the state folder: the main thread sees that, as it sees any file of the
+configuration change, and reads the configuration anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from oslo_config import cfg
+from prometheus_client import CollectorRegistry, Gauge
+
+from compute_agent.fleet.configuration import Fleet, overruled
+from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.following import Check, follow
+from compute_agent.fleet.revision import Revision
+from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
+from compute_agent.inventory.tree import ProviderTree
+from compute_agent.loops.base import Configuration
+from compute_agent.model.errors import ConfigError
+
+LOG = logging.getLogger(__name__)
+
+_STOP_SECONDS: Final = 2.0
+_IDLE_SECONDS: Final = 3600.0
+_MAX_TOLD: Final = 250
+"""Characters of a trouble that Placement keeps."""
+
+
+class FleetLoop:
+    """Follows the source, and tells how the host stands to it.
+
+    :param check: whether the host can work by a configuration.
+    :param changed: called when there is something else to report.
+    """
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        check: Check,
+        registry: CollectorRegistry,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._conf = conf
+        self._check = check
+        self._changed = changed
+        self._state = _state_of(conf)
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        generation = Gauge(
+            "compute_agent_fleet_generation",
+            "Generation of the fleet's settings that the host works by; 0 without any.",
+            registry=registry,
+        )
+        generation.set_function(lambda: self._state.generation)
+        trouble = Gauge(
+            "compute_agent_fleet_trouble",
+            "Whether the host does not follow its fleet (1); `compute-agent status` says why.",
+            registry=registry,
+        )
+        trouble.set_function(lambda: bool(self._state.trouble))
+
+    def start(self) -> None:
+        """Begin, with a look at once."""
+        self._thread.start()
+
+    def reload(self, conf: Configuration) -> None:
+        """Go on by another configuration, which may be of another revision, and look at once."""
+        self._conf = conf.options
+        self._tell(replace(_state_of(conf.options), trouble=self._state.trouble))
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End; a source that hangs is not waited for."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join(_STOP_SECONDS)
+
+    def document(self) -> dict[str, object]:
+        """How the host stands to its fleet, for ``status``."""
+        state = self._state
+        return {
+            "fleet": str(state.revision or (state.group and f"{state.group}, and no settings of it")),
+            "fleet_trouble": state.trouble,
+            "fleet_overruled": list(state.overruled),
+        }
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree, with the same in attributes of the first provider that is the agent's."""
+        state = self._state
+        if not state.group or not tree.ours:
+            return tree
+        told: dict[str, str | float] = {FLEET_GROUP: state.group, FLEET_GENERATION: state.generation}
+        if state.trouble:
+            told[FLEET_TROUBLE] = state.trouble[:_MAX_TOLD]
+        first = tree.ours[0]
+        changed = replace(first, attributes={**first.attributes, **told})
+        return replace(tree, nodes=tuple(changed if node is first else node for node in tree.nodes))
+
+    def look(self) -> None:
+        """Look at the source once."""
+        conf = self._conf
+        try:
+            fleet = Fleet.of(conf)
+            taken = None if fleet is None else follow(fleet, conf, self._check)
+            trouble = ""
+        except (FleetError, ConfigError) as error:
+            taken, trouble = None, str(error)
+        if taken is not None:
+            LOG.info("Settings of the fleet: %s is taken up", taken)
+        before = self._state.trouble
+        if trouble != before:
+            if trouble:
+                LOG.error("The host does not follow its fleet: %s", trouble)
+            else:
+                LOG.info("The host follows its fleet again")
+        self._tell(replace(self._state, trouble=trouble))
+
+    def _tell(self, state: _State) -> None:
+        if state != self._state:
+            self._state = state
+            self._changed()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                self.look()
+            except Exception:
+                LOG.exception("The settings of the fleet cannot be followed")
+            if self._stopped:
+                return
+            self._wake.wait(self._conf.fleet.interval if self._conf.fleet.group else _IDLE_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The group, the revision in force, options that the host's own files overrule, and what is wrong."""
+
+    group: str = ""
+    revision: Revision | None = None
+    overruled: tuple[str, ...] = ()
+    trouble: str = ""
+
+    @property
+    def generation(self) -> int:
+        """That of the group's settings; 0 without any, as where those of a former group are in force."""
+        return self.revision.generation if self.revision and self.revision.group == self.group else 0
+
+
+def _state_of(conf: cfg.ConfigOpts) -> _State:
+    try:
+        fleet = Fleet.of(conf)
+        if fleet is None:
+            return _State()
+        return _State(fleet.group, fleet.kept(), tuple(overruled(conf)))
+    except (FleetError, ConfigError, cfg.Error, OSError) as error:
+        return _State(conf.fleet.group, trouble=str(error))

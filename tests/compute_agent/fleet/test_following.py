@@ -1,0 +1,292 @@
+"""What a host takes up, and what it does not: nothing a source has changes it but a good revision."""
+
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.fleet import kept, signing
+from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.following import get_usable
+from compute_agent.fleet.revision import MAX_BYTES, Revision
+from compute_agent.fleet.rules import refusal
+from compute_agent.model.errors import ConfigError
+from tests.compute_agent.fleet.fleets import KEY, PUBLIC, Host, signed
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path)
+
+
+def ratio_of(number: float) -> str:
+    return f"[DEFAULT]\ncpu_allocation_ratio = {number}\n"
+
+
+def test_a_revision_is_taken_up_once_and_survives_without_its_source(host):
+    assert host.ratio is None
+    host.offer(signed(7))
+    taken = host.follow()
+    assert (str(taken), host.ratio) == ("edge generation 7", 4.0)
+    assert host.follow() is None
+    (host.source / "edge.conf").unlink()
+    with pytest.raises(FleetError, match="cannot be read"):
+        host.follow()
+    assert host.ratio == 4.0
+
+
+def test_the_files_of_the_host_overrule_its_fleet(host):
+    host.write("cpu_allocation_ratio = 2")
+    host.offer(signed(1, "[DEFAULT]\ncpu_allocation_ratio = 4\nram_allocation_ratio = 3\n"))
+    host.follow()
+    assert (host.conf().cpu_allocation_ratio, host.conf().ram_allocation_ratio) == (2.0, 3.0)
+
+
+def test_an_older_generation_is_not_taken_up_nor_another_content_of_the_same(host):
+    host.offer(signed(7))
+    host.follow()
+    for content, words in (
+        (signed(6, ratio_of(9)), "its generation is 6, and 7 was here before"),
+        (signed(7, ratio_of(9)), "another revision was here before as generation 7"),
+    ):
+        host.offer(content)
+        with pytest.raises(FleetError, match=words):
+            host.follow()
+        assert host.ratio == 4.0
+    host.offer(signed(8, ratio_of(9)))
+    host.follow()
+    assert host.ratio == 9.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("[DEFAULT]\ncpu_allocation_ratoi = 4\n", "did you mean cpu_allocation_ratio"),
+        ("[DEFAULT]\ncpu_allocation_ratio = many\n", "cpu_allocation_ratio: "),
+        ("[qos]\ninterval = 5\ninterval_of_nothing = 1\n", "interval_of_nothing"),
+        ("[watermark:memory]\nmetric = nothing\n[nonsense]\na = 1\n", "no such section"),
+        ("cpu_allocation_ratio = 4\n[broken\n", "parse"),
+        ("[DEFAULT]\nstate_path = /tmp\n", r"\[DEFAULT\] state_path: a revision may not have it"),
+        ("[DEFAULT]\nlog_file = /etc/passwd\n", "log_file: a revision may not have it"),
+        ("[fleet]\npublic_keys = x\n", r"\[fleet\] public_keys: a revision may not have it"),
+        ("[Placement]\npassword = x\n", "a revision may not have it"),
+        ("[qos]\nevict_command = /bin/sh\n", r"a revision may not have it \(a program\)"),
+        ("[DEFAULT]\ndebug = $cpu_allocation_ratio\n", "debug"),
+        ("[events]\nmax_mb = 1\nmax_events = ${max_mb}\n", "may not refer to other options"),
+        ("[events]\nmax_mb = ${placement.password}\n", "may not refer to other options"),
+        ("[DEFAULT]\nconfig_dir = /tmp\n", "config_dir: a revision may not have it"),
+    ],
+)
+def test_a_bad_revision_is_refused_as_a_whole_and_its_mending_needs_another_generation(host, settings, words):
+    host.offer(signed(1))
+    host.follow()
+    host.offer(signed(2, settings + "\n"))
+    for _ in range(2):
+        with pytest.raises(FleetError, match=words):
+            host.follow()
+    assert host.ratio == 4.0
+    host.offer(signed(2, ratio_of(9)))
+    with pytest.raises(FleetError, match="another revision was here before"):
+        host.follow()
+    host.offer(signed(3, ratio_of(9)))
+    host.follow()
+    assert host.ratio == 9.0
+
+
+def test_what_the_host_cannot_work_by_is_refused_until_it_can(host):
+    def cannot(options):
+        raise ConfigError(f"no CPU is like {options.cpu_allocation_ratio}")
+
+    host.offer(signed(1))
+    with pytest.raises(FleetError, match=r"edge generation 1 is not taken up: no CPU is like 4\.0"):
+        host.follow(cannot)
+    assert host.ratio is None
+    host.follow()
+    assert host.ratio == 4.0
+
+
+def test_of_another_group_or_key_nothing_is_taken_up(host):
+    host.offer(signed(1, group="core"))
+    with pytest.raises(FleetError, match="it is of the group core"):
+        host.follow()
+    host.offer(signed(1, key=signing.new_key()))
+    with pytest.raises(FleetError, match="none of"):
+        host.follow()
+    assert list(host.state.iterdir()) == []
+
+
+def test_an_expired_revision_is_not_taken_up_and_one_that_expires_stays_and_is_told_of(host):
+    now = datetime.now(UTC)
+    host.offer(signed(1, expires=now - timedelta(seconds=2)))
+    with pytest.raises(FleetError, match="it expired at"):
+        host.follow()
+    host.offer(signed(1, expires=now + timedelta(days=1)))
+    host.follow()
+    assert host.ratio == 4.0
+
+
+@given(st.data())
+def test_generations_never_go_down_and_have_one_content_each(data):
+    """Against a judge that remembers everything."""
+    now = datetime.now(UTC)
+    known: list[Revision] = []
+    for _ in range(data.draw(st.integers(1, 8))):
+        generation = data.draw(st.integers(1, 4))
+        offered = Revision("edge", generation, None, data.draw(st.sampled_from("ab")))
+        reason = refusal(offered, "edge", known[-1:], now)
+        top = max((each.generation for each in known), default=0)
+        good = generation > top or (generation == top and offered in known)
+        assert (not reason) == good
+        if good:
+            known.append(offered)
+
+
+def test_every_byte_of_a_revision_is_signed():
+    content = signed(1)
+    others = [
+        content[:place] + bytes([each ^ 1]) + content[place + 1 :] for place, each in enumerate(content)
+    ]
+    for other in (*others, b"", content[:-1], content + b"\n", content * 2, b"\0" * 100):
+        with pytest.raises(FleetError):
+            signing.read(other, [PUBLIC])
+
+
+def test_a_source_may_be_a_link_to_a_file_and_nothing_that_hangs_or_never_ends(host):
+    real = host.folder / "real.conf"
+    real.write_bytes(signed(1))
+    (host.source / "edge.conf").symlink_to(real)
+    host.follow()
+    assert host.ratio == 4.0
+    for make in (
+        lambda path: os.mkfifo(path),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to("edge.conf"),
+        lambda path: path.mkdir(),
+    ):
+        there = host.source / "edge.conf"
+        there.rmdir() if there.is_dir() and not there.is_symlink() else there.unlink()
+        make(there)
+        with pytest.raises(FleetError, match="cannot be read"):
+            host.follow()
+    (host.source / "edge.conf").rmdir()
+    with (host.source / "edge.conf").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(FleetError, match=f"larger than {MAX_BYTES}"):
+        host.follow()
+
+
+def test_a_disk_that_is_full_leaves_all_as_it_was(host, monkeypatch):
+    host.offer(signed(1))
+    host.follow()
+    host.offer(signed(2, ratio_of(9)))
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    for module, name in ((kept, "write_durably"), (kept.os, "replace")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, full)
+            with pytest.raises(FleetError, match="No space left"):
+                host.follow()
+        assert host.ratio == 4.0
+    host.follow()
+    assert host.ratio == 9.0
+
+
+def test_what_is_kept_is_believed_only_if_it_is_signed_and_ours(host):
+    host.offer(signed(3))
+    host.follow()
+    path = host.state / kept.KEPT
+    path.write_bytes(path.read_bytes().replace(b"= 4\n", b"= 8\n"))
+    with pytest.raises(ConfigError, match="has signed it as it is"):
+        host.conf()
+    get_usable(host.own_conf(), lambda options: None)
+    assert host.ratio == 4.0
+    path.rename(host.folder / "elsewhere")
+    path.symlink_to(host.folder / "elsewhere")
+    with pytest.raises(ConfigError, match="symbolic link"):
+        host.conf()
+
+
+def test_a_host_starts_with_what_its_source_has_if_it_keeps_nothing_that_fits(host, caplog):
+    get_usable(host.own_conf(), lambda options: None)
+    assert "There are no settings of the fleet to start with" in caplog.text
+    host.offer(signed(1))
+    get_usable(host.own_conf(), lambda options: None)
+    assert host.ratio == 4.0
+    host.offer(signed(2, ratio_of(9)))
+    get_usable(host.own_conf(), lambda options: None)
+    assert host.ratio == 4.0  # what it keeps fits: the source is looked at when it runs
+
+    def only_nine(options):
+        if options.cpu_allocation_ratio != 9:
+            raise ConfigError("it does not fit")
+
+    get_usable(host.own_conf(), only_nine)
+    assert host.ratio == 9.0
+
+
+def test_keys_take_each_others_place_while_both_are_believed(host):
+    other = signing.new_key()
+    host.offer(signed(1))
+    host.follow()
+    host.write(public_key=f"{signing.public_key(KEY)}, {signing.public_key(other)}")
+    host.offer(signed(2, ratio_of(9), key=other))
+    host.follow()
+    host.write(public_key=signing.public_key(other))
+    assert host.ratio == 9.0
+
+
+def test_a_host_that_changes_its_group_has_the_settings_of_the_former_one_until_there_are_others(host):
+    host.offer(signed(7))
+    host.follow()
+    host.write(group="core")
+    assert host.ratio == 4.0
+    host.offer(signed(1, ratio_of(9), group="core"), "core")
+    host.follow()
+    assert host.ratio == 9.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("group = edge\n", "needs .fleet. source"),
+        ("group = edge\nsource = /srv\n", "needs .fleet. public_keys"),
+        ("group = edge\nsource = srv\npublic_keys = x\n", "absolute path"),
+        ("group = edge\nsource = http://a/b\npublic_keys = x\n", "https://HOST"),
+        ("group = edge\nsource = https://u:p@a/b\npublic_keys = x\n", "https://HOST"),
+        ("group = edge\nsource = https://a:x/b\npublic_keys = x\n", "source"),
+    ],
+)
+def test_what_is_missing_or_wrong_in_the_section_is_said(host, lines, words):
+    host.ini.write_text(f"[DEFAULT]\nstate_path = {host.state}\n[fleet]\n{lines}")
+    with pytest.raises(ConfigError, match=words):
+        host.conf()
+
+
+def test_a_key_that_is_none_is_said_to_be_none(host):
+    host.write(public_key="x")
+    host.offer(signed(1))
+    with pytest.raises(FleetError, match="no public key"):
+        host.follow()
+
+
+def test_it_is_the_same_format_that_others_can_check(tmp_path):
+    """With openssl: the signature is over the purpose and all that is behind the first line."""
+    content = signed(1)
+    first, _, rest = content.partition(b"\n")
+    (tmp_path / "signed").write_bytes(b"compute-agent fleet revision 1\n" + rest)
+    (tmp_path / "key.pem").write_bytes(KEY)
+    subprocess.run(
+        ["openssl", "base64", "-d", "-A", "-out", tmp_path / "signature"],
+        input=first.rpartition(b" ")[2],
+        check=True,
+    )
+    verify = ["openssl", "pkeyutl", "-verify", "-rawin", "-inkey", "key.pem", "-in", "signed"]
+    done = subprocess.run(
+        [*verify, "-sigfile", "signature"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "Verified Successfully" in done.stdout

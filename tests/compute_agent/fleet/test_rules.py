@@ -1,0 +1,51 @@
+"""What no revision may have: each option of the agent is on one side, and a new one has to be put there."""
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.fleet.rules import IN_DEFAULT, OPTIONS, SECTIONS, forbidden
+
+PATHLIKE = (
+    "path",
+    "_dir",
+    "file",
+    "command",
+    "socket",
+    "address",
+    "port",
+    "_location",
+    "uri",
+    "root",
+    "mount",
+)
+
+
+def is_forbidden(section: str, option: str) -> bool:
+    options = agent_conf.known_options(agent_conf.load([], []))
+    return bool(forbidden({section: {option: "x"}}, options, None))
+
+
+def test_what_is_listed_is_there():
+    known = {(section, option.dest) for section, some in agent_conf.list_opts() for option in some}
+    assert set(OPTIONS) <= known
+    assert set(SECTIONS) <= {section for section, _ in known}
+    assert {("DEFAULT", name) for name in IN_DEFAULT - {"debug"}} <= known
+
+
+def test_no_option_that_sounds_like_a_path_or_an_address_is_left_to_the_fleet():
+    left = {
+        f"[{section}] {option.dest}"
+        for section, some in agent_conf.known_options(agent_conf.load([], []))
+        for option in some
+        if any(word in option.dest for word in PATHLIKE)
+        and not section.endswith(":NAME")
+        and not is_forbidden(section, option.dest)
+    }
+    assert left == {"[qos] evict_command_timeout"}
+
+
+@pytest.mark.parametrize("section", ["PLACEMENT", "Fleet", "credentials"])
+def test_names_of_sections_are_those_that_they_stand_for(section):
+    found = forbidden({section: {"password": "x"}}, [], "Credentials")
+    assert len(found) == 1
+    assert f"[{section}] password" in found[0]

@@ -1,0 +1,112 @@
+"""How the loop tells what became of a look at the source: log, status, metrics, attributes."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compute_agent.fleet.configuration import with_kept
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.loops.fleet import FleetLoop
+from tests.compute_agent.fleet.fleets import Host, signed
+
+ROOT = ProviderNode("host", "r", None, attributes={"cpu_capacity": 1.0})
+BELOW = ProviderNode("host_NUMA_0", "n", "r")
+
+
+class Followed:
+    """A loop of a host, without its thread."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.registry = CollectorRegistry()
+        self.reports = 0
+        self.loop = FleetLoop(host.conf(), lambda options: None, self.registry, self._changed)
+
+    def _changed(self) -> None:
+        self.reports += 1
+
+    def look(self) -> None:
+        """Look, and read the configuration anew, as the main thread does."""
+        self.loop.look()
+        self.loop.reload(SimpleNamespace(options=with_kept(self.host.own_conf())))
+
+    @property
+    def numbers(self) -> tuple[float | None, float | None]:
+        value = self.registry.get_sample_value
+        return value("compute_agent_fleet_generation"), value("compute_agent_fleet_trouble")
+
+    def attributes(self, *, beside: bool = False) -> dict[str, object]:
+        tree = self.loop.offering(ProviderTree((ROOT, BELOW), beside=beside))
+        assert tree.nodes[beside].attributes is not None
+        return dict(tree.nodes[beside].attributes)
+
+
+@pytest.fixture
+def followed(tmp_path):
+    return Followed(Host(tmp_path))
+
+
+def test_a_host_without_a_group_tells_nothing(tmp_path):
+    host = Host(tmp_path)
+    host.write(group="")
+    followed = Followed(host)
+    followed.look()
+    assert followed.loop.document() == {"fleet": "", "fleet_trouble": "", "fleet_overruled": []}
+    assert (followed.numbers, followed.reports) == ((0, 0), 0)
+    assert followed.attributes() == {"cpu_capacity": 1.0}
+
+
+def test_what_is_followed_is_told_and_reported_once(followed, caplog):
+    caplog.set_level(logging.INFO)
+    followed.host.offer(signed(7))
+    for _ in range(3):
+        followed.look()
+    assert followed.loop.document()["fleet"] == "edge generation 7"
+    assert (followed.numbers, followed.reports) == ((7, 0), 1)
+    told = {"fleet.group": "edge", "fleet.generation": 7}
+    assert followed.attributes() == {"cpu_capacity": 1.0, **told}
+    assert followed.attributes(beside=True) == told
+    assert caplog.text.count("edge generation 7 is taken up") == 1
+
+
+def test_a_trouble_is_told_once_until_it_is_over(followed, caplog):
+    caplog.set_level(logging.INFO)
+    followed.host.offer(signed(7))
+    followed.look()
+    followed.host.offer(signed(8, "[DEFAULT]\nstate_path = /\n" + "# long\n" * 99))
+    for _ in range(3):
+        followed.look()
+    assert followed.loop.document()["fleet"] == "edge generation 7"
+    trouble = followed.loop.document()["fleet_trouble"]
+    assert "edge generation 8 is not taken up: [DEFAULT] state_path" in trouble
+    assert (followed.numbers, followed.reports) == ((7, 1), 2)
+    assert followed.attributes()["fleet.trouble"] == trouble[:250]
+    assert caplog.text.count("does not follow its fleet") == 1
+    followed.host.offer(signed(9))
+    followed.look()
+    assert followed.numbers == (9, 0)
+    assert "fleet.trouble" not in followed.attributes()
+    assert "follows its fleet again" in caplog.text
+
+
+def test_options_that_the_host_overrules_are_named(followed):
+    followed.host.write("cpu_allocation_ratio = 2")
+    followed.host.offer(signed(1, "[DEFAULT]\ncpu_allocation_ratio = 4\nram_allocation_ratio = 3\n"))
+    followed.look()
+    assert followed.loop.document()["fleet_overruled"] == ["[DEFAULT] cpu_allocation_ratio"]
+
+
+def test_a_host_whose_source_is_away_says_so_and_that_it_has_nothing(followed):
+    followed.look()
+    assert followed.loop.document()["fleet"] == "edge, and no settings of it"
+    assert followed.numbers == (0, 1)
+
+
+def test_the_thread_looks_at_once_and_ends(followed):
+    followed.host.offer(signed(7))
+    followed.loop.start()
+    followed.loop.stop()
+    followed.loop._thread.join(20)
+    assert (followed.host.state / "fleet.conf").exists()
