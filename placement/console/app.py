@@ -20,6 +20,7 @@ from placement.console import (
     naming,
     questions,
     scheduling,
+    settings,
     words,
 )
 from placement.console.asking import Refused
@@ -47,6 +48,7 @@ _SECTIONS: Final = (
     ("exploring.explore", "Candidates", (*SEE_HOSTS, allocation_candidate.LIST)),
     ("counting.count", "Capacity", (*SEE_HOSTS, ext.CAPACITY)),
     ("holding.find", "Consumers", (allocation.LIST,)),
+    ("settings.show_settings", "Settings", settings.SEE_SETTINGS),
     ("naming.show_names", "Names", (*SEE_HOSTS, resource_class.LIST, trait.LIST)),
     ("holding.show_project", "Project", (usage.TOTAL_USAGES,)),
 )
@@ -65,7 +67,7 @@ def create_app(*, signs_in: bool) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(words.FILTERS)
-    for each in (hosts, scheduling, exploring, counting, holding, naming):
+    for each in (hosts, scheduling, exploring, counting, holding, naming, settings):
         app.register_blueprint(each.blueprint)
     app.context_processor(_common)
     app.after_request(forms.give_secret)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
 from placement.api.resource_providers import existing
-from placement.console import fleet, host, scheduling
+from placement.console import fleet, host, scheduling, settings
 from placement.console.fleet import State, Wanted
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.policies import allocation, ext
@@ -84,8 +84,10 @@ def show_provider(visit: Visit, uuid: str) -> str:
         snapshot = view.snapshot
         provider = existing(view, uuid)
         shown = host.show(snapshot, provider)
+        following = settings.follower(shown.root, snapshot.whole_trees()[shown.root.id].members)
         # kept: who holds what is read later
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
+    may_see_attributes = visit.may(ext.ATTRIBUTES)
     held: list[host.Held] | None = None
     more_holders = False
     if visit.may(allocation.PROVIDER_LIST):
@@ -99,7 +101,8 @@ def show_provider(visit: Visit, uuid: str) -> str:
         more_holders=more_holders,
         max_holders=_MAX_HOLDERS,
         scheduling=scheduling.scheduling_of(shown.root),
-        may_see_reason=visit.may(ext.ATTRIBUTES),
+        may_see_reason=may_see_attributes,
+        follower=following if may_see_attributes else None,
         may_change=visit.may(*scheduling.CHANGE),
         may_see_consumers=visit.may(allocation.LIST),
         may_see_projects=visit.may(allocation.LIST),

@@ -26,6 +26,7 @@ PAGES = {
     "candidates-none": "/candidates?query=resources%3DPCPU:30,MEMORY_MB:2048%26required%3DCUSTOM_GOLD",
     "capacity": "/capacity?flavors=small%3Dresources%3DPCPU:4,MEMORY_MB:8192&without=compute-1&displaced=on",
     "names": "/names",
+    "settings": "/settings",
     "consumer": f"/consumers/{world.uuid_of('guest-1')}",
     "project": "/project",
     "host": f"/providers/{world.uuid_of('compute-1')}",

@@ -77,6 +77,12 @@ def make(admin: Admin) -> None:
     )
     for host in hosts:
         _ok(admin("POST", "/ext/v1/trees", json={"resource_providers": host}))
+    follow(admin, "compute-1", {"fleet.group": "edge", "fleet.generation": 7})
+    follow(admin, "compute-2_NUMA0", {"fleet.group": "edge", "fleet.generation": 6})
+    trouble = (
+        f"the revision {LONG_TRAIT} generation 7 is not taken up: <b>[compute] cpu_dedicated_set</b>: CPU 99"
+    )
+    follow(admin, LONG, {"fleet.group": LONG_TRAIT, "fleet.generation": 0, "fleet.trouble": trouble})
     claim(
         admin,
         "guest-1",
@@ -91,6 +97,14 @@ def make(admin: Admin) -> None:
             admin, f"full-{node}", {numa: {"PCPU": 24, "VCPU": 64, "MEMORY_MB": 8192}}, project=OTHER_PROJECT
         )
     claim(admin, "guest-9", {"compute-9_NUMA0": {"PCPU": 4, "MEMORY_MB": 16384}})
+
+
+def follow(admin: Admin, name: str, attributes: dict[str, str | float]) -> None:
+    """Have a provider say which settings its host works by, as agents do."""
+    path = f"/ext/v1/resource_providers/{uuid_of(name)}/attributes"
+    generation = admin("GET", path).json["resource_provider_generation"]
+    body = {"attributes": attributes, "resource_provider_generation": generation}
+    _ok(admin("PUT", path, json=body))
 
 
 def claim(admin: Admin, name: str, amounts: dict[str, dict[str, int]], project: str = PROJECT) -> None:

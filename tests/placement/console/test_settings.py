@@ -1,0 +1,88 @@
+"""Which hosts follow their group, against counting one by one; and what others can put there."""
+
+from http import HTTPStatus
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.console import settings
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from tests.placement.console import world
+from tests.placement.console.test_pages import READER, text_of
+
+HOSTS = st.lists(
+    st.tuples(
+        st.sampled_from(["", "edge", "core"]), st.integers(0, 3), st.sampled_from(["", "no"]), st.booleans()
+    ),
+    max_size=8,
+)
+
+
+def provider(number: int, root: int, attributes: dict[str, str | float]) -> Provider:
+    parent = None if number == root else root
+    return Provider(
+        *(number, f"00000000-0000-0000-0000-{number:012}", f"cn{number}", 0, parent, root, 0.0, {}, {}),
+        *(frozenset(), frozenset()),
+        attributes=attributes,
+    )
+
+
+@given(HOSTS)
+def test_who_follows_is_what_counting_one_by_one_finds(hosts):
+    providers = []
+    for group, generation, trouble, beside in hosts:
+        root = len(providers) + 1
+        told: dict[str, str | float] = {settings.GROUP: group, settings.GENERATION: float(generation)}
+        if trouble:
+            told[settings.TROUBLE] = trouble
+        told = told if group else {}
+        providers += [provider(root, root, {} if beside else told), provider(root + 1, root, told)]
+    shown = settings.show(Snapshot(providers), 1)
+    of = {name: [each for each in hosts if each[0] == name] for name in ("core", "edge")}
+    assert [(each.name, each.newest, each.hosts, each.behind, each.in_trouble) for each in shown.groups] == [
+        (
+            name,
+            newest,
+            len(some),
+            len([each for each in some if each[1] != newest]),
+            len([each for each in some if each[2]]),
+        )
+        for name, some in of.items()
+        if some
+        for newest in [max(each[1] for each in some)]
+    ]
+    assert shown.without == len([each for each in hosts if not each[0]])
+    assert [each.root.id for each in shown.rows] == [
+        2 * place + 1
+        for place, (group, generation, trouble, _) in enumerate(hosts)
+        if group and (trouble or generation != max(each[1] for each in of[group]))
+    ]
+
+
+def test_pages_go_on_where_the_last_one_ended():
+    told: dict[str, str | float] = {settings.GROUP: "edge", settings.TROUBLE: "no"}
+    snapshot = Snapshot([provider(number, number, told) for number in range(1, 121)])
+    pages = [settings.show(snapshot, number) for number in (1, 2, 3, 4)]
+    assert [each.root.id for page in pages[:3] for each in page.rows] == list(range(1, 121))
+    assert pages[3] == pages[2]
+
+
+def test_what_a_host_says_is_shown_as_text_and_odd_values_break_nothing(client):
+    answer = client.get("/console/settings")
+    assert "&lt;b&gt;[compute] cpu_dedicated_set&lt;/b&gt;: CPU 99" in answer.text
+    text = text_of(client, "/console/settings")
+    assert "edge 7 2 1 0" in text
+    assert "compute-2 edge 6 It has not taken up the newest one so far." in text
+    for page in ("0", "-1", "9" * 99, "x", "\N{SUPERSCRIPT TWO}"):
+        assert client.get("/console/settings", query_string={"page": page}).status_code == HTTPStatus.OK
+    for told in ({settings.GROUP: 5}, {settings.GROUP: "", settings.GENERATION: "x", settings.TROUBLE: 1}):
+        settings.show(Snapshot([provider(1, 1, told)]), 1)
+
+
+def test_the_page_of_a_host_tells_it_too_for_who_may_read_attributes(client):
+    text = text_of(client, f"/console/providers/{world.uuid_of('compute-1')}")
+    assert "settings of edge , generation 7" in text
+    text = text_of(client, f"/console/providers/{world.uuid_of(world.LONG)}")
+    assert "does not follow the settings of its group: the revision" in text
+    assert client.get("/console/settings", headers=READER).status_code == HTTPStatus.FORBIDDEN
