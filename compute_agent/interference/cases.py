@@ -54,7 +54,7 @@ class Case:
     ``watch`` is the name of the section, ``before`` the level of the victim's signal before the latest step.
     ``limits`` are all steps that were taken, of which the first ``depth`` are in force: the last of them is
     the limit. ``since`` is when the phase, or the step of it, began (monotonic seconds). ``guilty``: a step
-    has helped.
+    has helped; ``exhausted``: no further step would, or can be taken.
     """
 
     watch: str
@@ -69,6 +69,11 @@ class Case:
     since: float = 0.0
     relapses: int = 0
     guilty: bool = False
+    exhausted: bool = False
+
+    def settled(self, time: float) -> bool:
+        """Whether all that this suspect can give was given, a while ago: only then another one is tried."""
+        return self.phase is Phase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     @property
     def limit(self) -> float | None:
@@ -78,10 +83,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The victim now: levels of the two windows of a trial (None: not known), and whether it suffers."""
+    """The victim now: levels of the two windows of a trial (None: not known), and that of the latest.
+
+    It ``suffers`` if that is above its threshold.
+    """
 
     first: float | None = None
     second: float | None = None
+    latest: float | None = None
     suffers: bool = False
 
 
@@ -99,12 +108,14 @@ def proceed(case: Case, seen: Seen, lower: float | None, time: float, waits: boo
     match case.phase:
         case Phase.TRIAL if elapsed >= TRIAL_SECONDS:
             return _judge(case, seen, lower, time)
+        case Phase.HOLD if elapsed >= WINDOW_SECONDS and seen.suffers and not case.exhausted and not waits:
+            return _further(case, seen.latest, lower, time)
         case Phase.HOLD if elapsed >= HOLD_SECONDS * 2 ** min(case.relapses, MAX_RELAPSES) and not waits:
             return _give_back(case, time)
         case Phase.RETURN if elapsed >= RETURN_SECONDS and seen.suffers:
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
             held = replace(case, depth=depth, relapses=relapses, phase=Phase.HOLD, since=time)
-            return held, (What.RELAPSE,)
+            return replace(held, exhausted=False), (What.RELAPSE,)
         case Phase.RETURN if elapsed >= RETURN_SECONDS and not case.depth:
             return None, (What.CLOSE,)
         case Phase.RETURN if elapsed >= RETURN_SECONDS and not waits:
@@ -121,17 +132,26 @@ def improved(case: Case, seen: Seen) -> bool:
 def _judge(case: Case, seen: Seen, lower: float | None, time: float) -> Turn:
     if improved(case, seen):
         first = () if case.guilty else (What.GUILTY,)
-        case = replace(case, guilty=True, since=time)
-        if not seen.suffers or lower is None:
-            return replace(case, phase=Phase.HOLD), first
-        assert seen.second is not None, "it was better off in both windows"
-        limits = (*case.limits, lower)
-        return replace(case, before=seen.second, limits=limits, depth=len(limits)), (*first, What.FURTHER)
+        case = replace(case, guilty=True, phase=Phase.HOLD, since=time)
+        if not seen.suffers:
+            return case, first
+        after, whats = _further(case, seen.second, lower, time)
+        return after, (*first, *whats)
     if case.depth == 1:
         return None, (What.NOT_GUILTY,)
     # The last step made no difference: those before it did.
     limits = case.limits[:-1]
-    return replace(case, limits=limits, depth=len(limits), phase=Phase.HOLD, since=time), (What.GIVE_BACK,)
+    held = replace(case, limits=limits, depth=len(limits), phase=Phase.HOLD, since=time, exhausted=True)
+    return held, (What.GIVE_BACK,)
+
+
+def _further(case: Case, level: float | None, lower: float | None, time: float) -> Turn:
+    """Another step, tried as the first was, from the level of now; or none, at the floor."""
+    if lower is None or level is None:
+        return replace(case, exhausted=True), ()
+    limits = (*case.limits[: case.depth], lower)
+    after = replace(case, before=level, limits=limits, depth=len(limits), phase=Phase.TRIAL, since=time)
+    return after, (What.FURTHER,)
 
 
 def _give_back(case: Case, time: float) -> Turn:

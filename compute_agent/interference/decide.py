@@ -154,7 +154,11 @@ def _proceed(
         level = track.level(now.time)
         if after is not None:
             cases.append(after)
-        decisions += [Decision(what, after or case, level) for what in whats]
+            tried = tried or after.phase is Phase.TRIAL
+        judged = (What.GUILTY, What.NOT_GUILTY)  # by what the trial began with
+        decisions += [
+            Decision(what, case if what in judged or after is None else after, level) for what in whats
+        ]
         if What.NOT_GUILTY in whats:
             pairs = _aside(pairs, case, now.time)
         if What.GUILTY in whats or What.RELAPSE in whats:
@@ -213,6 +217,10 @@ def _case(
 ) -> Case | None:
     """The case against the likeliest suspect that can be limited; None if there is none."""
     now, knob = samples[-1], Knob(watch.signal.lever.name, key.domain)
+    if any(
+        (case.victim == key.guest or case.knob == knob) and not case.settled(now.time) for case in state.cases
+    ):
+        return None  # who was found guilty of it comes first
     taken = {(case.suspect, case.knob) for case in state.cases}
     for suspect in find_suspects(watch, key.guest, key.domain, samples):
         limit = _first_limit(watch.signal, now.readings[suspect.guest], knob, steps)
@@ -235,13 +243,14 @@ def _first_limit(signal: Signal, suspect: Reading, knob: Knob, steps: Steps) -> 
 def _seen(case: Case, signal: Signal, track: Track, samples: Sequence[Sample]) -> Seen:
     time = samples[-1].time
     if case.phase is not Phase.TRIAL or time - case.since < TRIAL_SECONDS:
-        return Seen(suffers=track.suffers(time))
+        return Seen(latest=track.level(time), suffers=track.suffers(time))
     key = Key(case.victim, signal.name, case.knob.domain)
     begin = case.since + SETTLE_SECONDS
     middle = begin + WINDOW_SECONDS
     return Seen(
         _mean(signal, key, samples, begin, middle),
         _mean(signal, key, samples, middle, middle + WINDOW_SECONDS),
+        track.level(time),
         track.suffers(time),
     )
 

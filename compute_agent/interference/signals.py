@@ -98,16 +98,16 @@ SIGNALS: Final[Mapping[str, Signal]] = {
     one.name: one
     for one in (
         Signal(
-            "run_delay", "waits for CPUs", levers.CPU_QUOTA, _run_delay, _cpu, 0.05, 0.25, scale=100
+            "run_delay", "waits for CPUs", levers.CPU_QUOTA, _run_delay, _cpu, 0.1, 0.25, scale=100
         ),
-        Signal("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu, 5.0, 0.25),
-        Signal("io_pressure", "is under I/O pressure", levers.BLOCKIO, _io_pressure, _io, 5.0, 0.25),
+        Signal("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu, 10.0, 0.25),
+        Signal("io_pressure", "is under I/O pressure", levers.BLOCKIO, _io_pressure, _io, 10.0, 0.25),
         Signal(
             "memory_bandwidth", "waits for memory", levers.MEMORY_BANDWIDTH, _bandwidth_cost, _bandwidth,
-            0.0, 0.2, "s/GB",
+            0.0, 0.3, "s/GB",
         ),
         Signal(
-            "llc_occupancy", "misses the cache", levers.CACHE_WAYS, _misses, _occupancy, 0.0, 0.2, "GB/s"
+            "llc_occupancy", "misses the cache", levers.CACHE_WAYS, _misses, _occupancy, 0.0, 0.5, "GB/s"
         ),
     )
 }  # fmt: skip

@@ -41,7 +41,8 @@ def dump(state: State, now: float) -> bytes:
         "cases": [
             [
                 *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
-                *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses, case.guilty),
+                *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses),
+                *(case.guilty, case.exhausted),
             ]
             for case in state.cases
         ],
@@ -76,9 +77,8 @@ def parse(content: bytes, now: float) -> State:
 
 
 def _case(row: Any, now: float) -> Case:
-    watch, victim, suspect, lever, domain, correlation, before, taken, depth, phase, age, relapses, guilty = (
-        row
-    )
+    watch, victim, suspect, lever, domain, correlation, before, *more = row
+    taken, depth, phase, age, relapses, guilty, exhausted = more
     steps = tuple(_number(one, 1e6) for one in taken)
     if not steps or min(steps) <= 0 or not 0 <= _whole(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are no limits")
@@ -95,6 +95,7 @@ def _case(row: Any, now: float) -> Case:
         now - _number(age, 100 * DAY),
         min(_whole(relapses), MAX_RELAPSES),
         guilty is True,
+        exhausted is True,
     )
     return case if case.phase is not Phase.TRIAL else replace(case, phase=Phase.RETURN, since=now)
 

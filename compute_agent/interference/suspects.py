@@ -15,8 +15,10 @@ CORRELATION_SECONDS: Final = 600.0
 
 MIN_CORRELATION: Final = 0.35
 
-_MIN_POINTS: Final = 12
-"""Samples that both were measured in."""
+LEAST_PART: Final = 0.5
+"""Of what the likeliest suspect explains; who explains less is not tried in its place."""
+
+_ALIKE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,11 @@ def find_suspects(watch: Watch, victim: str, domain: str, samples: Sequence[Samp
             if value is not None and (amount := _amount(watch, sample, guest, domain)) is not None
         ]
         correlation, part = _correlation(pairs)
-        if correlation >= MIN_CORRELATION:
+        if sure(correlation, len(pairs)) >= MIN_CORRELATION:
             found.append(Suspect(guest, correlation, part))
-    return sorted(found, key=lambda one: (-one.part, one.guest))
+    most = max((one.part for one in found), default=0.0)
+    likely = [one for one in found if one.part >= LEAST_PART * most]
+    return sorted(likely, key=lambda one: (-one.part, one.guest))
 
 
 def may_be_limited(watch: Watch, victim: Reading, other: Reading, domain: str) -> bool:
@@ -66,6 +70,16 @@ def may_be_limited(watch: Watch, victim: Reading, other: Reading, domain: str) -
     )
 
 
+def sure(correlation: float, points: int) -> float:
+    """What a correlation is at the least, but for one in forty (Fisher): of few points chance has more.
+
+    Samples that follow each other are alike: so many count as one.
+    """
+    independent = points / _ALIKE
+    bounded = max(-0.999999, min(0.999999, correlation))
+    return math.tanh(math.atanh(bounded) - 2 / math.sqrt(independent - 3)) if independent > 3 else -1.0
+
+
 def _amount(watch: Watch, sample: Sample, guest: str, domain: str) -> float | None:
     reading = sample.readings.get(guest)
     return None if reading is None else watch.signal.amounts(reading).get(domain)
@@ -73,7 +87,7 @@ def _amount(watch: Watch, sample: Sample, guest: str, domain: str) -> float | No
 
 def _correlation(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Pearson's, and the part of the first that goes with the second, in units of the second."""
-    if len(pairs) < _MIN_POINTS:
+    if len(pairs) < 2:
         return 0.0, 0.0
     count = len(pairs)
     means = tuple(sum(column) / count for column in _columns(pairs))

@@ -59,9 +59,12 @@ class Telemetry:
             case What.TRY | What.FURTHER | What.RELAPSE:
                 kind, whom = Kind.THROTTLE_DOWN, suspect
                 text = f"limit {suspect} to {shown} for {victim} ({case.watch})"
-            case What.GIVE_BACK | What.CLOSE:
+            case What.GIVE_BACK:
                 kind, whom = Kind.THROTTLE_UP, suspect
                 text = f"give {suspect} back {shown}, limited for {victim} ({case.watch})"
+            case What.CLOSE:
+                kind, whom = Kind.THROTTLE_UP, suspect
+                text = f"{suspect} has {shown} again that was taken for {victim} ({case.watch})"
             case What.PREVIEW:
                 kind, whom = Kind.VERDICT, victim
                 text = f"{suspect} may disturb {victim}, limit it to {shown} ({case.watch})"

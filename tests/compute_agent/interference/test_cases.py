@@ -30,7 +30,7 @@ CASE = Case("w", "v", "s", Knob("cpu_quota"), 0.9, 1.0, (4.0,))
     ],
 )
 def test_a_trial_is_judged_by_two_windows(first, second, suffers, whats, limits):
-    after, told = proceed(CASE, Seen(first, second, suffers), 3.0, TRIAL_SECONDS)
+    after, told = proceed(CASE, Seen(first, second, suffers=suffers), 3.0, TRIAL_SECONDS)
     assert told == whats
     assert (None if after is None else after.limits) == limits
 
@@ -41,13 +41,24 @@ def test_nothing_is_judged_before_the_windows_are_over():
 
 def test_a_further_step_is_compared_with_the_one_before_and_undone_alone():
     guilty = replace(CASE, limits=(4.0, 3.0), depth=2, before=0.8, guilty=True)
-    after, told = proceed(guilty, Seen(0.75, 0.75, True), 2.0, TRIAL_SECONDS)
+    after, told = proceed(guilty, Seen(0.75, 0.75, suffers=True), 2.0, TRIAL_SECONDS)
     assert told == (What.GIVE_BACK,)
     assert (after.phase, after.limit) == (Phase.HOLD, 4.0)
 
 
+def test_a_victim_that_suffers_again_while_one_is_held_costs_that_one_another_step():
+    held = replace(CASE, phase=Phase.HOLD, guilty=True)
+    after, told = proceed(held, Seen(latest=0.7, suffers=True), 3.0, 60.0)
+    assert (told, after.limit, after.before, after.phase) == ((What.FURTHER,), 3.0, 0.7, Phase.TRIAL)
+    waiting, told = proceed(held, Seen(latest=0.7, suffers=True), 3.0, 60.0, waits=True)
+    assert (waiting, told) == (held, ())
+    floor, told = proceed(held, Seen(latest=0.7, suffers=True), None, 60.0)
+    assert (floor.exhausted, told) == (True, ())
+    assert [floor.settled(time) for time in (60.0, TRIAL_SECONDS)] == [False, True]
+
+
 def test_at_the_floor_it_is_held():
-    after, told = proceed(CASE, Seen(0.5, 0.5, True), None, TRIAL_SECONDS)
+    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True), None, TRIAL_SECONDS)
     assert (after.phase, told) == (Phase.HOLD, (What.GUILTY,))
 
 

@@ -1,6 +1,7 @@
 """The state outlives the agent, and what is not one is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from compute_agent.interference.state import dump, limits, parse
 from compute_agent.model.knob import Knob
 
 QUOTA = Knob("cpu_quota")
-CASE = Case("w", "v", "s", QUOTA, 0.5, 0.3, (3.2, 2.5), 2, Phase.HOLD, 90.0, 1, True)
+CASE = Case("w", "v", "s", QUOTA, 0.5, 0.3, (3.2, 2.5), 2, Phase.HOLD, 90.0, 1, True, True)
 FULL = State(
     (CASE,),
     {Pair("w", "v", "s"): Record(700.0, 2, 50.0, True)},
@@ -22,7 +23,7 @@ FULL = State(
 def test_all_of_it_comes_back_by_another_clock():
     found = parse(dump(FULL, 100.0), 1100.0)
     assert limits(found.cases) == {"s": {QUOTA: 2.5}}
-    assert found.cases[0].since == 1090.0
+    assert found.cases == (replace(CASE, since=1090.0),)
     assert found.pairs == {Pair("w", "v", "s"): Record(1700.0, 2, 1050.0, True)}
     assert found.tracks == FULL.tracks
 

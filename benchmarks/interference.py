@@ -1,0 +1,373 @@
+"""Guests that disturb others, in simulated worlds: who is found, how soon, and what it costs the innocent.
+
+``python -m benchmarks.interference [--worlds 500] [--seed 1] [--svg FILE]``. ``interference.md`` tells what
+was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from benchmarks.interference_worlds import KINDS, STEP, Limits, Use, World, world
+from compute_agent.drawing.chart import COLOURS, Curve, Panel, draw
+from compute_agent.interference.cases import What
+from compute_agent.interference.decide import Decision, State, advance, observe
+from compute_agent.interference.reading import Sample
+from compute_agent.interference.signals import SIGNALS
+from compute_agent.interference.state import limits as limits_of
+from compute_agent.interference.watch import Watch
+from compute_agent.model.knob import Knob
+from compute_agent.qos.levers import Steps, floor
+
+HARM = 0.1
+"""A guest of the upper class that is slower by this part is a victim of the culprit, and has to be helped."""
+
+RIGHT = 0.05
+"""To limit a guest for another one is right if that would be faster by this part without it."""
+
+IN_TIME = 300.0
+"""Seconds from when a culprit begins."""
+
+AFTER = 1000
+"""Steps that a world goes on at most until everything is given back."""
+
+WATCHES = tuple(
+    Watch(name, SIGNALS[name], preview=False) for name in ("run_delay", "memory_bandwidth", "llc_occupancy")
+)
+
+
+class Controller:
+    """Nobody: limits that never change."""
+
+    decisions: tuple[Decision, ...] = ()
+
+    def __init__(self) -> None:
+        self.limits: Limits = {}
+
+    def take(self, sample: Sample) -> None:
+        """Decide by another sample."""
+
+
+class Agent(Controller):
+    """What the agent decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.samples = State(), ()
+
+    def take(self, sample: Sample) -> None:
+        self.samples: tuple[Sample, ...] = (*self.samples[-59:], sample)
+        self.state, self.decisions = advance(WATCHES, Steps(), self.state, self.samples)
+        self.limits = limits_of(self.state.cases)
+
+
+class Minimum(Controller):
+    """As PRM does: all of lower classes to the minimum at once, and a step back after three clean rounds.
+
+    By the same signals and thresholds as the agent, so that what differs is what is done about it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.steps, self.clean = State(), Steps(), Counter[str]()
+
+    def take(self, sample: Sample) -> None:
+        self.state = State(tracks=observe(WATCHES, self.state, sample))
+        limits = {guest: dict(found) for guest, found in self.limits.items()}
+        for watch in WATCHES:
+            lever = watch.signal.lever
+            bad = any(
+                track.disturbed(sample.time)
+                for key, track in self.state.tracks.items()
+                if key.signal == watch.signal.name and sample.readings[key.guest].facts.rank
+            )
+            self.clean[lever.name] = 0 if bad else self.clean[lever.name] + 1
+            for guest, reading in sample.readings.items():
+                for knob, entitlement in reading.facts.entitlements.items():
+                    if reading.facts.rank or knob.lever != lever.name:
+                        continue
+                    of_guest = limits.setdefault(guest, {})
+                    if bad:
+                        of_guest[knob] = floor(entitlement, self.steps)
+                    elif knob in of_guest and self.clean[lever.name] % 3 == 0:
+                        higher = lever.up(of_guest.pop(knob), entitlement, self.steps)
+                        if higher is not None:
+                            of_guest[knob] = higher
+        self.limits = {guest: found for guest, found in limits.items() if found}
+
+
+@dataclass
+class Action:
+    """A guest that was limited for another one: when, whether that was right, and whether it was held."""
+
+    time: float
+    suspect: str
+    victim: str
+    knob: Knob
+    right: bool
+    guilty: bool = False
+
+
+@dataclass
+class Trace:
+    """One world with one controller: the uses of each step, and what was done."""
+
+    uses: list[dict[str, Use]] = field(default_factory=list)
+    limits: list[Limits] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    returned: bool = True
+
+
+def play(one: World, controller: Controller, quiet: bool = False) -> Trace:
+    """A world from its beginning, and on until nobody is limited."""
+    one, trace = one.fresh(), Trace()
+    for number in range(one.length + AFTER):
+        if number >= one.length and not controller.limits:
+            break
+        uses = one.step(number, controller.limits, quiet=quiet)
+        if number < one.length:
+            trace.uses.append(uses)
+            trace.limits.append(controller.limits)
+        before = controller.limits
+        controller.take(one.sample(number, uses, controller.limits))
+        for decision in controller.decisions:
+            case = decision.case
+            if decision.what is What.TRY:
+                found = one.without(number, before, case.suspect)[case.victim].speed
+                right = found >= (1 + RIGHT) * uses[case.victim].speed
+                action = Action(STEP * (number + 1), case.suspect, case.victim, case.knob, right)
+                trace.actions.append(action)
+            elif decision.what is What.GUILTY:
+                next(a for a in reversed(trace.actions) if a.suspect == case.suspect).guilty = True
+    trace.returned = not controller.limits
+    return trace
+
+
+@dataclass
+class Result:
+    """Sums over worlds."""
+
+    worlds: int = 0
+    disturbed: int = 0
+    found: int = 0
+    in_time: int = 0
+    actions: int = 0
+    right: int = 0
+    verdicts: int = 0
+    right_verdicts: int = 0
+    calm_hours: float = 0.0
+    calm_actions: int = 0
+    kept: list[float] = field(default_factory=list)
+    kept_minimum: list[float] = field(default_factory=list)
+    speed: dict[str, list[float]] = field(default_factory=dict)
+    delays: list[float] = field(default_factory=list)
+    not_returned: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Result) -> None:
+        for name, value in vars(other).items():
+            mine = getattr(self, name)
+            if isinstance(value, dict) and not isinstance(value, Counter):
+                for key, part in value.items():
+                    mine.setdefault(key, []).extend(part)
+            else:
+                setattr(self, name, mine + value)
+
+
+def judge(one: World, compare: bool = True) -> Result:
+    """One world, played with the agent, and where there is a culprit without it, with none and with PRM's."""
+    result, agent = Result(worlds=1), play(one, Agent())
+    result.not_returned = not agent.returned
+    result.actions, result.right = len(agent.actions), sum(a.right for a in agent.actions)
+    result.verdicts = sum(a.guilty for a in agent.actions)
+    result.right_verdicts = sum(a.guilty and a.right for a in agent.actions)
+    for action in agent.actions:
+        if not action.right:
+            result.wrong[f"{one.kind}: {action.knob.lever} {'guilty' if action.guilty else 'undone'}"] += 1
+    if not one.culprit:
+        result.calm_hours = len(one.guests) * one.length * STEP / 3600
+        result.calm_actions = sum(not a.right for a in agent.actions)
+        return result
+    calm_hours = len(one.guests) * one.begin * STEP / 3600
+    result.calm_hours = calm_hours
+    result.calm_actions = sum(not a.right and a.time <= one.begin * STEP for a in agent.actions)
+    nobody, quiet = play(one, Controller()), play(one, Controller(), quiet=True)
+    victims = victims_of(one, nobody, quiet)
+    if not victims:
+        return result
+    result.disturbed = 1
+    caught = [
+        a.time for a in agent.actions if a.suspect == one.culprit and a.guilty and a.time > one.begin * STEP
+    ]
+    if caught:
+        result.found = 1
+        result.delays.append(caught[0] + 70 - one.begin * STEP)
+        result.in_time = caught[0] + 70 - one.begin * STEP <= IN_TIME
+    if compare:
+        minimum = play(one, Minimum())
+        result.kept.append(kept(one, agent, quiet))
+        result.kept_minimum.append(kept(one, minimum, quiet))
+        for name, trace in (("nobody", nobody), ("agent", agent), ("minimum", minimum)):
+            result.speed.setdefault(name, []).append(speed(one, trace, quiet, victims))
+    return result
+
+
+def victims_of(one: World, nobody: Trace, quiet: Trace) -> list[str]:
+    """Guests of the upper class that are slower by a tenth while the culprit is at work."""
+    return [
+        uuid
+        for uuid, guest in one.guests.items()
+        if guest.facts.rank
+        and _mean(one, nobody, uuid, lambda use: use.speed)
+        <= (1 - HARM) * _mean(one, quiet, uuid, lambda use: use.speed)
+    ]
+
+
+def speed(one: World, trace: Trace, quiet: Trace, victims: list[str]) -> float:
+    """How fast the victims were while the culprit was at work, of what they are without it."""
+    return statistics.fmean(
+        _mean(one, trace, uuid, lambda use: use.speed) / _mean(one, quiet, uuid, lambda use: use.speed)
+        for uuid in victims
+    )
+
+
+def kept(one: World, trace: Trace, quiet: Trace) -> float:
+    """Work of the lower class but the culprit, of what it would have been without that."""
+    innocent = [u for u, guest in one.guests.items() if not guest.facts.rank and u != one.culprit]
+    work = [
+        sum(_mean(one, found, uuid, lambda use: use.work) for uuid in innocent) for found in (trace, quiet)
+    ]
+    return work[0] / work[1]
+
+
+def _mean(one: World, trace: Trace, guest: str, value: Callable[[Use], float]) -> float:
+    return statistics.fmean(value(uses[guest]) for uses in trace.uses[one.begin : one.end])
+
+
+def simulate(seed: int, numbers: range, compare: bool = True) -> Result:
+    result = Result()
+    for number in numbers:
+        result.add(judge(world(f"{seed} {number}", KINDS[number % len(KINDS)]), compare))
+    return result
+
+
+def rows(result: Result) -> list[tuple[str, str]]:
+    """What was found, in words."""
+    hours = result.calm_hours or 1.0
+    found = [
+        ("worlds, of them with a victim of the culprit", f"{result.worlds}, {result.disturbed}"),
+        (
+            "guests limited, rightly",
+            f"{result.actions}, {result.right} ({_part(result.right, result.actions)})",
+        ),
+        (
+            "verdicts, rightly",
+            f"{result.verdicts}, {result.right_verdicts} ({_part(result.right_verdicts, result.verdicts)})",
+        ),
+        ("culprits found, of them within five minutes", f"{result.found}, {result.in_time}"),
+        ("recall within five minutes", _part(result.in_time, result.disturbed)),
+        ("guest-hours without a culprit", f"{result.calm_hours:,.0f}"),
+        (
+            "wrong actions in 1,000 of them",
+            f"{1000 * result.calm_actions / hours:.2f} ({result.calm_actions})",
+        ),
+        ("worlds in which something stayed limited", f"{result.not_returned}"),
+    ]
+    if result.delays:
+        found.append(("seconds to the verdict, median", f"{statistics.median(result.delays):.0f}"))
+    if result.kept:
+        found += [
+            ("work of the innocent kept: agent", f"{100 * statistics.fmean(result.kept):.1f} %"),
+            ("the same: all to the minimum", f"{100 * statistics.fmean(result.kept_minimum):.1f} %"),
+        ]
+        found += [
+            (f"speed of victims meanwhile, {name}", f"{100 * statistics.fmean(values):.1f} %")
+            for name, values in result.speed.items()
+        ]
+    return found
+
+
+def _part(some: int, of: int) -> str:
+    return f"{100 * some / of:.1f} %" if of else "-"
+
+
+def picture(seed: int) -> str:
+    """A world of each kind: the victim with nobody and with the agent, and what the culprit may have."""
+    panels: list[Panel] = []
+    longest = 0.0
+    for kind in KINDS[:3]:
+        for number in range(100):
+            one = world(f"{seed} {kind} {number}", kind)
+            nobody, quiet, agent = (
+                play(one, Controller()),
+                play(one, Controller(), quiet=True),
+                play(one, Agent()),
+            )
+            victims = victims_of(one, nobody, quiet)
+            if victims and any(a.guilty and a.suspect == one.culprit for a in agent.actions):
+                break
+        victim = min(victims, key=lambda uuid: _mean(one, nobody, uuid, lambda use: use.speed))
+        times = [STEP * n for n in range(one.length)]
+        longest = max(longest, times[-1])
+        curves = [
+            Curve(
+                name,
+                colour,
+                [(t, 100 * uses[victim].speed) for t, uses in zip(times, trace.uses, strict=True)],
+            )
+            for name, colour, trace in (("nothing done", COLOURS[1], nobody), ("agent", COLOURS[0], agent))
+        ]
+        panels.append(Panel(f"Speed of {victim} in % of alone; {one.culprit} disturbs it ({kind})", curves))
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for time, limits in zip(times, agent.limits, strict=True):
+            entitled = one.guests[one.culprit].facts.entitlements
+            for knob, entitlement in entitled.items():
+                limit = limits.get(one.culprit, {}).get(knob, entitlement.full)
+                lines.setdefault(str(knob), []).append((time, 100 * limit / entitlement.full))
+        panels.append(
+            Panel(
+                f"What {one.culprit} may have, in % of what it is entitled to",
+                [
+                    Curve(name, COLOURS[n], points)
+                    for n, (name, points) in enumerate(lines.items())
+                    if min(value for _, value in points) < 100
+                ],
+            )
+        )
+    return draw("Guests that disturb others, simulated", panels, 0.0, longest, 2 * STEP)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--worlds", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--alone", action="store_true", help="without the comparison with PRM's controller")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a world of each kind there")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    arguments = parser.parse_args()
+    result = Result()
+    parts = [range(first, arguments.worlds, 20) for first in range(20)]
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for part in pool.map(
+            partial(simulate, arguments.seed, compare=not arguments.alone), [p for p in parts if p]
+        ):
+            result.add(part)
+    print("| | |\n| --- | --- |")
+    for name, value in rows(result):
+        print(f"| {name} | {value} |")
+    print(f"wrong: {sorted(result.wrong.items())}", file=sys.stderr)
+    if arguments.svg:
+        arguments.svg.write_text(picture(arguments.seed))
+
+
+if __name__ == "__main__":
+    main()

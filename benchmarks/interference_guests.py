@@ -1,0 +1,202 @@
+"""Real guests on one CPU: one that works, and one that begins to burn; and what looking for that costs.
+
+    python -m benchmarks.interference_guests --qemu            # two minutes; needs libvirt with quotas
+    python -m benchmarks.interference_guests --cost 100        # CPU time of the daemon with so many guests
+
+The agent is the real one with libvirt and QEMU; only its clock for decisions goes ten times faster, so that
+five minutes of learning are thirty seconds (``--speed 1``: as it is). What is measured is so by the true one.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.watermark_guests import BATCH, Bench, busy_sector, cpu_seconds, wait_for
+from compute_agent import conf as agent_conf
+from compute_agent.daemon import service
+from compute_agent.drawing.chart import COLOURS, Curve, Panel, draw
+from compute_agent.events.store import FILE, read_events
+from compute_agent.loops import interference
+from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, Libvirtd, LibvirtMissing
+from tests.compute_agent.servers import running
+
+WATCH = "[interference:cpu]\nsignal = run_delay\nmode = act\n"
+
+
+class Fast:
+    """The agent in this process, with a clock for decisions that goes ``speed`` times as fast."""
+
+    def __init__(self, ini, speed):
+        self.speed, self.samples = speed, []
+        interference.INTERVAL = 10.0 / speed
+        self.agent = service.Agent(lambda: agent_conf.load([], [str(ini)]))
+        self.loop = self.agent._interference
+        self.loop._clock = self.clock
+        self._read = self.loop._reader.read
+        self.loop._reader.read = self.read
+        self.agent.start()
+
+    def clock(self):
+        return time.monotonic() * self.speed
+
+    def read(self, views, online, signals, now):
+        """By the true clock, told as of the fast one."""
+        sample = self._read(views, online, signals, time.monotonic())
+        if sample is None:
+            return None
+        sample = replace(sample, time=now)
+        self.samples.append((sample, {view.guest.uuid: dict(view.limits) for view in views}))
+        return sample
+
+    def seconds(self, count):
+        """Wait so many seconds of the fast clock."""
+        time.sleep(count / self.speed)
+
+
+def disturbed(bench, libvirtd, speed, svg):
+    """From calm to disturbed to restored; prints what the agent told, and draws it."""
+    server, batch = str(uuid.uuid4()), str(uuid.uuid4())
+    fast = Fast(bench.folder / "agent.ini", speed)
+    try:
+        for guest, metadata, millions in ((server, "", 3), (batch, BATCH, 400)):
+            xml = libvirtd.xml(
+                guest, vcpus=1, metadata=metadata, busy=True, name=("server", "batch")[guest == batch]
+            )
+            (libvirtd.folder / f"{guest}.img").write_bytes(busy_sector(millions))
+            domain = libvirtd.connection.createXML(xml)
+            if guest == batch:
+                domain.suspend()
+        (CGROUP_CONTROLLERS[0] / "machine/cpu.shares").write_text("20480")
+        began = time.monotonic()
+        wait_for(lambda: len(fast.samples) > 45)
+        onset = time.monotonic()
+        domain.resume()
+        wait_for(lambda: any(one[1].get(batch) for one in fast.samples[-1:]))
+        limited = time.monotonic()
+        fast.seconds(400)
+        domain.suspend()
+        wait_for(lambda: not fast.loop._state.cases)
+        ended = time.monotonic()
+        fast.seconds(60)
+    finally:
+        fast.agent.stop()
+        libvirtd.end_guests()
+    print(
+        f"begun at {speed * (onset - began):.0f} s, limited at {speed * (limited - began):.0f} s,"
+        f" all given back at {speed * (ended - began):.0f} s\n"
+    )
+    for event in read_events(bench.folder / "state" / FILE):
+        if event.kind in ("verdict", "throttle_down", "throttle_up"):
+            when = speed * (event.time - time.time() + time.monotonic() - began)
+            print(f"{when:6.0f} s  {event.text}")
+    if svg:
+        svg.write_text(_picture(fast.samples, server, batch))
+
+
+def _picture(samples, server, batch):
+    first = samples[0][0].time
+    waits, uses, limits = [], [], []
+    for sample, has in samples:
+        when = sample.time - first
+        if (one := sample.readings.get(server)) and one.delay is not None and one.cpu:
+            waits.append((when, 100 * one.delay / (one.cpu + one.delay)))
+        if (one := sample.readings.get(batch)) and one.cpu is not None:
+            uses.append((when, one.cpu))
+            limits.append((when, min([1.0, *has.get(batch, {}).values()])))
+    return draw(
+        "Two QEMU guests on one CPU",
+        [
+            Panel(
+                "Server waits for its CPU (% of the time it wants to run)",
+                [Curve("waits", COLOURS[0], waits)],
+            ),
+            Panel(
+                "Batch job (cores)",
+                [Curve("uses", COLOURS[1], uses), Curve("may use", COLOURS[2], limits)],
+            ),
+        ],
+        0.0,
+        samples[-1][0].time - first,
+        25.0,
+    )
+
+
+def cost(bench, guests, seconds=60):
+    """Percent of a core without, with a watch, and with [capacity], too: guests of four processes each."""
+    for _ in range(guests):
+        bench.ask(
+            "guest.run",
+            command=["sh", "-c", "sleep 3600 & sleep 3600 & sleep 3600 & wait"],
+            qos_class="BATCH",
+        )
+    pid, found = bench.agent.process.pid, []
+    for more in ("", WATCH, WATCH + "[capacity]\nmode = preview\n"):
+        bench.configure(more)
+        bench.ask("status")
+        bench.agent.process.send_signal(1)
+        time.sleep(15)
+        before = cpu_seconds(pid)
+        time.sleep(seconds)
+        found.append(100 * (cpu_seconds(pid) - before) / seconds)
+    print("| guests | without, % of a core | with run_delay | and capacity |\n| ---: | ---: | ---: | ---: |")
+    print(f"| {guests} | {' | '.join(f'{one:.2f}' for one in found)} |")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.interference_guests",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--qemu", action="store_true")
+    parser.add_argument("--speed", type=float, default=10.0)
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw what happened there")
+    parser.add_argument("--cost", type=int, nargs="*", default=[], metavar="GUESTS")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="interference-guests-"))
+    try:
+        with running("ours", folder) as url:
+            if arguments.qemu:
+                _qemu(folder, url, arguments)
+            for guests in arguments.cost:
+                home = folder / f"cost-{guests}"
+                home.mkdir()
+                bench = Bench(home, url, "driver = process")
+                try:
+                    bench.agent.start()
+                    cost(bench, guests)
+                finally:
+                    bench.agent.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _qemu(folder, url, arguments):
+    try:
+        libvirtd = Libvirtd()
+    except LibvirtMissing as missing:
+        sys.exit(str(missing))
+    if not libvirtd.has_cgroups:
+        libvirtd.stop()
+        sys.exit("libvirt has no CPU controller of cgroups here, and so no quotas")
+    home = folder / "qemu"
+    home.mkdir()
+    bench = Bench(home, url, f"driver = libvirt\n[libvirt]\nuri = {libvirtd.uri}")
+    bench.configure(WATCH)
+    ini = home / "agent.ini"
+    ini.write_text(ini.read_text().replace("cpu_shared_set = 0-1", "cpu_shared_set = 1"))
+    try:
+        libvirtd.start()
+        disturbed(bench, libvirtd, arguments.speed, arguments.svg)
+    finally:
+        libvirtd.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,292 @@
+"""Hosts whose guests share CPUs, a cache and memory; on some of them one guest disturbs others.
+
+A model, of nothing that was measured anywhere: CPUs are a queue, memory answers later the busier it is, and a
+guest has as much of the cache as it fills beside others. What a guest wants does not depend on what is done
+to it, so that the same world can be played with and without a controller, a culprit, or any one guest.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from compute_agent.interference.reading import Reading, Sample
+from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, Knob
+from compute_agent.qos.snapshot import Entitlement, GuestUsage
+
+STEP = 10.0
+"""Seconds."""
+
+CPUS = 16
+CACHE = 32e6
+WAYS = 16
+BANDWIDTH = 40e9
+CORE_BANDWIDTH = 8e9
+"""Bytes a second that a core gets of memory nobody else uses."""
+
+QUOTA, WAY, BAND = Knob(CPU_QUOTA), Knob(CACHE_WAYS, "0"), Knob(MEMORY_BANDWIDTH, "0")
+
+KINDS = ("cpu", "bandwidth", "cache", "calm")
+
+Limits = Mapping[str, Mapping[Knob, float]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a guest runs: bytes that it touches for each second of work, and how many different ones."""
+
+    touched: float
+    footprint: float
+
+
+@dataclass
+class Guest:
+    facts: GuestUsage
+    program: Program
+    wants: list[float]
+    other: Program | None = None
+    """What it runs from ``begin`` to ``end``, if it is a culprit or changes its mind."""
+    other_wants: list[float] = field(default_factory=list)
+    begin: int = 0
+    end: int = 0
+
+    def at(self, step: int, quiet: bool) -> tuple[float, Program]:
+        if self.other is not None and self.begin <= step < self.end and not quiet:
+            return self.other_wants[step - self.begin], self.other
+        return self.wants[min(step, len(self.wants) - 1)], self.program
+
+
+@dataclass
+class Use:
+    """One guest in one step: cores wanted, had and waited for; bytes a second; what it holds of the cache."""
+
+    want: float
+    had: float
+    delay: float
+    bandwidth: float
+    occupancy: float
+    speed: float
+    """Of what it would do alone on the host, for what it wants."""
+    work: float
+
+
+@dataclass
+class World:
+    seed: str
+    kind: str
+    guests: dict[str, Guest]
+    culprit: str = ""
+    begin: int = 0
+    end: int = 0
+    length: int = 0
+    noise: random.Random = field(default_factory=random.Random)
+    occupancy: dict[str, float] = field(default_factory=dict)
+
+    def fresh(self) -> World:
+        """The same world from its beginning."""
+        return World(
+            self.seed, self.kind, self.guests, self.culprit, self.begin, self.end, self.length,
+            random.Random(f"{self.seed} noise"),
+        )  # fmt: skip
+
+    def step(
+        self, number: int, limits: Limits, without: Iterable[str] = (), quiet: bool = False
+    ) -> dict[str, Use]:
+        """What happens in a step; ``quiet``: nobody does anything else than mostly (no culprit)."""
+        there = {uuid: guest for uuid, guest in self.guests.items() if uuid not in without}
+        asked = {uuid: guest.at(number, quiet and uuid == self.culprit) for uuid, guest in there.items()}
+        had, waits = _run({u: (w, limits.get(u, {}).get(QUOTA, math.inf)) for u, (w, _) in asked.items()})
+        occupancy = {
+            u: self.occupancy.get(u, min(p.footprint, CACHE / len(there))) for u, (_, p) in asked.items()
+        }
+        slow, rates = _remember(had, {u: p for u, (_, p) in asked.items()}, occupancy, limits)
+        found = {}
+        for uuid, (want, program) in asked.items():
+            alone = 1 + program.touched * _misses(program, CACHE) / CORE_BANDWIDTH
+            share = waits[uuid] / (waits[uuid] + had[uuid]) if had[uuid] else 1.0
+            speed = (1 - share) * alone / slow[uuid]
+            found[uuid] = Use(
+                want, had[uuid], waits[uuid], rates[uuid], occupancy[uuid], speed, had[uuid] / slow[uuid]
+            )
+        self.occupancy = self.occupancy | _filled(
+            rates, {u: p for u, (_, p) in asked.items()}, occupancy, limits
+        )
+        return found
+
+    def without(self, number: int, limits: Limits, guest: str) -> dict[str, Use]:
+        """The same step if a guest had long been gone; nothing of this world changes."""
+        kept = dict(self.occupancy)
+        for _ in range(6):
+            self.occupancy.pop(guest, None)
+            found = self.step(number, limits, (guest,))
+        self.occupancy = kept
+        return found
+
+    def sample(self, number: int, uses: Mapping[str, Use], limits: Limits) -> Sample:
+        """What an agent reads of it."""
+        rng = self.noise
+        readings = {
+            uuid: Reading(
+                self.guests[uuid].facts,
+                limited=bool(limits.get(uuid)),
+                cpu=use.had * rng.gauss(1, 0.01),
+                delay=max(0.0, use.delay * rng.gauss(1, 0.1)),
+                bandwidth={"0": max(0.0, use.bandwidth * rng.gauss(1, 0.04))},
+                occupancy={"0": max(0.0, use.occupancy * rng.gauss(1, 0.05))},
+            )
+            for uuid, use in uses.items()
+        }
+        return Sample(STEP * (number + 1), readings)
+
+
+def _run(asked: Mapping[str, tuple[float, float]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Cores that each has, and waits for: fair shares, and a queue (Sakasegawa's) where there are enough."""
+    wants = {uuid: min(want, quota) for uuid, (want, quota) in asked.items()}
+    total = sum(wants.values())
+    had, left, open_ = {}, float(CPUS), sorted(wants, key=lambda uuid: wants[uuid])
+    for number, uuid in enumerate(open_):
+        had[uuid] = min(wants[uuid], left / (len(open_) - number))
+        left -= had[uuid]
+    load = min(0.98, total / CPUS)
+    queue = 0.5 * load ** (math.sqrt(2 * (CPUS + 1)) - 1) / (CPUS * (1 - load))
+    # Who is held down by a quota waits for that; it is no victim of anybody.
+    return had, {uuid: wants[uuid] - had[uuid] + had[uuid] * queue for uuid in wants}
+
+
+def _misses(program: Program, occupancy: float) -> float:
+    return 0.05 + 0.95 * max(0.0, 1 - occupancy / program.footprint)
+
+
+def _remember(
+    had: Mapping[str, float], programs: Mapping[str, Program], occupancy: Mapping[str, float], limits: Limits
+) -> tuple[dict[str, float], dict[str, float]]:
+    """By which factor each takes longer for its work, and the bytes a second to and from memory."""
+    missed = {uuid: program.touched * _misses(program, occupancy[uuid]) for uuid, program in programs.items()}
+    late, slow, rates = 1.0, dict.fromkeys(had, 1.0), dict.fromkeys(had, 0.0)
+    for _ in range(12):
+        for uuid, cores in had.items():
+            slow[uuid] = 1 + missed[uuid] * late / CORE_BANDWIDTH
+            percent = limits.get(uuid, {}).get(BAND)
+            if percent is not None:
+                slow[uuid] = max(slow[uuid], cores * missed[uuid] / (percent / 100 * BANDWIDTH))
+            rates[uuid] = cores / slow[uuid] * missed[uuid]
+        load = sum(rates.values()) / BANDWIDTH
+        wanted = 1 + 0.4 * min(load, 0.95) ** 4 / (1 - min(load, 0.95)) + max(0.0, load - 0.95) * 8
+        late += 0.4 * (wanted - late)
+    return slow, rates
+
+
+def _filled(
+    rates: Mapping[str, float], programs: Mapping[str, Program], before: Mapping[str, float], limits: Limits
+) -> dict[str, float]:
+    """What each holds next: as it fills, no more than it touches, or its ways let it."""
+    most = {
+        uuid: min(program.footprint, limits.get(uuid, {}).get(WAY, WAYS) / WAYS * CACHE)
+        for uuid, program in programs.items()
+    }
+    open_, left, target = set(most), CACHE, {}
+    while open_:
+        speed = sum(rates[uuid] + 1e6 for uuid in open_)
+        full = {uuid for uuid in open_ if left * (rates[uuid] + 1e6) / speed >= most[uuid]}
+        if not full:
+            target |= {uuid: left * (rates[uuid] + 1e6) / speed for uuid in open_}
+            break
+        target |= {uuid: most[uuid] for uuid in full}
+        left -= sum(most[uuid] for uuid in full)
+        open_ -= full
+    return {uuid: 0.3 * before[uuid] + 0.7 * target[uuid] for uuid in target}
+
+
+# Worlds
+
+
+def world(seed: str, kind: str) -> World:
+    """Some guests of either class, from 15 minutes on a culprit unless it is calm."""
+    rng = random.Random(seed)
+    begin = rng.randrange(120, 180)
+    end = begin + rng.randrange(60, 120)
+    length = end + 90
+    guests = {}
+    for number in range(rng.randint(3, 5)):
+        facts = _facts(f"ls{number}", "LS", 10, 4.0)
+        guests[facts.uuid] = Guest(facts, _program(rng), _wants(rng, rng.uniform(0.5, 1.6), length, 4.0))
+    for number in range(rng.randint(3, 6)):
+        vcpus = rng.choice((1.0, 2.0, 2.0, 4.0))
+        facts = _facts(f"be{number}", "BE", 0, vcpus)
+        mean = vcpus * rng.uniform(0.2, 0.5)
+        guests[facts.uuid] = Guest(facts, _program(rng), _wants(rng, mean, length, vcpus))
+    found = World(seed, kind, guests, begin=begin, end=end, length=length)
+    best_effort = [uuid for uuid in guests if uuid.startswith("be")]
+    rng.shuffle(best_effort)
+    if kind == "calm":
+        _change_of_mind(
+            rng, guests[rng.choice([uuid for uuid in guests if uuid.startswith("ls")])], begin, end
+        )
+    else:
+        found.culprit = best_effort[0]
+        _culprit(rng, guests[found.culprit], kind, begin, end)
+    # Somebody else who begins to do more at about the same time, and disturbs nobody by it.
+    decoy = guests[best_effort[1]]
+    start = max(0, begin + rng.randint(-6, 6))
+    decoy.wants[start:end] = [want * rng.uniform(1.2, 1.6) for want in decoy.wants[start:end]]
+    return found.fresh()
+
+
+def _facts(uuid: str, qos_class: str, rank: int, vcpus: float) -> GuestUsage:
+    entitlements = {
+        QUOTA: Entitlement(vcpus),
+        WAY: Entitlement(float(WAYS), 1.0, CACHE / WAYS),
+        BAND: Entitlement(100.0, 5.0, BANDWIDTH / 100),
+    }
+    return GuestUsage(uuid, qos_class, rank, entitlements=entitlements, name=uuid)
+
+
+def _program(rng: random.Random) -> Program:
+    return Program(rng.lognormvariate(math.log(4e9), 0.6), rng.uniform(0.5e6, 5e6))
+
+
+def _culprit(rng: random.Random, guest: Guest, kind: str, begin: int, end: int) -> None:
+    guest.facts = _facts(guest.facts.uuid, "BE", 0, 16.0)
+    if kind == "cpu":
+        cores, guest.other = rng.uniform(10, 16), guest.program
+    elif kind == "bandwidth":
+        cores, guest.other = rng.uniform(4, 8), Program(rng.uniform(20e9, 40e9), 4e9)
+    else:
+        cores, guest.other = rng.uniform(2, 4), Program(rng.uniform(4e9, 8e9), rng.uniform(30e6, 90e6))
+    guest.begin, guest.end = begin, end
+    guest.other_wants = _wants(rng, cores, end - begin, 16.0, swing=0.1)
+    manner = rng.random()
+    if manner < 0.3:  # it comes by and by
+        rise = rng.randint(6, 18)
+        for number in range(rise):
+            guest.other_wants[number] *= number / rise
+    elif manner < 0.6:  # it pauses every few minutes
+        work, pause = rng.randint(12, 30), rng.randint(6, 18)
+        for number in range(end - begin):
+            if number % (work + pause) >= work:
+                guest.other_wants[number] = 0.1
+
+
+def _change_of_mind(rng: random.Random, guest: Guest, begin: int, end: int) -> None:
+    """It suffers by itself: touches more, or wants more."""
+    guest.begin, guest.end = begin, end
+    guest.other = Program(
+        guest.program.touched * rng.uniform(1, 2), guest.program.footprint * rng.uniform(1, 2)
+    )
+    guest.other_wants = _wants(rng, rng.uniform(0.5, 2.5), end - begin, 4.0)
+
+
+def _wants(rng: random.Random, mean: float, length: int, most: float, swing: float = 0.3) -> list[float]:
+    """A slow wave, noise with a memory of a minute or two, and bursts with a heavy tail."""
+    phase, period = rng.uniform(0, 7), rng.uniform(120, 720)
+    spread, value, burst, found = rng.uniform(0.05, 0.2), 0.0, 0.0, []
+    for number in range(length):
+        value = 0.85 * value + 0.527 * rng.gauss(0, 1)
+        if rng.random() < 1 / 180:
+            burst = mean * min(2.0, rng.paretovariate(2.5) - 0.7)
+        burst *= 0.85
+        wave = mean * (1 + swing * math.sin(phase + 2 * math.pi * number / period))
+        found.append(min(most, max(0.02, wave + mean * spread * value + burst)))
+    return found

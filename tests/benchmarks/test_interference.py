@@ -1,0 +1,54 @@
+"""The simulation of guests that disturb others still runs, and its judge judges."""
+
+from dataclasses import replace
+
+from benchmarks import interference
+from benchmarks.interference_worlds import KINDS, QUOTA, STEP, world
+from compute_agent.interference.cases import What
+
+CPU = world("quick 2", "cpu")
+
+
+def test_culprits_are_found_and_have_all_back_and_the_innocent_keep_their_work():
+    found = interference.Result()
+    for kind in KINDS[:3]:
+        found.add(interference.judge(world(f"quick {kind}", kind)))
+    assert (found.worlds, found.not_returned) == (3, 0)
+    assert found.in_time == found.disturbed >= 2
+    assert found.right >= found.actions - 1
+    assert sum(found.kept) > sum(found.kept_minimum)
+    assert found.speed["agent"] > found.speed["nobody"]
+    assert len(interference.rows(found)) == 14
+
+
+def test_nobody_is_limited_where_all_is_calm():
+    found = interference.judge(world("quick calm", "calm"))
+    assert (found.actions, found.calm_actions, found.disturbed) == (0, 0, 0)
+    assert found.calm_hours > 9
+
+
+def test_the_judge_counts_those_as_wrong_who_make_no_difference():
+    """A controller that limits somebody who uses nearly nothing."""
+
+    class Wrong(interference.Agent):
+        def take(self, sample):
+            super().take(sample)
+            self.limits = {}
+            self.decisions = tuple(
+                replace(one, case=replace(one.case, suspect=idle))
+                for one in self.decisions
+                if one.what is What.TRY
+            )
+
+    idle = min((u for u in CPU.guests if u.startswith("be")), key=lambda u: sum(CPU.guests[u].wants))
+    found = interference.play(CPU, Wrong())
+    assert found.actions
+    assert not any(action.right for action in found.actions)
+
+
+def test_a_world_is_the_same_again_and_a_limit_is_kept():
+    first, second = (interference.play(CPU, interference.Controller()) for _ in range(2))
+    assert first.uses == second.uses
+    limited = CPU.fresh().step(CPU.begin + 1, {CPU.culprit: {QUOTA: 1.0}})
+    assert limited[CPU.culprit].had <= 1.0
+    assert STEP * CPU.begin >= 300

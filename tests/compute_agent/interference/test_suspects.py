@@ -1,0 +1,49 @@
+"""Who is suspected: brute force for correlations, and how few samples tell nothing."""
+
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.interference.reading import Reading, Sample
+from compute_agent.interference.suspects import MIN_CORRELATION, _correlation, find_suspects, sure
+from tests.compute_agent.interference.rooms import CPUS, facts, watch
+
+PAIRS = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=2, max_size=60)
+
+
+@given(PAIRS)
+def test_the_correlation_is_pearsons(pairs):
+    first, second = zip(*pairs, strict=True)
+    correlation, part = _correlation(pairs)
+    if min(statistics.pstdev(first), statistics.pstdev(second)) > 1e-3:
+        assert correlation == pytest.approx(statistics.correlation(first, second), abs=1e-6)
+        assert part == pytest.approx(correlation * statistics.pstdev(second), abs=1e-6)
+    assert -1.000001 <= correlation <= 1.000001
+
+
+def test_of_few_samples_or_chance_nobody_is_sure():
+    assert sure(1.0, 9) < MIN_CORRELATION
+    assert sure(0.6, 60) < MIN_CORRELATION < sure(0.75, 60)
+    assert [sure(r, 60) for r in (-0.5, 0.2, 0.9)] == sorted(sure(r, 60) for r in (-0.5, 0.2, 0.9))
+
+
+def samples(**uses):
+    """Two quiet minutes each, and two in which the server waits; guests use what is said in either."""
+    rng = random.Random(1)
+    found = []
+    for number in range(60):
+        loud = number >= 40
+        readings = {"server": Reading(facts("server", "LS"), CPUS, False, 1.0, 0.9 if loud else 0.02)}
+        for guest, both in uses.items():
+            readings[guest] = Reading(facts(guest), CPUS, False, both[loud] * rng.gauss(1, 0.05), 0.0)
+        found.append(Sample(10.0 * (number + 1), readings))
+    return found
+
+
+def test_the_one_that_explains_most_comes_first_and_who_explains_little_is_not_tried():
+    found = find_suspects(watch(), "server", "", samples(hog=(0.5, 4.0), half=(1.0, 3.0), small=(0.1, 0.3)))
+    assert [one.guest for one in found] == ["hog", "half"]
+    assert find_suspects(watch(), "server", "", samples(less=(2.0, 1.0), same=(1.0, 1.0))) == []
