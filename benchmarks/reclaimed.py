@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
+from compute_agent.capacity.breach import Breach, missing_cpus
 from compute_agent.capacity.estimate import Limits, estimate
 from compute_agent.capacity.history import PERIOD, SYSTEM, History, Reading
 from compute_agent.capacity.offer import Offer
@@ -54,7 +55,7 @@ class Result:
 
 def promises(trace: HostTrace, limits: Limits) -> list[int]:
     """What the agent publishes after each sample."""
-    history, offer, published = History(), Offer(), []
+    history, offer, breach, published = History(), Offer(), Breach(), list[int]()
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
     for index, guest in enumerate(trace.guests):
@@ -75,7 +76,9 @@ def promises(trace: HostTrace, limits: Limits) -> list[int]:
         now = EPOCH + n * PERIOD
         history = history.after(Reading(now, total, used), limits.percentile)
         left = estimate(history, entitlements, trace.capacity, limits, now).left
-        offer = offer.after(left, trace.capacity, now)
+        missing = missing_cpus(total, offer.published, trace.capacity)
+        breach = breach.after(missing, missing > 0, now)
+        offer = offer.after(max(0.0, left - breach.held_back(trace.capacity)), trace.capacity, now)
         published.append(offer.published)
     return published
 
@@ -151,10 +154,11 @@ def main() -> None:
     parser.add_argument("--sigma", type=float, default=Limits().sigma)
     parser.add_argument("--percentile", type=float, default=Limits().percentile)
     parser.add_argument("--margin", type=float, default=Limits().margin)
+    parser.add_argument("--burst", type=float, default=Limits().burst)
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a few days of three hosts there")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()
-    limits = Limits(arguments.sigma, arguments.percentile, arguments.margin)
+    limits = Limits(arguments.sigma, arguments.percentile, arguments.margin, arguments.burst)
     parts = [range(first, arguments.hosts, 20) for first in range(20)]
     result = Result()
     with ProcessPoolExecutor(arguments.jobs) as pool:
@@ -164,7 +168,8 @@ def main() -> None:
             result.add(part)
     print("| limits | others use | promised | of the oracle | hours broken | writes a day | most |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    print(row(f"{limits.sigma:g} sigma, p{limits.percentile:g}, {limits.margin:g} %", result))
+    names = f"{limits.sigma:g} sigma, p{limits.percentile:g}, {limits.margin:g} %, burst {limits.burst:g} %"
+    print(row(names, result))
     if arguments.svg:
         arguments.svg.write_text(picture(arguments.seed, min(arguments.days, 5), limits))
     print(f"broken by CPUs missing: {sorted(result.shortage.items())}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,11 +18,15 @@ KNOWN_HOURS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How careful an estimate is: deviations, percent of hours, and percent on top of these."""
+    """How careful an estimate is: deviations, percent of hours, and percent on top of these.
 
-    sigma: float = 4.5
+    ``burst`` is in how many percent of hours the largest guest is taken to use all that it may.
+    """
+
+    sigma: float = 4.0
     percentile: float = 85.0
     margin: float = 5.0
+    burst: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +34,17 @@ class Estimate:
     """How many of ``capacity`` CPUs the others may use next, all in cores.
 
     ``recent`` is the spread of their sums in the last two hours, ``daily`` that of the hourly peaks of the
-    last day, ``now`` the largest of the present five minutes. ``known`` is the sum of the percentiles of the
-    guests and the system, ``unknown`` that of the whole entitlements of guests without a history. ``untold``
-    says why nothing can be told; then all may be used.
+    last day, ``largest`` the most that a known guest may use, ``now`` the largest of the present five
+    minutes. ``known`` is the sum of the percentiles of the guests and the system, ``unknown`` that of the
+    whole entitlements of guests without a history. ``untold`` says why nothing can be told; then all may be
+    used.
     """
 
     capacity: float
     limits: Limits
     recent: Spread = field(default_factory=Spread)
     daily: Spread = field(default_factory=Spread)
+    largest: float = 0.0
     now: float = 0.0
     known: float = 0.0
     known_guests: int = 0
@@ -50,6 +57,16 @@ class Estimate:
         return spread.mean + self.limits.sigma * spread.deviation
 
     @property
+    def peaks(self) -> Spread:
+        """The spread of hourly peaks, if the largest guest used all that it may in a few hours.
+
+        24 hours tell little of what happens in one of a hundred.
+        """
+        few = self.limits.burst / 100
+        burst = self.largest * math.sqrt(few * (1 - few))
+        return Spread(self.daily.mean, math.hypot(self.daily.deviation, burst))
+
+    @property
     def of_guests(self) -> float:
         """The sum of the percentiles, with the margin."""
         return self.known * (1 + self.limits.margin / 100)
@@ -59,7 +76,7 @@ class Estimate:
         """What the others may use next: the largest of the terms, and whoever is not known whole."""
         if self.untold:
             return self.capacity
-        terms = self.by_spread(self.recent), self.by_spread(self.daily), self.now, self.of_guests
+        terms = self.by_spread(self.recent), self.by_spread(self.peaks), self.now, self.of_guests
         return min(self.capacity, max(terms) + self.unknown)
 
     @property
@@ -76,7 +93,11 @@ class Estimate:
             return
         for spread, what in (
             (self.recent, "the sums of the last two hours"),
-            (self.daily, "the hourly peaks of the last day"),
+            (
+                self.peaks,
+                "the hourly peaks of the last day, with the largest guest at all of its"
+                f" {self.largest:g} in {limits.burst:g} % of hours",
+            ),
         ):
             yield (
                 f"{what}: {spread.mean:.2f} on average and {limits.sigma:g} times the deviation of"
@@ -106,7 +127,7 @@ def estimate(
     """
     if untold := _untold(history, time):
         return Estimate(capacity, limits, untold=untold)
-    known = unknown = 0.0
+    known = unknown = largest = 0.0
     unknown_guests = 0
     peaks, hour = history.peaks, history.hour
     for uuid, entitled in entitlements.items():
@@ -116,6 +137,7 @@ def estimate(
             unknown_guests += 1
         else:
             known += max(found.percentile, hour.get(uuid, 0.0))
+            largest = max(largest, entitled)
     system = peaks.get(SYSTEM)
     known += max(0.0 if system is None else system.percentile, hour.get(SYSTEM, 0.0))
     return Estimate(
@@ -123,6 +145,7 @@ def estimate(
         limits,
         history.recent,
         history.daily,
+        largest,
         history.period,
         known,
         len(entitlements) - unknown_guests,

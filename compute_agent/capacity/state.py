@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from compute_agent.capacity.breach import DAY_SECONDS, Breach
 from compute_agent.capacity.history import HOURS, PERIODS, SUM, History, Peaks, spread
 from compute_agent.capacity.numbers import number
 from compute_agent.capacity.offer import Offer
@@ -22,10 +23,11 @@ _MAX_CORES: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class ZoneState:
-    """What is known and promised of a zone."""
+    """What is known and promised of a zone, and what is held back of it."""
 
     history: History = field(default_factory=History)
     offer: Offer = field(default_factory=Offer)
+    breach: Breach = field(default_factory=Breach)
 
 
 def dump(zones: Mapping[str, ZoneState]) -> bytes:
@@ -74,7 +76,15 @@ def _zone(content: Any) -> ZoneState:
         _time(offered["above_since"]),
         math.floor(_cores(offered["above"])),
     )
-    return ZoneState(history, offer)
+    # Files of earlier agents have none.
+    held = content.get("breach") or asdict(Breach())
+    breach = Breach(
+        _cores(held["cpus"]),
+        math.floor(_cores(held["count"])),
+        number(held["remaining"], DAY_SECONDS),
+        _time(held["time"]),
+    )
+    return ZoneState(history, offer, breach)
 
 
 def _cores(value: Any) -> float:

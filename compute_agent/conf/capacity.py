@@ -38,7 +38,7 @@ OPTS: Final = [
     ),
     cfg.FloatOpt(
         "sigma",
-        default=4.5,
+        default=4.0,
         min=0.0,
         max=20.0,
         help="Standard deviations above the mean that the use by all others together is expected to stay"
@@ -57,6 +57,14 @@ OPTS: Final = [
         min=0.0,
         max=1000.0,
         help="Percent that are added to the sum of these peaks.",
+    ),
+    cfg.FloatOpt(
+        "burst",
+        default=1.0,
+        min=0.0,
+        max=100.0,
+        help="Percent of hours in which the largest guest is taken to use all CPUs that it may, whatever it"
+        " did in the last day.",
     ),
 ]
 

@@ -186,7 +186,7 @@ class Agent:
             Evictions(settings, self.pipeline, self.driver, client),
             partial(self.reports.switch_scheduling, Cause.WATERMARK),
             self._state.keep_qos,
-            Telemetry(self.metrics.registry, self._recorder),
+            Telemetry(self.metrics.registry, self._recorder, self._reclaimed.blame),
             book=self._limits,
             root=options.host.root,
             cache=self._monitoring.reader,

@@ -25,6 +25,7 @@ class Kind(enum.StrEnum):
     AUDIT = "audit"
     OFFER = "offer"
     STOLEN = "stolen"
+    BREAK = "break"
     THROTTLE_DOWN = "throttle_down"
     THROTTLE_UP = "throttle_up"
     EVICT = "evict"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any, Final
 from oslo_config import cfg
 from prometheus_client import Counter, Gauge
 
+from compute_agent.capacity.breach import Breach, missing_cpus
 from compute_agent.capacity.estimate import Estimate, Limits, estimate
+from compute_agent.capacity.history import Reading
 from compute_agent.capacity.offer import Offer
 from compute_agent.capacity.state import FILE, ZoneState, dump, parse
 from compute_agent.capacity.zone import entitlements, read_zone
@@ -25,12 +28,13 @@ from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.loops import collectors, stolen
 from compute_agent.loops.base import Configuration
 from compute_agent.loops.collectors import Collectors
-from compute_agent.loops.host_use import HostReader
+from compute_agent.loops.host_use import HostReader, lives_on_rest
 from compute_agent.loops.kept_file import load, save
 from compute_agent.loops.stolen import ACT, OFF, SAVE_SECONDS, StolenTime
 from compute_agent.model.resource_class import RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
+from compute_agent.qos import sorters
 from compute_agent.report.withheld import Withheld
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +60,7 @@ class Settings:
         found = options.capacity
         return cls(
             found.mode,
-            Limits(found.sigma, found.percentile, found.margin),
+            Limits(found.sigma, found.percentile, found.margin, found.burst),
             found.steal,
             tuple(found.collectors),
         )
@@ -95,6 +99,8 @@ class Reclaimed:
             self._settings.collectors, self._path.parent, recorder, metrics.registry, clock
         )
         self._estimates: dict[str, Estimate] = {}
+        self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
+        """Provider and metric of each time that somebody was throttled or evicted who lives on the rest."""
         self._saved = 0.0
         self._trouble = ""
         self._stopped = threading.Event()
@@ -104,6 +110,13 @@ class Reclaimed:
         self._failures = Counter(
             "compute_agent_capacity_round_failures",
             "Readings of what guests leave unused that went wrong.",
+            registry=registry,
+        )
+        self._broken = Counter(
+            "compute_agent_reclaimed_broken",
+            "Promises of reclaimed CPUs that were broken: others needed them (use), or for the sake of a"
+            " metric of CPUs somebody was throttled or evicted who lives on them.",
+            ["provider", "cause"],
             registry=registry,
         )
         labels = ["provider"]
@@ -158,6 +171,20 @@ class Reclaimed:
         known = {uuid: one for uuid, one in dict(self._zones).items() if _is_of_now(one, now)}
         return with_offers(tree, {uuid: one.offer.published for uuid, one in known.items()})
 
+    def blame(self, guest: str, metric: str) -> None:
+        """A guest was throttled or evicted for the sake of a metric.
+
+        If that is one of CPUs and the guest lives on what others leave, a promise to it was broken.
+        """
+        registry = self._conf.settings.rules.registry
+        if self._settings.mode == OFF or metric not in registry or registry[metric].sorter is not sorters.CPU:
+            return
+        for view in self._pipeline.views():
+            if view.guest.uuid == guest and lives_on_rest(view):
+                for uuid, amounts in (view.allocation or {}).items():
+                    if amounts.get(RECLAIMED_VCPU):
+                        self._blamed.append((uuid, metric))
+
     def document(self, withheld: Iterable[Withheld] = ()) -> list[dict[str, Any]]:
         """Every zone with the terms of its sum, in words, as the command line shows them.
 
@@ -169,6 +196,7 @@ class Reclaimed:
             found = estimates.get(node.uuid)
             zone = self._zones.get(node.uuid, ZoneState())
             terms = [] if found is None else list(found.in_words())
+            terms += [] if found is None else zone.breach.in_words(found.capacity)
             what = {"act": "offered", "preview": "would be offered"}.get(mode, "not offered: it is off")
             terms.append((f"{what} (more by 10 % of all CPUs at a time)", float(zone.offer.published)))
             rows += [
@@ -218,7 +246,8 @@ class Reclaimed:
             self.changed()
         if settings.mode == OFF:
             return
-        zones, estimates, published = {}, {}, False
+        zones, estimates, published, broken = {}, {}, False, False
+        blamed = self._take_blamed()
         for node in _providers(world.tree):
             shared = reclaimable(node, world.cpu_sets)
             before = self._zones.get(node.uuid, ZoneState())
@@ -229,18 +258,61 @@ class Reclaimed:
             found = estimate(
                 history, entitlements(use.guests, shared), float(len(shared)), settings.limits, now
             )
-            offer = before.offer.after(found.left, float(len(shared)), now)
-            zones[node.uuid], estimates[node.uuid] = ZoneState(history, offer), found
+            breach = self._breach(node, before, reading, found, blamed[node.uuid], now)
+            broken |= breach.count > before.breach.count
+            left = max(0.0, found.left - breach.held_back(found.capacity))
+            offer = before.offer.after(left, found.capacity, now)
+            zones[node.uuid], estimates[node.uuid] = ZoneState(history, offer, breach), found
             self._offered.labels(node.name).set(offer.published if settings.mode == ACT else 0)
             self._expected.labels(node.name).set(found.peak)
             if offer.published != before.offer.published:
                 published = True
                 self._tell(node, before.offer, offer, found)
         self._zones, self._estimates = zones, estimates
-        if published or now - self._saved >= SAVE_SECONDS or now < self._saved:
+        if published or broken or now - self._saved >= SAVE_SECONDS or now < self._saved:
             self._save()
         if published:
             self.changed()
+
+    def _take_blamed(self) -> dict[str, list[str]]:
+        """The metrics that were blamed since the last round, by provider."""
+        found: dict[str, list[str]] = defaultdict(list)
+        while self._blamed:
+            uuid, metric = self._blamed.popleft()
+            found[uuid].append(metric)
+        return found
+
+    def _breach(
+        self,
+        node: ProviderNode,
+        before: ZoneState,
+        reading: Reading | None,
+        found: Estimate,
+        blamed: list[str],
+        now: float,
+    ) -> Breach:
+        """What is held back now, with what was broken since the last round."""
+        published = before.offer.published
+        missing = 0.0 if reading is None else missing_cpus(reading.total, published, found.capacity)
+        causes = [*(["use"] if missing else []), *blamed]
+        for cause in causes:
+            self._broken.labels(node.name, cause).inc()
+        breach = before.breach.after(missing, len(causes), now)
+        if causes:
+            used = "" if reading is None else f"others used {reading.total:.1f} of {found.capacity:g} CPUs; "
+            throttled = f"throttled or evicted for {', '.join(sorted(set(blamed)))}; " if blamed else ""
+            self._recorder.record(
+                LOG.warning,
+                Kind.BREAK,
+                None,
+                "Of %s not all of the %d CPUs were there that were %s",
+                node.name,
+                published,
+                "promised" if self._settings.mode == ACT else "what would have been promised",
+                reason=f"{used}{throttled}{breach.held_back(found.capacity):.1f} CPUs less for a day",
+                outcome=Outcome.DONE if self._settings.mode == ACT else Outcome.PREVIEW,
+            )
+        return breach
 
     def _tell(self, node: ProviderNode, before: Offer, offer: Offer, found: Estimate) -> None:
         acts = self._settings.mode == ACT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -19,8 +20,18 @@ LOG = logging.getLogger(__name__)
 class Telemetry:
     """Tells of actions, and counts them. One thread writes."""
 
-    def __init__(self, registry: CollectorRegistry, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        recorder: Recorder | None = None,
+        blame: Callable[[str, str], None] = lambda guest, metric: None,
+    ) -> None:
+        """``blame`` is told of each guest that was throttled or evicted, and for which metric.
+
+        It must not wait.
+        """
         self._recorder = recorder or Recorder()
+        self._blame = blame
         self._shown: set[Series] = set()
         self._failures: dict[tuple[str, str], str] = {}
         self._actions = Counter(
@@ -71,6 +82,8 @@ class Telemetry:
             self._failures[kind, guest] = reason
         else:
             self._failures.pop((kind, guest), None)
+            if metric and outcome is Outcome.DONE:
+                self._blame(guest, metric)
             message = "Preview: %s" if outcome is Outcome.PREVIEW else "Watermark: %s"
             self._recorder.record(LOG.info, kind, whom, message, text, outcome=outcome)
 

@@ -11,7 +11,7 @@ from compute_agent.capacity.estimate import KNOWN_HOURS, STALE_SECONDS, Limits, 
 from compute_agent.capacity.history import HOUR, HOURS, PERIOD, PERIODS, SUM, SYSTEM, History, Reading
 from compute_agent.capacity.offer import GROWTH, GROWTH_SECONDS, Offer, step_of
 
-LIMITS = Limits()
+LIMITS = Limits(burst=0.0)
 EPOCH = 1_000_000 * HOUR
 CORES = st.floats(0, 8)
 
@@ -39,6 +39,17 @@ def test_the_worked_example_of_a_steady_zone():
     assert found.left == pytest.approx(32 - 5.775)
     terms = [32, 5.5, 5.5, 5.5, 5.775, 0, 5.775, 26.225]
     assert [cores for _, cores in found.in_words()] == pytest.approx(terms)
+
+
+def test_the_largest_guest_counts_as_if_it_used_all_in_a_few_hours():
+    history = steady(a=2.0, b=3.0)
+    entitled = {"a": 10.0, "b": 4.0, "new": 30.0}
+    found = estimate(history, entitled, 64.0, Limits(burst=1.0), history.time)
+    assert found.largest == 10.0  # who is not known counts whole anyway
+    assert found.peaks.deviation == pytest.approx(10 * math.sqrt(0.01 * 0.99))
+    assert found.peak == pytest.approx(5.5 + 4 * found.peaks.deviation + 30)
+    said = "with the largest guest at all of its 10 in 1 % of hours"
+    assert sum(said in words for words, _ in found.in_words()) == 1
 
 
 def test_a_guest_that_is_not_known_counts_whole_until_it_is():

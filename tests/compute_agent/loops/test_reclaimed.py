@@ -24,6 +24,7 @@ from compute_agent.pipeline.worker import Pipeline
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import Classes, QosClass
+from compute_agent.qos.metrics import BUILT_IN, Registry
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -52,7 +53,7 @@ class Rig:
         self.new_loop()
 
     def conf(self):
-        limits = Limits()
+        limits = Limits(burst=0.0)
         capacity = SimpleNamespace(
             mode=self.mode,
             steal=self.steal,
@@ -60,16 +61,20 @@ class Rig:
             sigma=limits.sigma,
             percentile=limits.percentile,
             margin=limits.margin,
+            burst=limits.burst,
         )
+        rules = SimpleNamespace(registry=Registry(BUILT_IN))
         host = SimpleNamespace(root=str(self.folder))
         options = SimpleNamespace(capacity=capacity, host=host, state_path=str(self.folder))
-        return SimpleNamespace(options=options, settings=SimpleNamespace(classes=CLASSES))
+        return SimpleNamespace(options=options, settings=SimpleNamespace(classes=CLASSES, rules=rules))
 
     def new_loop(self):
         """As after a restart of the agent."""
         recorder = Recorder(self.events.append)
         clock = lambda: self.now  # noqa: E731
-        self.loop = Reclaimed(self.conf(), self.pipeline, self.driver, recorder, Metrics(), clock)
+        metrics = Metrics()
+        self.registry = metrics.registry
+        self.loop = Reclaimed(self.conf(), self.pipeline, self.driver, recorder, metrics, clock)
         self.loop._reader = HostReader(self.pipeline, self.driver, lambda: CLASSES, self.folder, clock)
         self.loop._reader._root = str(self.folder)
         self.loop.changed = self.wake
@@ -202,6 +207,41 @@ def test_switched_off_nothing_is_measured(rig):
     rig.new_loop()
     rig.loop.start()
     assert rig.loop._thread is None
+
+
+def broken(rig, cause):
+    labels = {"provider": ZONE.name, "cause": cause}
+    return rig.registry.get_sample_value("compute_agent_reclaimed_broken_total", labels)
+
+
+def test_after_others_needed_what_was_promised_less_is_offered_for_a_day(learnt):
+    learnt.minutes(1, a=4.0)  # with the system 4.5, and 6 were promised
+    event = next(each for each in learnt.events if each.kind == "break")
+    assert event.text == "Of host_NUMA_0_RECLAIMED not all of the 6 CPUs were there that were promised"
+    assert event.reason.startswith("others used 4.5 of 8 CPUs; 2.5 CPUs less for a day")
+    assert broken(learnt, "use") == 1
+    learnt.minutes(30, a=1.0)
+    held = [words for words in learnt.terms() if words.startswith("held back for 23.5 hours more")]
+    assert len(held) == 1
+    learnt.loop._save()
+    learnt.new_loop()
+    learnt.minutes(2, a=1.0)
+    assert [cores for words, cores in learnt.terms().items() if "held back" in words] == [2.5]
+
+
+def test_a_throttle_for_cpus_of_who_lives_on_the_rest_is_a_broken_promise(learnt):
+    learnt.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2}}, vcpus=2, qos_class="BE")
+    for guest, metric in (("rest", "memory_usage"), ("a", "cpu_usage"), ("gone", "cpu_usage"), ("rest", "x")):
+        learnt.loop.blame(guest, metric)
+    learnt.minutes(2, a=1.0, rest=0.5)
+    assert not [each for each in learnt.events if each.kind == "break"]
+    learnt.loop.blame("rest", "cpu_usage")
+    learnt.loop.blame("rest", "cpu_pressure")
+    learnt.minutes(1, a=1.0, rest=0.5)
+    event = next(each for each in learnt.events if each.kind == "break")
+    assert "throttled or evicted for cpu_pressure, cpu_usage; 0.8 CPUs less for a day" in event.reason
+    assert (broken(learnt, "cpu_usage"), broken(learnt, "cpu_pressure")) == (1, 1)
+    assert learnt.reserved == 8 - 5  # 6.4 less 0.8
 
 
 def withheld(rig):
