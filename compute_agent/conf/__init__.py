@@ -134,6 +134,8 @@ def free_sections(conf: cfg.ConfigOpts) -> list[str]:
     """Sections, and beginnings of names of sections, in which any option may be, as far as files tell."""
     free = [qos.WATERMARK, qos.QOS_CLASS, interference.INTERFERENCE]
     free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL]
+    if conf.fleet.group:
+        free.append(fleet.GUEST)
     if placement.auth_opts(conf) is None:
         free.append(conf.placement.auth_section or placement.GROUP)
     return free

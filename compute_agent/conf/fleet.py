@@ -6,6 +6,9 @@ from oslo_config import cfg
 
 GROUP = "fleet"
 
+GUEST: Final = "guest:"
+"""What the names of sections of single guests begin with, which revisions have; the uuid follows."""
+
 OPTS: Final = [
     cfg.StrOpt(
         "group",

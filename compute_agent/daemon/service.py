@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,7 @@ from compute_agent.loops.cpu_use import CpuUse
 from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.fleet import FleetLoop
+from compute_agent.loops.fleet_guests import FleetGuests
 from compute_agent.loops.interference import Interference
 from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.monitored import monitor_targets
@@ -163,11 +164,12 @@ class Agent:
             lambda tree: self._fleet.offering(self._reclaimed.offering(tree)),
         )
         self._reclaimed.changed = self.reports.wake
-        self._fleet = FleetLoop(
+        self._fleet: FleetLoop = FleetLoop(
             options,
             lambda wanted: try_configuration(wanted, self._root.owner, self._build_controllers),
             self.metrics.registry,
             self.reports.wake,
+            FleetGuests(self.pipeline, self._set_guest).bring_about,
         )
         self.maintenance = MaintenanceMode(
             self._state.state.maintenance, self._state.keep_maintenance, self.reports
@@ -394,6 +396,13 @@ class Agent:
             self.pipeline.submit(WorldChanged(world, controllers)).result(WORKER_SECONDS)
             for loop in self._loops:
                 loop.reload(self._conf)
+
+    def _set_guest(self, guest: str, values: Mapping[str, Any]) -> str:
+        try:
+            Methods(self).guest_set({"guest": guest, **values})
+        except (RequestError, TimeoutError) as error:
+            return str(error) or "the agent is busy"
+        return ""
 
     def retire(self) -> None:
         """End, as at SIGTERM."""

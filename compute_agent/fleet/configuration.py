@@ -10,7 +10,8 @@ from oslo_config import cfg
 
 from compute_agent import conf as agent_conf
 from compute_agent.conf import written
-from compute_agent.fleet import kept, rules, source
+from compute_agent.conf.fleet import GUEST
+from compute_agent.fleet import guests, kept, rules, source
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.revision import Revision
 from compute_agent.model.errors import ConfigError
@@ -115,13 +116,15 @@ def problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
 
     :param conf: that of the host, which tells how it signs in to Placement.
     :raises cfg.Error: it is no ini file.
+    :raises FleetError: what it has of guests cannot be meant.
     """
     options = agent_conf.known_options(conf)
     text = written.read([path])
+    guests.parse(text)
     known: dict[str, set[str]] = {rules.DEFAULT: set()}
     for section, some in options:
         known.setdefault(section, set()).update(written.names_of(some))
-    unknown = written.unknown_options(text, known, agent_conf.free_sections(conf))
+    unknown = written.unknown_options(text, known, [*agent_conf.free_sections(conf), GUEST])
     return rules.forbidden(text, options, conf.placement.auth_section) + unknown
 
 

@@ -71,7 +71,7 @@ def follow(fleet: Fleet, conf: cfg.ConfigOpts, check: Check) -> Revision | None:
         if found := problems(path, conf):  # first: values may be of other options, and are in errors
             raise ConfigError("; ".join(found))
         check(with_file(conf, path))
-    except (cfg.Error, ConfigError, OSError, ValueError) as error:
+    except (cfg.Error, ConfigError, FleetError, OSError, ValueError) as error:
         raise FleetError(f"the revision {offered} is not taken up: {error}") from error
     kept.take_up(fleet.folder)
     return offered

@@ -10,14 +10,17 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Gauge
 
+from compute_agent.conf import written
 from compute_agent.fleet.configuration import Fleet, overruled
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.following import Check, follow
+from compute_agent.fleet.kept import KEPT
 from compute_agent.fleet.revision import Revision
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
 from compute_agent.inventory.tree import ProviderTree
@@ -37,6 +40,7 @@ class FleetLoop:
 
     :param check: whether the host can work by a configuration.
     :param changed: called when there is something else to report.
+    :param bring_about: has guests be as the revision in a file wants them, and says what stands against that.
     """
 
     def __init__(
@@ -45,10 +49,12 @@ class FleetLoop:
         check: Check,
         registry: CollectorRegistry,
         changed: Callable[[], None] = lambda: None,
+        bring_about: Callable[[Path], list[str]] = lambda revision: [],
     ) -> None:
         self._conf = conf
         self._check = check
         self._changed = changed
+        self._bring_about = bring_about
         self._state = _state_of(conf)
         self._wake = threading.Event()
         self._stopped = False
@@ -112,6 +118,7 @@ class FleetLoop:
             trouble = ""
         except (FleetError, ConfigError) as error:
             taken, trouble = None, str(error)
+        trouble = "; ".join(filter(None, (trouble, *self._of_guests(conf))))
         if taken is not None:
             LOG.info("Settings of the fleet: %s is taken up", taken)
         before = self._state.trouble
@@ -121,6 +128,16 @@ class FleetLoop:
             else:
                 LOG.info("The host follows its fleet again")
         self._tell(replace(self._state, trouble=trouble))
+
+    def _of_guests(self, conf: cfg.ConfigOpts) -> list[str]:
+        """What stands against what the revision in force wants of guests."""
+        revision = Path(conf.state_path) / KEPT
+        if revision not in written.files_of(conf):
+            return []
+        try:
+            return self._bring_about(revision)
+        except (FleetError, cfg.Error, OSError) as error:
+            return [str(error)]
 
     def _tell(self, state: _State) -> None:
         if state != self._state:

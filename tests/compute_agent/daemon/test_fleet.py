@@ -1,0 +1,74 @@
+"""A whole agent that follows its fleet: options, guests, and what Placement is told of it."""
+
+import uuid
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.fleet.configuration import with_kept
+from tests.compute_agent.daemon.test_service import Rig
+from tests.compute_agent.fleet.fleets import PUBLIC, signed
+
+pytestmark = pytest.mark.slow
+
+
+class Following(Rig):
+    """An agent with a source in a folder."""
+
+    def __init__(self, write_ini, client, source) -> None:
+        self.source = source
+        self.fleet = f"group = edge\nsource = {source}\npublic_keys = {PUBLIC}\ninterval = 1"
+        super().__init__(lambda: write_ini(fleet=self.fleet), client)
+
+    def load_conf(self):
+        return with_kept(agent_conf.load([], [str(self.ini)]))
+
+    def wait_for(self, condition):
+        def looked():
+            self.agent.look()  # as the main thread does
+            return condition()
+
+        return super().wait_for(looked)
+
+    def told(self):
+        return self.client.attributes(self.agent.pipeline.world.tree.root.uuid)[0]
+
+
+@pytest.fixture
+def rig(write_ini, client, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    rig = Following(write_ini, client, source)
+    yield rig
+    rig.close()
+
+
+def test_a_host_follows_its_fleet_and_tells(rig):
+    guest = str(uuid.uuid4())
+    rig.claim(guest, VCPU=1)
+    rig.ask("guest.run", uuid=guest, command=["sleep", "60"])
+    annotation = '{"MB": {"schemata": {"percent": 20}}}'
+    settings = f"[DEFAULT]\ninitial_cpu_allocation_ratio = 3\n[guest:{guest}]\npriority = 5\n"
+    settings += f"resctrl = {annotation}\n"
+    (rig.source / "edge.conf").write_bytes(signed(7, settings))
+    rig.wait_for(lambda: rig.ask("status")["fleet"] == "edge generation 7")
+    assert rig.agent.options.initial_cpu_allocation_ratio == 3
+    shown = rig.wait_for(lambda: (found := rig.ask("guest.show", guest=guest))["priority"] == 5 and found)
+    assert shown["resctrl"] == annotation
+    rig.wait_for(lambda: rig.told() == {"fleet.group": "edge", "fleet.generation": 7})
+
+    rig.ask("guest.set", guest=guest, priority=9)
+    rig.wait_for(lambda: "priority was set to 9 on the host" in rig.ask("status")["fleet_trouble"])
+    assert rig.ask("guest.show", guest=guest)["priority"] == 9
+    rig.wait_for(lambda: "priority was set to 9" in str(rig.told().get("fleet.trouble")))
+
+    (rig.source / "edge.conf").write_bytes(signed(8, "[policy]\nname = static-pools\n"))
+    rig.wait_for(lambda: "edge generation 8 is not taken up" in rig.ask("status")["fleet_trouble"])
+    assert rig.ask("status")["fleet"] == "edge generation 7"
+
+    (rig.source / "edge.conf").write_bytes(signed(9, f"[guest:{guest}]\nqos_class = NOBODY\n"))
+    rig.wait_for(lambda: "there is no class NOBODY" in rig.ask("status")["fleet_trouble"])
+    (rig.source / "edge.conf").write_bytes(signed(10, "[DEFAULT]\ninitial_cpu_allocation_ratio = 2\n"))
+    rig.wait_for(lambda: rig.told() == {"fleet.group": "edge", "fleet.generation": 10})
+    assert rig.ask("guest.show", guest=guest)["priority"] == 9
+    assert rig.ask("status")["fleet_trouble"] == ""
