@@ -360,7 +360,7 @@ class Agent:
 
     def _monitored(self) -> list[MonitorTarget] | None:
         snapshot = self._watermarks.status.snapshot
-        return monitor_targets(self._conf.controllers, self.pipeline.views(), self.driver, snapshot)
+        return monitor_targets(self._conf.controllers, self.pipeline.guests(), self.driver, snapshot)
 
     def audit(self, options: Options) -> list[Outcome]:
         """Compare guests with allocations, and mend what is asked for.

@@ -39,12 +39,12 @@ def missing(group: Group | None, wanted: BlockIo) -> list[str]:
     if group is None:
         return ["it is in no cgroup v2 group of its own ([cgroup] root), which limits take"]
     found = []
-    has_weight = any(group.io_text(name) is not None for name in WEIGHTS)
+    has_weight = any(group.has(name) for name in WEIGHTS)
     if wanted.weight is not None and not has_weight:
         found.append("the kernel has no io.weight: it takes the controller io with io.cost or bfq")
-    if wanted.rates and wanted.devices and group.io_text(MAX) is None:
+    if wanted.rates and wanted.devices and not group.has(MAX):
         found.append("the kernel has no io.max here: it takes the controller io in [cgroup] root")
-    if wanted.latency_us is not None and group.io_text(LATENCY) is None:
+    if wanted.latency_us is not None and not group.has(LATENCY):
         found.append("the kernel has no io.latency: it takes CONFIG_BLK_CGROUP_IOLATENCY")
     if wanted.own_disks:
         found.append("a process has no disks of its own: name devices of the host in place of guest")

@@ -223,6 +223,10 @@ class Group:
         counts = dict(line.split() for line in text.splitlines())
         return int(counts.get("oom", 0)), int(counts.get("oom_kill", 0))
 
+    def has(self, name: str) -> bool:
+        """Whether the kernel has a file here."""
+        return os.path.exists(f"{self.folder}/{name}")
+
     def io_text(self, name: str) -> str | None:
         """The content of io.max or one of its like; None where the kernel has none."""
         return self._read(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import selectors
 import threading
 from collections.abc import Callable
@@ -26,6 +27,8 @@ class PidWatch(Generic[Key]):
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._closed = False
+        self._descriptors: dict[int, int] = {}
+        """The pidfd of each process that is watched."""
         self._thread = threading.Thread(target=self._run, name="pidwatch", daemon=True)
         self._thread.start()
 
@@ -39,8 +42,19 @@ class PidWatch(Generic[Key]):
             if self._closed:
                 os.close(descriptor)
                 return True
-            self._selector.register(descriptor, selectors.EVENT_READ, key)
+            self._selector.register(descriptor, selectors.EVENT_READ, (key, pid))
+            self._descriptors[pid] = descriptor
         return True
+
+    def runs(self, pid: int) -> bool:
+        """Whether a process is watched and has not ended."""
+        with self._lock:
+            descriptor = self._descriptors.get(pid)
+            if descriptor is None:
+                return False
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            return not poll.poll(0)
 
     def close(self) -> None:
         """Stop watching and end the thread. Processes are left alone."""
@@ -57,13 +71,18 @@ class PidWatch(Generic[Key]):
             for ready, _ in self._selector.select():
                 if ready.data is None:
                     continue  # the wake-up pipe
+                key, pid = ready.data
                 with self._lock:
                     self._selector.unregister(ready.fileobj)
-                os.close(ready.fd)
+                    if self._descriptors.get(pid) == ready.fd:
+                        del self._descriptors[pid]
+                    os.close(ready.fd)
                 try:
-                    self._ended(ready.data)
+                    self._ended(key)
                 except Exception:
-                    LOG.exception("Could not handle the end of %s", ready.data)
+                    LOG.exception("Could not handle the end of %s", key)
+        with self._lock:
+            self._descriptors.clear()
         with contextlib.suppress(OSError):
             for watched in list(self._selector.get_map().values()):
                 os.close(watched.fd)

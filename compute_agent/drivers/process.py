@@ -391,7 +391,7 @@ class ProcessDriver:
 
     def oom_kills(self) -> Sequence[OomKill]:
         """What the kernel killed of guests that have groups."""
-        for record in self._table.all():
+        for record in self._table.all_known():
             if (group := record.group) is not None:
                 self._table.oom.look(record.guest(), group)
         return self._table.oom.take()

@@ -15,6 +15,7 @@ from compute_agent.drivers import adoption, procfs
 from compute_agent.drivers.base import Change, ChangeKind, Listener
 from compute_agent.drivers.oom import OomWatch
 from compute_agent.drivers.pidwatch import PidWatch
+from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.drivers.records import ProcessRecord, RecordStore, UnusableRecord
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
@@ -135,9 +136,13 @@ class ProcessTable:
 
     def all(self) -> list[ProcessRecord]:
         """The guests that run now."""
-        with self._lock:
-            known = list(self._records)
+        known = (record.uuid for record in self.all_known())
         return [record for guest_uuid in known if (record := self.current(guest_uuid)) is not None]
+
+    def all_known(self) -> list[ProcessRecord]:
+        """The guests whose end nobody has seen yet."""
+        with self._lock:
+            return list(self._records.values())
 
     def current(self, guest_uuid: str) -> ProcessRecord | None:
         """The record of a guest that runs; None if it has ended.
@@ -146,7 +151,7 @@ class ProcessTable:
         """
         with self._lock:
             record = self._records.get(guest_uuid)
-            if record is None or procfs.is_alive(record.identity):
+            if record is None or self._runs(record.identity):
                 return record
             heir = adoption.oldest(record.members()) if record.whole_group else None
             if heir is None:
@@ -161,6 +166,10 @@ class ProcessTable:
         self._report(ChangeKind.CHANGED, record)
         self.watch(record)
         return record
+
+    def _runs(self, identity: ProcessIdentity) -> bool:
+        """Whether a process runs. Of one that is watched that is known sooner than /proc can be read."""
+        return (self._watch is not None and self._watch.runs(identity.pid)) or procfs.is_alive(identity)
 
     def configure(self, guest_uuid: str, settings: GuestSettings) -> ProcessRecord:
         """Give a guest that runs other settings, on disk first.

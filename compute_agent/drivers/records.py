@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -45,6 +46,12 @@ _FORMAT: Final = 1
 T = TypeVar("T")
 
 
+@functools.lru_cache(maxsize=4096)
+def _group(folder: str) -> Group:
+    """The group in a folder; every round asks for it a dozen times."""
+    return Group(Path(folder))
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
     """A process guest: who it is, which process it is, and how it was made.
@@ -74,7 +81,7 @@ class ProcessRecord:
     @property
     def group(self) -> Group | None:
         """The guest's own group; None if it has none."""
-        return Group(Path(self.cgroup)) if self.cgroup else None
+        return _group(self.cgroup) if self.cgroup else None
 
     def members(self) -> list[int]:
         """The processes in the guest's own group."""

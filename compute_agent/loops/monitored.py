@@ -8,8 +8,8 @@ from typing import Final
 from compute_agent.controllers.base import Controller
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.drivers.base import Driver
+from compute_agent.model.guest import Guest
 from compute_agent.monitoring.targets import MonitorTarget, build_targets
-from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.snapshot import Series, Snapshot
 
 _CPU: Final = Series("cpu_usage")
@@ -17,7 +17,7 @@ _CPU: Final = Series("cpu_usage")
 
 def monitor_targets(
     controllers: Iterable[Controller],
-    views: Sequence[GuestView],
+    guests: Sequence[Guest],
     driver: Driver,
     snapshot: Snapshot | None = None,
 ) -> list[MonitorTarget] | None:
@@ -30,7 +30,7 @@ def monitor_targets(
     controller = resctrl_of(controllers)
     groups: dict[str, str] = {}
     if controller is not None:
-        if controller.class_groups is None or (views and not controller.membership):
+        if controller.class_groups is None or (guests and not controller.membership):
             return None
         groups = dict(controller.class_groups)
     cpu = {
@@ -39,7 +39,7 @@ def monitor_targets(
         if _CPU in usage.usage
     }
     return build_targets(
-        (view.guest for view in views),
+        guests,
         driver.thread_ids,
         groups,
         None if controller is None else controller.membership,

@@ -29,6 +29,8 @@ def called(name: str, uuid: str) -> str:
 
 def on_one_line(text: str) -> str:
     """A text without control characters, which could tell a terminal to do something."""
+    if text.isprintable():  # nearly always, and asked hundreds of times a round
+        return text
     return "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
 
 

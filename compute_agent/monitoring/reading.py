@@ -93,7 +93,7 @@ class Sum:
             last = self._last.get(one, bytes_moved)
             for key, amount in bytes_moved.items():
                 self.moved[key] = self.moved.get(key, 0) + amount - last.get(key, 0)
-        self._last = {one: dict(bytes_moved) for one, bytes_moved in moved.items()}
+        self._last = dict(moved)
 
 
 def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:

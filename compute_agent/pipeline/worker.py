@@ -102,6 +102,11 @@ class Pipeline:
             views = (view(entry, self.world.topology) for entry in self._cache)
             return sorted(views, key=lambda one: one.guest.uuid)
 
+    def guests(self) -> list[Guest]:
+        """All guests, without what is known of them: a tenth of what views() costs."""
+        with self._lock:
+            return [entry.guest for entry in self._cache]
+
     @property
     def unclaimed(self) -> dict[str, Unclaimed]:
         """The allocations without a guest, by consumer, as far as they are known."""

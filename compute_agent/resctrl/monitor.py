@@ -119,7 +119,9 @@ class Totals:
             if before is None:
                 self.bytes.setdefault(key, 0)
                 continue
-            grown = increase(before[1], value) or 0
+            grown = value - before[1]
+            if grown < 0:
+                grown = increase(before[1], value) or 0
             self.bytes[key] += grown
             if sample.time > before[0]:
                 found[key] = grown / (sample.time - before[0])

@@ -31,17 +31,17 @@ def controller(tmp_path):
 DRIVER = SimpleNamespace(thread_ids=lambda guest: {guest.pid, guest.pid + 1})
 
 
-def view(uuid, qos_class, priority=0):
+def guest(uuid, qos_class, priority=0):
     settings = GuestSettings(qos_class=qos_class, priority=priority)
-    return SimpleNamespace(guest=Guest(uuid, "process", f"vm-{uuid}", 10, settings))
+    return Guest(uuid, "process", f"vm-{uuid}", 10, settings)
 
 
 def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
     controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
     controller.membership = {"a": "x.guest.a", "b": "x.class.BE"}
     usage = {"a": GuestUsage("a", "LS", 10, usage={Series("cpu_usage"): 1.5}), "b": GuestUsage("b", "BE", 0)}
-    views = [view("a", "LS", 7), view("b", "BE"), view("new", "LS")]
-    targets = monitor_targets([object(), controller], views, DRIVER, Snapshot(1.0, {}, usage))
+    guests = [guest("a", "LS", 7), guest("b", "BE"), guest("new", "LS")]
+    targets = monitor_targets([object(), controller], guests, DRIVER, Snapshot(1.0, {}, usage))
     assert targets == [
         MonitorTarget("", "LSR", ""),
         MonitorTarget("", "LS", ""),
@@ -54,7 +54,7 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
 
 
 def test_before_a_controller_has_synced_nothing_is_known_of_guests(controller):
-    assert monitor_targets([controller], [view("a", "LS")], DRIVER) is None
+    assert monitor_targets([controller], [guest("a", "LS")], DRIVER) is None
     controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
     assert [target.qos_class for target in monitor_targets([controller], [], DRIVER)] == ["LSR", "LS", "BE"]
 
@@ -72,9 +72,8 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
         for target in wanted:
             controller.apply(target)
         monitor = CacheMonitor(control.files, control.platform, "x.")
-        views = [SimpleNamespace(guest=guest) for guest in guests]
         for time in (0.0, 10.0, 20.0):
-            monitor.take(monitor_targets([controller], views, driver), time)
+            monitor.take(monitor_targets([controller], guests, driver), time)
             controller.sync(wanted, ())
             assert [controller.drifted(target) for target in wanted] == [None, None]
         for guest in guests:
@@ -88,4 +87,4 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
 
 
 def test_without_a_controller_all_are_in_the_default_group():
-    assert monitor_targets([], [view("a", "LS")], DRIVER) == [MonitorTarget("a", "LS", "")]
+    assert monitor_targets([], [guest("a", "LS")], DRIVER) == [MonitorTarget("a", "LS", "")]

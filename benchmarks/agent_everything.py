@@ -1,0 +1,193 @@
+"""What an agent costs that does everything: CPU time and memory beside 100 guests, all controllers at work.
+
+    python -m benchmarks.agent_everything                # a minute, after the guests have started
+    python -m benchmarks.agent_everything --guests 10 --seconds 5
+    python -m benchmarks.agent_everything --watermarks   # and with watermarks for CPU and memory, each second
+
+Guests are processes that sleep, each in a group with limits of memory and block I/O, of a class with a CPU
+class, in a pool of CPUs, and counted in the cache; some have ways and a group of their own. The kernel's part
+is played by folders (:mod:`benchmarks.agent_on_fakes`), as no machine of ours has all of that: the time that
+a real kernel takes to answer is not in the numbers.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+import uuid
+
+from benchmarks.agent_cost import AGENT, SAMPLINGS, Cost, cpu_seconds, status
+from compute_agent.daemon.protocol import ask
+from tests.compute_agent.power_trees import xeon
+from tests.compute_agent.resctrl import fake
+from tests.demo.system import System
+
+CPU = "sys/devices/system/cpu"
+OWN_WAYS = 6
+"""Guests with ways, bandwidth and a group of their own."""
+
+INI = """
+[host]
+root = {host}
+
+[cgroup]
+root = {cgroups}
+
+[cpu_pool:bulk]
+cpus = 1
+
+[blockio_class:bulk]
+weight = 50
+read_bytes = 100M
+write_bytes = 50M
+write_operations = 500
+devices = vd*
+
+[cpu_class:fast]
+governor = performance
+min_frequency = base
+disabled_c_states = C6
+
+[cpu_class:shared]
+max_frequency = base
+
+[cpu_class:idle]
+max_frequency = min
+
+[qos_class:LS]
+cpu_class = fast
+memory_low = 50
+memory_high = 90
+"""
+
+
+class Host(System):
+    """A service, and an agent on files."""
+
+    def start_agent(self):
+        """As the installed one."""
+        command = [sys.executable, "-m", "benchmarks.agent_on_fakes", self.folder / "cgroups"]
+        with self.log(AGENT).open("ab") as log:
+            self.processes[AGENT] = subprocess.Popen(
+                [*map(str, command), "--config-file", str(self.agent_ini), "run"],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.wait(AGENT, "report", self._has_reported)
+
+
+def make_host(root):
+    """Two CPUs, each with an L3 cache; 16 GiB; a disk; frequencies; resctrl."""
+    xeon(root, cpus=2)
+    files = {
+        "sys/devices/system/node/node0/cpulist": "0-1",
+        "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 16777216 kB",
+        "proc/cpuinfo": fake.INTEL.cpuinfo,
+        "proc/mounts": "resctrl /sys/fs/resctrl resctrl rw,relatime 0 0",
+        "sys/block/vda/dev": "254:0",
+        "sys/block/vda/queue/scheduler": "[bfq] none",
+    }
+    for cpu in (0, 1):
+        cache = f"{CPU}/cpu{cpu}/cache/index3"
+        files |= {
+            f"{CPU}/cpu{cpu}/topology/core_cpus_list": str(cpu),
+            f"{CPU}/cpu{cpu}/topology/package_cpus_list": "0-1",
+            f"{CPU}/cpu{cpu}/topology/core_id": str(cpu),
+            f"{cache}/level": "3",
+            f"{cache}/type": "Unified",
+            f"{cache}/id": str(cpu),
+            f"{cache}/size": "16384K",
+            f"{cache}/ways_of_associativity": "16",
+            f"{cache}/shared_cpu_list": str(cpu),
+        }
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"{content}\n")
+    for name in ("stat", "meminfo", "loadavg", "pressure", "vmstat"):
+        (root / "proc" / name).symlink_to(f"/proc/{name}")
+    fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
+
+
+def claims(system, guests):
+    """What each guest holds, by provider."""
+    has = {}
+    for provider in system.providers():
+        path = f"/resource_providers/{provider['uuid']}/inventories"
+        for name in system.call("GET", path)["inventories"]:
+            has.setdefault(name, []).append((provider["name"], provider["uuid"]))
+    pool = next(found for name, found in has["VCPU"] if "POOL" in name)
+    (_, memory), *_ = has["MEMORY_MB"]
+    for number in range(guests):
+        held = {pool: {"VCPU": 1}}
+        held.setdefault(memory, {})["MEMORY_MB"] = 64
+        if number < OWN_WAYS:
+            cache = has["LLC"][number % 2][1]
+            held.setdefault(cache, {}).update(LLC=1, MBA=10)
+            held.setdefault(has["CUSTOM_RESCTRL_GROUP"][0][1], {})["CUSTOM_RESCTRL_GROUP"] = 1
+        yield str(uuid.uuid4()), held
+
+
+def running(sections, guests, seconds):
+    """The cost of an agent with so many guests."""
+    with Host() as system:
+        host, cgroups = system.folder / "host", system.folder / "cgroups"
+        make_host(host)
+        cgroups.mkdir()
+        system.configure_service()
+        system.manage("db", "sync")
+        system.start_service(workers=1)
+        system.configure_agent(
+            "cpu_dedicated_set = 0\ncpu_shared_set = 1\n\n[DEFAULT]\ncpu_allocation_ratio = 1000"
+        )
+        with system.agent_ini.open("a") as ini:
+            ini.write(INI.format(host=host, cgroups=cgroups) + sections)
+        system.start_agent()
+        for consumer, held in claims(system, guests):
+            body = {
+                "allocations": {one: {"resources": amounts} for one, amounts in held.items()},
+                "project_id": "p",
+                "user_id": "u",
+                "consumer_generation": None,
+                "consumer_type": "INSTANCE",
+            }
+            system.call("PUT", f"/allocations/{consumer}", body=body)
+            params = {"uuid": consumer, "command": ["sleep", "1000000"], "blockio_class": "bulk"}
+            ask(system.folder / "agent" / "agent.sock", "guest.run", params)
+        shown = system.agent("status")
+        if shown["pending_guests"] or shown["cache_control"] != "on":
+            raise RuntimeError(f"not all is in force: {shown}")
+        pid = system.processes[AGENT].pid
+        time.sleep(min(seconds, 12))  # what the starts left to do is done
+        used, since = cpu_seconds(pid), time.monotonic()
+        time.sleep(seconds)
+        elapsed = time.monotonic() - since
+        percent = (cpu_seconds(pid) - used) / elapsed * 100
+        resident = status(pid, "VmRSS") / 1024
+        return Cost(
+            "", guests, round(elapsed, 1), round(percent, 2), round(resident, 1), status(pid, "Threads")
+        )
+
+
+def main() -> int:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--guests", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--watermarks", action="store_true", help="also with watermarks for CPU and memory")
+    args = parser.parse_args()
+    for name, sections in SAMPLINGS.items() if args.watermarks else list(SAMPLINGS.items())[:1]:
+        cost = running(sections, args.guests, args.seconds)
+        print(
+            f"all controllers, {name}: {cost.guests} guests for {cost.seconds} s: {cost.cpu_percent} % of a"
+            f" core, {cost.resident_mb} MB, {cost.threads} threads",
+            flush=True,
+        )
+    print("goals: 1 % of a core, 80 MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
