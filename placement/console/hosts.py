@@ -8,7 +8,7 @@ from typing import Any, Final
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
 from placement.api.resource_providers import existing
-from placement.console import fleet, host, scheduling, settings
+from placement.console import fleet, host, picture, scheduling, settings
 from placement.console.fleet import State, Wanted
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.policies import allocation, ext
@@ -98,6 +98,7 @@ def show_provider(visit: Visit, uuid: str) -> str:
         "host.html",
         host=shown,
         held=held,
+        picture=picture.draw(shown.node, held) if held else None,
         more_holders=more_holders,
         max_holders=_MAX_HOLDERS,
         scheduling=scheduling.scheduling_of(shown.root),

@@ -53,9 +53,9 @@ def when(seconds: float) -> str:
         return "unknown"
 
 
-def plural(count: int, noun: str) -> str:
-    """So many of something."""
-    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """So many of something, of which several are called ``nouns`` if not with an s."""
+    return f"{number(count)} {noun if count == 1 else nouns or noun + 's'}"
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
