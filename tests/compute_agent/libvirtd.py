@@ -26,7 +26,9 @@ from compute_agent.drivers import procfs
 SECONDS = 60
 EMULATOR = shutil.which("qemu-system-x86_64")
 LIBVIRTD = shutil.which("libvirtd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
-CGROUP_CONTROLLERS = tuple(Path("/sys/fs/cgroup", name) for name in ("cpu", "cpuset"))
+CGROUPS = Path("/sys/fs/cgroup")
+CONTROLLERS = ("cpu", "cpuset")
+CGROUP_CONTROLLERS = tuple(CGROUPS / name for name in CONTROLLERS)
 
 # What the system daemon has to itself, as folders below its own one.
 FOLDERS = ("/run", "/etc/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt")
@@ -62,7 +64,7 @@ user = "{user}"
 group = "root"
 security_default_confined = {confined}
 namespaces = []
-cgroup_controllers = [ "cpu", "cpuset" ]
+cgroup_controllers = [ {controllers} ]
 """
 
 DOMAIN = """
@@ -117,12 +119,16 @@ def find():
 class Libvirtd:
     """The daemon, and its guests as its users see them (with virsh, say): apart from what is to be tested."""
 
-    def __init__(self, user="root", default_confined=True):
-        """``user`` runs the guests of a system daemon; unless ``default_confined`` they get no label."""
+    def __init__(self, user="root", default_confined=True, controllers=CONTROLLERS):
+        """``user`` runs the guests of a system daemon; unless ``default_confined`` they get no label.
+
+        ``controllers`` of cgroup v1 are those that it gives its guests groups of, where all are there.
+        """
         find()
         self.folder = Path(tempfile.mkdtemp(prefix="libvirtd-", dir="/tmp"))  # UNIX sockets have short names
         self.is_system = os.geteuid() == 0
-        self.has_cgroups = self.is_system and all(path.is_dir() for path in CGROUP_CONTROLLERS)
+        self._groups = [CGROUPS / name for name in controllers]
+        self.has_cgroups = self.is_system and all(path.is_dir() for path in self._groups)
         self._pid = 0
         self._connection = None
         (self.folder / "daemon.conf").write_text(
@@ -133,7 +139,12 @@ class Libvirtd:
             self._own(name).mkdir(parents=True)
         if self.is_system:
             (self._own("/etc/libvirt") / "qemu.conf").write_text(
-                QEMU_CONF + SYSTEM_QEMU_CONF.format(user=user, confined=int(default_confined))
+                QEMU_CONF
+                + SYSTEM_QEMU_CONF.format(
+                    user=user,
+                    confined=int(default_confined),
+                    controllers=", ".join(f'"{name}"' for name in controllers),
+                )
             )
             self.uri = f"qemu:///system?socket={self.folder}/libvirt-sock"
         else:
@@ -187,7 +198,7 @@ class Libvirtd:
         self._disconnect()
         self._keeper.communicate(timeout=SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
-        for path in CGROUP_CONTROLLERS if self.has_cgroups else ():
+        for path in self._groups if self.has_cgroups else ():
             for folder in sorted(path.glob(f"machine/qemu-*{self.folder.name}*/**/"), reverse=True):
                 with contextlib.suppress(OSError):
                     folder.rmdir()

@@ -6,6 +6,7 @@ is.
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 from xml.etree import ElementTree
 
@@ -13,8 +14,9 @@ _MAX_LENGTH: Final = 8 << 20
 """Characters; twice what libvirt's protocol lets through."""
 
 
+@functools.lru_cache(maxsize=2)  # several ask the same text of a domain, and of its definition, in turn
 def parse(domain_xml: str) -> ElementTree.Element:
-    """The root element.
+    """The root element, which nobody changes.
 
     :raises ValueError: that is not XML, or not as libvirt writes it: a document type could define entities
         that fill the memory.

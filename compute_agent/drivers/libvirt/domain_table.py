@@ -140,6 +140,8 @@ class DomainTable:
             if known is None:
                 return
             try:
+                if known.definition.own_items:  # of changes of these limits libvirtd does not tell either
+                    known.blockio, known.soft_limit = parse_live(domain.XMLDesc(0))
                 source = self._source(domain)
                 if source == known.source:
                     return

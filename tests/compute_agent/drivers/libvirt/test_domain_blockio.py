@@ -1,6 +1,7 @@
 """Block I/O of domains: what is set where, and whose it is."""
 
 import time
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -9,6 +10,7 @@ from compute_agent.drivers.libvirt import domain_blockio
 from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo, parse_blockio, todo
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.model.blockio import BlockIo, Rates
+from tests.compute_agent.libvirtd import CGROUPS, Libvirtd, LibvirtMissing
 
 SECONDS = 20
 XML = """
@@ -144,3 +146,86 @@ class TestRealDomain:
     def test_a_latency_is_not_to_be_had(self, domain, driver):
         (guest,) = driver.guests()
         assert driver.blockio_missing(guest, BlockIo(latency_us=5)) == ["libvirt has no latency of block I/O"]
+
+
+@pytest.mark.slow
+class TestHostDevices:
+    """Weight and rates of devices of the host, which the kernel keeps in the group of a domain."""
+
+    @pytest.fixture
+    def server(self):
+        try:
+            server = Libvirtd(controllers=("cpu", "cpuset", "blkio"))
+        except LibvirtMissing as missing:
+            pytest.skip(str(missing))
+        try:
+            if not server.has_cgroups:
+                pytest.skip("needs cgroup v1 with the controller blkio")
+            server.start()
+            yield server
+        finally:
+            server.stop()
+
+    @pytest.fixture
+    def disk(self):
+        """Some block device, as name and number."""
+        for path in sorted(Path("/sys/block").iterdir(), reverse=True):
+            if Path("/dev", path.name).exists():
+                return f"/dev/{path.name}", (path / "dev").read_text().strip()
+        pytest.skip("needs a block device")
+
+    @pytest.fixture
+    def domain(self, server):
+        return server.run(persistent=True)
+
+    @pytest.fixture
+    def driver(self, server, domain):
+        driver = LibvirtDriver(server.uri, look_interval=0.1)
+        yield driver
+        driver.close()
+
+    @staticmethod
+    def kernel(server, domain, number):
+        """The weight, and the bytes written in a second, that the kernel lets the domain have."""
+        lines = Path(f"/proc/{server.process(domain)}/cgroup").read_text().splitlines()
+        path = next(line.split(":")[2] for line in lines if line.split(":")[1] == "blkio")
+        group = CGROUPS / "blkio" / path.lstrip("/").removesuffix("/emulator")
+        rates = dict(
+            line.split() for line in (group / "blkio.throttle.write_bps_device").read_text().splitlines()
+        )
+        weight = group / "blkio.bfq.weight"
+        return int(weight.read_text().split()[-1]) if weight.exists() else None, rates.get(number)
+
+    def test_weight_and_rates_are_set_live_and_persistent_repaired_and_taken_back(
+        self, server, domain, driver, disk
+    ):
+        device, number = disk
+        (guest,) = driver.guests()
+        weight = 300 if self.kernel(server, domain, number)[0] is not None else None
+        wanted = BlockIo(weight=weight, rates=Rates(1 << 20, 2 << 20, None, 50), devices=frozenset({number}))
+        libvirt = server.libvirt
+        flags = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
+
+        assert driver.apply_blockio(guest, wanted)
+        assert self.kernel(server, domain, number) == (weight, str(2 << 20))
+        for flag in flags:
+            has = domain.blkioParameters(flag)
+            assert has["device_write_bytes_sec"] == f"{device},{2 << 20}"
+            assert has["device_write_iops_sec"] == f"{device},50"
+            assert weight is None or has["weight"] == weight
+        assert driver.blockio_drift(guest, wanted) == ""
+        assert not driver.apply_blockio(guest, wanted)
+
+        changes = [{"device_write_bytes_sec": f"{device},7"}]
+        for change in changes if weight is None else [*changes, {"weight": 500}]:
+            domain.setBlkioParameters(change, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+            deadline = time.monotonic() + SECONDS
+            while not driver.blockio_drift(guest, wanted):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            assert driver.apply_blockio(guest, wanted)
+            assert self.kernel(server, domain, number) == (weight, str(2 << 20))
+
+        assert driver.apply_blockio(guest, None)
+        assert self.kernel(server, domain, number) == (None if weight is None else 100, None)
+        assert driver.blockio_drift(guest, None) == ""
