@@ -54,7 +54,7 @@ def main() -> None:
         url = server.fresh_database()
         migration.upgrade(url)
         load_directly(url, world, options.trees or world.trees)
-        profile(_application(url), _environs(options, world), options)
+        profile(application(url), _environs(options, world), options)
 
 
 def _environs(options: argparse.Namespace, world: World) -> Iterator[Environ]:
@@ -81,7 +81,7 @@ def profile(app: WSGIApplication, environs: Iterator[Environ], options: argparse
     pstats.Stats(profiler).strip_dirs().sort_stats(options.sort).print_stats(options.lines)
 
 
-def _application(url: str) -> WSGIApplication:
+def application(url: str) -> WSGIApplication:
     conf = new_config(config_files=())
     conf.set_override("connection", url, "placement_database")
     conf.set_override("auth_strategy", "noauth2", "api")
@@ -100,7 +100,7 @@ def _query(options: argparse.Namespace) -> Query:
 
 
 def _gets(query: Query) -> Iterator[Environ]:
-    return (_environ("GET", path) for path in query.paths())
+    return (environ("GET", path) for path in query.paths())
 
 
 def _claims(hosts: int) -> Iterator[Environ]:
@@ -113,7 +113,7 @@ def _claims(hosts: int) -> Iterator[Environ]:
             "consumer_generation": None,
             "consumer_type": "INSTANCE",
         }
-        yield _environ("PUT", f"/allocations/{uuid.uuid4()}", orjson.dumps(body))
+        yield environ("PUT", f"/allocations/{uuid.uuid4()}", orjson.dumps(body))
         number += 1
 
 
@@ -126,14 +126,14 @@ def _decided(query: str) -> Iterator[Environ]:
         "consumer_generation": None,
     }
     while True:
-        yield _environ(
+        yield environ(
             "POST",
             "/ext/v1/claims",
             orjson.dumps({"claims": [{"consumer_uuid": str(uuid.uuid4()), **claim}]}),
         )
 
 
-def _environ(method: str, path: str, body: bytes | None = None) -> Environ:
+def environ(method: str, path: str, body: bytes | None = None) -> Environ:
     headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
     builder = EnvironBuilder(path, method=method, headers=Headers(headers), data=body)
     if body is not None:

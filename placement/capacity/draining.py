@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from typing import Final
 
+from placement.candidates.budget import Budget, slices
 from placement.capacity.board import Board, Host
 from placement.capacity.guests import Guest
 from placement.capacity.packing import Fit
@@ -52,7 +54,7 @@ def displace(board: Board, guests: Sequence[Guest]) -> Displaced:
     for guest in guests:
         board.budget.spend(len(guest.held))
         board.take(guest.held.items(), -1)
-    largest = _largest_first(guests)
+    largest = _largest_first(guests, board.budget)
     taken, left = _place(board, largest)
     for way in taken:
         board.take(way, -1)
@@ -81,17 +83,20 @@ def displace(board: Board, guests: Sequence[Guest]) -> Displaced:
     return Displaced(len(guests), fit, named)
 
 
-def _largest_first(guests: Sequence[Guest]) -> list[Guest]:
+def _largest_first(guests: Sequence[Guest], budget: Budget) -> list[Guest]:
     """By what they have most of, as a share of the most that anybody has."""
+    asked = [(each, each.amounts) for some in slices(guests, budget) for each in some]
     most: dict[str, int] = {}
-    for guest in guests:
-        for name, amount in guest.amounts.items():
-            most[name] = max(amount, most.get(name, 1))
-
-    def size(guest: Guest) -> float:
-        return max(amount / most[name] for name, amount in guest.amounts.items())
-
-    return sorted(guests, key=lambda guest: (-size(guest), guest.consumer))
+    for some in slices(asked, budget):
+        for _, amounts in some:
+            for name, amount in amounts.items():
+                most[name] = max(amount, most.get(name, 1))
+    sizes = [
+        (-max([amount / most[name] for name, amount in amounts.items()]), each.consumer, each)
+        for some in slices(asked, budget)
+        for each, amounts in some
+    ]
+    return [each for _, _, each in sorted(sizes, key=itemgetter(0, 1))]
 
 
 def _place(board: Board, guests: Sequence[Guest]) -> tuple[list[Way], list[Guest]]:

@@ -53,13 +53,18 @@ class Ceilings:
         """The ceilings, as ranks, with the roots of the hosts, the best first; else in their order."""
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
-            self._budget.spend(1 + len(self._roots) // 16)
+            self._spend()
             values, weight = self._of(name, low=weight < 0), abs(weight)
             totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
+        self._spend()
         order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
         if self._lacking:
             order.sort(key=lambda at: self._roots[at] in self._lacking)
         return (((self._roots[at] in self._lacking, -totals[at]), self._roots[at]) for at in order)
+
+    def _spend(self) -> None:
+        """Count what looking once at each host takes."""
+        self._budget.spend(1 + len(self._roots) // 16)
 
     def _with_room(self, roots: Sequence[int]) -> Sequence[int]:
         """Those of which a provider has enough free of each class that only the host itself can give."""
@@ -102,6 +107,7 @@ class Ceilings:
         if self._used is None:
             amounts = amounts_of(self._wanted.request)
             bounds = [self._of_class(name, amount) for name, amount in amounts.items()]
+            self._spend()
             least = list(map(mean, zip(*(each for each, _ in bounds), strict=True)))
             most = least
             if any(map(self._is_shared, amounts)):
@@ -111,6 +117,7 @@ class Ceilings:
 
     def _of_class(self, name: str, amount: int) -> Bounds:
         """The same of one class."""
+        self._spend()
         sums = self._snapshot.sums(name)
         if not self._is_shared(name):
             shares = [

@@ -85,3 +85,13 @@ def test_sides_take_turns_and_one_that_fails_is_left_out_and_reported() -> None:
     assert samples["ours"] == Sample((1.0, 3.0, 5.0))
     assert samples["reference"] == Sample((), "GET /: no answer in time")
     assert failed == ["reference"]
+
+
+@pytest.mark.slow
+def test_every_large_question_is_answered_and_its_turns_are_measured() -> None:
+    command = [sys.executable, "-m", "benchmarks.neighbours", "--hosts", "20", "--times", "1"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if "longest turn" in line]
+    assert len(lines) == 14
+    assert [line for line in lines if " 200 " not in line and " 409 " not in line] == []

@@ -1,0 +1,224 @@
+"""What others wait for while a worker answers a large question: ``python -m benchmarks.neighbours``.
+
+Hosts that are nearly full of guests, on SQLite, and the service in this process: one thread asks a large
+question a few times, another one a small question as often as it can. A line says what the large one takes
+alone, and how long the small one took beside it. On a machine with other work these times grow with that:
+compare the first line, which is the small question beside nothing.
+"""
+
+import argparse
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from time import thread_time
+from typing import Any, Final
+
+import orjson
+import sqlalchemy as sa
+from werkzeug.test import run_wsgi_app
+
+from benchmarks.decisions import SIZES, SPARE
+from benchmarks.loading import load_directly
+from benchmarks.profile_query import application, environ
+from benchmarks.worlds import WORLDS, uuid_of
+from placement.db import migration, tables
+from placement.model.snapshot import Snapshot
+from placement.model.turns import Turn
+from tests import databases
+
+SMALL: Final = ("GET", "/allocation_candidates?resources=DISK_GB:1&limit=1")
+CLASSES: Final = ("VCPU", "MEMORY_MB", "DISK_GB")
+FITS: Final = "resources=VCPU:4,MEMORY_MB:8192,DISK_GB:80"
+FITS_NOWHERE: Final = "resources=VCPU:4,MEMORY_MB:60000"
+OWNER: Final = {"project_id": "p1", "user_id": "u", "consumer_type": "INSTANCE", "consumer_generation": None}
+_PAUSE: Final = 0.003
+
+Question = tuple[str, str] | tuple[str, str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came, and the seconds that it took by the clock and of work."""
+
+    status: str
+    size: int
+    clock: float
+    work: float
+
+
+class Service:
+    """The application, asked in this process."""
+
+    def __init__(self, url: str) -> None:
+        self._app = application(url)
+
+    def ask(self, question: Question) -> Answer:
+        """Ask, and read the whole answer."""
+        method, path, *body = question
+        asked = environ(method, path, orjson.dumps(body[0]) if body else None)
+        began, work = time.perf_counter(), thread_time()
+        chunks, status, _ = run_wsgi_app(self._app, asked, buffered=True)
+        size = sum(map(len, chunks))
+        return Answer(status, size, time.perf_counter() - began, thread_time() - work)
+
+
+def fill(url: str, hosts: int) -> int:
+    """Put guests on flat hosts until these are nearly full; how many."""
+    rng = random.Random(3)
+    engine = sa.create_engine(url)
+    with engine.begin() as conn:
+        providers = tables.resource_providers
+        ids = dict(map(tuple, conn.execute(sa.select(providers.c.uuid, providers.c.id))))
+        named = tables.resource_classes
+        classes = dict(map(tuple, conn.execute(sa.select(named.c.name, named.c.id))))
+        consumers: list[dict[str, Any]] = []
+        held: list[dict[str, Any]] = []
+        for number in range(hosts):
+            left = [1024, 392_448, 10_000]
+            while left[1] >= SPARE:
+                guest = rng.choice(SIZES)
+                if any(here < wanted for here, wanted in zip(left, guest, strict=True)):
+                    continue
+                left = [here - wanted for here, wanted in zip(left, guest, strict=True)]
+                key = len(consumers) + 1
+                name = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+                owner = {"project_id": f"p{key % 50}", "user_id": "u", "consumer_type": "INSTANCE"}
+                consumers.append({"id": key, "uuid": name, "generation": 1, "updated_at": 0.0, **owner})
+                held += [
+                    {
+                        "consumer_id": key,
+                        "provider_id": ids[uuid_of(f"flat-{number}")],
+                        "resource_class_id": classes[name],
+                        "used": amount,
+                        "updated_at": 0.0,
+                    }
+                    for name, amount in zip(CLASSES, guest, strict=True)
+                ]
+        conn.execute(sa.insert(tables.consumers), consumers)
+        conn.execute(sa.insert(tables.allocations), held)
+    engine.dispose()
+    return len(consumers)
+
+
+def questions(hosts: int) -> Iterator[tuple[str, Question]]:
+    """The large ones."""
+    drained = [uuid_of(f"flat-{number}") for number in range(min(1000, hosts // 10))]
+    flavors = [{"name": "one", "query": FITS}]
+    many = [
+        {
+            "name": f"f{cpus}",
+            "query": f"resources=VCPU:{cpus},MEMORY_MB:{2048 * cpus}",
+            "proportion": 1,
+        }
+        for cpus in range(1, 21)
+    ]
+    by_order = {"order": {"pack": 1}}
+    yield "nothing", SMALL
+    yield "all providers", ("GET", "/resource_providers")
+    yield "usages of a project", ("GET", "/usages?project_id=p1")
+    yield "candidates without a limit", ("GET", f"/allocation_candidates?{FITS}")
+    yield "an explanation", ("POST", "/ext/v1/explanations", {"query": FITS_NOWHERE})
+    yield "a refused claim", ("POST", "/ext/v1/claims", _claims(1, query=FITS_NOWHERE))
+    yield "a claim by order", ("POST", "/ext/v1/claims", _claims(1, **by_order))
+    yield "64 claims by order", ("POST", "/ext/v1/claims", _claims(64, **by_order))
+    yield "capacity", ("POST", "/ext/v1/capacity", {"flavors": flavors})
+    yield "capacity, 20 flavors", ("POST", "/ext/v1/capacity", {"flavors": many})
+    for some in (drained[:10], drained):
+        body = {"flavors": flavors, "without": some, "displaced": True}
+        yield f"guests of {len(some)} drained hosts", ("POST", "/ext/v1/capacity", body)
+    moves = {"flavors": [{"name": "one", "query": FITS_NOWHERE}], "moves": True}
+    yield "moves that make room", ("POST", "/ext/v1/capacity", moves)
+    yield "changes", ("GET", "/ext/v1/changes")
+
+
+def _claims(number: int, **fields: Any) -> Mapping[str, Any]:
+    claims = [
+        {"consumer_uuid": str(uuid.UUID(int=each, version=4)), "query": FITS, **OWNER, **fields}
+        for each in range(number)
+    ]
+    return {"claims": claims, "dry_run": True}
+
+
+def beside(service: Service, large: Question, times: int) -> list[float]:
+    """Seconds that the small question took, each time, while the large one was asked some times; sorted."""
+    asking = threading.Thread(target=lambda: [service.ask(large) for _ in range(times)])
+    asking.start()
+    waits = [service.ask(SMALL).clock]
+    while asking.is_alive():
+        waits.append(service.ask(SMALL).clock)
+        time.sleep(_PAUSE)
+    return sorted(waits)
+
+
+class Turns:
+    """The longest work that a request has done in one turn, in seconds of CPU time of its thread."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._began: float | None = None
+
+    def watch(self) -> None:
+        """Take notice of all turns from now on."""
+        enter, leave, give_way = Turn.__enter__, Turn.__exit__, Turn.give_way
+
+        def entering(turn: Turn) -> Turn:
+            enter(turn)
+            self._began = thread_time()
+            return turn
+
+        def leaving(turn: Turn, *how: Any) -> None:
+            self._note()
+            leave(turn, *how)
+
+        def giving_way(turn: Turn, snapshot: Snapshot) -> None:
+            self._note()
+            give_way(turn, snapshot)
+            self._began = thread_time()
+
+        Turn.__enter__, Turn.__exit__, Turn.give_way = entering, leaving, giving_way  # type: ignore[method-assign]  # to look on
+
+    def _note(self) -> None:
+        assert self._began is not None
+        self.longest = max(self.longest, thread_time() - self._began)
+
+    def of(self, service: Service, large: Question) -> float:
+        """The longest of one request."""
+        self.longest = 0.0
+        service.ask(large)
+        return self.longest
+
+
+def main() -> None:
+    """Measure and print."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.neighbours", description=__doc__)
+    top.add_argument("--hosts", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument("--only", default="", help="the questions whose names contain it")
+    top.add_argument("--times", type=int, default=3, help="how often each is asked; default: %(default)s")
+    options = top.parse_args()
+    with databases.create("sqlite", durable=False) as server:
+        url = server.fresh_database()
+        migration.upgrade(url)
+        load_directly(url, WORLDS["flat"], options.hosts)
+        guests = fill(url, options.hosts)
+        service = Service(url)
+        service.ask(SMALL)
+        print(f"{options.hosts} hosts, {guests} guests; milliseconds")
+        turns = Turns()
+        turns.watch()
+        for name, large in questions(options.hosts):
+            if options.only in name:
+                alone, longest = service.ask(large), turns.of(service, large)
+                waits = beside(service, large, options.times)
+                print(
+                    f"{name:30} {alone.status[:3]} {alone.size:>9} bytes, {1000 * alone.work:6.0f} of work, "
+                    f"longest turn {1000 * longest:6.1f}; "
+                    f"others {1000 * waits[len(waits) // 2]:6.1f} (median), {1000 * waits[-1]:6.1f} (worst)",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
