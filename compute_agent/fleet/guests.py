@@ -76,8 +76,8 @@ def plan(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> Plan:
             if now != value and before is not None and now != before:
                 after.setdefault(guest, {})[name] = before
                 conflicts.append(
-                    f"guest {guest}: {name} was set to {now!r} on the host, after the fleet had set"
-                    f" {before!r}; the fleet wants {value!r}: set that on the host, or leave it out of the"
+                    f"guest {guest}: {name} was set to '{now}' on the host, after the fleet had set"
+                    f" '{before}'; the fleet wants '{value}': set that on the host, or leave it out of the"
                     " next revision"
                 )
                 continue

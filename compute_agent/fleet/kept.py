@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,9 @@ def keep_offered(folder: Path, content: bytes) -> Path:
     :raises FleetError: it cannot be written; all stays as it was.
     """
     path = folder / OFFERED
+    with suppress(FleetError):
+        if read(path) == content:  # it was refused before, and is tried again
+            return path
     try:
         write_durably(path, content, _MODE)
     except OSError as error:

@@ -28,12 +28,13 @@ SECTIONS: Final[Mapping[str, str]] = {
 
 OPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("qos", "evict_command"): "a program",
+    ("interference:", "escalate_command"): "a program",
     ("resctrl", "mount"): "a file system that is mounted",
     ("resctrl", "mount_options"): "a file system that is mounted",
     ("compute", "resource_provider_name"): "who the host is",
     ("compute", "provider_config_location"): "a path",
 }
-"""Single options that no revision may have, by section."""
+"""Single options that no revision may have, by section; of a family of sections by how their names begin."""
 
 IN_DEFAULT: Final = frozenset(
     {
@@ -103,7 +104,8 @@ def _reason(section: str, option: str, auth_section: str | None) -> str:
         return SECTIONS["placement"]
     if section == DEFAULT and option not in IN_DEFAULT:
         return "a path, or where logs go"
-    return SECTIONS.get(section, "") or OPTIONS.get((section, option), "")
+    family, colon, _ = section.partition(":")
+    return SECTIONS.get(section, "") or OPTIONS.get((family + colon, option), "")
 
 
 def _places(

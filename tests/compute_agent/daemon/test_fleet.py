@@ -58,9 +58,9 @@ def test_a_host_follows_its_fleet_and_tells(rig):
     rig.wait_for(lambda: rig.told() == {"fleet.group": "edge", "fleet.generation": 7})
 
     rig.ask("guest.set", guest=guest, priority=9)
-    rig.wait_for(lambda: "priority was set to 9 on the host" in rig.ask("status")["fleet_trouble"])
+    rig.wait_for(lambda: "priority was set to '9' on the host" in rig.ask("status")["fleet_trouble"])
     assert rig.ask("guest.show", guest=guest)["priority"] == 9
-    rig.wait_for(lambda: "priority was set to 9" in str(rig.told().get("fleet.trouble")))
+    rig.wait_for(lambda: "priority was set to '9'" in str(rig.told().get("fleet.trouble")))
 
     (rig.source / "edge.conf").write_bytes(signed(8, "[policy]\nname = static-pools\n"))
     rig.wait_for(lambda: "edge generation 8 is not taken up" in rig.ask("status")["fleet_trouble"])

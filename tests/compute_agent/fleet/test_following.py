@@ -77,6 +77,7 @@ def test_an_older_generation_is_not_taken_up_nor_another_content_of_the_same(hos
         ("[DEFAULT]\ndebug = $cpu_allocation_ratio\n", "debug"),
         ("[events]\nmax_mb = 1\nmax_events = ${max_mb}\n", "may not refer to other options"),
         ("[events]\nmax_mb = ${placement.password}\n", "may not refer to other options"),
+        ("[interference:a]\nescalate_command = /bin/sh\n", r"a revision may not have it \(a program\)"),
         ("[guest:web]\npriority = 1\n", "named by its uuid"),
         ("[DEFAULT]\nconfig_dir = /tmp\n", "config_dir: a revision may not have it"),
     ],
