@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import pytest
 
-from compute_agent.drivers import process, procfs
+from compute_agent.drivers import process_guests, procfs
 from compute_agent.drivers.base import Change, ChangeKind, CpuSettings
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.model.errors import DriverError, GuestGoneError
@@ -436,7 +436,7 @@ class TestRestart:
 def test_a_guest_that_the_kernel_does_not_let_go_of_is_waited_for_with_a_limit(driver, uid, monkeypatch):
     guest = run(driver, uid, "sleep", "60")
     with monkeypatch.context() as patched:
-        patched.setattr(process, "_KILL_SECONDS", 0.1)
+        patched.setattr(process_guests, "_KILL_SECONDS", 0.1)
         patched.setattr(driver._table, "is_alive", lambda record: True)  # as of one that waits for a disk
         with pytest.raises(DriverError, match=r"does not end 0\.1 s after SIGKILL"):
             driver.stop(guest, 0)
