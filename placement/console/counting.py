@@ -1,5 +1,7 @@
 """``/console/capacity``: how many guests still fit, what is short, and what if hosts were not there."""
 
+import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,7 +10,7 @@ from flask import Blueprint, render_template, request
 
 from placement.console.asking import Refused, ask
 from placement.console.forms import texts
-from placement.console.questions import query_of
+from placement.console.questions import Question, query_of
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.exceptions import InvalidRequest
 from placement.model.snapshot import Snapshot
@@ -18,12 +20,14 @@ from placement.schemas.base import canonical_uuid
 blueprint = Blueprint("counting", __name__)
 
 _MAX_TEXT: Final = 16_384
-EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge=resources=VCPU:8,MEMORY_MB:16384"
+_AMOUNTS: Final = ("vcpus", "ram", "disk")
+_OF_NOVA: Final = re.compile(r"([^=:]+):\s+(.+)")
+EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=16384 disk=40"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Flavors, a line each: a name, an equals sign and a query; hosts to be left aside, by name or uuid."""
+    """Flavors, a line each, as queries or as Nova has them; hosts to be left aside, by name or uuid."""
 
     flavors: str = ""
     without: str = ""
@@ -35,12 +39,7 @@ class Asked:
 
         :raises InvalidRequest: a line is none, or a host is not there.
         """
-        flavors = []
-        for line in _lines(self.flavors):
-            name, equals, query = line.partition("=")
-            if not equals or not query:
-                raise InvalidRequest(f"A flavor is a name, an equals sign and a query, not {line[:80]!r}.")
-            flavors.append({"name": name.strip(), "query": query_of(query)})
+        flavors = [_flavor(line) for line in _lines(self.flavors)]
         without = []
         for line in _lines(self.without):
             provider = snapshot.get(canonical_uuid(line) or line)
@@ -56,6 +55,27 @@ class Asked:
             "displaced": self.displaced and bool(without),
             "moves": self.moves,
         }
+
+
+def _flavor(line: str) -> dict[str, Any]:
+    """``NAME=QUERY``, or a flavor of Nova's: ``NAME: vcpus=4 ram=4096 disk=10 hw:cpu_policy=dedicated``.
+
+    :raises InvalidRequest: the line is neither.
+    """
+    if of_nova := _OF_NOVA.fullmatch(line):
+        try:
+            words = shlex.split(of_nova[2])
+        except ValueError as error:
+            raise InvalidRequest(f"A quote is not closed in {line[:80]!r}.") from error
+        known = dict(word.partition("=")[::2] for word in words if word.partition("=")[0] in _AMOUNTS)
+        specs = [word for word in words if word.partition("=")[0] not in _AMOUNTS]
+        return {"name": of_nova[1].strip(), **Question(specs="\n".join(specs), **known).body()}
+    name, equals, query = line.partition("=")
+    if not equals or not query:
+        raise InvalidRequest(
+            f"A flavor is NAME=QUERY or NAME: vcpus=4 ram=4096 SPEC=VALUE, not {line[:80]!r}."
+        )
+    return {"name": name.strip(), "query": query_of(query)}
 
 
 def _lines(text: str) -> Iterable[str]:

@@ -87,7 +87,7 @@ def test_capacity_is_counted_with_and_without_hosts(client):
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"flavors": "small"}, "A flavor is a name, an equals sign and a query, not 'small'"),
+        ({"flavors": "small"}, "A flavor is NAME=QUERY or NAME: vcpus=4 ram=4096 SPEC=VALUE, not 'small'"),
         ({"flavors": "small=resources=NOTHING:1"}, "NOTHING"),
         ({"flavors": "small=resources=VCPU:1", "without": "nobody"}, "There is no host 'nobody'"),
         ({"flavors": "a=resources=VCPU:1\na=resources=VCPU:2"}, "is there twice"),
@@ -205,6 +205,33 @@ def test_a_host_is_not_disabled_without_a_reason_nor_by_another_site_nor_by_who_
 
 def test_a_query_may_be_on_several_lines():
     assert questions.query_of("resources=VCPU:1 \n\n &required=A&\n") == "resources=VCPU:1&required=A"
+
+
+def test_capacity_is_counted_for_flavors_as_nova_has_them(client):
+    flavors = "large: vcpus=8 ram=16384 hw:cpu_policy=dedicated\n"
+    flavors += "same=resources=PCPU:8,MEMORY_MB:16384&root_required=!COMPUTE_STATUS_DISABLED"
+    page = client.get("/console/capacity", query_string={"flavors": flavors})
+    assert page.status_code == HTTPStatus.OK
+    assert re.findall(r'<li class="panel"><h3>(\w+)</h3>', page.text) == ["large", "same"]
+    large, same = re.findall(r'<p class="big">([0-9]+) ', page.text)
+    assert large == same != "0"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("large", "A flavor is NAME=QUERY or NAME:"),
+        ("large: vcpus=many", "The number of VCPUs has to be a number"),
+        ("large: ram=5", "The number of VCPUs has to be a number"),
+        ("large: vcpus=1 dedicated", "An extra spec is a name, an equals sign and a value"),
+        ("large: vcpus=1 a='b", "A quote is not closed"),
+        ("=resources=VCPU:1", "name"),
+    ],
+)
+def test_a_line_that_is_no_flavor_is_said_to_be_none(client, line, words):
+    page = client.get("/console/capacity", query_string={"flavors": line})
+    assert page.status_code == HTTPStatus.BAD_REQUEST
+    assert words in page.text
 
 
 def test_a_number_is_digits_of_ascii():
