@@ -26,7 +26,7 @@ class Signal:
 
     ``values`` are those of a guest in a sample. ``amounts`` are what a guest takes of the resource, and
     ``lever`` limits that. A violation is at least ``least`` above the mean, in the unit of the signal, and at
-    least ``share`` of the mean above it. ``unit`` and ``scale`` are for people.
+    least ``share`` of the mean above it. ``unit`` and ``scale`` are for people, as is what it ``needs``.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Signal:
     amounts: Callable[[Reading], Values]
     least: float
     share: float
+    needs: str
     unit: str = "%"
     scale: float = 1.0
 
@@ -94,20 +95,34 @@ def _whole(value: float | None) -> Values:
     return {} if value is None else {"": value}
 
 
+_RESCTRL: Final = "resctrl with counters of bandwidth, a group for each guest, and [monitoring] interval"
+
 SIGNALS: Final[Mapping[str, Signal]] = {
     one.name: one
     for one in (
         Signal(
-            "run_delay", "waits for CPUs", levers.CPU_QUOTA, _run_delay, _cpu, 0.1, 0.25, scale=100
-        ),
-        Signal("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu, 10.0, 0.25),
-        Signal("io_pressure", "is under I/O pressure", levers.BLOCKIO, _io_pressure, _io, 10.0, 0.25),
-        Signal(
-            "memory_bandwidth", "waits for memory", levers.MEMORY_BANDWIDTH, _bandwidth_cost, _bandwidth,
-            0.0, 0.3, "s/GB",
+            *("run_delay", "waits for CPUs", levers.CPU_QUOTA, _run_delay, _cpu, 0.1, 0.25),
+            needs="/proc/PID/schedstat (CONFIG_SCHED_INFO)",
+            scale=100,
         ),
         Signal(
-            "llc_occupancy", "misses the cache", levers.CACHE_WAYS, _misses, _occupancy, 0.0, 0.5, "GB/s"
+            *("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu, 10.0, 0.25),
+            needs="guests in a cgroup v2 of their own with cpu.pressure",
+        ),
+        Signal(
+            *("io_pressure", "is under I/O pressure", levers.BLOCKIO, _io_pressure, _io, 10.0, 0.25),
+            needs="guests in a cgroup v2 of their own with io.pressure and io.stat",
+        ),
+        Signal(
+            *("memory_bandwidth", "waits for memory", levers.MEMORY_BANDWIDTH, _bandwidth_cost, _bandwidth),
+            *(0.0, 0.3),
+            needs=_RESCTRL,
+            unit="s/GB",
+        ),
+        Signal(
+            *("llc_occupancy", "misses the cache", levers.CACHE_WAYS, _misses, _occupancy, 0.0, 0.5),
+            needs=_RESCTRL,
+            unit="GB/s",
         ),
     )
-}  # fmt: skip
+}

@@ -17,6 +17,7 @@ from compute_agent.files import write_durably
 from compute_agent.interference.cases import What
 from compute_agent.interference.decide import Decision, State, advance
 from compute_agent.interference.reading import Sample
+from compute_agent.interference.signals import MIN_CPU
 from compute_agent.interference.state import FILE, dump, limits, parse
 from compute_agent.interference.suspects import CORRELATION_SECONDS
 from compute_agent.interference.telemetry import Telemetry
@@ -62,13 +63,16 @@ class Interference:
         self._book = book
         self._clock = clock
         self._reader = GuestReader(driver, lambda: self._conf.settings.classes, conf.options.host.root, cache)
-        self._reader.entitled_by(open_entitlements(conf.controllers, lambda: pipeline.world.zones))
+        self._take_up_entitlements()
         self._telemetry = Telemetry(registry, recorder)
         self._path = Path(conf.options.state_path) / FILE
         self._state = _load(self._path, clock())
         self._samples: tuple[Sample, ...] = ()
         self._saved = clock()
         self._unsaved = self._failure = ""
+        self._untold: frozenset[str] = frozenset()
+        self._owing = False
+        """Whether something could not be given back yet."""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,9 +90,7 @@ class Interference:
     def reload(self, conf: Configuration) -> None:
         """Go by other watches from the next round on."""
         self._conf = conf
-        self._reader.entitled_by(
-            open_entitlements(conf.controllers, lambda: self._pipeline.world.zones) if conf.watches else None
-        )
+        self._take_up_entitlements()
         self.start()
 
     def stop(self, timeout: float = 2.0) -> None:
@@ -105,10 +107,15 @@ class Interference:
         """The cases, and the pairs that are remembered, as the command line shows them."""
         return self._telemetry.document(self._state, self._conf.watches, self._clock())
 
+    def _take_up_entitlements(self) -> None:
+        conf, pipeline = self._conf, self._pipeline
+        found = open_entitlements(conf.controllers, lambda: pipeline.world.zones) if conf.watches else None
+        self._reader.entitled_by(found)
+
     # The thread
 
     def _is_needed(self) -> bool:
-        return bool(self._conf.watches or self._state.cases)
+        return bool(self._conf.watches or self._state.cases or self._owing)
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -134,11 +141,12 @@ class Interference:
             return
         conf, pipeline, now = self._conf, self._pipeline, self._clock()
         views = pipeline.views()
-        self._book.repair(views)
+        self._owing = not self._book.repair(views)
         signals = {watch.signal.name for watch in conf.watches}
         sample = self._reader.read(views, pipeline.world.topology.online, signals, now)
         if sample is None:
             return
+        self._say_untold(sample)
         self._samples = (*(one for one in self._samples if one.time > now - CORRELATION_SECONDS), sample)
         state, decisions = advance(conf.watches, conf.settings.rules.steps, self._state, self._samples)
         self._state = state
@@ -149,6 +157,24 @@ class Interference:
             self._carry_out(decision, watches.get(decision.case.watch), sample)
         self._book.keep(OWNER, limits(self._state.cases))
         self._telemetry.show(self._state, conf.watches, sample)
+
+    def _say_untold(self, sample: Sample) -> None:
+        """Warn, when that begins, of signals that nobody on this host tells though somebody works."""
+        if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
+            return
+        signals = {watch.signal.name: watch.signal for watch in self._conf.watches}
+        untold = frozenset(
+            name
+            for name, signal in signals.items()
+            if not any(signal.values(one) for one in sample.readings.values())
+        )
+        for name in sorted(untold - self._untold):
+            LOG.warning(
+                "No guest tells %s, for whose sake nobody is limited: it takes %s", name, signals[name].needs
+            )
+        for name in sorted((self._untold - untold) & signals.keys()):
+            LOG.info("Guests tell %s again", name)
+        self._untold = untold
 
     def _carry_out(self, decision: Decision, watch: Watch | None, sample: Sample) -> None:
         case = decision.case
@@ -167,7 +193,8 @@ class Interference:
                 if decision.takes:
                     self._state = self._state.without(case)
                     self._save()
-                return  # what is to be given back is tried again in every round
+                self._owing = True  # what is to be given back is tried again in every round
+                return
         self._telemetry.tell(decision, watch, sample)
 
     def _escalate(self, decision: Decision, watch: Watch, sample: Sample) -> None:

@@ -64,8 +64,8 @@ class LimitBook:
         with self._lock:
             return self._combined()
 
-    def repair(self, views: Sequence[GuestView]) -> None:
-        """Make the worker's limits those that are asked for.
+    def repair(self, views: Sequence[GuestView]) -> bool:
+        """Make the worker's limits those that are asked for; whether they are.
 
         A guest may have been rebooted, and an answer may have come too late to be heard.
         """
@@ -84,6 +84,7 @@ class LimitBook:
                             "The limit of guest %s cannot be set right: %s", guests[event.uuid], error
                         )
             self._refused = refused
+        return not refused
 
     def _combined(self) -> Limits:
         found: Limits = {}

@@ -13,13 +13,18 @@ from compute_agent.events.recorder import Recorder
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.watch import Watch
 from compute_agent.loops.interference import Interference
+from compute_agent.model.errors import DriverError
+from compute_agent.model.knob import CACHE_WAYS, Knob
 from compute_agent.qos.classes import Classes, QosClass
+from compute_agent.qos.rounds import CacheReading
 from compute_agent.qos.rules import Rules
 from compute_agent.qos.settings import Settings
+from compute_agent.qos.snapshot import Entitlement
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import Overload
 
 CLASSES = Classes({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
+WAYS = Knob(CACHE_WAYS, "0")
 WATCH = Watch("cpu", SIGNALS["run_delay"], preview=False)
 
 
@@ -163,6 +168,24 @@ def test_a_suspect_that_cannot_be_limited_is_told_once_and_left_alone(host, capl
     assert "left alone" in host.loop.document()[0]["state"]
 
 
+def test_the_loop_goes_on_until_what_could_not_be_given_back_is(host):
+    host.seconds(100)
+    apply = host.driver.apply_cpu_limits
+    host.watches, host.driver.apply_cpu_limits = (), refuse
+    host.loop._conf = host.conf()
+    host.seconds(30)
+    assert host.limits()
+    assert host.loop._is_needed()
+    host.driver.apply_cpu_limits = apply
+    host.seconds(10)
+    assert host.limits() == {}
+    assert not host.loop._is_needed()
+
+
+def refuse(guest, wanted):
+    raise DriverError("the kernel does not take it")
+
+
 def test_watermarks_leave_the_limits_of_others_alone(host):
     host.seconds(100)
     before = host.limits()
@@ -200,3 +223,51 @@ def test_a_command_is_called_for_who_is_guilty_again_and_again(host):
     host.seconds(200)
     assert told.wait(10)
     assert called == ["hog"]
+
+
+def test_a_signal_that_nobody_tells_is_told_of_once(host, caplog):
+    host.watches = (WATCH, Watch("p", SIGNALS["cpu_pressure"]))
+    host.loop._conf = host.conf()
+    host.seconds(60)
+    assert caplog.text.count("No guest tells cpu_pressure") == 1
+    assert "run_delay" not in caplog.text
+
+
+class Caches:
+    """A cache that "thief" fills, which makes "server" read from memory what it had in it."""
+
+    def __init__(self, host):
+        self.host = host
+
+    def read(self):
+        limit = self.host.views("thief").limits.get(WAYS, 16.0)
+        held = min(limit, 14.0 if self.host.greedy else 2.0)
+        misses = 1e8 + 1.5e8 * max(0.0, held - 4)
+        return CacheReading(
+            guest_bandwidth={"server": {"0": misses}, "thief": {"0": 3e9}},
+            guest_occupancy={"server": {"0": 1e6 * (16 - held)}, "thief": {"0": 1e6 * held}},
+        )
+
+
+def test_who_fills_the_cache_gets_fewer_ways_and_has_them_back(tmp_path):
+    host = Host(tmp_path)
+    host.greedy = False
+    host.views = lambda uuid: next(one for one in host.pipeline.views() if one.guest.uuid == uuid)
+    host.watches = (Watch("cache", SIGNALS["llc_occupancy"], preview=False),)
+    host.boot()
+    host.loop._reader._cache = Caches(host)
+    host.loop._reader.entitled_by(lambda view: {WAYS: Entitlement(16.0, 1.0, 1e6)})
+    try:
+        host.run("server", 1.0, qos_class="LS")
+        host.run("thief", 1.0)
+        host.seconds(500)
+        host.greedy = True
+        host.seconds(500)
+        assert host.views("thief").limits[WAYS] <= 5
+        assert host.kinds()[0] == ("throttle_down", "done", "thief")
+        assert "it misses the cache: 1.62 GB/s" in host.events[0].reason
+        host.greedy = False
+        host.seconds(3000)
+        assert host.views("thief").limits == {}
+    finally:
+        host.crash()
