@@ -332,7 +332,7 @@ def picture(seed: int) -> str:
             entitled = one.guests[one.culprit].facts.entitlements
             for knob, entitlement in entitled.items():
                 limit = limits.get(one.culprit, {}).get(knob, entitlement.full)
-                lines.setdefault(str(knob), []).append((time, 100 * limit / entitlement.full))
+                lines.setdefault(knob.lever, []).append((time, 100 * limit / entitlement.full))
         panels.append(
             Panel(
                 f"What {one.culprit} may have, in % of what it is entitled to",

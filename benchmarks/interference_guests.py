@@ -21,6 +21,7 @@ from compute_agent import conf as agent_conf
 from compute_agent.daemon import service
 from compute_agent.drawing.chart import COLOURS, Curve, Panel, draw
 from compute_agent.events.store import FILE, read_events
+from compute_agent.interference.cases import Phase
 from compute_agent.loops import interference
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, Libvirtd, LibvirtMissing
 from tests.compute_agent.servers import running
@@ -63,7 +64,7 @@ def disturbed(bench, libvirtd, speed, svg):
     server, batch = str(uuid.uuid4()), str(uuid.uuid4())
     fast = Fast(bench.folder / "agent.ini", speed)
     try:
-        for guest, metadata, millions in ((server, "", 3), (batch, BATCH, 400)):
+        for guest, metadata, millions in ((server, "", 400), (batch, BATCH, 400)):
             xml = libvirtd.xml(
                 guest, vcpus=1, metadata=metadata, busy=True, name=("server", "batch")[guest == batch]
             )
@@ -78,7 +79,8 @@ def disturbed(bench, libvirtd, speed, svg):
         domain.resume()
         wait_for(lambda: any(one[1].get(batch) for one in fast.samples[-1:]))
         limited = time.monotonic()
-        fast.seconds(400)
+        wait_for(lambda: any(case.phase is Phase.HOLD for case in fast.loop._state.cases))
+        fast.seconds(120)
         domain.suspend()
         wait_for(lambda: not fast.loop._state.cases)
         ended = time.monotonic()
