@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.errors import FleetError, SourceError
 from compute_agent.fleet.revision import MAX_BYTES
 
 DEADLINE: Final = 20.0
@@ -50,7 +50,8 @@ def fetch(source: str, group: str, cafile: str | None, deadline: float = DEADLIN
     """The content of the file of a group.
 
     :param cafile: certificates that the server's has to follow from; None for those of the system.
-    :raises FleetError: it cannot be had.
+    :raises SourceError: it cannot be had.
+    :raises FleetError: nothing can be had from such a source.
     """
     check(source)
     try:
@@ -58,7 +59,7 @@ def fetch(source: str, group: str, cafile: str | None, deadline: float = DEADLIN
             return _over_https(f"{source.rstrip('/')}/{quote(group)}.conf", cafile, deadline)
         return _from_file(Path(source) / f"{group}.conf")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise FleetError(f"{source} cannot be read: {str(error) or type(error).__name__}") from error
+        raise SourceError(f"{source} cannot be read: {str(error) or type(error).__name__}") from error
 
 
 def _from_file(path: Path) -> bytes:

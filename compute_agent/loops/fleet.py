@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.conf import written
 from compute_agent.fleet.configuration import Fleet, overruled
-from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.errors import FleetError, SourceError
 from compute_agent.fleet.following import Check, follow
 from compute_agent.fleet.kept import KEPT
 from compute_agent.fleet.revision import Revision
@@ -79,7 +79,8 @@ class FleetLoop:
     def reload(self, conf: Configuration) -> None:
         """Go on by another configuration, which may be of another revision, and look at once."""
         self._conf = conf.options
-        self._tell(replace(_state_of(conf.options), trouble=self._state.trouble))
+        before = self._state
+        self._tell(replace(_state_of(conf.options), trouble=before.trouble, is_away=before.is_away))
         self._wake.set()
 
     def stop(self) -> None:
@@ -98,12 +99,16 @@ class FleetLoop:
         }
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree, with the same in attributes of the first provider that is the agent's."""
+        """The tree, with the same in attributes of the first provider that is the agent's.
+
+        That a source is away is left to the metric and the status: Placement would be written to by all its
+        hosts at once, and again when it comes back.
+        """
         state = self._state
         if not state.group or not tree.ours:
             return tree
         told: dict[str, str | float] = {FLEET_GROUP: state.group, FLEET_GENERATION: state.generation}
-        if state.trouble:
+        if state.trouble and not state.is_away:
             told[FLEET_TROUBLE] = state.trouble[:_MAX_TOLD]
         first = tree.ours[0]
         changed = replace(first, attributes={**first.attributes, **told})
@@ -115,10 +120,11 @@ class FleetLoop:
         try:
             fleet = Fleet.of(conf)
             taken = None if fleet is None else follow(fleet, conf, self._check)
-            trouble = ""
+            trouble, is_away = "", False
         except (FleetError, ConfigError) as error:
-            taken, trouble = None, str(error)
-        trouble = "; ".join(filter(None, (trouble, *self._of_guests(conf))))
+            taken, trouble, is_away = None, str(error), isinstance(error, SourceError)
+        of_guests = self._of_guests(conf)
+        trouble = "; ".join(filter(None, (trouble, *of_guests)))
         if taken is not None:
             LOG.info("Settings of the fleet: %s is taken up", taken)
         before = self._state.trouble
@@ -127,7 +133,7 @@ class FleetLoop:
                 LOG.error("The host does not follow its fleet: %s", trouble)
             else:
                 LOG.info("The host follows its fleet again")
-        self._tell(replace(self._state, trouble=trouble))
+        self._tell(replace(self._state, trouble=trouble, is_away=is_away and not of_guests))
 
     def _of_guests(self, conf: cfg.ConfigOpts) -> list[str]:
         """What stands against what the revision in force wants of guests."""
@@ -158,12 +164,16 @@ class FleetLoop:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The group, the revision in force, options that the host's own files overrule, and what is wrong."""
+    """The group, the revision in force, options that the host's own files overrule, and what is wrong.
+
+    ``is_away``: no more than that the source cannot be read.
+    """
 
     group: str = ""
     revision: Revision | None = None
     overruled: tuple[str, ...] = ()
     trouble: str = ""
+    is_away: bool = False
 
     @property
     def generation(self) -> int:

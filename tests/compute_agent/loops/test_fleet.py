@@ -104,6 +104,16 @@ def test_a_host_whose_source_is_away_says_so_and_that_it_has_nothing(followed):
     assert followed.numbers == (0, 1)
 
 
+def test_a_source_that_is_away_has_no_host_write_to_placement(followed):
+    followed.host.offer(signed(7))
+    followed.look()
+    before = followed.attributes()
+    (followed.host.source / "edge.conf").unlink()
+    followed.look()
+    assert followed.numbers == (7, 1)
+    assert followed.attributes() == before
+
+
 def test_the_thread_looks_at_once_and_ends(followed):
     followed.host.offer(signed(7))
     followed.loop.start()
