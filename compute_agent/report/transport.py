@@ -1,0 +1,213 @@
+"""How requests get to Placement and answers back, over a keystoneauth1 adapter.
+
+Which microversion they have is negotiated here, and which of the API below ``/ext/v1`` there is; what goes
+wrong becomes a :class:`~compute_agent.report.errors.PlacementError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from keystoneauth1 import adapter as ks_adapter
+from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+from compute_agent.conf.placement import plugin_names
+from compute_agent.report.errors import (
+    ConcurrentUpdateError,
+    ConflictError,
+    CredentialsError,
+    NotFoundError,
+    OptionsError,
+    PlacementError,
+    UnavailableError,
+)
+
+LOG = logging.getLogger(__name__)
+
+PREFERRED_MICROVERSION: Final = (1, 39)
+# Below 1.28 neither nested providers nor consumer generations and error codes can be relied on.
+MINIMUM_MICROVERSION: Final = (1, 28)
+
+_NO_EXTENSIONS: Final = (0, 0)
+UNTYPED_MICROVERSION: Final = "1.37"
+
+_UNAVAILABLE: Final = frozenset({502, 503, 504})
+_CONCURRENT_UPDATE: Final = "placement.concurrent_update"
+
+
+_WHERE: Final = "is it running where [placement] says (endpoint_override; endpoint or auth_url of auth_type)?"
+_WHICH: Final = (
+    "[placement] region_name and valid_interfaces choose it from the catalog, endpoint_override names it"
+)
+
+
+class Transport:
+    """The way to one Placement endpoint. Safe to use from several threads."""
+
+    def __init__(self, adapter: ks_adapter.Adapter) -> None:
+        self._adapter = adapter
+        self._microversion: str | None = None
+        self._extensions: tuple[int, int] | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> Self:
+        """A client as ``[placement]`` describes it.
+
+        :raises OptionsError: the authentication options cannot be used.
+        """
+        wanted, present = conf.placement.auth_type, plugin_names()
+        if wanted and wanted not in present and not conf.placement.auth_section:
+            names = ", ".join(sorted(present))
+            raise OptionsError(f"auth_type = {wanted}: there is no such plugin; there are {names}")
+        try:
+            auth = loading.load_auth_from_conf_options(conf, "placement")
+            session = loading.load_session_from_conf_options(conf, "placement", auth=auth)
+            adapter = loading.load_adapter_from_conf_options(conf, "placement", session=session, auth=auth)
+        except ks_exceptions.ClientException as error:
+            raise OptionsError(f"cannot be used: {error}") from error
+        return cls(adapter)
+
+    def forget_extensions(self) -> None:
+        """Ask anew what the server has beside Placement's own API: it may be another one by now."""
+        with self._lock:
+            self._extensions = None
+
+    def extensions(self) -> tuple[int, int]:
+        """The version of the API below ``/ext/v1``, asked for once; (0, 0) where there is none.
+
+        :raises PlacementError:
+        """
+        with self._lock:
+            if self._extensions is None:
+                self._extensions = self._find_extensions()
+            return self._extensions
+
+    def _find_extensions(self) -> tuple[int, int]:
+        try:
+            return _version(self._send("GET", "/ext/v1", None, {})["version"]["max_version"])
+        except (NotFoundError, CredentialsError):  # a proxy may let nobody ask for what it does not know
+            return _NO_EXTENSIONS
+
+    def microversion(self) -> str:
+        """The microversion in use: 1.39, or the newest the server has, asked for once.
+
+        :raises PlacementError: the server is too old for the agent.
+        """
+        with self._lock:
+            if self._microversion is None:
+                self._microversion = self._negotiate()
+            return self._microversion
+
+    def knows_consumer_types(self) -> bool:
+        """Whether consumers have types in the microversion in use.
+
+        :raises PlacementError:
+        """
+        return _version(self.microversion()) > _version(UNTYPED_MICROVERSION)
+
+    def _negotiate(self) -> str:
+        document = self._send("GET", "/", None, {})
+        newest = max((_version(entry["max_version"]) for entry in document["versions"]), default=(0, 0))
+        chosen = min(PREFERRED_MICROVERSION, newest)
+        if chosen < MINIMUM_MICROVERSION:
+            needed = ".".join(map(str, MINIMUM_MICROVERSION))
+            detail = (
+                f"the server offers microversion {newest[0]}.{newest[1]}, the agent needs {needed} or later"
+            )
+            raise PlacementError("GET", "/", detail, status=200)
+        return f"{chosen[0]}.{chosen[1]}"
+
+    def _request(
+        self, method: str, url: str, body: Mapping[str, Any] | None = None, microversion: str | None = None
+    ) -> Any:
+        version = microversion or self.microversion()
+        return self._send(method, url, body, {"OpenStack-API-Version": f"placement {version}"})
+
+    def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
+        return as_json(method, url, self._respond(method, url, body, headers))
+
+    def _respond(
+        self,
+        method: str,
+        url: str,
+        body: Mapping[str, Any] | None,
+        headers: dict[str, str],
+        expected: int = 200,
+    ) -> Any:
+        """A response of success, or with the ``expected`` status."""
+        arguments: dict[str, Any] = {"headers": {"Accept": "application/json", **headers}, "raise_exc": False}
+        if body is not None:
+            arguments["json"] = body
+        started = time.monotonic()
+        try:
+            response = self._adapter.request(url, method, **arguments)
+        except (ks_exceptions.Unauthorized, ks_exceptions.AuthorizationFailure) as error:
+            raise CredentialsError(method, url, str(error)) from error
+        except ks_exceptions.MissingAuthPlugin as error:
+            raise OptionsError("auth_type is not set: how to reach Placement is not said") from error
+        except ks_exceptions.ConnectionError as error:
+            raise UnavailableError(method, url, f"no answer: {_shortened(error)}; {_WHERE}") from error
+        except ks_exceptions.EndpointNotFound as error:
+            raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
+        except ks_exceptions.ClientException as error:
+            raise UnavailableError(method, url, str(error)) from error
+        LOG.debug("%s %s: HTTP %d in %.3f s", method, url, response.status_code, time.monotonic() - started)
+        if response.status_code >= 300 and response.status_code != expected:
+            raise _failure(method, url, response)
+        return response
+
+
+def as_json(method: str, url: str, response: Any) -> Any:
+    """What a response says; None if it says nothing."""
+    if not response.content:
+        return None
+    try:
+        return response.json()
+    except ValueError as error:
+        detail = f"the answer is not JSON: {response.text[:200]!r}"
+        raise PlacementError(method, url, detail, status=response.status_code) from error
+
+
+def _shortened(error: BaseException) -> str:
+    """What could not be reached, and the system's own reason, without the names of all that passed it on."""
+    root: BaseException | None = error
+    reason = ""
+    while root is not None:
+        if isinstance(root, OSError) and root.strerror:
+            reason = root.strerror
+        root = root.__cause__ or root.__context__
+    return f"{str(error).partition(': ')[0]}: {reason}" if reason else str(error)
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or 0)
+
+
+def _failure(method: str, url: str, response: Any) -> PlacementError:
+    """The exception for an answer that is no success, with the error's own text where there is one."""
+    status: int = response.status_code
+    code, detail = None, response.text[:500] or response.reason or "no text"
+    try:
+        first = response.json()["errors"][0]
+        code, detail = first.get("code"), first.get("detail") or detail
+        detail = detail.strip().rpartition("\n\n")[2]  # a general sentence is before it
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        pass  # a proxy answered, or an older server: its text will do
+    kind = PlacementError
+    if status in _UNAVAILABLE:
+        kind = UnavailableError
+    elif status in (401, 403):
+        kind = CredentialsError
+    elif status == 404:
+        kind = NotFoundError
+    elif status == 409:
+        kind = ConcurrentUpdateError if code == _CONCURRENT_UPDATE else ConflictError
+    return kind(method, url, " ".join(detail.split()), status=status, code=code)
