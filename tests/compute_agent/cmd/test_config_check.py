@@ -203,3 +203,9 @@ def test_stolen_time_beside_nova_compute_has_no_effect(configure):
         text.startswith("[capacity] steal = act has no effect beside nova")
         for text in check(ini)[1]["warnings"]
     )
+
+
+def test_a_collector_that_is_not_installed_is_refused(configure):
+    status, found = check(configure("cpu_shared_set = 1", capacity="collectors = wat"))
+    assert status == 1
+    assert "[capacity] collectors: no installed package has a collector wat" in found["refusals"][0]
