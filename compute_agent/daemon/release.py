@@ -20,6 +20,7 @@ from typing import Final
 from compute_agent.controllers.cpu_class import Files, give_back
 from compute_agent.drivers.base import CpuLimits, CpuSettings, Driver
 from compute_agent.files import remove_durably, write_durably
+from compute_agent.interference.state import FILE as INTERFERENCE_FILE
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.model import cpuset
 from compute_agent.model.errors import DriverError, GuestGoneError
@@ -64,10 +65,11 @@ def mark(folder: Path) -> None:
 
 
 def unmark(folder: Path) -> None:
-    """Let agents work here again.
+    """Let agents work here again. Who was limited for another guest has had all back, and shall keep it.
 
     :raises OSError:
     """
+    remove_durably(folder / INTERFERENCE_FILE)
     remove_durably(folder / MARK_FILE)
 
 

@@ -19,6 +19,7 @@ LEAST_PART: Final = 0.5
 """Of what the likeliest suspect explains; who explains less is not tried in its place."""
 
 _ALIKE: Final = 3
+"""Samples that follow each other and count as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def may_be_limited(watch: Watch, victim: Reading, other: Reading, domain: str) -
 def sure(correlation: float, points: int) -> float:
     """What a correlation is at the least, but for one in forty (Fisher): of few points chance has more.
 
-    Samples that follow each other are alike: so many count as one.
+    What is noise in one sample is so mostly in the next: see ``_ALIKE``.
     """
     independent = points / _ALIKE
     bounded = max(-0.999999, min(0.999999, correlation))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.daemon.release import Options, Release, blocked, children_first
+from compute_agent.daemon.release import Options, Release, blocked, children_first, mark, unmark
 from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.inventory.tree import Inventory
 from compute_agent.model.cpu_class import FormerValues
@@ -153,3 +153,10 @@ def test_providers_are_deleted_from_below_and_those_with_something_of_others_sta
     }
     del reported["x"], reported["n1"]
     assert blocked(reported, owned, "r") == {}
+
+
+def test_an_agent_that_works_again_limits_nobody_for_whom_it_was_before(tmp_path):
+    (tmp_path / "interference.json").write_text("{}")
+    mark(tmp_path)
+    unmark(tmp_path)
+    assert list(tmp_path.iterdir()) == []
