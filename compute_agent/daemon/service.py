@@ -203,7 +203,7 @@ class Agent:
             self.metrics.registry,
             self._monitoring.reader,
         )
-        self._oom = OomEvents(self.driver, self.metrics.registry)
+        self._oom = OomEvents(self.driver, self._recorder, self.metrics.registry)
         use = CpuUse(self._conf, self.pipeline, self.driver)
         self._arrivals = Arrivals(self.pipeline, client, self.reports.wake)
         self.announcements = Announcements(self.pipeline, self.driver.expecting, client)

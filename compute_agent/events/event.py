@@ -11,7 +11,10 @@ _MAX_ID: Final = 1 << 53
 
 
 class Kind(enum.StrEnum):
-    """What was decided. For watermarks these are the words of their options and metrics."""
+    """What was decided. For watermarks these are the words of their options and metrics.
+
+    ``OOM_KILL`` the kernel has decided.
+    """
 
     START = "start"
     FIND = "find"
@@ -22,6 +25,7 @@ class Kind(enum.StrEnum):
     REPAIR = "repair"
     LEAVE = "leave"
     STOP = "stop"
+    OOM_KILL = "oom_kill"
     AUDIT = "audit"
     OFFER = "offer"
     STOLEN = "stolen"

@@ -11,6 +11,8 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter
 
 from compute_agent.drivers.base import Driver, OomKill
+from compute_agent.events.event import Kind
+from compute_agent.events.recorder import Recorder
 from compute_agent.loops.base import Configuration
 
 LOG = logging.getLogger(__name__)
@@ -27,10 +29,11 @@ REASONS: Final = {
 
 
 class OomEvents:
-    """Log, metric and the list in ``status``."""
+    """Log, event, metric and the list in ``status``."""
 
-    def __init__(self, driver: Driver, registry: CollectorRegistry) -> None:
+    def __init__(self, driver: Driver, recorder: Recorder, registry: CollectorRegistry) -> None:
         self._driver = driver
+        self._recorder = recorder
         self._kills = Counter(
             "compute_agent_oom_kills",
             "Processes of guests that the kernel killed for want of memory, at their own limit or as the host"
@@ -67,7 +70,10 @@ class OomEvents:
 
     def _tell(self, kill: OomKill) -> None:
         reason = REASONS[kill.at_own_limit]
-        LOG.warning("The kernel killed %d processes of guest %s: %s", kill.kills, kill.guest, reason)
+        message = "Guest %s: the kernel killed %d of its processes: %s"
+        self._recorder.tell(
+            LOG.warning, Kind.OOM_KILL, kill.guest, message, kill.kills, reason, reason=reason
+        )
         self._kills.labels("guest" if kill.at_own_limit else "host").inc(kill.kills)
         self._recent.append(
             {

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from compute_agent.drivers.base import OomKill
+from compute_agent.events.recorder import Recorder
 from compute_agent.loops.oom import OomEvents
 from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent.fakes import FakeDriver
@@ -15,17 +16,23 @@ from tests.compute_agent.fakes import FakeDriver
     ("at_own_limit", "limit", "reason"),
     [(True, "guest", "it used all that it may have"), (False, "host", "the host, or the NUMA nodes of its")],
 )
-def test_a_killed_guest_is_in_the_log_in_status_and_in_a_metric(at_own_limit, limit, reason, caplog):
+def test_a_killed_guest_is_an_event_and_in_the_log_in_status_and_in_a_metric(
+    at_own_limit, limit, reason, caplog
+):
     driver, registry = FakeDriver({0}), CollectorRegistry()
     guest = driver.create("a", "web", GuestSettings(), ())
-    events = OomEvents(driver, registry)
+    kept = []
+    events = OomEvents(driver, Recorder(kept.append), registry)
     driver.kills = [OomKill(guest, 2, at_own_limit)]
     with caplog.at_level(logging.WARNING):
         events.look()
         events.look()
-    assert (
-        caplog.records[0].getMessage().startswith(f"The kernel killed 2 processes of guest web (a): {reason}")
-    )
+    told = f"Guest web (a): the kernel killed 2 of its processes: {reason}"
+    assert caplog.records[0].getMessage().startswith(told)
+    (event,) = kept
+    assert (event.kind, event.guest, event.name, event.outcome) == ("oom_kill", "a", "web", "done")
+    assert event.text.startswith(told)
+    assert event.reason.startswith(reason)
     (shown,) = events.document()
     assert (shown["guest"], shown["name"], shown["kills"]) == ("a", "web", 2)
     assert shown["reason"].startswith(reason)
@@ -35,7 +42,7 @@ def test_a_killed_guest_is_in_the_log_in_status_and_in_a_metric(at_own_limit, li
 def test_no_more_than_the_last_twenty_are_kept():
     driver = FakeDriver({0})
     guest = driver.create("a", "a", GuestSettings(), ())
-    events = OomEvents(driver, CollectorRegistry())
+    events = OomEvents(driver, Recorder(), CollectorRegistry())
     driver.kills = [OomKill(guest, number, True) for number in range(30)]
     events.look()
     assert [one["kills"] for one in events.document()] == list(range(10, 30))
