@@ -96,8 +96,7 @@ class _Runner:
         try:
             self.heard = self._listen()
         except BaseException as error:  # SystemExit, too: it is the collector's
-            said = printable(f"{type(error).__name__}: {error}")
-            self.heard = replace(self.heard, told={}, trouble=f"it failed: {said}")
+            self.heard = replace(self.heard, told={}, trouble=f"it failed: {_said(error)}")
         finally:
             self._began = None
 
@@ -121,6 +120,14 @@ class _Runner:
             except ValueError as error:
                 trouble = str(error)
         return _Heard(classes, told, trouble)
+
+
+def _said(error: BaseException) -> str:
+    """What an error says that may be anything."""
+    try:
+        return printable(f"{type(error).__name__}: {error}")
+    except Exception:
+        return printable(type(error).__name__)
 
 
 class Collectors:
@@ -194,9 +201,20 @@ class Collectors:
         return not self._runners
 
     @property
+    def _current(self) -> Mapping[str, Known]:
+        """What is known of those that are asked; a round may have begun when there were others."""
+        runners = self._runners
+        return {name: one for name, one in self._known.items() if name in runners}
+
+    @property
     def troubles(self) -> tuple[str, ...]:
         """What is wrong, a sentence each."""
-        return tuple(f"[capacity] collectors: {name}: {what}" for name, what in self._troubles.items())
+        runners = self._runners
+        return tuple(
+            f"[capacity] collectors: {name}: {what}"
+            for name, what in self._troubles.items()
+            if name in runners
+        )
 
     def round(self, tree: ProviderTree) -> bool:
         """What follows of what was told meanwhile; whether something else is to be reported."""
@@ -258,12 +276,12 @@ class Collectors:
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
         """The tree with all withheld that is not offered; what expired since the last round, too."""
-        return withholding(tree, self._known, self._clock())
+        return withholding(tree, self._current, self._clock())
 
     def document(self, tree: ProviderTree) -> list[dict[str, Any]]:
         """Every class of every provider with what was told of it, in words."""
         now, rows = self._clock(), []
-        for name, known in self._known.items():
+        for name, known in self._current.items():
             for node, resource_class in _of(tree, known.classes):
                 found = known.collected.get((resource_class, node.uuid), Collected())
                 for words, amount in (

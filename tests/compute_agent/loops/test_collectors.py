@@ -131,6 +131,15 @@ def test_it_goes_on_after_a_restart_until_what_was_told_expires(rig):
     assert rig.withheld()["_NUMA_0", LICENCE] == 90
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no word")
+
+
+def mute():
+    raise Mute
+
+
 def endless():
     while True:
         yield object()
@@ -147,6 +156,7 @@ def twice(rig):
         (lambda rig: 1 / 0, "it failed: ZeroDivisionError"),
         (lambda rig: exec("raise ValueError('a\\x1b[31m\\nb' * 9999)"), "it failed: ValueError: a\ufffd[31m"),
         (lambda rig: None, "it failed: TypeError"),
+        (lambda rig: mute(), "it failed: Mute"),
         (lambda rig: endless(), "it told a object, not a Measurement"),
         (lambda rig: [rig.told(LICENCE, amount=float("nan"))], "amount of CUSTOM_LICENCE is nan"),
         (lambda rig: [rig.told(LICENCE, amount=-1)], "amount of CUSTOM_LICENCE is -1"),
@@ -236,6 +246,16 @@ def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
         loop.round(TREE)
     assert loop.troubles == ()
     assert loop._known["licences"].collected[LICENCE, "n0"].left(clock[0]) == 36.0
+
+
+def test_one_that_is_removed_while_a_round_runs_withholds_nothing(rig):
+    rig = rig(one=Told(classes=(LICENCE,)))
+    rig.minutes()
+    known = rig.loop._known
+    assert rig.withheld()
+    rig.loop.use([])
+    rig.loop._known = known  # as the round does that had begun before
+    assert (rig.withheld(), rig.loop.document(TREE)) == ({}, [])
 
 
 def test_one_that_is_not_installed_is_refused():
