@@ -5,18 +5,17 @@ import stat
 
 import pytest
 
-from compute_agent.cmd.main import main
 from compute_agent.fleet import signing
+from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.fleet.fleets import KEY, Host, signed
 
 
 @pytest.fixture
-def run(capsys):
+def run():
     def run(*arguments, fails=False):
-        status = main([str(each) for each in arguments] + ([] if fails else ["-f", "json"]))
-        said = capsys.readouterr()
-        assert status == (1 if fails else 0), said.err
-        return said.err if fails else json.loads(said.out)
+        done = run_here(None, *arguments, *(() if fails else ("-f", "json")))
+        assert done.returncode == (1 if fails else 0), done.stderr
+        return done.stderr if fails else json.loads(done.stdout)
 
     return run
 
