@@ -43,8 +43,9 @@ sys.exit(answer.get("error"))
 
 _SCRIPT: Final = """\
 #!/bin/sh
-{mark}: tells the agent which guests are about to start, so that they have their cache
-# groups from the first instruction. Made by "compute-agent libvirt hook install"; "... remove" takes it away.
+{mark}: tells the agent which guests are about to start, so that it makes
+# their cache groups before their processes are there.
+# Made by "compute-agent libvirt hook install"; "... remove" takes it away.
 # It never fails, prints nothing, and holds a start up for {seconds} seconds at most.
 [ "$2/$3" = start/begin ] || exit 0
 exec 2>/dev/null

@@ -1,4 +1,4 @@
-"""Domains of a real libvirtd with the hook: their cache groups come before their first instruction."""
+"""Domains of a real libvirtd with the hook: their cache groups are made before libvirtd tells of them."""
 
 import functools
 import os
