@@ -109,7 +109,7 @@ def test_debug_lines_tell_what_is_decided_and_come_and_go_with_the_option(agent,
     agent.wait_for(lambda: "DEBUG compute_agent.loops.reporting [-] The next report is due in" in agent.log())
     agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "100")
     for words in (
-        f"DEBUG compute_agent.report.client [-] GET /allocations/{uid}: HTTP 200 in ",
+        f"DEBUG compute_agent.report.transport [-] GET /allocations/{uid}: HTTP 200 in ",
         f"DEBUG compute_agent.pipeline.placer [-] Guest web-1 ({uid}), holding 1 PCPU of testhost_NUMA_0 ",
         f"DEBUG compute_agent.pipeline.enforcer [-] cpuset: guest web-1 ({uid}) was changed",
         "DEBUG compute_agent.pipeline.worker [-] Event StartGuest took ",
