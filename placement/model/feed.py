@@ -13,28 +13,24 @@ counters grow by random numbers (:mod:`placement.db.buckets`), so stamps and sum
 history differ. Where something does not fit, everything is read anew.
 """
 
-import gc
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
 from placement.db import buckets
-from placement.db.batch import Batch, Prepared
 from placement.db.database import Database
 from placement.db.position import Position
-from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import Unavailable
 from placement.model import rows
 from placement.model.columns import Damaged, Written, decode
 from placement.model.file import ModelFile, Writer
+from placement.model.following import ANOTHER_HISTORY, Anew, follow, nothing_but_to_keep, read_all
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.model.state import State
@@ -42,23 +38,7 @@ from placement.model.turns import LONG_REQUESTS, Turn, Turns
 
 LOG = logging.getLogger(__name__)
 
-_counters: Final = Prepared(sa.select(change_buckets))
-
-_EMPTY: Final = rows.Fingerprint(0, 0)
-_ANOTHER_HISTORY: Final = (
-    "the database does not go on from where it was (restored from a backup, or failed over to "
-    "a server that lacked the last changes)"
-)
-
 _PAUSE: Final = 1.0  # seconds until what is not to be given back yet is tried again
-_FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is cheaper
-
-
-class _Anew(NamedTuple):
-    """Why only reading everything anew can help."""
-
-    reason: str
-    is_odd: bool = True
 
 
 class View:
@@ -133,7 +113,6 @@ class Model:
         self.refreshed = 0
         #: how often all that had been read was read anew, as after a restore
         self.reread = 0
-        self._shared = rows.Shared()
         self.file = file
         self._writer = None if file is None else Writer(file, self._written)
         #: whether the state comes from the file, and was not compared with the database yet
@@ -250,7 +229,7 @@ class Model:
                         "read model of %d resource providers goes on from its file", len(self._state.snapshot)
                     )
             if self._state is None:
-                self._state = self._read_all(conn)
+                self._state = read_all(conn)
         self._unproven = False
         self._history = history
         self._position = Position(self._state.counters_sum(), history, math.nan)
@@ -261,7 +240,7 @@ class Model:
     def _restore(self, file: ModelFile) -> None:
         """Begin with what the file has, which is not proven yet."""
         try:
-            with _nothing_but_to_keep():
+            with nothing_but_to_keep():
                 self._history, self._state = decode(file.read())
             self._unproven = True
         except FileNotFoundError:
@@ -272,7 +251,7 @@ class Model:
             _warn_of(file, str(error))
             file.discard()
 
-    def _give_up(self, anew: _Anew) -> None:
+    def _give_up(self, anew: Anew) -> None:
         """Forget the state, which is not what the database has."""
         self._state = None
         if self._unproven and self.file is not None:
@@ -285,128 +264,15 @@ class Model:
                 LOG.info("all of the database is read anew: %s", anew.reason)
             self.reread += 1
 
-    def _difference(self, conn: sa.Connection, state: State, history: str) -> _Anew | None:
+    def _difference(self, conn: sa.Connection, state: State, history: str) -> Anew | None:
         """Bring the state up to date; why that does not help, and only reading everything anew can, or None.
 
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
         """
         if history != self._history:
-            return _Anew(f"{_ANOTHER_HISTORY}: its server, timeline, table or file is another one")
-        if not state.whole:
-            return _Anew("the database broke off while the model followed it", is_odd=False)
-        if state.snapshot.keepers:
-            state.snapshot = state.snapshot.copy()
-        try:
-            return self._follow(conn, state)
-        except exc.SQLAlchemyError:
-            raise
-        except Exception:  # whatever is wrong with the model, the database knows better
-            LOG.exception("the read model could not follow the database")
-            return _Anew("what it has does not fit together")
-
-    def _read_all(self, conn: sa.Connection) -> State:
-        self._shared = rows.Shared()
-        state = State(rows.read_names(conn))
-        for bucket, counter, deletions in conn.execute(sa.select(change_buckets)):
-            state.counters[bucket] = counter
-            state.deletions[bucket] = deletions
-        with _nothing_but_to_keep():
-            providers = []
-            for row, provider in rows.read_all(conn, state.names, self._shared):
-                state.stamp(row, provider)
-                providers.append(provider)
-            state.snapshot = Snapshot(providers)
-            state.snapshot.whole_trees()
-        state.next_expiry = rows.read_next_expiry(conn)
-        LOG.info("read model loaded: %d resource providers", len(state.snapshot))
-        return state
-
-    def _follow(self, conn: sa.Connection, state: State) -> _Anew | None:
-        """Apply what changed; why that does not do, or None."""
-        batch = Batch(conn)
-        rows_of_buckets = batch.add(_counters, {}).rows
-        now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
-        moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
-        if moved.pop(buckets.EPOCH, None) is not None:
-            return _Anew("the database has a new epoch")
-        if state.counters.keys() - now.keys() or any(
-            new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
-        ):
-            return _Anew(f"{_ANOTHER_HISTORY}: change counters went back")
-        state.whole = False
-        if moved.pop(buckets.NAMES, None) is not None:
-            names = rows.read_names(conn)
-            if any(
-                name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()
-            ):
-                return _Anew("a resource class that is in use was renamed", is_odd=False)
-            state.names = names
-            state.counters[buckets.NAMES] = now[buckets.NAMES][0]
-        if buckets.RESERVATIONS in moved:
-            state.next_expiry = rows.read_next_expiry(conn)
-            state.counters[buckets.RESERVATIONS] = moved.pop(buckets.RESERVATIONS)[0]
-        for bucket, (_, deletions) in moved.items():
-            if deletions != state.deletions[bucket]:
-                self._forget_deleted(conn, state, bucket)
-        if moved:
-            known = {bucket: state.counters[bucket] for bucket in moved}
-            changed = rows.read_changed(batch, known)
-            count = len(changed.providers)
-            if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
-                return _Anew(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
-            self._apply(conn, state, changed)
-            for bucket in moved:
-                if state.fingerprint(bucket) != changed.fingerprints.get(bucket, _EMPTY):
-                    return _Anew(f"{_ANOTHER_HISTORY}: what did not change is not what was read before")
-        for bucket, (counter, deletions) in moved.items():
-            state.counters[bucket] = counter
-            state.deletions[bucket] = deletions
-        state.snapshot.whole_trees()  # now, so that trees which do not fit together are found out here
-        state.whole = True
-        return None
-
-    def _apply(self, conn: sa.Connection, state: State, changed: rows.Changed) -> None:
-        """Take up the changed providers; those of which only the usage changed with less reading."""
-        used = rows.sum_up(changed.used, state.names)
-        described, usage = [], []
-        for row in changed.providers:
-            known = state.snapshot.providers.get(row.id)
-            if known is None or row.described_seq != known.described_seq or not _same(row, known):
-                described.append(row)
-            else:
-                usage.append((row, known))
-        for row, provider in rows.read_some(conn, described, state.names, self._shared):
-            state.put(row, provider)
-        for row, known in usage:
-            new = used.get(row.id, rows.NOTHING)
-            state.put(row, replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
-
-    def _forget_deleted(self, conn: sa.Connection, state: State, bucket: int) -> None:
-        query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
-        state.keep_only(bucket, set(conn.execute(query).scalars()))
-
-
-@contextmanager
-def _nothing_but_to_keep() -> Iterator[None]:
-    """What is made here stays while the worker lives: no garbage is looked for in it, now or later."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        gc.enable()
+            return Anew(f"{ANOTHER_HISTORY}: its server, timeline, table or file is another one")
+        return follow(conn, state)
 
 
 def _warn_of(file: ModelFile, reason: str) -> None:
     LOG.warning("the model file %s is not used: %s. Everything is read from the database", file.path, reason)
-
-
-def _same(row: rows.Row, known: Provider) -> bool:
-    """Whether the provider is still called and placed as it was."""
-    return (row.uuid, row.name, row.parent_id, row.root_id) == (
-        known.uuid,
-        known.name,
-        known.parent_id,
-        known.root_id,
-    )

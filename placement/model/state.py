@@ -14,7 +14,7 @@ class State:
 
     ``stamps`` has, by bucket and id, when each provider changed last, in any way. At ``next_expiry``, by the
     clock of the database, a reservation is to be given back. While changes are applied it is not ``whole``,
-    nor afterwards if the database broke off in between.
+    nor afterwards if the database broke off in between. What is read into it is ``shared`` where it is equal.
     """
 
     names: rows.Names
@@ -23,6 +23,7 @@ class State:
     deletions: dict[int, int] = field(default_factory=dict)
     stamps: dict[int, dict[int, int]] = field(default_factory=dict)
     next_expiry: float = math.inf
+    shared: rows.Shared = field(default_factory=rows.Shared)
     whole: bool = True
 
     def counters_sum(self) -> int:

@@ -1,0 +1,168 @@
+"""How a :class:`~placement.model.state.State` is read from the database, and follows it.
+
+All of it is read in one snapshot of the database. What it means that something does not fit is said in
+:mod:`placement.model.feed`.
+"""
+
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from placement.db import buckets
+from placement.db.batch import Batch, Prepared
+from placement.db.tables import change_buckets, resource_providers
+from placement.model import rows
+from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
+from placement.model.state import State
+
+LOG = logging.getLogger(__name__)
+
+_counters: Final = Prepared(sa.select(change_buckets))
+
+_EMPTY: Final = rows.Fingerprint(0, 0)
+ANOTHER_HISTORY: Final = (
+    "the database does not go on from where it was (restored from a backup, or failed over to "
+    "a server that lacked the last changes)"
+)
+
+_FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is cheaper
+
+
+class Anew(NamedTuple):
+    """Why only reading everything anew can help."""
+
+    reason: str
+    is_odd: bool = True
+
+
+def read_all(conn: sa.Connection) -> State:
+    """All that the database has.
+
+    :raises sqlalchemy.exc.SQLAlchemyError: it does not answer.
+    """
+    state = State(rows.read_names(conn))
+    for bucket, counter, deletions in conn.execute(sa.select(change_buckets)):
+        state.counters[bucket] = counter
+        state.deletions[bucket] = deletions
+    with nothing_but_to_keep():
+        providers = []
+        for row, provider in rows.read_all(conn, state.names, state.shared):
+            state.stamp(row, provider)
+            providers.append(provider)
+        state.snapshot = Snapshot(providers)
+        state.snapshot.whole_trees()
+    state.next_expiry = rows.read_next_expiry(conn)
+    LOG.info("read model loaded: %d resource providers", len(state.snapshot))
+    return state
+
+
+def follow(conn: sa.Connection, state: State) -> Anew | None:
+    """Bring the state up to date; why that does not help, and only reading everything anew can, or None.
+
+    :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
+    """
+    if not state.whole:
+        return Anew("the database broke off while the model followed it", is_odd=False)
+    if state.snapshot.keepers:
+        state.snapshot = state.snapshot.copy()
+    try:
+        return _follow(conn, state)
+    except exc.SQLAlchemyError:
+        raise
+    except Exception:  # whatever is wrong with the model, the database knows better
+        LOG.exception("the read model could not follow the database")
+        return Anew("what it has does not fit together")
+
+
+def _follow(conn: sa.Connection, state: State) -> Anew | None:
+    """Apply what changed; why that does not do, or None."""
+    batch = Batch(conn)
+    rows_of_buckets = batch.add(_counters, {}).rows
+    now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
+    moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
+    if moved.pop(buckets.EPOCH, None) is not None:
+        return Anew("the database has a new epoch")
+    if state.counters.keys() - now.keys() or any(
+        new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
+    ):
+        return Anew(f"{ANOTHER_HISTORY}: change counters went back")
+    state.whole = False
+    if moved.pop(buckets.NAMES, None) is not None:
+        names = rows.read_names(conn)
+        if any(name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()):
+            return Anew("a resource class that is in use was renamed", is_odd=False)
+        state.names = names
+        state.counters[buckets.NAMES] = now[buckets.NAMES][0]
+    if buckets.RESERVATIONS in moved:
+        state.next_expiry = rows.read_next_expiry(conn)
+        state.counters[buckets.RESERVATIONS] = moved.pop(buckets.RESERVATIONS)[0]
+    for bucket, (_, deletions) in moved.items():
+        if deletions != state.deletions[bucket]:
+            _forget_deleted(conn, state, bucket)
+    if moved:
+        known = {bucket: state.counters[bucket] for bucket in moved}
+        changed = rows.read_changed(batch, known)
+        count = len(changed.providers)
+        if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
+            return Anew(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
+        _apply(conn, state, changed)
+        for bucket in moved:
+            if state.fingerprint(bucket) != changed.fingerprints.get(bucket, _EMPTY):
+                return Anew(f"{ANOTHER_HISTORY}: what did not change is not what was read before")
+    for bucket, (counter, deletions) in moved.items():
+        state.counters[bucket] = counter
+        state.deletions[bucket] = deletions
+    state.snapshot.whole_trees()  # now, so that trees which do not fit together are found out here
+    state.whole = True
+    return None
+
+
+def _apply(conn: sa.Connection, state: State, changed: rows.Changed) -> None:
+    """Take up the changed providers; those of which only the usage changed with less reading."""
+    used = rows.sum_up(changed.used, state.names)
+    described, usage = [], []
+    for row in changed.providers:
+        known = state.snapshot.providers.get(row.id)
+        if known is None or row.described_seq != known.described_seq or not _same(row, known):
+            described.append(row)
+        else:
+            usage.append((row, known))
+    for row, provider in rows.read_some(conn, described, state.names, state.shared):
+        state.put(row, provider)
+    for row, known in usage:
+        new = used.get(row.id, rows.NOTHING)
+        state.put(row, replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
+
+
+def _forget_deleted(conn: sa.Connection, state: State, bucket: int) -> None:
+    query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
+    state.keep_only(bucket, set(conn.execute(query).scalars()))
+
+
+@contextmanager
+def nothing_but_to_keep() -> Iterator[None]:
+    """What is made here stays while the worker lives: no garbage is looked for in it, now or later."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
+def _same(row: rows.Row, known: Provider) -> bool:
+    """Whether the provider is still called and placed as it was."""
+    return (row.uuid, row.name, row.parent_id, row.root_id) == (
+        known.uuid,
+        known.name,
+        known.parent_id,
+        known.root_id,
+    )
