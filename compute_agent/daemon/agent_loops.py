@@ -1,0 +1,152 @@
+"""The loops of an agent: what each is made of, and in which order they begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from compute_agent.drivers.base import Driver
+from compute_agent.events.recorder import Recorder
+from compute_agent.fleet.following import Check
+from compute_agent.loops.announcements import Announcements
+from compute_agent.loops.arrivals import Arrivals
+from compute_agent.loops.base import Configuration, Loop
+from compute_agent.loops.cache_entitlements import open_entitlements
+from compute_agent.loops.cpu_locations import by_consumer, locate
+from compute_agent.loops.cpu_use import CpuUse
+from compute_agent.loops.event_log import EventLog
+from compute_agent.loops.evictions import Evictions
+from compute_agent.loops.fleet import FleetLoop
+from compute_agent.loops.fleet_guests import FleetGuests, Set
+from compute_agent.loops.interference import Interference
+from compute_agent.loops.limits import LimitBook
+from compute_agent.loops.monitored import monitor_targets
+from compute_agent.loops.monitoring import Monitoring
+from compute_agent.loops.oom import OomEvents
+from compute_agent.loops.reclaimed import Reclaimed
+from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.root_watch import RootWatch
+from compute_agent.loops.watermarks import Watermarks
+from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.state import StateFile
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.qos.telemetry import Telemetry
+from compute_agent.report.reporter import Reporter
+from compute_agent.report.scheduling import Cause, Causes
+
+
+class AgentLoops:
+    """All loops but the main thread, in the order in which they begin; those that are asked have a name."""
+
+    def __init__(
+        self,
+        current: Callable[[], Configuration],
+        pipeline: Pipeline,
+        driver: Driver,
+        state: StateFile,
+        metrics: Metrics,
+        events: EventLog,
+        recorder: Recorder,
+        root: RootWatch,
+        causes: Causes,
+        check: Check,
+        set_guest: Set,
+    ) -> None:
+        """``current`` is the configuration in force, ``recorder`` tells ``events``.
+
+        ``causes`` are those for which new guests were kept away before, ``check`` tries a configuration of
+        the fleet, and ``set_guest`` changes a guest as it wants.
+        """
+        conf, saved, registry = current(), state.state, metrics.registry
+        self._current = current
+        self._pipeline = pipeline
+        self._driver = driver
+        self._events = events
+        self.reclaimed = Reclaimed(conf, pipeline, driver, recorder, metrics)
+        self.reports = ReportLoop(
+            Reporter(conf.client, saved.owned, state.keep_owned),
+            conf.client,
+            pipeline,
+            metrics,
+            conf.options.compute.update_resources_interval,
+            conf.options.placement.report_retry_maximum,
+            lambda: by_consumer(locate(driver, pipeline.world), pipeline.views()),
+            causes,
+            root,
+            lambda tree: self.fleet.offering(self.reclaimed.offering(tree)),
+        )
+        self.reclaimed.changed = self.reports.wake
+        self.fleet: FleetLoop = FleetLoop(
+            conf.options,
+            check,
+            registry,
+            self.reports.wake,
+            FleetGuests(pipeline, set_guest).bring_about,
+        )
+        self.monitoring = Monitoring(conf, self._monitored, registry)
+        self.limits = LimitBook(pipeline)
+        self.watermarks = Watermarks(
+            conf.settings,
+            saved.qos,
+            pipeline,
+            driver,
+            Evictions(conf.settings, pipeline, driver, conf.client),
+            partial(self.reports.switch_scheduling, Cause.WATERMARK),
+            state.keep_qos,
+            Telemetry(registry, recorder, self.reclaimed.blame),
+            book=self.limits,
+            root=conf.options.host.root,
+            cache=self.monitoring.reader,
+            cache_entitlements=open_entitlements(conf.controllers, lambda: pipeline.world.zones),
+        )
+        self.interference = Interference(
+            conf, pipeline, driver, self.limits, recorder, registry, self.monitoring.reader
+        )
+        self.oom = OomEvents(driver, recorder, registry)
+        self.arrivals = Arrivals(pipeline, conf.client, self.reports.wake)
+        self.announcements = Announcements(pipeline, driver.expecting, conf.client)
+        self._before_listening: tuple[Loop, ...] = (
+            events,
+            self.monitoring,
+            self.arrivals,
+            self.announcements,
+        )
+        self._after_listening: tuple[Loop, ...] = (
+            self.reports,
+            self.watermarks,
+            self.interference,
+            self.oom,
+            self.reclaimed,
+            CpuUse(conf, pipeline, driver),
+            self.fleet,
+        )
+
+    @property
+    def _all(self) -> tuple[Loop, ...]:
+        return (*self._before_listening, *self._after_listening)
+
+    def start_before_listening(self) -> None:
+        """Begin those that are there when somebody can ask the agent, or announce a guest."""
+        for loop in self._before_listening:
+            loop.start()
+
+    def start_after_listening(self) -> None:
+        """Begin the others."""
+        for loop in self._after_listening:
+            loop.start()
+
+    def reload(self, conf: Configuration) -> None:
+        """Go on by another configuration."""
+        for loop in self._all:
+            loop.reload(conf)
+
+    def stop(self) -> None:
+        """End all but that of events, which the worker tells to the last."""
+        for loop in reversed(self._all):
+            if loop is not self._events:
+                loop.stop()
+
+    def _monitored(self) -> list[MonitorTarget] | None:
+        snapshot = self.watermarks.status.snapshot
+        return monitor_targets(self._current().controllers, self._pipeline.guests(), self._driver, snapshot)

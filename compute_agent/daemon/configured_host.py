@@ -1,0 +1,58 @@
+"""The host as a configuration has it: what is read, and perhaps refused, before anything is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oslo_config import cfg
+
+from compute_agent.controllers.base import Controller
+from compute_agent.daemon.cache_control import Resctrl, open_resctrl
+from compute_agent.daemon.world import build_world
+from compute_agent.host.topology import Topology
+from compute_agent.interference.watch import Watch, parse_watches
+from compute_agent.loops.base import Configuration
+from compute_agent.pipeline.world import World
+from compute_agent.qos.metrics import Registry
+from compute_agent.qos.settings import Settings, read_settings
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.nova_root import RootOwner
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredHost:
+    """What follows from ``options`` on this host, but for what needs the driver of its guests."""
+
+    options: cfg.ConfigOpts
+    resctrl: Resctrl
+    world: World
+    settings: Settings
+    watches: tuple[Watch, ...]
+
+    def configuration(self, client: PlacementClient, controllers: tuple[Controller, ...]) -> Configuration:
+        """The configuration that loops take."""
+        return Configuration(
+            self.options, client, self.settings, controllers, self.resctrl.control, self.watches
+        )
+
+
+def configured_host(
+    options: cfg.ConfigOpts,
+    registry: Registry,
+    topology: Topology | None = None,
+    *,
+    root: RootOwner | None = None,
+    root_uuid: str | None = None,
+    acting: bool = False,
+) -> ConfiguredHost:
+    """See ``build_world`` for ``topology``, ``root`` and ``root_uuid``, ``open_resctrl`` for ``acting``.
+
+    :raises ConfigError: the configuration is refused.
+    :raises cfg.Error: it is.
+    :raises IdentityError:
+    :raises OSError: the host cannot be read.
+    """
+    resctrl = open_resctrl(options, acting)
+    world = build_world(options, topology, root_uuid=root_uuid, control=resctrl.control, root=root)
+    settings = read_settings(options, registry)
+    return ConfiguredHost(options, resctrl, world, settings, parse_watches(options, settings.classes))

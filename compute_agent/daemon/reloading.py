@@ -1,0 +1,156 @@
+"""What the agent works by, and how it comes to work by something else while guests run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from oslo_config import cfg
+
+from compute_agent.controllers.base import Controller
+from compute_agent.daemon import logs
+from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.config_warnings import config_warnings
+from compute_agent.daemon.configured_host import ConfiguredHost, configured_host
+from compute_agent.daemon.host_driver import HostDriver
+from compute_agent.daemon.signature import host_signature
+from compute_agent.daemon.world import build_world
+from compute_agent.host.reader import read_topology
+from compute_agent.inventory.identity import IdentityError
+from compute_agent.loops.base import Configuration
+from compute_agent.loops.root_watch import RootWatch
+from compute_agent.model.errors import ConfigError
+from compute_agent.pipeline.events import WorldChanged
+from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.world import World
+from compute_agent.qos.metrics import Registry
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.errors import PlacementError
+from compute_agent.report.nova_root import RootOwner
+
+LOG = logging.getLogger(__name__)
+
+WORKER_SECONDS: Final = 60.0
+"""How long the worker is waited for."""
+
+ConfLoader = Callable[[], cfg.ConfigOpts]
+
+BuildControllers = Callable[[cfg.ConfigOpts, Resctrl, World], tuple[Controller, ...]]
+
+
+class Reloading:
+    """The configuration in force, and the way to another one. For the main thread; use_root() for any."""
+
+    def __init__(
+        self,
+        load_conf: ConfLoader,
+        registry: Registry,
+        build_controllers: BuildControllers,
+        root: RootWatch,
+        driver: HostDriver,
+        pipeline: Pipeline,
+        metrics: Metrics,
+        host: ConfiguredHost,
+        conf: Configuration,
+        reload_loops: Callable[[Configuration], None],
+    ) -> None:
+        """``host`` and ``conf`` are what the agent starts with; ``registry`` has the metrics of watermarks.
+
+        :raises ConfigError: a class of block I/O cannot be.
+        :raises OSError: a file of the host went away meanwhile.
+        """
+        self._load_conf = load_conf
+        self._registry = registry
+        self._build_controllers = build_controllers
+        self._root = root
+        self._driver = driver
+        self._pipeline = pipeline
+        self._metrics = metrics
+        self._reload_loops = reload_loops
+        self._lock = threading.Lock()
+        self.conf = conf
+        self.resctrl = host.resctrl
+        self.error = ""
+        """Why the configuration is refused that the files have now; empty if it is in force."""
+        self._config_warnings = self._warnings_of(host)
+        for warning in self._config_warnings:  # the driver's have been told
+            LOG.warning("%s", warning)
+        self._signature = host_signature(host.options)
+
+    @property
+    def warnings(self) -> list[str]:
+        """How the driver was chosen, what waits for a restart, what of the configuration has no effect."""
+        return [*self._driver.warnings(self.conf.options), *self._config_warnings]
+
+    def look(self) -> None:
+        """Look whether configuration or hardware changed since the last time, and take that up."""
+        signature = host_signature(self.conf.options)
+        if signature != self._signature:
+            self._signature = signature
+            self.reload()
+
+    def reload(self) -> None:
+        """Read configuration and host anew. A configuration to refuse changes nothing but is reported."""
+        self.error = self._take_up()
+        self._metrics.configuration_refused.set(bool(self.error))
+        if self.error:
+            LOG.error("The old configuration stays: %s", self.error)
+        else:
+            LOG.info("Configuration and host read anew")
+
+    def _take_up(self) -> str:
+        """Work by the configuration and the host as they are now. Returns why that cannot be."""
+        try:
+            options = self._load_conf()
+            topology = read_topology(Path(options.host.root))
+            client = PlacementClient.from_conf(options)
+        except (cfg.Error, ConfigError, PlacementError, OSError) as error:
+            return str(error)
+        try:
+            self._root.reload(options)
+            host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
+            controllers = self._build_controllers(options, host.resctrl, host.world)
+            warnings = self._warnings_of(host)
+        except (ConfigError, IdentityError, cfg.Error, OSError) as error:
+            # Guests keep running on what there is; the report stays as it was until somebody decides.
+            self._pipeline.submit(WorldChanged(replace(self._pipeline.world, topology=topology)))
+            return str(error)
+        with self._lock:
+            self.conf = host.configuration(client, controllers)
+            self._config_warnings = warnings
+            logs.set_level(options)
+            for warning in self.warnings:
+                LOG.warning("%s", warning)
+            off = host.resctrl.off
+            if off != self.resctrl.off:
+                LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")
+            self.resctrl = host.resctrl
+            self._pipeline.submit(WorldChanged(host.world, controllers)).result()
+            self._reload_loops(self.conf)
+        return ""
+
+    def use_root(self, owner: RootOwner) -> None:
+        """Work with another root provider, and with the controllers that go with its owner.
+
+        For the thread of reports.
+
+        :raises TimeoutError: the worker has no time.
+        """
+        with self._lock:
+            options = self.conf.options
+            world = build_world(options, control=self.resctrl.control, root=owner)
+            if owner.beside == self._pipeline.world.tree.beside:
+                self._pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
+                return
+            controllers = self._build_controllers(options, self.resctrl, world)
+            self.conf = replace(self.conf, controllers=controllers)
+            self._pipeline.submit(WorldChanged(world, controllers)).result(WORKER_SECONDS)
+            self._reload_loops(self.conf)
+
+    def _warnings_of(self, host: ConfiguredHost) -> list[str]:
+        return config_warnings(host.options, host.settings.rules, host.resctrl, self._driver.driver.name)
