@@ -1,4 +1,4 @@
-"""The agent's own files: whole after a crash, and nobody else's.
+"""The agent's own files: whole after a crash, and nobody else's; and how those of others are read.
 
 After a crash there is the old content or the new one, never a part. A folder or a file that another user
 could have made or changed is not used.
@@ -133,6 +133,21 @@ def read_own(path: Path) -> bytes:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"larger than {MAX_BYTES} bytes", str(path))
+    return content
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """The content of a regular file of others, to which symbolic links may lead.
+
+    :raises OSError: it is none, is larger than that, or cannot be read.
+    """
+    # A FIFO that somebody put there is not to be waited for.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no regular file")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(f"{path} is larger than {max_bytes} bytes")
     return content
 
 

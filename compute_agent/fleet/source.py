@@ -6,7 +6,6 @@ import http.client
 import os
 import socket
 import ssl
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from compute_agent.files import read_bounded
 from compute_agent.fleet.errors import FleetError, SourceError
 from compute_agent.fleet.revision import MAX_BYTES
 
@@ -57,18 +57,9 @@ def fetch(source: str, group: str, cafile: str | None, deadline: float = DEADLIN
     try:
         if is_address(source):
             return _over_https(f"{source.rstrip('/')}/{quote(group)}.conf", cafile, deadline)
-        return _from_file(Path(source) / f"{group}.conf")
+        return read_bounded(Path(source) / f"{group}.conf", MAX_BYTES)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise SourceError(f"{source} cannot be read: {str(error) or type(error).__name__}") from error
-
-
-def _from_file(path: Path) -> bytes:
-    """What is no regular file is not waited for; symbolic links may lead to one."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no regular file")
-        return _bounded(file.read(MAX_BYTES + 1))
 
 
 def _over_https(address: str, cafile: str | None, deadline: float) -> bytes:
@@ -83,7 +74,10 @@ def _over_https(address: str, cafile: str | None, deadline: float) -> bytes:
         answer = connection.getresponse()
         if answer.status != _OK:
             raise OSError(f"it answers {answer.status} for {parts.path}")
-        return _bounded(answer.read(MAX_BYTES + 1))
+        content = answer.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise OSError(f"it is larger than {MAX_BYTES} bytes")
+        return content
 
 
 @contextmanager
@@ -115,9 +109,3 @@ def _ended(plain: socket.socket, deadline: float) -> Iterator[None]:
         same.close()
     if late.is_set():
         raise TimeoutError(f"there was no whole answer in {deadline:g} seconds")
-
-
-def _bounded(content: bytes) -> bytes:
-    if len(content) > MAX_BYTES:
-        raise OSError(f"it is larger than {MAX_BYTES} bytes")
-    return content

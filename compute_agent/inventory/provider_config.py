@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from compute_agent.files import read_bounded
 from compute_agent.inventory.tree import Inventory
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.naming import printable
@@ -81,23 +81,12 @@ def read_provider_configs(location: str) -> ProviderConfigs:
     if not location:
         return ProviderConfigs()
     try:
-        contents = {path: _read(path) for path in files_in(location)}
+        contents = {path: read_bounded(path, _MAX_BYTES) for path in files_in(location)}
     except OSError as error:
         raise ConfigError(f"{OPTION} = {location} cannot be read: {error}") from error
     if not contents:
         return ProviderConfigs(warnings=(f"{OPTION}: there is no file *.yaml in {location}",))
     return gathered(contents)
-
-
-def _read(path: Path) -> bytes:
-    # A FIFO that somebody put there is not to be waited for.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is no regular file")
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise OSError(f"{path} is larger than {_MAX_BYTES} bytes")
-    return content
 
 
 def gathered(contents: Mapping[Path, bytes]) -> ProviderConfigs:
