@@ -15,8 +15,8 @@ from compute_agent.pipeline.world import World, request_for
 from compute_agent.policy.base import refit
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError
+from compute_agent.report.host_reader import Listing
 from compute_agent.report.migration import Claim, Moved, Owner, resolve
-from compute_agent.report.reporter import Listing
 
 Held = Mapping[str, Allocation]
 """What consumers hold on this host's providers."""

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from compute_agent.inventory.tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.resource_class import STOCK_NAMES
 from compute_agent.report.capacity import CpuLocation
-from compute_agent.report.client import PlacementClient, TreeRecord
+from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
     ConflictError,
-    CredentialsError,
-    NotFoundError,
-    PlacementError,
 )
 from compute_agent.report.execution import Execution, Report
 from compute_agent.report.held import Waiting, beside_held
+from compute_agent.report.host_reader import HostReader, Listing
 from compute_agent.report.plan import (
     Action,
     CreateProvider,
     CreateResourceClass,
     CreateTrait,
-    Known,
     Ownership,
     ReportedProvider,
     adjustment_sentences,
     assume_ownership,
     deletions,
-    described,
-    from_api,
     ownership_after,
     ownership_before,
     plan,
@@ -47,14 +41,6 @@ from compute_agent.report.scheduling import DISABLED, MARKS, Causes, in_words, s
 LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What was held of providers, by provider, consumer and class, at a time (monotonic) or later."""
-
-    as_of: float
-    held: Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 class Reporter:
@@ -70,12 +56,8 @@ class Reporter:
         self._client = client
         self._owned = owned
         self._remember = remember
-        self._known: Known | None = None
+        self._reader = HostReader(client)
         self._dropped: frozenset[str] = frozenset()
-        self._reported: dict[str, ReportedProvider] = {}
-        self._seen: dict[str, ReportedProvider] = {}
-        self._trees: dict[str, TreeRecord] = {}
-        self._listing: Listing | None = None
         self.adjustments: tuple[str, ...] = ()
         """What others set through the API and is there after the last report, a sentence each."""
         self.waiting = Waiting()
@@ -95,7 +77,7 @@ class Reporter:
                 try:
                     return self._attempt(tree)
                 except ConcurrentUpdateError as error:
-                    self._reported.clear()
+                    self._reader.reported.clear()
                     if attempt == MAX_ATTEMPTS:
                         raise
                     LOG.info("Somebody else changed a provider meanwhile, reading again: %s", error)
@@ -114,27 +96,19 @@ class Reporter:
 
         :raises PlacementError:
         """
-        self._reported.clear()
+        self._reader.reported.clear()
         reported = self.reported(tree.root.uuid)
         wanted = self.server_tree(tree)
         owned = assume_ownership(wanted, reported, self._owned)
         held: dict[str, dict[str, Mapping[str, int]]] = defaultdict(dict)
         for uuid, provider in reported.items():
             if provider.inventories:
-                for consumer, amounts in self._holdings(uuid).items():
+                for consumer, amounts in self._reader.holdings(uuid).items():
                     held[consumer][uuid] = amounts
         return plan_reshape(wanted, reported, owned, held, locations, zones)
 
-    def _holdings(self, uuid: str) -> Mapping[str, Mapping[str, int]]:
-        if self._listing is not None and uuid in self._listing.held:
-            return self._listing.held[uuid]
-        try:
-            return self._client.provider_allocations(uuid)
-        except NotFoundError:
-            return {}  # removed since; the generations will tell
-
     def _held(self, uuid: str, name: str) -> int:
-        return sum(amounts.get(name, 0) for amounts in self._holdings(uuid).values())
+        return sum(amounts.get(name, 0) for amounts in self._reader.holdings(uuid).values())
 
     def reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
@@ -166,16 +140,16 @@ class Reporter:
 
     def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:
         wanted = self.server_tree(tree)
-        owned = assume_ownership(wanted, self._reported, self._owned)
-        actions = plan(wanted, self._reported, owned, self._names())
-        self._keep(ownership_before(wanted, self._reported, owned))
+        owned = assume_ownership(wanted, self._reader.reported, self._owned)
+        actions = plan(wanted, self._reader.reported, owned, self._reader.names())
+        self._keep(ownership_before(wanted, self._reader.reported, owned))
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )
-        for refusal in Execution(self._client, self._reported).run(ahead).refusals:
+        for refusal in Execution(self._client, self._reader.reported).run(ahead).refusals:
             raise ConflictError("POST", "/resource_providers", refusal.reason, status=409)
         records = {consumer: self._client.allocations(consumer) for consumer in planned.allocations}
-        self._client.reshape(to_body(planned, self._reported, records))
+        self._client.reshape(to_body(planned, self._reader.reported, records))
         LOG.info(
             "Placement took a reshape: %d allocations of %d consumers moved",
             len(planned.moves),
@@ -196,7 +170,7 @@ class Reporter:
                 try:
                     return self._switch_scheduling(root_uuid, causes)
                 except ConcurrentUpdateError:
-                    self._reported.clear()
+                    self._reader.reported.clear()
                     if attempt == MAX_ATTEMPTS:
                         raise
         except Exception:
@@ -205,48 +179,56 @@ class Reporter:
         raise AssertionError("unreachable")
 
     def _switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
-        root = (self._reported or self.reported(root_uuid)).get(root_uuid)
+        root = (self._reader.reported or self.reported(root_uuid)).get(root_uuid)
         if root is None or (wanted := switched(root.traits, causes)) == root.traits:
             return False
         new = wanted - root.traits
-        for mark in sorted(MARKS & (new - self._names().traits)):
+        for mark in sorted(MARKS & (new - self._reader.names().traits)):
             self._client.create_trait(mark)
-            self._known = None
-        if DISABLED in new - self._names().traits:
+            self._reader.forget_names()
+        if DISABLED in new - self._reader.names().traits:
             LOG.error("Placement does not know the trait %s: new guests cannot be kept away", DISABLED)
             wanted -= {DISABLED}
             if wanted == root.traits:
                 return False
         generation = self._client.set_traits(root_uuid, wanted, root.generation)
-        self._reported[root_uuid] = replace(root, generation=generation, traits=wanted)
+        self._reader.reported[root_uuid] = replace(root, generation=generation, traits=wanted)
         LOG.info("For Placement, new guests of this host are %s", in_words(wanted))
         return True
 
+    def reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
+        """The providers of the host as Placement has them, by uuid.
+
+        Those that the agent had elsewhere are among them, as below a root that is not the host's any more.
+
+        :raises PlacementError:
+        """
+        return self._reader.read(root_uuid, self._owned.keys())
+
+    def take_listing(self) -> Listing | None:
+        """What was held when the providers were read last, where that was read with them; given once."""
+        return self._reader.take_listing()
+
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:
         """The traits of the root provider as they were last seen; None as long as it has not been."""
-        root = (self._reported or self._seen).get(root_uuid)
+        root = self._reader.last_seen.get(root_uuid)
         return None if root is None else root.traits
 
     def use(self, client: PlacementClient) -> None:
         """Report by another client from now on."""
         self._client = client
-        self.forget()
+        self._reader.use(client)
 
     def forget(self) -> None:
         """Have everything read anew: what was there may have been made again meanwhile."""
-        self._known = None
-        self._seen = self._reported or self._seen
-        self._reported = {}
-        self._trees.clear()
-        self._listing = None
-        self._client.forget_extensions()
+        self._reader.forget()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
         """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC).
 
         Beside nova-compute it has those of a stock server already.
         """
-        return tree if STOCK_NAMES.keys() <= self._names().classes else with_stock_names(tree)
+        return tree if STOCK_NAMES.keys() <= self._reader.names().classes else with_stock_names(tree)
 
     def remove_own(self, root_uuid: str) -> Report:
         """Remove the tree that the agent made itself, as far as nobody holds anything of it.
@@ -255,92 +237,15 @@ class Reporter:
         """
         self.forget()
         reported = self.reported(root_uuid)
-        result = Execution(self._client, self._reported).run(tuple(deletions(reported, self._owned)))
-        self._keep({uuid: owned for uuid, owned in self._owned.items() if uuid in self._reported})
+        result = Execution(self._client, self._reader.reported).run(tuple(deletions(reported, self._owned)))
+        self._keep({uuid: owned for uuid, owned in self._owned.items() if uuid in self._reader.reported})
         return result
 
     @property
     def offering(self) -> frozenset[str]:
         """The providers with inventories, as far as they were last seen."""
-        seen = self._reported or self._seen
+        seen = self._reader.last_seen
         return frozenset(uuid for uuid, provider in seen.items() if provider.inventories)
-
-    def reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of the host as Placement has them, by uuid.
-
-        Reads only what changed since the last time. Providers that the agent had elsewhere are among them, as
-        below a root that is not the host's any more.
-        """
-        read = self._read_whole if self._client.has_trees() else self._read_each
-        self._listing = None
-        fresh = read(root_uuid)
-        for stray in sorted(self._owned.keys() - fresh.keys()):
-            if stray not in fresh:
-                fresh |= read(stray)
-        if self._reported.keys() - fresh.keys():
-            self._known = None
-        self._reported = fresh
-        return dict(fresh)
-
-    def take_listing(self) -> Listing | None:
-        """What was held when the providers were read last, where that was read with them; given once."""
-        listing, self._listing = self._listing, None
-        return listing
-
-    def _read_each(self, uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of a tree, by a request for each that is new or changed."""
-        fresh: dict[str, ReportedProvider] = {}
-        for record in self._client.providers_in_tree(uuid):
-            old = self._reported.get(record.uuid)
-            if old is not None and old.generation == record.generation:
-                fresh[record.uuid] = replace(old, name=record.name, parent=record.parent_uuid)
-            else:
-                fresh[record.uuid] = self._read(record.uuid, record.name, record.parent_uuid)
-        return fresh
-
-    def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of a tree, all at once, and what is held of them; next to nothing if none changed."""
-        as_of, known = time.monotonic(), self._trees.get(uuid)
-        try:
-            tree = self._client.tree(uuid, "" if known is None else known.tag) or known
-        except (NotFoundError, CredentialsError):
-            # There is no such provider; or the server is another one by now, or lets nobody ask for trees.
-            self._trees.pop(uuid, None)
-            return self._read_each(uuid)
-        if tree is None:
-            raise PlacementError(
-                "GET", f"/ext/v1/trees/{uuid}", "an answer to a question not asked", status=304
-            )
-        self._trees[uuid] = tree
-        held = {} if self._listing is None else dict(self._listing.held)
-        for record in tree.providers:
-            held[record["uuid"]] = {
-                consumer: each["resources"] for consumer, each in record["allocations"].items()
-            }
-        self._listing = Listing(as_of if self._listing is None else self._listing.as_of, held)
-        return {record["uuid"]: described(record) for record in tree.providers}
-
-    def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:
-        for _ in range(MAX_ATTEMPTS):
-            inventories, before = self._client.inventories(uuid)
-            traits, after = self._client.traits(uuid)
-            attributes: Mapping[str, str | float] = {}
-            if before == after and self._names().attributes:
-                attributes, after = self._client.attributes(uuid)
-            if before == after:
-                parsed = {rc: from_api(record) for rc, record in inventories.items()}
-                return ReportedProvider(uuid, name, parent, after, parsed, traits, attributes)
-        path = f"/resource_providers/{uuid}/traits"
-        raise ConcurrentUpdateError("GET", path, "the provider changed while it was read", status=200)
-
-    def _names(self) -> Known:
-        if self._known is None:
-            self._known = Known(
-                self._client.resource_classes(),
-                self._client.known_traits(),
-                self._client.keeps_attributes(),
-            )
-        return self._known
 
     def reportable(self, tree: ProviderTree, reported: Mapping[str, ReportedProvider]) -> ProviderTree:
         """The tree with names that the server knows, and beside what is held; may raise PlacementError."""
@@ -354,13 +259,13 @@ class Reporter:
         """
         reported = self.reported(tree.root.uuid)
         wanted = self.reportable(tree, reported)
-        return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._names())
+        return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._reader.names())
 
     def _attempt(self, tree: ProviderTree) -> Report:
         reported = self.reported(tree.root.uuid)
         wanted = self.reportable(tree, reported)
         owned = assume_ownership(wanted, reported, self._owned)
-        actions = plan(wanted, reported, owned, self._names())
+        actions = plan(wanted, reported, owned, self._reader.names())
         self._log_dropped(wanted)
         self._log_adjustments(wanted, reported, owned)
         claims = ownership_before(wanted, reported, owned)
@@ -369,16 +274,16 @@ class Reporter:
             LOG.debug("Placement has all as it should be: %d providers", len(wanted.nodes))
             self._keep(ownership_after(wanted, claims, reported))
             return Report()
-        result = Execution(self._client, self._reported).run(actions)
+        result = Execution(self._client, self._reader.reported).run(actions)
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
-            self._known = None
-        self._keep(ownership_after(wanted, claims, self._reported))
-        self.adjustments = tuple(adjustment_sentences(wanted, self._reported, self._owned))
+            self._reader.forget_names()
+        self._keep(ownership_after(wanted, claims, self._reader.reported))
+        self.adjustments = tuple(adjustment_sentences(wanted, self._reader.reported, self._owned))
         return result
 
     def _log_dropped(self, tree: ProviderTree) -> None:
         """Log the traits that an older server does not know, once."""
-        dropped = unknown_traits(tree, self._names())
+        dropped = unknown_traits(tree, self._reader.names())
         if dropped - self._dropped:
             LOG.warning(
                 "Placement does not know these traits, they are left out: %s", " ".join(sorted(dropped))

@@ -97,7 +97,7 @@ class Host:
 
     def shown(self):
         """Everything Placement shows of the host but generations."""
-        self.reporter._reported.clear()
+        self.reporter._reader.reported.clear()
         return {
             uuid: (provider.name, provider.parent, provider.inventories, provider.traits)
             for uuid, provider in self.reporter.reported(self.root).items()
