@@ -51,12 +51,16 @@ def is_alive(identity: ProcessIdentity) -> bool:
     return identify(identity.pid) == identity
 
 
-def age(pid: int) -> float | None:
-    """The seconds since a process began, in steps of a clock tick; None if there is none."""
+def began(pid: int) -> float | None:
+    """When a process began, in seconds since boot, in steps of a clock tick; None if there is none."""
     identity = identify(pid)
-    if identity is None:
-        return None
-    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - identity.start_time / _TICKS, 0.0)
+    return None if identity is None else identity.start_time / _TICKS
+
+
+def age(pid: int) -> float | None:
+    """The seconds since a process began; None if there is none."""
+    start = began(pid)
+    return None if start is None else max(time.clock_gettime(time.CLOCK_BOOTTIME) - start, 0.0)
 
 
 def is_kernel_thread(pid: int) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import Driver
@@ -14,8 +12,6 @@ from compute_agent.qos.classes import Classes
 from compute_agent.qos.rounds import Subject
 from compute_agent.qos.snapshot import Entitlement
 from compute_agent.qos.subjects import build_subject
-
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 CacheEntitlements = Callable[[GuestView], Mapping[Knob, Entitlement]]
 """What a guest may use of cache ways and memory bandwidth, by L3 domain."""
@@ -34,7 +30,8 @@ class Subjects:
         """The guests as they are measured and decided about."""
         known = self._started
         keys = [(view.guest.uuid, view.guest.pid) for view in views]
-        self._started = {key: known[key] if key in known else _start_time(key[1]) for key in keys}
+        # that of a process that is gone does not matter any more
+        self._started = {key: known[key] if key in known else procfs.began(key[1]) or 0.0 for key in keys}
         return [self._subject(view, classes) for view in views]
 
     def _subject(self, view: GuestView, classes: Classes) -> Subject:
@@ -55,9 +52,3 @@ def may_be_dedicated(view: GuestView) -> bool:
     if view.allocation is None or (view.assignment is not None and view.assignment.held):
         return True
     return any("PCPU" in amounts for amounts in view.allocation.values())
-
-
-def _start_time(pid: int) -> float:
-    """Seconds since boot; 0 for a process that is gone."""
-    identity = procfs.identify(pid)
-    return 0.0 if identity is None else identity.start_time / _TICKS
