@@ -15,6 +15,17 @@ class CpuTimes:
     total: int
 
 
+def parse_line(numbers: str) -> CpuTimes:
+    """The times of one line, which follow its name. Old kernels have fewer.
+
+    :raises ValueError: they are something else.
+    """
+    # user nice system idle iowait irq softirq steal; guest times are in user and nice already.
+    user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, numbers.split()), *[0] * 8)[:8]
+    busy = user + nice + system + irq + softirq
+    return CpuTimes(busy, steal, busy + idle + iowait + steal)
+
+
 def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
     """The times of each CPU that is online, by its number.
 
@@ -27,10 +38,7 @@ def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
             break  # the rest is long on hosts with many interrupts
         if name == "cpu":
             continue
-        # user nice system idle iowait irq softirq steal; guest times are in user and nice already.
-        user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, rest.split()), *[0] * 8)[:8]
-        busy = user + nice + system + irq + softirq
-        found[int(name.removeprefix("cpu"))] = CpuTimes(busy, steal, busy + idle + iowait + steal)
+        found[int(name.removeprefix("cpu"))] = parse_line(rest)
     if not found:
         raise ValueError("there is no line of a CPU")
     return found

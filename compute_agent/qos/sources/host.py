@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compute_agent.host.cpu_times import CpuTimes, parse_line
 from compute_agent.qos.rounds import Round
 
 
 @dataclass(frozen=True, slots=True)
-class CpuTimes:
-    """Clock ticks since boot of all CPUs together, and how many CPUs that are.
+class AllCpus:
+    """The times of all CPUs together since boot, and how many CPUs that are."""
 
-    ``stolen`` are those in which a hypervisor ran others; they are part of ``total``.
-    """
-
-    busy: int
-    total: int
+    times: CpuTimes
     cpus: int
-    stolen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +24,20 @@ class Memory:
     used: int
 
 
-def parse_stat(text: str) -> CpuTimes:
+def parse_stat(text: str) -> AllCpus:
     """The CPU lines of /proc/stat. Time that a hypervisor took (steal) is nobody's use here."""
-    cpus = 0
-    first: list[int] = []
+    cpus, together = 0, ""
     for line in text.splitlines():
         name, _, rest = line.partition(" ")
         if name == "cpu":
-            first = [int(number) for number in rest.split()]
+            together = rest
         elif name.startswith("cpu"):
             cpus += 1
-        elif first:
+        elif together:
             break  # the rest is long on hosts with many interrupts
-    # user nice system idle iowait irq softirq steal; guest times are in user and nice already. Old kernels
-    # have fewer.
-    user, nice, system, idle, iowait, irq, softirq, steal = (*first, *[0] * 8)[:8]
-    if not first:
+    if not together:
         raise ValueError("there is no line of all CPUs")
-    busy = user + nice + system + irq + softirq
-    return CpuTimes(busy, busy + idle + iowait + steal, max(cpus, 1), steal)
+    return AllCpus(parse_line(together), max(cpus, 1))
 
 
 def parse_meminfo(text: str) -> Memory:
@@ -73,25 +64,29 @@ def parse_pressure(text: str) -> int:
 
 def cpu(now: Round, before: Round | None) -> tuple[float | None, float | None]:
     """CPU use of everybody since the round before, and what there is, in cores."""
-    path = f"{now.root}/proc/stat"
-    last = now.parsed(path, parse_stat)
-    first = before.parsed(path, parse_stat) if before else None
+    last, first = _all_cpus(now, before)
     if last is None:
         return None, None
-    if first is None or last.total <= first.total or last.busy < first.busy:
+    if first is None or last.times.total <= first.times.total or last.times.busy < first.times.busy:
         return None, float(last.cpus)
     # By ticks, not by the clock: a round that comes late measures no less.
-    return (last.busy - first.busy) / (last.total - first.total) * last.cpus, float(last.cpus)
+    busy, total = last.times.busy - first.times.busy, last.times.total - first.times.total
+    return busy / total * last.cpus, float(last.cpus)
 
 
 def stolen(now: Round, before: Round | None) -> float | None:
     """The part of the time since the round before that a hypervisor took, in percent; None if unknown."""
-    path = f"{now.root}/proc/stat"
-    last = now.parsed(path, parse_stat)
-    first = before.parsed(path, parse_stat) if before else None
-    if last is None or first is None or last.total <= first.total or last.stolen < first.stolen:
+    last, first = _all_cpus(now, before)
+    if last is None or first is None:
         return None
-    return min(100.0, 100 * (last.stolen - first.stolen) / (last.total - first.total))
+    if last.times.total <= first.times.total or last.times.stolen < first.times.stolen:
+        return None
+    return min(100.0, 100 * (last.times.stolen - first.times.stolen) / (last.times.total - first.times.total))
+
+
+def _all_cpus(now: Round, before: Round | None) -> tuple[AllCpus | None, AllCpus | None]:
+    path = f"{now.root}/proc/stat"
+    return now.parsed(path, parse_stat), before.parsed(path, parse_stat) if before else None
 
 
 def memory(now: Round) -> Memory | None:

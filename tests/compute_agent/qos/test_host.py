@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from compute_agent.host.cpu_times import CpuTimes
 from compute_agent.qos.rounds import Round
 from compute_agent.qos.sources import host
-from compute_agent.qos.sources.host import CpuTimes, Memory
+from compute_agent.qos.sources.host import AllCpus, Memory
 
 KIB = 1024
 
@@ -15,11 +16,11 @@ def test_every_time_is_counted_and_use_is_what_somebody_did() -> None:
     """user nice system idle iowait irq softirq steal guest guest_nice."""
     text = "cpu  1 20 300 4000 50000 600000 7000000 80000000 5 5\ncpu0 1\ncpu1 1\nintr 9\ncpu2 9\n"
     busy = 1 + 20 + 300 + 600000 + 7000000
-    assert host.parse_stat(text) == CpuTimes(busy, busy + 4000 + 50000 + 80000000, 2, 80000000)
+    assert host.parse_stat(text) == AllCpus(CpuTimes(busy, 80000000, busy + 4000 + 50000 + 80000000), 2)
 
 
 def test_old_kernels_have_fewer_times_and_a_host_has_a_cpu() -> None:
-    assert host.parse_stat("cpu 1 2 3 4\n") == CpuTimes(6, 10, 1)
+    assert host.parse_stat("cpu 1 2 3 4\n") == AllCpus(CpuTimes(6, 0, 10), 1)
 
 
 @pytest.mark.parametrize("text", ["", "intr 5\n", "cpu\n"])

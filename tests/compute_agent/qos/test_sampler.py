@@ -211,8 +211,8 @@ def test_what_a_hypervisor_takes_is_told_in_percent_of_the_time(tree, idle, stea
 def test_old_kernels_without_memavailable_and_steal():
     memory = host.parse_meminfo("MemTotal: 100 kB\nMemFree: 10 kB\nBuffers: 5 kB\nCached: 25 kB\n")
     assert (memory.total, memory.used) == (102400, 61440)
-    times = host.parse_stat("cpu 10 0 10 80\ncpu0 10 0 10 80\nintr 0\n")
-    assert (times.busy, times.total, times.cpus) == (20, 100, 1)
+    found = host.parse_stat("cpu 10 0 10 80\ncpu0 10 0 10 80\nintr 0\n")
+    assert (found.times.busy, found.times.total, found.cpus) == (20, 100, 1)
 
 
 def test_caches_are_read_once_a_round_and_a_failure_costs_nothing_else(tree):
