@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from compute_agent import kept_json
 from compute_agent.capacity.collector import Collected
-from compute_agent.capacity.numbers import number
 from compute_agent.capacity.offer import Offer
+from compute_agent.kept_json import number
 
 FILE: Final = "collected.json"
 """In the state folder."""
@@ -35,7 +35,7 @@ def dump(known: Mapping[str, Known]) -> bytes:
         }
         for name, one in known.items()
     }
-    return json.dumps({"version": VERSION, "collectors": collectors}).encode()
+    return kept_json.dump(VERSION, {"collectors": collectors})
 
 
 def parse(content: bytes) -> dict[str, Known]:
@@ -43,13 +43,11 @@ def parse(content: bytes) -> dict[str, Known]:
 
     :raises ValueError: it is something else.
     """
-    try:
-        document = json.loads(content)
-        if document["version"] != VERSION:
-            raise ValueError(f"version {document['version']!r} is not {VERSION}")
-        return {str(name): _known(one) for name, one in document["collectors"].items()}
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+    return kept_json.parse(VERSION, content, _collectors)
+
+
+def _collectors(document: Any) -> dict[str, Known]:
+    return {str(name): _known(one) for name, one in document["collectors"].items()}
 
 
 def _known(content: Any) -> Known:

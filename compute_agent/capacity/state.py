@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from compute_agent import kept_json
 from compute_agent.capacity.breach import DAY_SECONDS, Breach
 from compute_agent.capacity.history import HOURS, PERIODS, SUM, History, Peaks, spread
-from compute_agent.capacity.numbers import number
 from compute_agent.capacity.offer import Offer
+from compute_agent.kept_json import number
 
 FILE: Final = "capacity.json"
 """In the state folder."""
@@ -32,9 +32,7 @@ class ZoneState:
 
 def dump(zones: Mapping[str, ZoneState]) -> bytes:
     """The states of zones, by the uuid of their provider, as the content of the file."""
-    return json.dumps(
-        {"version": VERSION, "zones": {uuid: asdict(one) for uuid, one in zones.items()}}
-    ).encode()
+    return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
 
 
 def parse(content: bytes) -> dict[str, ZoneState]:
@@ -42,13 +40,11 @@ def parse(content: bytes) -> dict[str, ZoneState]:
 
     :raises ValueError: it is something else.
     """
-    try:
-        document = json.loads(content)
-        if document["version"] != VERSION:
-            raise ValueError(f"version {document['version']!r} is not {VERSION}")
-        return {str(uuid): _zone(zone) for uuid, zone in document["zones"].items()}
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+    return kept_json.parse(VERSION, content, _zones)
+
+
+def _zones(document: Any) -> dict[str, ZoneState]:
+    return {str(uuid): _zone(zone) for uuid, zone in document["zones"].items()}
 
 
 def _zone(content: Any) -> ZoneState:

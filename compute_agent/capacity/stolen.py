@@ -15,14 +15,14 @@ What always holds
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from compute_agent.capacity.numbers import number
+from compute_agent import kept_json
 from compute_agent.capacity.offer import ABOVE_SECONDS, GROWTH
+from compute_agent.kept_json import number
 
 FILE: Final = "stolen.json"
 """In the state folder."""
@@ -114,9 +114,7 @@ def stolen_part(stolen: Mapping[int, float], cpus: frozenset[int]) -> float | No
 
 def dump(zones: Mapping[str, Stolen]) -> bytes:
     """What is known of zones, by the uuid of their provider, as the content of the file."""
-    return json.dumps(
-        {"version": VERSION, "zones": {uuid: asdict(one) for uuid, one in zones.items()}}
-    ).encode()
+    return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
 
 
 def parse(content: bytes) -> dict[str, Stolen]:
@@ -124,13 +122,11 @@ def parse(content: bytes) -> dict[str, Stolen]:
 
     :raises ValueError: it is something else.
     """
-    try:
-        document = json.loads(content)
-        if document["version"] != VERSION:
-            raise ValueError(f"version {document['version']!r} is not {VERSION}")
-        return {str(uuid): _zone(zone) for uuid, zone in document["zones"].items()}
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+    return kept_json.parse(VERSION, content, _zones)
+
+
+def _zones(document: Any) -> dict[str, Stolen]:
+    return {str(uuid): _zone(zone) for uuid, zone in document["zones"].items()}
 
 
 def _zone(content: Any) -> Stolen:

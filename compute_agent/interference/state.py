@@ -6,15 +6,16 @@ in which no agent ran does not count. A trial that an agent did not see the end 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from compute_agent import kept_json
 from compute_agent.interference.baseline import HALF_LIFE, Baseline, Track
 from compute_agent.interference.cases import MAX_RELAPSES, Case, Phase
 from compute_agent.interference.decide import DAY, Key, Pair, Record, State
+from compute_agent.kept_json import number
 from compute_agent.model.knob import Knob
 
 FILE: Final = "interference.json"
@@ -37,7 +38,6 @@ def limits(cases: Iterable[Case]) -> Limits:
 def dump(state: State, now: float) -> bytes:
     """The content of the file; ``now`` is in monotonic seconds."""
     document = {
-        "version": VERSION,
         "cases": [
             [
                 *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
@@ -55,7 +55,7 @@ def dump(state: State, now: float) -> bytes:
             for key, track in state.tracks.items()
         ],
     }
-    return json.dumps(document).encode()
+    return kept_json.dump(VERSION, document)
 
 
 def parse(content: bytes, now: float) -> State:
@@ -63,23 +63,21 @@ def parse(content: bytes, now: float) -> State:
 
     :raises ValueError: it is something else.
     """
-    try:
-        document = json.loads(content)
-        if document["version"] != VERSION:
-            raise ValueError(f"version {document['version']!r} is not {VERSION}")
-        return State(
-            tuple(_case(row, now) for row in document["cases"]),
-            dict(_record(row, now) for row in document["pairs"]),
-            dict(map(_track, document["baselines"])),
-        )
-    except (KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
-        raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
+    return kept_json.parse(VERSION, content, lambda document: _state(document, now))
+
+
+def _state(document: Any, now: float) -> State:
+    return State(
+        tuple(_case(row, now) for row in document["cases"]),
+        dict(_record(row, now) for row in document["pairs"]),
+        dict(map(_track, document["baselines"])),
+    )
 
 
 def _case(row: Any, now: float) -> Case:
     watch, victim, suspect, lever, domain, correlation, before, *more = row
     taken, depth, phase, age, relapses, guilty, exhausted = more
-    steps = tuple(_number(one, 1e6) for one in taken)
+    steps = tuple(number(one, 1e6) for one in taken)
     if not steps or min(steps) <= 0 or not 0 <= _whole(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are no limits")
     case = Case(
@@ -87,12 +85,12 @@ def _case(row: Any, now: float) -> Case:
         _text(victim),
         _text(suspect),
         Knob(_text(lever), _text(domain)),
-        _number(correlation, 2),
-        _number(before, 1e15),
+        number(correlation, 2),
+        number(before, 1e15),
         steps,
         _whole(depth),
         Phase(phase),
-        now - _number(age, 100 * DAY),
+        now - number(age, 100 * DAY),
         min(_whole(relapses), MAX_RELAPSES),
         guilty is True,
         exhausted is True,
@@ -102,14 +100,14 @@ def _case(row: Any, now: float) -> Case:
 
 def _record(row: Any, now: float) -> tuple[Pair, Record]:
     watch, victim, suspect, aside, verdicts, age, escalated = row
-    aside = min(max(_number(abs(aside), 1e12) * math.copysign(1, aside), -DAY), DAY)
-    record = Record(now + aside, _whole(verdicts), now - _number(age, 1e12), escalated is True)
+    aside = min(max(number(abs(aside), 1e12) * math.copysign(1, aside), -DAY), DAY)
+    record = Record(now + aside, _whole(verdicts), now - number(age, 1e12), escalated is True)
     return Pair(_text(watch), _text(victim), _text(suspect)), record
 
 
 def _track(row: Any) -> tuple[Key, Track]:
     guest, signal, domain, mean, variance, count = row
-    baseline = Baseline(_number(mean, 1e15), _number(variance, 1e30), min(_whole(count), HALF_LIFE))
+    baseline = Baseline(number(mean, 1e15), number(variance, 1e30), min(_whole(count), HALF_LIFE))
     return Key(_text(guest), _text(signal), _text(domain)), Track(baseline)
 
 
@@ -123,9 +121,3 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
         raise ValueError(f"{value!r} is no count")
     return value
-
-
-def _number(value: Any, largest: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= largest:
-        raise ValueError(f"{value!r} is no number from 0 to {largest:g}")
-    return float(value)
