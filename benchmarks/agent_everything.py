@@ -20,9 +20,9 @@ from benchmarks.agent_cost import AGENT, SAMPLINGS, Cost, cpu_seconds, status
 from compute_agent.daemon.protocol import ask
 from tests.compute_agent.power_trees import xeon
 from tests.compute_agent.resctrl import fake
+from tests.compute_agent.two_caches import two_caches
 from tests.demo.system import System
 
-CPU = "sys/devices/system/cpu"
 OWN_WAYS = 6
 """Guests with ways, bandwidth and a group of their own."""
 
@@ -82,27 +82,10 @@ class Host(System):
 def make_host(root):
     """Two CPUs, each with an L3 cache; 16 GiB; a disk; frequencies; resctrl."""
     xeon(root, cpus=2)
-    files = {
-        "sys/devices/system/node/node0/cpulist": "0-1",
-        "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 16777216 kB",
-        "proc/cpuinfo": fake.INTEL.cpuinfo,
-        "proc/mounts": "resctrl /sys/fs/resctrl resctrl rw,relatime 0 0",
+    files = two_caches() | {
         "sys/block/vda/dev": "254:0",
         "sys/block/vda/queue/scheduler": "[bfq] none",
     }
-    for cpu in (0, 1):
-        cache = f"{CPU}/cpu{cpu}/cache/index3"
-        files |= {
-            f"{CPU}/cpu{cpu}/topology/core_cpus_list": str(cpu),
-            f"{CPU}/cpu{cpu}/topology/package_cpus_list": "0-1",
-            f"{CPU}/cpu{cpu}/topology/core_id": str(cpu),
-            f"{cache}/level": "3",
-            f"{cache}/type": "Unified",
-            f"{cache}/id": str(cpu),
-            f"{cache}/size": "16384K",
-            f"{cache}/ways_of_associativity": "16",
-            f"{cache}/shared_cpu_list": str(cpu),
-        }
     for path, content in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(f"{content}\n")

@@ -40,6 +40,7 @@ Deed = Callable[[], object]
 SECONDS: Final = 5.0
 DRAINED: Final = (1, 10)
 TOPOLOGIES: Final = (None, Topology.BEST_EFFORT)
+CLASSES: Final = ("VCPU", "MEMORY_MB", "DISK_GB")
 SIZES: Final = ((1, 2_048, 20), (4, 8_192, 80), (16, 65_536, 100), (64, 262_144, 1_000))
 """CPUs, memory and disk of guests on flat hosts."""
 SPARE: Final = 40_000
@@ -132,19 +133,23 @@ def moves(trees: int) -> Iterator[tuple[str, Deed]]:
         yield f"moves, flat: {query.partition('=')[2]}", making
 
 
+def filling(rng: random.Random) -> Iterator[tuple[int, int, int]]:
+    """Guests until a flat host is nearly full: how much each has of :data:`CLASSES`."""
+    left = [1024, 392_448, 10_000]
+    while left[1] >= SPARE:
+        guest = rng.choice(SIZES)
+        if all(have >= want for have, want in zip(left, guest, strict=True)):
+            left = [have - want for have, want in zip(left, guest, strict=True)]
+            yield guest
+
+
 def occupied(trees: int) -> tuple[Snapshot, list[Held]]:
     """Flat hosts that are nearly full of guests, and what these hold."""
     rng = random.Random(3)
     taken: dict[str, list[tuple[int, int, int]]] = {}
     for number in range(trees):
-        left = [1024, 392_448, 10_000]
-        here = taken[uuid_of(f"flat-{number}")] = []
-        while left[1] >= SPARE:
-            guest = rng.choice(SIZES)
-            if all(have >= want for have, want in zip(left, guest, strict=True)):
-                left = [have - want for have, want in zip(left, guest, strict=True)]
-                here.append(guest)
-    names = ("VCPU", "MEMORY_MB", "DISK_GB")
+        taken[uuid_of(f"flat-{number}")] = list(filling(rng))
+    names = CLASSES
     snapshot = snapshot_of(
         map(WORLDS["flat"].tree, range(trees)),
         lambda provider, _: {

@@ -16,14 +16,14 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.watermark_guests import BATCH, Bench, busy_sector, cpu_seconds, wait_for
+from benchmarks.watermark_guests import BATCH, Bench, busy_sector, cpu_seconds, libvirt_bench, wait_for
 from compute_agent import conf as agent_conf
 from compute_agent.daemon import service
 from compute_agent.drawing.chart import COLOURS, Curve, Panel, draw
 from compute_agent.events.store import FILE, read_events
 from compute_agent.interference.cases import Phase
 from compute_agent.loops import interference
-from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, Libvirtd, LibvirtMissing
+from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS
 from tests.compute_agent.servers import running
 
 WATCH = "[interference:cpu]\nsignal = run_delay\nmode = act\n"
@@ -180,24 +180,11 @@ def main() -> int:
 
 
 def _qemu(folder, url, arguments):
-    try:
-        libvirtd = Libvirtd()
-    except LibvirtMissing as missing:
-        sys.exit(str(missing))
-    if not libvirtd.has_cgroups:
-        libvirtd.stop()
-        sys.exit("libvirt has no CPU controller of cgroups here, and so no quotas")
-    home = folder / "qemu"
-    home.mkdir()
-    bench = Bench(home, url, f"driver = libvirt\n[libvirt]\nuri = {libvirtd.uri}")
-    bench.configure(WATCH)
-    ini = home / "agent.ini"
-    ini.write_text(ini.read_text().replace("cpu_shared_set = 0-1", "cpu_shared_set = 1"))
-    try:
-        libvirtd.start()
+    with libvirt_bench(folder, url) as (bench, libvirtd):
+        bench.configure(WATCH)
+        ini = bench.folder / "agent.ini"
+        ini.write_text(ini.read_text().replace("cpu_shared_set = 0-1", "cpu_shared_set = 1"))
         disturbed(bench, libvirtd, arguments.speed, arguments.svg)
-    finally:
-        libvirtd.stop()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import orjson
 import sqlalchemy as sa
 from werkzeug.test import run_wsgi_app
 
-from benchmarks.decisions import SIZES, SPARE
+from benchmarks.decisions import CLASSES, filling
 from benchmarks.loading import load_directly
 from benchmarks.profile_query import application, environ
 from benchmarks.worlds import WORLDS, uuid_of
@@ -30,7 +30,6 @@ from placement.model.turns import Turn
 from tests import databases
 
 SMALL: Final = ("GET", "/allocation_candidates?resources=DISK_GB:1&limit=1")
-CLASSES: Final = ("VCPU", "MEMORY_MB", "DISK_GB")
 FITS: Final = "resources=VCPU:4,MEMORY_MB:8192,DISK_GB:80"
 FITS_NOWHERE: Final = "resources=VCPU:4,MEMORY_MB:60000"
 OWNER: Final = {"project_id": "p1", "user_id": "u", "consumer_type": "INSTANCE", "consumer_generation": None}
@@ -77,12 +76,7 @@ def fill(url: str, hosts: int) -> int:
         consumers: list[dict[str, Any]] = []
         held: list[dict[str, Any]] = []
         for number in range(hosts):
-            left = [1024, 392_448, 10_000]
-            while left[1] >= SPARE:
-                guest = rng.choice(SIZES)
-                if any(here < wanted for here, wanted in zip(left, guest, strict=True)):
-                    continue
-                left = [here - wanted for here, wanted in zip(left, guest, strict=True)]
+            for guest in filling(rng):
                 key = len(consumers) + 1
                 name = str(uuid.UUID(int=rng.getrandbits(128), version=4))
                 owner = {"project_id": f"p{key % 50}", "user_id": "u", "consumer_type": "INSTANCE"}

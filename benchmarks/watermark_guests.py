@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -248,7 +249,9 @@ def main() -> int:
     return 0
 
 
-def _qemu(folder, url, arguments):
+@contextmanager
+def libvirt_bench(folder, url):
+    """An agent, not started yet, of QEMU guests, and the libvirtd that it is going to ask."""
     try:
         libvirtd = Libvirtd()
     except LibvirtMissing as missing:
@@ -261,15 +264,20 @@ def _qemu(folder, url, arguments):
     bench = Bench(home, url, f"driver = libvirt\n[libvirt]\nuri = {libvirtd.uri}")
     try:
         libvirtd.start()
+        yield bench, libvirtd
+    finally:
+        bench.agent.close()
+        libvirtd.stop()
+
+
+def _qemu(folder, url, arguments):
+    with libvirt_bench(folder, url) as (bench, libvirtd):
         bench.agent.start()
         for guests in arguments.qemu:
             for share in arguments.share:
                 print(f"{guests} guests, line at {share} ({os.getloadavg()[0]:.0f} load)", file=sys.stderr)
                 yield (one := recovery(bench, libvirtd, guests, share))
                 print(one, file=sys.stderr)
-    finally:
-        bench.agent.close()
-        libvirtd.stop()
 
 
 if __name__ == "__main__":

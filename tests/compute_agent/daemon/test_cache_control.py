@@ -18,37 +18,19 @@ from compute_agent.resctrl.reader import read_groups, read_platform
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.daemon.test_service import Rig
 from tests.compute_agent.resctrl import fake
+from tests.compute_agent.two_caches import CPU, two_caches
 
 pytestmark = pytest.mark.slow
 
-CPU = "sys/devices/system/cpu"
-
 
 def host_tree(root):
-    """A host of two CPUs, each with an L3 cache of 16 MiB in 16 ways, and resctrl mounted."""
-    files = {
+    """A host of two CPUs, each with a cache of its own."""
+    files = two_caches() | {
         f"{CPU}/online": "0-1",
         f"{CPU}/present": "0-1",
-        "sys/devices/system/node/node0/cpulist": "0-1",
-        "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 16777216 kB",
         "proc/meminfo": "MemTotal: 16777216 kB",
-        "proc/cpuinfo": fake.INTEL.cpuinfo,
-        "proc/mounts": "resctrl /sys/fs/resctrl resctrl rw,relatime 0 0",
     }
-    for cpu in (0, 1):
-        cache = f"{CPU}/cpu{cpu}/cache/index3"
-        files |= {
-            f"{CPU}/cpu{cpu}/topology/core_cpus_list": str(cpu),
-            f"{CPU}/cpu{cpu}/topology/package_cpus_list": "0-1",
-            f"{CPU}/cpu{cpu}/topology/physical_package_id": "0",
-            f"{CPU}/cpu{cpu}/topology/core_id": str(cpu),
-            f"{cache}/level": "3",
-            f"{cache}/type": "Unified",
-            f"{cache}/id": str(cpu),
-            f"{cache}/size": "16384K",
-            f"{cache}/ways_of_associativity": "16",
-            f"{cache}/shared_cpu_list": str(cpu),
-        }
+    files |= {f"{CPU}/cpu{cpu}/topology/physical_package_id": "0" for cpu in (0, 1)}
     for path, content in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(content + "\n")
