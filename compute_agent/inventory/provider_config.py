@@ -107,12 +107,7 @@ def gathered(contents: Mapping[Path, bytes]) -> ProviderConfigs:
 
 
 def _parse(path: Path, content: bytes, warnings: list[str]) -> Iterator[ProviderConfig]:
-    import yaml  # only where there are such files
-
-    try:
-        document = yaml.safe_load(content)
-    except Exception as error:  # content to no purpose has it raise almost anything
-        raise ConfigError(f"it is no YAML: {printable(str(error))}") from error
+    document = _load(content)
     if minor := _minor_version(document):
         warnings.append(
             f"{OPTION}: {path} is of schema version {_MAJOR}.{minor}, and {_MAJOR}.{_MINOR} is known: what is"
@@ -128,6 +123,26 @@ def _parse(path: Path, content: bytes, warnings: list[str]) -> Iterator[Provider
             warnings.append(
                 f"{OPTION}: {path}: {config.id} has no additional inventories or traits and is ignored"
             )
+
+
+def _load(content: bytes) -> Any:
+    import yaml  # only where there are such files
+
+    class Loader(yaml.SafeLoader):
+        """Merges of merges of merges (``<<``) are of almost any size: there is an end to them."""
+
+        merged = 0
+
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            super().flatten_mapping(node)
+            self.merged += len(node.value)
+            if self.merged > _MAX_BYTES:
+                raise ValueError("its merges (<<) are too large")
+
+    try:
+        return yaml.load(content, Loader)
+    except Exception as error:  # content to no purpose has it raise almost anything
+        raise ConfigError(f"it is no YAML: {printable(str(error))}") from error
 
 
 def _minor_version(document: Any) -> int:
@@ -235,4 +250,7 @@ def _shown(value: Any) -> str:
     """A value as it can be told; not what is in it, which may be without end."""
     if isinstance(value, dict | list | set | tuple):
         return f"a {type(value).__name__}"
-    return printable(repr(value))
+    try:
+        return printable(repr(value))
+    except ValueError:
+        return "a number without end"

@@ -186,6 +186,25 @@ def test_whatever_is_in_a_file_it_is_taken_or_refused(providers):
     assert said.isprintable()
 
 
+@pytest.mark.parametrize("endless", ["0x" + "F" * 9000, "1" + ":59" * 3000])
+def test_numbers_that_nobody_can_write_down_are_refused(endless):
+    text = document(entry([{"CUSTOM_A": {"total": "HERE"}}])).decode()
+    for hostile in (text.replace("HERE", endless), text.replace("'1.0'", endless)):
+        with pytest.raises(ConfigError, match="a number without end"):
+            parse(hostile.encode())
+
+
+def test_merges_of_merges_have_an_end():
+    merged = ["a0: &a0 {CUSTOM_A: 1, CUSTOM_B: 2}"]
+    merged += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 20)]
+    with pytest.raises(ConfigError, match=r"merges .* are too large"):
+        parse("\n".join(merged).encode() + b"\n" + document())
+    shared = "x: &x {total: 3, reserved: 1}\n"
+    text = document(entry([{"CUSTOM_A": {"<<": "X"}}])).decode().replace("'<<': X", "<<: *x")
+    (config,) = parse((shared + text).encode()).configs
+    assert config.inventories["CUSTOM_A"] == Inventory(3, reserved=1, max_unit=LARGEST)
+
+
 def test_files_are_read_in_the_order_of_their_names_and_others_are_not(tmp_path):
     for name in ("b.yaml", "a.yaml"):
         (tmp_path / name).write_bytes(document(entry(traits=["CUSTOM_T"], name=name)))
