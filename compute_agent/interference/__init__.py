@@ -21,9 +21,9 @@ A worked example
     jobs there the use of this one goes with it (correlation 0.9). It is limited to 3.2 cores. The server
     waits 30 %, then 29 %: at least a tenth better in two windows, so that the job is guilty, but it is still
     disturbed: another step, and another, until it waits 6 %. That is held for five minutes. Then limits are
-    given back one after the other, each for a minute; where the server suffers again the last step is taken
-    again, and held twice as long. Had the first step not helped, it would have been undone, and the pair
-    left alone for an hour.
+    given back one after the other, each for a minute; where the server suffers again, and more than while
+    the job was held, the last step is taken again, and held twice as long. Had the first step not helped, it
+    would have been undone, and the pair left alone for an hour.
 
 What always holds
     - Guests that watermarks must not act on (dedicated CPUs, a high class) are never suspects; nor are guests

@@ -51,10 +51,10 @@ class What(enum.StrEnum):
 class Case:
     """A suspect that is limited for a victim.
 
-    ``watch`` is the name of the section, ``before`` the level of the victim's signal before the latest step.
-    ``limits`` are all steps that were taken, of which the first ``depth`` are in force: the last of them is
-    the limit. ``since`` is when the phase, or the step of it, began (monotonic seconds). ``guilty``: a step
-    has helped; ``exhausted``: no further step would, or can be taken.
+    ``watch`` is the name of the section, ``before`` the level of the victim's signal before the latest step,
+    or before the first of giving back. ``limits`` are all steps that were taken, of which the first ``depth``
+    are in force: the last of them is the limit. ``since`` is when the phase, or the step of it, began
+    (monotonic seconds). ``guilty``: a step has helped; ``exhausted``: no further step would, or can be taken.
     """
 
     watch: str
@@ -111,8 +111,8 @@ def proceed(case: Case, seen: Seen, lower: float | None, time: float, waits: boo
         case Phase.HOLD if elapsed >= WINDOW_SECONDS and seen.suffers and not case.exhausted and not waits:
             return _further(case, seen.latest, lower, time)
         case Phase.HOLD if elapsed >= HOLD_SECONDS * 2 ** min(case.relapses, MAX_RELAPSES) and not waits:
-            return _give_back(case, time)
-        case Phase.RETURN if elapsed >= RETURN_SECONDS and seen.suffers:
+            return _give_back(replace(case, before=seen.latest or 0.0), time)
+        case Phase.RETURN if elapsed >= RETURN_SECONDS and relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
             held = replace(case, depth=depth, relapses=relapses, phase=Phase.HOLD, since=time)
             return replace(held, exhausted=False), (What.RELAPSE,)
@@ -127,6 +127,15 @@ def improved(case: Case, seen: Seen) -> bool:
     """Whether the victim was better off in both windows."""
     line = case.before * (1 - IMPROVEMENT)
     return all(level is not None and level <= line for level in (seen.first, seen.second))
+
+
+def relapsed(case: Case, seen: Seen) -> bool:
+    """Whether the victim suffers, and more than it did as long as the guilty one was held.
+
+    Who suffers all the same does so by something else.
+    """
+    worse = seen.latest is not None and case.before <= seen.latest * (1 - IMPROVEMENT)
+    return case.guilty and seen.suffers and worse
 
 
 def _judge(case: Case, seen: Seen, lower: float | None, time: float) -> Turn:

@@ -36,6 +36,8 @@ class Room:
         self.wants = {"server": 1.0, "job": 0.5}
         self.foreign = {}
         """Limits that somebody else has set."""
+        self.delays = {}
+        """The part of the time that guests wait whatever others do."""
         self.state, self.samples, self.time, self.decisions = State(), (), 0.0, []
 
     def put(self, uuid, cores, **options):
@@ -80,9 +82,10 @@ class Room:
                 one,
                 CPUS,
                 guest in low,
-                demand[guest] * (1 - share),
-                demand[guest] * share * self.rng.gauss(1, 0.1),
+                demand[guest] * (1 - part),
+                demand[guest] * part * self.rng.gauss(1, 0.1),
             )
             for guest, one in self.guests.items()
+            for part in [self.delays.get(guest, share)]
         }
         return Sample(self.time, readings)

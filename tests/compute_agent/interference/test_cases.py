@@ -76,11 +76,22 @@ def test_limits_are_given_back_in_reverse_and_the_case_ends():
 
 
 def test_a_victim_that_suffers_again_gets_the_last_step_again_and_longer():
-    case = replace(CASE, limits=(4.0, 3.0), depth=1, phase=Phase.RETURN)
-    after, told = proceed(case, Seen(suffers=True), 2.0, RETURN_SECONDS)
+    case = replace(CASE, limits=(4.0, 3.0), depth=1, phase=Phase.RETURN, guilty=True, before=0.5)
+    after, told = proceed(case, Seen(latest=0.9, suffers=True), 2.0, RETURN_SECONDS)
     assert (told, after.limit, after.phase, after.relapses) == ((What.RELAPSE,), 3.0, Phase.HOLD, 1)
     same, told = proceed(after, Seen(), 2.0, after.since + 2 * HOLD_SECONDS - 1)
     assert (same, told) == (after, ())
+
+
+@pytest.mark.parametrize("guilty", [True, False])
+def test_a_victim_that_suffers_no_more_than_when_one_was_held_does_so_by_something_else(guilty):
+    case, time, told = replace(CASE, phase=Phase.HOLD, guilty=guilty, exhausted=True), HOLD_SECONDS, ()
+    levels = iter([0.5, 0.54] if guilty else [0.5, 0.9])
+    while case is not None:
+        assert told != (What.RELAPSE,)
+        case, told = proceed(case, Seen(latest=next(levels), suffers=True), None, time)
+        time += RETURN_SECONDS
+    assert told == (What.CLOSE,)
 
 
 def test_nothing_is_given_back_during_the_trial_of_another_case():

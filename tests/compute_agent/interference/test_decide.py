@@ -142,6 +142,27 @@ def test_after_so_many_verdicts_somebody_else_is_asked_once():
     assert room.told.index("escalate") > room.told.index("relapse")
 
 
+def test_a_victim_that_goes_on_suffering_by_itself_does_not_have_its_neighbour_limited_for_ever(room):
+    """It was better off when the neighbour was tried, by chance or because it knew."""
+    disturb(room, 2.5)
+    room.rounds(30, lambda: room.limits)
+    room.rounds(20, lambda: room.state.cases[0].guilty)
+    room.delays["server"] = 0.6
+    room.rounds(150)
+    assert "relapse" not in room.told
+    assert room.limits == {}
+
+
+def test_a_trial_that_no_agent_saw_the_end_of_is_given_back_however_the_victim_is(room):
+    disturb(room)
+    room.rounds(30, lambda: room.limits)
+    room.delays["server"] = 0.6
+    room.state = parse(dump(room.state, room.time), room.time)
+    room.samples = ()
+    room.rounds(15, lambda: not room.limits)
+    assert "relapse" not in room.told
+
+
 @pytest.mark.parametrize("gone", ["server", "hog"])
 def test_a_case_ends_with_either_of_the_two(room, gone):
     disturb(room)
