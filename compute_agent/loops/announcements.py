@@ -27,6 +27,7 @@ LOG = logging.getLogger(__name__)
 
 _PAUSE: Final = 0.005
 _LONG_PAUSE: Final = 0.05
+_TROUBLED_PAUSE: Final = 1.0
 _SOON: Final = 2.0
 """Seconds in which a process is there mostly; afterwards it is looked for less often."""
 
@@ -91,7 +92,9 @@ class Announcements:
                 while not self._stopped and self._look():
                     time.sleep(_PAUSE if time.monotonic() - self._last < _SOON else _LONG_PAUSE)
             except Exception:
-                LOG.exception("Guests that are about to start cannot be looked for")
+                LOG.exception("Guests that are about to start cannot be looked for; that will be tried again")
+                time.sleep(_TROUBLED_PAUSE)
+                self._announced.set()  # who is waited for is so still, until it takes too long
 
     def _look(self) -> bool:
         """Put what has appeared into its group. Whether others are waited for."""

@@ -72,6 +72,8 @@ class ExpectedDomains:
             waiting = {key: one for key, one in self._expected.items() if not one.process and one.until > now}
         if not waiting:
             return (), False
+        # before any is found, as one that is told is told once
+        owners = {key: one.owner or self._usual_owner() for key, one in waiting.items()}
         found = []
         oldest = frozenset.intersection(*(one.older for one in waiting.values()))
         for pid in procfs.pids():
@@ -80,7 +82,7 @@ class ExpectedDomains:
             one = waiting.get(_uuid_of(pid))
             if one is None or pid in one.older:
                 continue
-            process = qemu.find_process(one.guest.uuid, one.owner or self._usual_owner(), (pid,))
+            process = qemu.find_process(one.guest.uuid, owners[one.guest.uuid], (pid,))
             if process is None:
                 continue
             del waiting[one.guest.uuid]

@@ -10,6 +10,7 @@ import pytest
 from compute_agent.drivers import procfs
 from compute_agent.drivers.libvirt import expected
 from compute_agent.drivers.libvirt.expected import ExpectedDomains
+from compute_agent.model.errors import DriverError
 
 XML = """
 <domain id='1'><uuid>{uuid}</uuid><name>web</name><vcpu>2</vcpu>
@@ -65,6 +66,25 @@ def test_it_is_not_one_that_ran_before_nor_that_of_another_user(domains, start):
     domains.expect(described(other, user=12345))
     start(other)
     assert domains.appeared() == ([], True)
+
+
+def test_as_long_as_nobody_knows_whose_a_process_would_be_none_is_found_and_none_lost(domains, start):
+    one, other = str(uuid.uuid4()), str(uuid.uuid4())
+    domains.expect(described(one))
+    domains.expect(described(other).replace("<label>", "<none>").replace("</label>", "</none>"))
+    pid = start(one)
+    start(other)
+
+    def away():
+        raise DriverError("libvirtd is away")
+
+    domains._usual_owner = away
+    with pytest.raises(DriverError):
+        domains.appeared()
+    domains._usual_owner = lambda: ""
+    found, others = domains.appeared()
+    assert ({guest.uuid for guest in found}, others) == ({one, other}, False)
+    assert pid in {guest.pid for guest in found}
 
 
 def test_nobody_is_waited_for_for_ever(domains, monkeypatch):

@@ -1,0 +1,61 @@
+"""Guests that are announced are looked for until they are there, whatever fails meanwhile."""
+
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+from compute_agent.loops import announcements
+from compute_agent.loops.announcements import Announcements
+from compute_agent.model.errors import DriverError
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.pipeline.events import GuestAppeared, GuestExpected
+
+GUEST = Guest("a", "fake", "a", 0, GuestSettings())
+HELD = {"node0": {"VCPU": 1}}
+
+
+class Pipeline:
+    """Notes what is submitted."""
+
+    def __init__(self):
+        self.submitted = SimpleQueue()
+        self.unclaimed = {}
+        self.world = SimpleNamespace(root_known=True, own_part=lambda held: held)
+
+    def submit(self, event):
+        self.submitted.put(event)
+        done = Future()
+        done.set_result(None)
+        return done
+
+
+class Expecting:
+    """Cannot say at first who has appeared."""
+
+    def __init__(self, failures=0):
+        self.failures = failures
+
+    def expect(self, description):
+        return GUEST
+
+    def appeared(self):
+        if self.failures:
+            self.failures -= 1
+            raise DriverError("libvirtd is away")
+        return [GUEST], False
+
+
+def announcing(pipeline, expecting, allocations):
+    return Announcements(pipeline, expecting, SimpleNamespace(allocations=allocations))
+
+
+def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):
+    monkeypatch.setattr(announcements, "_TROUBLED_PAUSE", 0.0)
+    pipeline = Pipeline()
+    loop = announcing(pipeline, Expecting(failures=2), lambda uuid: SimpleNamespace(resources=HELD))
+    loop.start()
+    loop.announce("", 30)
+    assert pipeline.submitted.get(timeout=30) == GuestExpected(GUEST, HELD)
+    assert pipeline.submitted.get(timeout=5) == GuestAppeared(GUEST)
+    loop.stop()
