@@ -28,6 +28,9 @@ LOG = logging.getLogger(__name__)
 _PAUSE: Final = 0.005
 _LONG_PAUSE: Final = 0.05
 _TROUBLED_PAUSE: Final = 1.0
+_MAX_ASKING: Final = 16
+"""Questions to Placement at a time, which may all hang."""
+
 _SOON: Final = 2.0
 """Seconds in which a process is there mostly; afterwards it is looked for less often."""
 
@@ -40,6 +43,7 @@ class Announcements:
         self._pipeline = pipeline
         self._expecting = expecting
         self._client = client
+        self._asking = threading.BoundedSemaphore(_MAX_ASKING)
         self._announced = threading.Event()
         self._last = 0.0
         self._stopped = False
@@ -70,20 +74,44 @@ class Announcements:
         guest = self._expecting.expect(description)
         self._last = time.monotonic()
         self._announced.set()
-        self._pipeline.submit(GuestExpected(guest, self._held_by(guest.uuid))).result(seconds)
+        held = self._held_by(guest.uuid, seconds / 2)
+        self._pipeline.submit(GuestExpected(guest, held)).result(seconds / 2)
         return guest
 
-    def _held_by(self, uuid: str) -> Allocation | None:
+    def _held_by(self, uuid: str, seconds: float) -> Allocation | None:
         """What a guest holds here; what it held when last heard of, or None, where Placement is away."""
         held: Allocation | None
         try:
-            held = self._client.allocations(uuid).resources
-        except PlacementError as error:
-            LOG.warning("What guest %s, which is about to start, may use is not known: %s", uuid, error)
+            held = self._ask(uuid).result(seconds)
+        except (PlacementError, TimeoutError) as error:
+            LOG.warning(
+                "What guest %s, which is about to start, may use is not known: %s",
+                uuid,
+                str(error) or f"no answer of Placement in {seconds:g} s",
+            )
             known = self._pipeline.unclaimed.get(uuid)
             held = None if known is None else known.allocation
         world = self._pipeline.world
         return world.own_part(held) if held is not None and world.root_known else None
+
+    def _ask(self, uuid: str) -> Future[Allocation]:
+        """What a guest holds, asked in a thread of its own: the client waits for longer than a start may."""
+        answer: Future[Allocation] = Future()
+        if not self._asking.acquire(blocking=False):
+            answer.set_exception(TimeoutError("Placement does not answer others"))
+            return answer
+        client = self._client
+
+        def ask() -> None:
+            try:
+                answer.set_result(client.allocations(uuid).resources)
+            except BaseException as error:
+                answer.set_exception(error)
+            finally:
+                self._asking.release()
+
+        threading.Thread(target=ask, name="held by an announced guest", daemon=True).start()
+        return answer
 
     def _run(self) -> None:
         while self._announced.wait() and not self._stopped:

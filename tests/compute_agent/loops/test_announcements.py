@@ -1,5 +1,6 @@
 """Guests that are announced are looked for until they are there, whatever fails meanwhile."""
 
+import threading
 from concurrent.futures import Future
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -59,3 +60,23 @@ def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):
     assert pipeline.submitted.get(timeout=30) == GuestExpected(GUEST, HELD)
     assert pipeline.submitted.get(timeout=5) == GuestAppeared(GUEST)
     loop.stop()
+
+
+def test_a_placement_that_hangs_does_not_keep_a_guest_from_its_group(monkeypatch):
+    """It has what was known, within the time that its start is held up; the threads are bounded."""
+    monkeypatch.setattr(announcements, "_MAX_ASKING", 1)
+    pipeline, asked, answers = Pipeline(), [], threading.Event()
+
+    def hanging(uuid):
+        asked.append(uuid)
+        answers.wait(30)
+        return SimpleNamespace(resources={})
+
+    pipeline.unclaimed["a"] = SimpleNamespace(allocation=HELD)
+    loop = announcing(pipeline, Expecting(), hanging)
+    for _ in range(2):
+        loop.announce("", 0.02)
+        assert not answers.is_set()
+        assert pipeline.submitted.get(timeout=5) == GuestExpected(GUEST, HELD)
+    answers.set()
+    assert asked == ["a"]
