@@ -13,10 +13,12 @@ from compute_agent.daemon.protocol import RequestError
 from compute_agent.daemon.world import NOBODY, build_world
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.guests import parse
+from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline.world import World
 from compute_agent.qos.blockio import parse_blockio_classes
+from compute_agent.qos.cpu_classes import parse_cpu_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
 from compute_agent.report.client import PlacementClient
@@ -41,14 +43,16 @@ def try_configuration(
         resctrl = open_resctrl(options)
         world = build_world(options, root_uuid=NOBODY, control=resctrl.control, root=owner)
         settings = read_settings(options, load_registry())
-        _check_guests(options, settings.classes.classes.keys())
+        parse_watches(options, settings.classes)
+        parse_cpu_classes(options)
+        _check_guests(options, settings.classes.classes.keys(), parse_blockio_classes(options).keys())
         if build is not None:
             build(options, resctrl, world)
     except (PlacementError, IdentityError, FleetError, RequestError, cfg.Error) as error:
         raise ConfigError(str(error)) from error
 
 
-def _check_guests(options: cfg.ConfigOpts, classes: Collection[str]) -> None:
+def _check_guests(options: cfg.ConfigOpts, classes: Collection[str], of_blockio: Collection[str]) -> None:
     """See that what the fleet wants of guests could be set, whether they are here or not.
 
     :raises FleetError:
@@ -56,6 +60,6 @@ def _check_guests(options: cfg.ConfigOpts, classes: Collection[str]) -> None:
     """
     for guest, values in parse(written.read(written.files_of(options))).items():
         load(SetSchema(), {"guest": guest, **values})
-        for name, known in (("qos_class", classes), ("blockio_class", parse_blockio_classes(options).keys())):
+        for name, known in (("qos_class", classes), ("blockio_class", of_blockio)):
             if values.get(name) and values[name] not in known:
                 raise FleetError(f"[guest:{guest}] {name}: there is no class {values[name]}")

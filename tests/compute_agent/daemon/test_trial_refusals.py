@@ -1,0 +1,32 @@
+"""What an agent would refuse when it starts is found before it is taken up."""
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.daemon.trial import try_configuration
+from compute_agent.model.errors import ConfigError
+
+PLACEMENT = "[placement]\nauth_type = none\nendpoint = http://localhost:1\n"
+
+
+def tried(folder, settings=""):
+    path = folder / "agent.conf"
+    path.write_text(f"[DEFAULT]\nstate_path = {folder / 'state'}\n{PLACEMENT}{settings}")
+    try_configuration(agent_conf.load([], [str(path)]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("[interference:a]\nmode = act\n", r"\[interference:a\] signal"),
+        ("[interference:a]\nsignal = run_delay\nvictims = NOBODY\n", "there is no class 'NOBODY'"),
+        ("[cpu_class:a]\ngovernor = two words\n", "one word is needed"),
+        ("[blockio_class:a]\nread_bytes = 0\n", "a rate is 1 at least"),
+        ("[capacity]\ncollectors = nobody\n", "no installed package has a collector nobody"),
+        ("[guest:web]\npriority = 1\n", "a guest is named by its uuid"),
+    ],
+)
+def test_what_an_agent_would_refuse_is_refused(tmp_path, settings, words):
+    tried(tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        tried(tmp_path, settings)
