@@ -47,7 +47,8 @@ class Offer:
             return Offer(whole, level, time)
         if whole < self.published + step_of(self.published):
             return replace(self, level=level, time=time, above_since=0.0)
-        if not self.above_since:
+        # What was in a gap nobody knows, and after a change of the clock it cannot be told how long it was.
+        if not self.above_since or not 0 <= time - self.time <= GROWTH_SECONDS:
             return replace(self, level=level, time=time, above_since=time, above=whole)
         above = min(self.above, whole)
         if time - self.above_since < ABOVE_SECONDS:

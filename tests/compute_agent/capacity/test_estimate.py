@@ -149,3 +149,13 @@ def test_a_steady_offer_is_written_a_few_times_and_then_never():
     assert published[-1] in (18, 19, 20)
     assert len({*published}) <= 8
     assert len({*published[100:]}) == 1
+
+
+@pytest.mark.parametrize("jump", [-30 * 86_400.0, 8 * 3600.0])
+def test_an_offer_grows_after_a_quarter_of_an_hour_whatever_the_clock_did(jump):
+    """A clock that was set, or a machine that slept."""
+    offer, time = Offer(), EPOCH
+    for n in range(60):
+        time += 60.0 if n != 8 else jump
+        offer = offer.after(16.0, 16.0, time)
+        assert bool(offer.published) is (n >= 8 + 15)
