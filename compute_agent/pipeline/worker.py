@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from compute_agent.controllers.base import Controller
 from compute_agent.drivers.base import Change, Driver, Listener, StartingDriver
@@ -51,6 +51,10 @@ from compute_agent.pipeline.world import World
 from compute_agent.policy.base import Refusal
 
 LOG = logging.getLogger(__name__)
+
+
+_NOT_FOUND_OUT: Final = (StartGuest, AdoptGuest, LimitGuest, MoveGuest, GuestExpected, GuestAppeared)
+"""Events of which nothing is found out by itself when the guests are taken over."""
 
 
 class GuestRefusedError(Exception):
@@ -205,7 +209,7 @@ class Pipeline:
         try:
             self._take_over()
         except DriverError:
-            if isinstance(event, StartGuest | AdoptGuest | LimitGuest | MoveGuest):
+            if isinstance(event, _NOT_FOUND_OUT):
                 raise
             return None  # what it tells of is found out anyway when the guests are taken over
         match event:

@@ -107,6 +107,22 @@ def test_a_process_that_nobody_expects_is_left_alone(rig, controllers):
     assert controllers[1].applied == {}
 
 
+@pytest.mark.parametrize("event", [GuestExpected(draft(), HOLDS), GuestAppeared(draft(HERE))])
+def test_before_it_is_known_what_runs_nobody_is_told_that_it_was_done(rig, monkeypatch, event):
+    rig.pipeline.start({})
+    rig.pipeline.stop()
+    rig.new_pipeline()
+
+    def away():
+        raise DriverError("libvirtd is away")
+
+    monkeypatch.setattr(rig.driver, "guests", away)
+    rig.pipeline.start({})
+    rig.pipeline.stop()
+    with pytest.raises(DriverError, match="libvirtd is away"):
+        rig.handle(event)
+
+
 def test_a_guest_of_that_uuid_that_still_runs_is_the_one_until_it_has_left(rig, controllers):
     started(rig, HERE)
     rig.handle(GuestExpected(draft(), {"node0": {"VCPU": 2}}))
