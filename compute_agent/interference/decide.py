@@ -47,12 +47,21 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is remembered of a pair: until when it is left alone, how often it was found guilty, and when."""
+    """What is remembered of a pair: until when it is left alone, and how often it was found guilty.
+
+    ``verdicts`` are those of the day that began ``since``, with the first of them.
+    """
 
     aside_until: float = 0.0
     verdicts: int = 0
-    latest: float = 0.0
+    since: float = 0.0
     escalated: bool = False
+
+    def guilty(self, time: float) -> Record:
+        """With another verdict."""
+        if self.verdicts and time - self.since < DAY:
+            return replace(self, verdicts=self.verdicts + 1)
+        return Record(self.aside_until, 1, time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +172,7 @@ def _proceed(
             pairs = _aside(pairs, case, now.time)
         if What.GUILTY in whats or What.RELAPSE in whats:
             pair = _pair(case)
-            record = pairs.get(pair, Record())
-            record = replace(record, verdicts=record.verdicts + 1, latest=now.time)
+            record = pairs.get(pair, Record()).guilty(now.time)
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
                 decisions.append(Decision(What.ESCALATE, after or case, level))
                 record = replace(record, escalated=True)
@@ -276,4 +284,4 @@ def _aside(pairs: Mapping[Pair, Record], case: Case, time: float) -> dict[Pair, 
 
 
 def _remembered(record: Record, time: float) -> bool:
-    return record.aside_until > time or (record.verdicts > 0 and time - record.latest < DAY)
+    return record.aside_until > time or (record.verdicts > 0 and time - record.since < DAY)

@@ -47,7 +47,7 @@ def dump(state: State, now: float) -> bytes:
             for case in state.cases
         ],
         "pairs": [
-            [*pair, one.aside_until - now, one.verdicts, now - one.latest, one.escalated]
+            [*pair, one.aside_until - now, one.verdicts, now - one.since, one.escalated]
             for pair, one in state.pairs.items()
         ],
         "baselines": [

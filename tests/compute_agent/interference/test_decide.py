@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.interference.cases import HOLD_SECONDS, Phase
-from compute_agent.interference.decide import State
+from compute_agent.interference.decide import DAY, Record, State
 from compute_agent.interference.state import dump, parse
 from tests.compute_agent.interference.rooms import Room, watch
 
@@ -161,6 +161,16 @@ def test_a_trial_that_no_agent_saw_the_end_of_is_given_back_however_the_victim_i
     room.samples = ()
     room.rounds(15, lambda: not room.limits)
     assert "relapse" not in room.told
+
+
+def test_verdicts_are_counted_by_days_each_of_which_may_ask_somebody_else():
+    record = Record()
+    for time in (0.0, 0.9 * DAY, 1.8 * DAY):
+        record = record.guilty(time)
+    assert record.verdicts == 1
+    record = replace(record.guilty(1.9 * DAY), escalated=True, aside_until=5 * DAY)
+    assert (record.verdicts, record.since) == (2, 1.8 * DAY)
+    assert record.guilty(2.9 * DAY) == Record(5 * DAY, 1, 2.9 * DAY)
 
 
 @pytest.mark.parametrize("gone", ["server", "hog"])
