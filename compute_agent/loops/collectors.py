@@ -110,15 +110,17 @@ class _Runner:
         self.heard = replace(self.heard, classes=classes)  # even if it fails now
         told: dict[tuple[str, str], Measurement] = {}
         trouble = ""
-        for one in islice(self._collector.collect(), MAX_MEASUREMENTS):
+        for number, one in enumerate(islice(self._collector.collect(), MAX_MEASUREMENTS + 1)):
             try:
+                if number == MAX_MEASUREMENTS:
+                    raise ValueError(f"it told more than {MAX_MEASUREMENTS} measurements, which is too many")
                 measured = checked(one, classes, self._clock())
                 key = measured.resource_class, measured.zone
                 if key in told:
                     raise ValueError(f"it told of {key[0]} in {key[1] or 'the host'!r} twice")
                 told[key] = measured
             except ValueError as error:
-                trouble = str(error)
+                trouble = trouble or str(error)
         return _Heard(classes, told, trouble)
 
 

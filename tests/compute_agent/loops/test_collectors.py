@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.capacity.collected_file import Known, dump, parse
 from compute_agent.capacity.collector import (
+    MAX_MEASUREMENTS,
     MAX_VALID_SECONDS,
     Collected,
     Measurement,
@@ -86,6 +87,15 @@ class Rig:
 @pytest.fixture
 def rig(tmp_path, monkeypatch):
     return lambda **collectors: Rig(tmp_path, monkeypatch, **collectors)
+
+
+def test_what_is_told_beyond_the_limit_is_not_taken_and_that_is_told(rig):
+    one = rig(
+        one=Told(lambda: (Measurement(LICENCE, f"{n}", 1, 0, 4e9) for n in range(MAX_MEASUREMENTS + 9)))
+    )
+    one.minutes()
+    (runner,) = one.loop._runners.values()
+    assert (len(runner.heard.told), "more than 1000" in runner.trouble) == (MAX_MEASUREMENTS, True)
 
 
 def test_what_is_not_told_is_withheld_and_what_is_is_offered_after_a_quarter_of_an_hour(rig):
