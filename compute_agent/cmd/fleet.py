@@ -35,10 +35,14 @@ class FleetKey(ShowOne):
             private = path.read_bytes()
         else:
             private = signing.new_key()
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(private)
-                file.flush()
-                os.fsync(descriptor)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(private)
+                    file.flush()
+                    os.fsync(descriptor)
+            except BaseException:
+                path.unlink()  # a part of one would be taken for the key
+                raise
         return columns({"file": str(path), "public_key": signing.public_key(private)})
 
 

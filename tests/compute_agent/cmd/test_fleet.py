@@ -1,6 +1,8 @@
 """What an operator does: make a key, sign, see where an option comes from."""
 
+import errno
 import json
+import os
 import stat
 
 import pytest
@@ -40,6 +42,17 @@ def test_a_key_is_made_once_and_for_its_owner_alone(run, tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert run("fleet", "key", path) == made
     assert signing.public_key(path.read_bytes()) == made["public_key"]
+
+
+def test_a_key_for_which_the_disk_has_no_room_is_not_there(run, tmp_path, monkeypatch):
+    def full(descriptor, mode):
+        os.close(descriptor)
+        raise OSError(errno.ENOSPC, "disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", full)
+        assert "disk full" in run("fleet", "key", tmp_path / "new.pem", fails=True)
+    assert run("fleet", "key", tmp_path / "new.pem")["public_key"]
 
 
 def test_generations_go_up_by_themselves(run, tmp_path, key, settings):
