@@ -29,7 +29,7 @@ from compute_agent.capacity.collector import (
 from compute_agent.events.event import Kind
 from compute_agent.events.recorder import Recorder
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.loops.kept_file import load, look, save
+from compute_agent.loops.kept_file import KeptFile
 from compute_agent.model.naming import printable
 
 LOG = logging.getLogger(__name__)
@@ -39,11 +39,6 @@ INTERVAL: Final = 60.0
 
 HANGING_SECONDS: Final = 120.0
 """A call that takes so long is told of."""
-
-SAVE_SECONDS: Final = 300.0
-"""What was told in so many seconds a crash may cost; what is offered is saved before."""
-
-_WHAT: Final = "What collectors told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +138,11 @@ class Collectors:
         registry: CollectorRegistry,
         clock: Callable[[], float],
     ) -> None:
-        self._path = state_path / FILE
+        self._file = _file(state_path)
         self._recorder = recorder
         self._clock = clock
         self._runners: dict[str, _Runner] = {}
         self._known: Mapping[str, Known] = {}
-        self._saved = 0.0
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
@@ -173,7 +167,7 @@ class Collectors:
         """Go by these collectors from now on. Of others all is forgotten."""
         before = self._runners
         if names and not before:
-            self._known = load(self._path, parse, _WHAT)
+            self._known = self._file.load() or {}
         points = found_collectors()
         self._runners = {
             name: before.get(name) or _Runner(points[name], self._clock) for name in names if name in points
@@ -243,7 +237,7 @@ class Collectors:
             trouble = runner.trouble or _misplaced(tree, classes, heard)
             self._note(name, f"{taken[twice[0]]} tells of {twice[0]} already" if twice else trouble)
         self._known = known
-        if changed or now - self._saved >= SAVE_SECONDS or now < self._saved:
+        if changed or self._file.is_due(now):
             self._save()
         return changed
 
@@ -273,8 +267,7 @@ class Collectors:
         )
 
     def _save(self) -> None:
-        self._saved = self._clock()
-        save(self._path, dump(self._known), _WHAT)
+        self._file.save(dump(self._known), self._clock())
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
         """The tree with all withheld that is not offered; what expired since the last round, too."""
@@ -324,7 +317,7 @@ def _misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Heard) -> st
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
     """The tree with what an agent that starts with these collectors would withhold at first."""
-    kept = look(state_path / FILE, parse) if names else {}
+    kept = (_file(state_path).look() or {}) if names else {}
     return withholding(tree, {name: one for name, one in kept.items() if name in names}, now)
 
 
@@ -353,3 +346,7 @@ def _of(tree: ProviderTree, classes: Iterable[str]) -> list[tuple[ProviderNode, 
 def _most(node: ProviderNode, resource_class: str) -> int:
     own = node.inventories[resource_class]
     return max(0, own.total - own.reserved)
+
+
+def _file(state_path: Path) -> KeptFile[Mapping[str, Known]]:
+    return KeptFile(state_path / FILE, parse, "What collectors told")

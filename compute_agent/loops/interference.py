@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.drivers.base import Driver
 from compute_agent.events.recorder import Recorder
-from compute_agent.files import write_durably
 from compute_agent.interference.cases import What
 from compute_agent.interference.decide import Decision, State, advance
 from compute_agent.interference.reading import Sample
@@ -25,7 +24,7 @@ from compute_agent.interference.watch import Watch
 from compute_agent.loops.base import Configuration
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.guest_readings import GuestReader
-from compute_agent.loops.kept_file import load
+from compute_agent.loops.kept_file import KeptFile
 from compute_agent.loops.limits import LimitBook
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.pipeline.worker import Pipeline
@@ -35,9 +34,6 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 10.0
 """Seconds between two samples."""
-
-SAVE_SECONDS: Final = 300.0
-"""What was learnt in so many seconds a crash may cost; limits are saved before they are set."""
 
 OWNER: Final = "interference"
 """In the book of limits."""
@@ -65,11 +61,14 @@ class Interference:
         self._reader = GuestReader(driver, lambda: self._conf.settings.classes, conf.options.host.root, cache)
         self._take_up_entitlements()
         self._telemetry = Telemetry(registry, recorder)
-        self._path = Path(conf.options.state_path) / FILE
-        self._state = _load(self._path, clock())
+        self._file = KeptFile(
+            Path(conf.options.state_path) / FILE,
+            lambda content: parse(content, clock()),
+            "What is known of interference",
+        )
+        self._state = self._file.load() or State()
         self._samples: tuple[Sample, ...] = ()
-        self._saved = clock()
-        self._unsaved = self._failure = ""
+        self._failure = ""
         self._untold: frozenset[str] = frozenset()
         self._owing = False
         """Whether something could not be given back yet."""
@@ -150,7 +149,7 @@ class Interference:
         self._samples = (*(one for one in self._samples if one.time > now - CORRELATION_SECONDS), sample)
         state, decisions = advance(conf.watches, conf.settings.rules.steps, self._state, self._samples)
         self._state = state
-        if decisions or now - self._saved >= SAVE_SECONDS:
+        if decisions or self._file.is_due(now):
             self._save()  # before acting: a crash meanwhile must leave no limit that nobody knows of
         watches = {watch.name: watch for watch in conf.watches}
         for decision in decisions:
@@ -207,17 +206,5 @@ class Interference:
             self._telemetry.tell(decision, watch, sample)
 
     def _save(self) -> None:
-        """Keep the state; a disk that is full costs what is learnt, and is told once."""
-        self._saved = self._clock()
-        try:
-            write_durably(self._path, dump(self._state, self._saved))
-            self._unsaved = ""
-        except OSError as error:
-            if str(error) != self._unsaved:
-                LOG.error("What is known of interference cannot be saved: %s; will be tried again", error)
-            self._unsaved = str(error)
-
-
-def _load(path: Path, now: float) -> State:
-    found = load(path, lambda content: {FILE: parse(content, now)}, "What is known of interference")
-    return found.get(FILE, State())
+        now = self._clock()
+        self._file.save(dump(self._state, now), now)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, Generic, TypeVar
 
 from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
 
@@ -13,38 +13,55 @@ T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
 
+SAVE_SECONDS: Final = 300.0
+"""What was learnt in so many seconds a crash may cost; what others were told is saved before."""
 
-def load(path: Path, parse: Callable[[bytes], Mapping[str, T]], what: str) -> Mapping[str, T]:
-    """What ``parse`` (which may raise ValueError) makes of a file; nothing where it cannot be used.
 
-    ``what`` is in it, in words. A file with other content is put aside.
-    """
-    try:
-        return parse(read_own(path))
-    except FileNotFoundError:
-        return {}
-    except UnsafeFileError as error:
-        LOG.warning("%s is not used: %s", what, error)
-    except (OSError, ValueError) as error:
-        LOG.warning("%s cannot be used and is started anew: %s", what, error)
+class KeptFile(Generic[T]):
+    """One file of one loop. For one thread."""
+
+    def __init__(self, path: Path, parse: Callable[[bytes], T], what: str) -> None:
+        """``parse`` raises ValueError for what it cannot use. ``what`` is in the file, in words."""
+        self._path = path
+        self._parse = parse
+        self._what = what
+        self._saved = 0.0
+        self._failure = ""
+
+    def load(self) -> T | None:
+        """What is in the file; None where it cannot be used. One with other content is put aside."""
         try:
-            put_aside(path)
-        except OSError as failure:
-            LOG.warning("%s cannot be put aside: %s", path, failure)
-    return {}
+            return self._parse(read_own(self._path))
+        except FileNotFoundError:
+            pass
+        except UnsafeFileError as error:
+            LOG.warning("%s is not used: %s", self._what, error)
+        except (OSError, ValueError) as error:
+            LOG.warning("%s cannot be used and is started anew: %s", self._what, error)
+            try:
+                put_aside(self._path)
+            except OSError as failure:
+                LOG.warning("%s cannot be put aside: %s", self._path, failure)
+        return None
 
+    def look(self) -> T | None:
+        """As load(), for who just looks: what cannot be used is left alone."""
+        try:
+            return self._parse(read_own(self._path))
+        except (OSError, ValueError):
+            return None
 
-def look(path: Path, parse: Callable[[bytes], Mapping[str, T]]) -> Mapping[str, T]:
-    """As load(), for who just looks: what cannot be used is left alone."""
-    try:
-        return parse(read_own(path))
-    except (OSError, ValueError):
-        return {}
+    def is_due(self, now: float) -> bool:
+        """Whether it is to be saved though nothing of note has changed; ``now`` is as save() has it."""
+        return now - self._saved >= SAVE_SECONDS or now < self._saved
 
-
-def save(path: Path, content: bytes, what: str) -> None:
-    """Keep it; a disk that is full costs no more than what is learnt until it is not."""
-    try:
-        write_durably(path, content)
-    except OSError as error:
-        LOG.warning("%s cannot be kept for now: %s", what, error)
+    def save(self, content: bytes, now: float) -> None:
+        """Keep it. A full disk costs no more than what is learnt until it is not full, and is told once."""
+        self._saved = now
+        try:
+            write_durably(self._path, content)
+            self._failure = ""
+        except OSError as error:
+            if str(error) != self._failure:
+                LOG.error("%s cannot be saved: %s; will be tried again", self._what, error)
+            self._failure = str(error)

@@ -29,8 +29,8 @@ from compute_agent.loops import collectors, stolen
 from compute_agent.loops.base import Configuration
 from compute_agent.loops.collectors import Collectors
 from compute_agent.loops.host_use import HostReader, lives_on_rest
-from compute_agent.loops.kept_file import load, save
-from compute_agent.loops.stolen import ACT, OFF, SAVE_SECONDS, StolenTime
+from compute_agent.loops.kept_file import KeptFile
+from compute_agent.loops.stolen import ACT, OFF, StolenTime
 from compute_agent.model.resource_class import RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
@@ -41,8 +41,6 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 60.0
 """Seconds between two readings."""
-
-_WHAT: Final = "What was learnt of the use of CPUs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +90,14 @@ class Reclaimed:
         self.changed: Callable[[], None] = lambda: None
         """Called when there is another offer to report; must not wait."""
         self._clock = clock
-        self._path = Path(conf.options.state_path) / FILE
-        self._zones = {} if self._settings.mode == OFF else _load(self._path)
-        self._stolen = StolenTime(self._settings.steal, self._path.parent, recorder, metrics.registry)
-        self._collectors = Collectors(
-            self._settings.collectors, self._path.parent, recorder, metrics.registry, clock
-        )
+        folder = Path(conf.options.state_path)
+        self._file = KeptFile(folder / FILE, parse, "What was learnt of the use of CPUs")
+        self._zones = {} if self._settings.mode == OFF else _taken_over(self._file.load() or {})
+        self._stolen = StolenTime(self._settings.steal, folder, recorder, metrics.registry)
+        self._collectors = Collectors(self._settings.collectors, folder, recorder, metrics.registry, clock)
         self._estimates: dict[str, Estimate] = {}
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
         """Provider and metric of each time that somebody was throttled or evicted who lives on the rest."""
-        self._saved = 0.0
         self._trouble = ""
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -269,7 +265,7 @@ class Reclaimed:
                 published = True
                 self._tell(node, before.offer, offer, found)
         self._zones, self._estimates = zones, estimates
-        if published or broken or now - self._saved >= SAVE_SECONDS or now < self._saved:
+        if published or broken or self._file.is_due(now):
             self._save()
         if published:
             self.changed()
@@ -332,8 +328,7 @@ class Reclaimed:
 
     def _save(self) -> None:
         """Keep what was learnt."""
-        self._saved = self._clock()
-        save(self._path, dump(self._zones), _WHAT)
+        self._file.save(dump(self._zones), self._clock())
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
@@ -352,9 +347,6 @@ def _providers(tree: ProviderTree) -> tuple[ProviderNode, ...]:
     return tree.providing(RECLAIMED_VCPU)
 
 
-def _load(path: Path) -> Mapping[str, ZoneState]:
+def _taken_over(zones: Mapping[str, ZoneState]) -> Mapping[str, ZoneState]:
     # What is published again has to have grown since; a clock that jumped must not let it grow at once.
-    return {
-        uuid: replace(zone, offer=replace(zone.offer, above_since=0.0))
-        for uuid, zone in load(path, parse, _WHAT).items()
-    }
+    return {uuid: replace(zone, offer=replace(zone.offer, above_since=0.0)) for uuid, zone in zones.items()}

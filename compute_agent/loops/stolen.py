@@ -15,7 +15,7 @@ from compute_agent.capacity.zone import HostUse
 from compute_agent.events.event import Kind, Outcome
 from compute_agent.events.recorder import Recorder
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.loops.kept_file import load, look, save
+from compute_agent.loops.kept_file import KeptFile
 from compute_agent.pipeline.world import World
 from compute_agent.report.withheld import Withheld
 
@@ -25,21 +25,15 @@ OFF: Final = "off"
 ACT: Final = "act"
 VCPU: Final = "VCPU"
 
-SAVE_SECONDS: Final = 300.0
-"""What was learnt in so many seconds a crash may cost; what is withheld is saved before."""
-
-_WHAT: Final = "What was learnt of stolen time"
-
 
 class StolenTime:
     """What is known of each provider of VCPU. For one thread, but for offering() and document()."""
 
     def __init__(self, mode: str, state_path: Path, recorder: Recorder, registry: CollectorRegistry) -> None:
         self.mode = mode
-        self._path = state_path / FILE
+        self._file = _file(state_path)
         self._recorder = recorder
-        self._zones: Mapping[str, Stolen] = {} if mode == OFF else load(self._path, parse, _WHAT)
-        self._saved = 0.0
+        self._zones: Mapping[str, Stolen] = {} if mode == OFF else self._file.load() or {}
         labels = ["provider"]
         self._taken = Gauge(
             "compute_agent_stolen_cpus",
@@ -61,7 +55,7 @@ class StolenTime:
             self._taken.clear()
             self._withheld.clear()
         elif self.mode == OFF:
-            self._zones = load(self._path, parse, _WHAT)
+            self._zones = self._file.load() or {}
         self.mode = mode
 
     def round(self, use: HostUse, world: World, now: float) -> bool:
@@ -81,15 +75,14 @@ class StolenTime:
                 changed = True
                 self._tell(node, before, found, cpus)
         self._zones = zones
-        if changed or now - self._saved >= SAVE_SECONDS or now < self._saved:
+        if changed or self._file.is_due(now):
             self.save(now)
         return changed and self.mode == ACT
 
     def save(self, now: float) -> None:
         """Keep what was learnt."""
         if self.mode != OFF:
-            self._saved = now
-            save(self._path, dump(self._zones), _WHAT)
+            self._file.save(dump(self._zones), now)
 
     def _tell(self, node: ProviderNode, before: Stolen, found: Stolen, cpus: int) -> None:
         acts = self.mode == ACT
@@ -135,7 +128,7 @@ class StolenTime:
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
     """The tree with what an agent that starts with this mode and folder would withhold at first."""
-    return withholding(tree, look(state_path / FILE, parse) if mode == ACT else {})
+    return withholding(tree, (_file(state_path).look() or {}) if mode == ACT else {})
 
 
 def withholding(tree: ProviderTree, zones: Mapping[str, Stolen]) -> ProviderTree:
@@ -149,3 +142,7 @@ def withholding(tree: ProviderTree, zones: Mapping[str, Stolen]) -> ProviderTree
             for node in tree.nodes
         ),
     )
+
+
+def _file(state_path: Path) -> KeptFile[Mapping[str, Stolen]]:
+    return KeptFile(state_path / FILE, parse, "What was learnt of stolen time")
