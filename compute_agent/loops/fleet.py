@@ -56,6 +56,8 @@ class FleetLoop:
         self._changed = changed
         self._bring_about = bring_about
         self._state = _state_of(conf)
+        self._changing = threading.Lock()
+        """Held while the state is changed: look() and reload() are of two threads."""
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
@@ -79,8 +81,9 @@ class FleetLoop:
     def reload(self, conf: Configuration) -> None:
         """Go on by another configuration, which may be of another revision, and look at once."""
         self._conf = conf.options
-        before = self._state
-        self._tell(replace(_state_of(conf.options), trouble=before.trouble, is_away=before.is_away))
+        state = _state_of(conf.options)
+        with self._changing:
+            self._tell(replace(state, trouble=self._state.trouble, is_away=self._state.is_away))
         self._wake.set()
 
     def stop(self) -> None:
@@ -133,7 +136,8 @@ class FleetLoop:
                 LOG.error("The host does not follow its fleet: %s", trouble)
             else:
                 LOG.info("The host follows its fleet again")
-        self._tell(replace(self._state, trouble=trouble, is_away=is_away and not of_guests))
+        with self._changing:
+            self._tell(replace(self._state, trouble=trouble, is_away=is_away and not of_guests))
 
     def _of_guests(self, conf: cfg.ConfigOpts) -> list[str]:
         """What stands against what the revision in force wants of guests."""
