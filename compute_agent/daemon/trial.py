@@ -7,20 +7,19 @@ from collections.abc import Callable, Collection
 from oslo_config import cfg
 
 from compute_agent.conf import written
-from compute_agent.daemon.cache_control import Resctrl, open_resctrl
+from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.configured_host import configured_host
 from compute_agent.daemon.parameters import SetSchema, load
 from compute_agent.daemon.protocol import RequestError
-from compute_agent.daemon.world import NOBODY, build_world
+from compute_agent.daemon.world import NOBODY
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.guests import parse
-from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline.world import World
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes
 from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.settings import read_settings
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.nova_root import RootOwner
@@ -40,14 +39,11 @@ def try_configuration(
     """
     try:
         PlacementClient.from_conf(options)
-        resctrl = open_resctrl(options)
-        world = build_world(options, root_uuid=NOBODY, control=resctrl.control, root=owner)
-        settings = read_settings(options, load_registry())
-        parse_watches(options, settings.classes)
+        host = configured_host(options, load_registry(), root=owner, root_uuid=NOBODY)
         parse_cpu_classes(options)
-        _check_guests(options, settings.classes.classes.keys(), parse_blockio_classes(options).keys())
+        _check_guests(options, host.settings.classes.classes.keys(), parse_blockio_classes(options).keys())
         if build is not None:
-            build(options, resctrl, world)
+            build(options, host.resctrl, host.world)
     except (PlacementError, IdentityError, FleetError, RequestError, cfg.Error) as error:
         raise ConfigError(str(error)) from error
 

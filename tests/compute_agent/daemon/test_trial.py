@@ -23,6 +23,8 @@ def tried(folder, settings=""):
         ("[cpu_class:a]\ngovernor = two words\n", "one word is needed"),
         ("[blockio_class:a]\nread_bytes = 0\n", "a rate is 1 at least"),
         ("[capacity]\ncollectors = nobody\n", "no installed package has a collector nobody"),
+        ("[watermark:a]\nmetric = nothing\n", "nothing"),
+        ("[policy]\nname = static-pools\n", "there is none"),
         ("[guest:web]\npriority = 1\n", "a guest is named by its uuid"),
     ],
 )
