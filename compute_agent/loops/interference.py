@@ -26,6 +26,7 @@ from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.guest_readings import GuestReader
 from compute_agent.loops.kept_file import KeptFile
 from compute_agent.loops.limits import LimitBook
+from compute_agent.loops.rounds_thread import RoundsThread
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.rounds import CacheReader
@@ -68,23 +69,24 @@ class Interference:
         )
         self._state = self._file.load() or State()
         self._samples: tuple[Sample, ...] = ()
-        self._failure = ""
         self._untold: frozenset[str] = frozenset()
         self._owing = False
         """Whether something could not be given back yet."""
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = RoundsThread(
+            "interference",
+            self.round,
+            self._is_needed,
+            lambda took: INTERVAL,
+            self._failed,
+            rest=self._rest,
+        )
         book.keep(OWNER, limits(self._state.cases))
 
     # For other threads
 
     def start(self) -> None:
         """Begin, if there is anything to do."""
-        with self._lock:
-            if self._thread is None and not self._stopped.is_set() and self._is_needed():
-                self._thread = threading.Thread(target=self._run, name="interference", daemon=True)
-                self._thread.start()
+        self._thread.start()
 
     def reload(self, conf: Configuration) -> None:
         """Go by other watches from the next round on."""
@@ -97,9 +99,7 @@ class Interference:
 
         What hangs is not waited for longer than ``timeout`` seconds.
         """
-        self._stopped.set()
-        if (thread := self._thread) is not None:
-            thread.join(timeout)
+        if self._thread.stop(timeout):
             self._save()
 
     def document(self) -> list[dict[str, Any]]:
@@ -116,23 +116,14 @@ class Interference:
     def _is_needed(self) -> bool:
         return bool(self._conf.watches or self._state.cases or self._owing)
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            with self._lock:
-                if not self._is_needed():
-                    self._thread, self._samples = None, ()
-                    self._state = State()
-                    self._save()
-                    return
-            try:
-                self.round()
-                self._failure = ""
-            except Exception as error:
-                self._telemetry.round_failures.inc()
-                if repr(error) != self._failure:
-                    LOG.exception("A round of interference failed")
-                self._failure = repr(error)
-            self._stopped.wait(INTERVAL)
+    def _rest(self) -> None:
+        self._samples, self._state = (), State()
+        self._save()
+
+    def _failed(self, is_new: bool) -> None:
+        self._telemetry.round_failures.inc()
+        if is_new:
+            LOG.exception("A round of interference failed")
 
     def round(self) -> None:
         """One sample, here and now, and what follows of it; nothing before it is known which guests run."""

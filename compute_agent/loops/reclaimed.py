@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +29,7 @@ from compute_agent.loops.base import Configuration
 from compute_agent.loops.collectors import Collectors
 from compute_agent.loops.host_use import HostReader, lives_on_rest
 from compute_agent.loops.kept_file import KeptFile
+from compute_agent.loops.rounds_thread import RoundsThread
 from compute_agent.loops.stolen import ACT, OFF, StolenTime
 from compute_agent.model.resource_class import RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import Metrics
@@ -98,10 +98,14 @@ class Reclaimed:
         self._estimates: dict[str, Estimate] = {}
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
         """Provider and metric of each time that somebody was throttled or evicted who lives on the rest."""
-        self._trouble = ""
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = RoundsThread(
+            "capacity",
+            self.round,
+            lambda: not self._settings.off,
+            lambda took: INTERVAL,
+            self._failed,
+            rest=self._rest,
+        )
         registry = metrics.registry
         self._failures = Counter(
             "compute_agent_capacity_round_failures",
@@ -134,10 +138,7 @@ class Reclaimed:
     def start(self) -> None:
         """Begin, unless it is switched off."""
         self._collectors.start()
-        with self._lock:
-            if not self._settings.off and self._thread is None and not self._stopped.is_set():
-                self._thread = threading.Thread(target=self._run, name="capacity", daemon=True)
-                self._thread.start()
+        self._thread.start()
 
     def reload(self, conf: Configuration) -> None:
         """Go by other options from the next round on."""
@@ -148,9 +149,7 @@ class Reclaimed:
 
     def stop(self, timeout: float = 2.0) -> None:
         """End, and keep what was learnt; what hangs is not waited for longer than ``timeout`` seconds."""
-        self._stopped.set()
-        if (thread := self._thread) is not None:
-            thread.join(timeout)
+        if self._thread.stop(timeout):
             self._save()
             self._stolen.save(self._clock())
             self._collectors.stop()
@@ -209,22 +208,13 @@ class Reclaimed:
 
     # The thread
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            with self._lock:
-                if self._settings.off:
-                    self._thread = None
-                    self._zones, self._estimates = {}, {}
-                    return
-            try:
-                self.round()
-                self._trouble = ""
-            except Exception as error:
-                self._failures.inc()
-                if repr(error) != self._trouble:
-                    LOG.exception("What guests leave unused cannot be measured")
-                self._trouble = repr(error)
-            self._stopped.wait(INTERVAL)
+    def _rest(self) -> None:
+        self._zones, self._estimates = {}, {}
+
+    def _failed(self, is_new: bool) -> None:
+        self._failures.inc()
+        if is_new:
+            LOG.exception("What guests leave unused cannot be measured")
 
     def round(self) -> None:
         """One reading, here and now, and what follows of it."""

@@ -6,7 +6,6 @@ Usage is read, decided about and acted on, round by round.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from compute_agent.loops.base import Configuration
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.limits import LimitBook, Limits
+from compute_agent.loops.rounds_thread import RoundsThread
 from compute_agent.loops.subjects import CacheEntitlements, Subjects
 from compute_agent.model.knob import Knob
 from compute_agent.pipeline.worker import Pipeline
@@ -92,41 +92,41 @@ class Watermarks:
             telemetry,
         )
         self._resumed = False
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = RoundsThread(
+            "watermarks",
+            self.round,
+            self._is_needed,
+            lambda took: max(0.0, self._settings.interval - took),
+            self._failed,
+            begin=self._sample_anew,
+        )
         self._latest: tuple[Snapshot | None, Streaks] = (None, {})
 
     # For other threads
 
     def start(self) -> None:
         """Begin, if there is anything to do."""
-        with self._lock:
-            self._start()
+        self._thread.start()
 
     def reload(self, conf: Configuration) -> None:
         """Go by another configuration from the next round on.
 
         It comes when it is due: rates of a shorter time would mean little.
         """
-        entitlements = open_entitlements(conf.controllers, lambda: self._pipeline.world.zones)
-        with self._lock:
-            self._subjects.cache_entitlements = entitlements
-            self._evictions.reload(conf)
-            self._settings = conf.settings
-            self._start()
+        self._subjects.cache_entitlements = open_entitlements(
+            conf.controllers, lambda: self._pipeline.world.zones
+        )
+        self._evictions.reload(conf)
+        self._settings = conf.settings
+        self._thread.start()
 
     def stop(self, timeout: float = 2.0) -> None:
         """End the loop; limits and evictions stay, for the next agent.
 
         What hangs is not waited for longer than ``timeout`` seconds.
         """
-        with self._lock:
-            self._stopped.set()
-            thread = self._thread
+        self._thread.stop(timeout)
         self._evictions.end()
-        if thread is not None:
-            thread.join(timeout)
 
     @property
     def status(self) -> Status:
@@ -135,37 +135,18 @@ class Watermarks:
 
     # The loop
 
-    def _start(self) -> None:
-        if self._thread is None and not self._stopped.is_set() and self._is_needed():
-            self._sampler = Sampler(self._root, self._cache)
-            self._thread = threading.Thread(target=self._run, name="watermarks", daemon=True)
-            self._thread.start()
+    def _sample_anew(self) -> None:
+        self._sampler = Sampler(self._root, self._cache)
 
     def _is_needed(self) -> bool:
         state = self._executor.state
         owed = state.throttles or state.evictions or state.scheduling_off
         return bool(self._settings.rules.watermarks or owed)
 
-    def _run(self) -> None:
-        due, failure = time.monotonic(), ""
-        while self._goes_on():
-            try:
-                self.round()
-                failure = ""
-            except Exception as error:  # of a package's metric, say; the next round may be better
-                if repr(error) != failure:
-                    LOG.exception("A round of the watermarks failed")
-                failure = repr(error)
-                self._telemetry.round_failures.inc()
-            due = max(due + self._settings.interval, time.monotonic())
-            self._stopped.wait(max(0.0, due - time.monotonic()))
-
-    def _goes_on(self) -> bool:
-        with self._lock:
-            if not self._stopped.is_set() and self._is_needed():
-                return True
-            self._thread = None
-            return False
+    def _failed(self, is_new: bool) -> None:
+        if is_new:  # of a package's metric, say; the next round may be better
+            LOG.exception("A round of the watermarks failed")
+        self._telemetry.round_failures.inc()
 
     def round(self) -> None:
         """One round, here and now; nothing as long as it is not known which guests run."""

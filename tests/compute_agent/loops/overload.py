@@ -147,7 +147,7 @@ class Overload:
 
     def has_loop(self):
         """Whether the watermarks have a thread of their own."""
-        return self.watermarks._thread is not None
+        return self.watermarks._thread.is_running
 
     def reload(self, lines):
         """Other settings, and no thread beside the rounds that are made by hand."""

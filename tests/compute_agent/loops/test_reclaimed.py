@@ -206,7 +206,7 @@ def test_switched_off_nothing_is_measured(rig):
     rig.mode = "off"
     rig.new_loop()
     rig.loop.start()
-    assert rig.loop._thread is None
+    assert not rig.loop._thread.is_running
 
 
 def broken(rig, cause):

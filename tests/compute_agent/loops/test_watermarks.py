@@ -2,7 +2,7 @@
 
 import logging
 import re
-import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -120,6 +120,13 @@ def test_an_agent_that_died_while_it_throttled_leaves_nothing_throttled(overload
     assert overloaded.saved().throttles == ()
 
 
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
 def test_without_watermarks_what_is_owed_is_given_back_and_the_loop_ends(overloaded):
     overloaded.reload(SWITCH)
     overloaded.rounds(2)
@@ -128,9 +135,7 @@ def test_without_watermarks_what_is_owed_is_given_back_and_the_loop_ends(overloa
     overloaded.lines = ""
     overloaded.boot()
     overloaded.watermarks.start()
-    deadline = threading.Event()
-    while overloaded.has_loop():
-        deadline.wait(0.02)
+    wait_for(lambda: not overloaded.has_loop())
     assert overloaded.limits() == {}
     assert overloaded.switches[-1] is False
     assert overloaded.saved().throttles == ()
@@ -218,8 +223,7 @@ def test_a_round_that_fails_is_told_once_and_counted(overloaded, caplog):
     overloaded.watermarks.reload(configuration(settings=overloaded.settings()))
     overloaded.watermarks._subjects = None
     failures = "compute_agent_watermark_round_failures_total"
-    while overloaded.metrics.get_sample_value(failures) < 3:
-        threading.Event().wait(0.05)
+    wait_for(lambda: overloaded.metrics.get_sample_value(failures) >= 3)
     assert caplog.text.count("A round of the watermarks failed") == 1
 
 

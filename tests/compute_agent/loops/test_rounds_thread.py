@@ -1,0 +1,74 @@
+"""A thread that is there while there is something to do."""
+
+import threading
+
+import pytest
+
+from compute_agent.loops.rounds_thread import RoundsThread
+
+LONG = 20.0
+
+
+class Work:
+    """What a loop does, round by round; the test says when it is enough."""
+
+    def __init__(self, needed=True):
+        self.needed, self.begun = needed, 0
+        self.failures, self.error = [], None
+        self.done, self.rested = threading.Semaphore(0), threading.Semaphore(0)
+        self.thread = RoundsThread(
+            "work",
+            self.round,
+            lambda: self.needed,
+            lambda took: 0.001,
+            self.failures.append,
+            self.begin,
+            self.rested.release,
+        )
+
+    def begin(self):
+        self.begun += 1
+
+    def round(self):
+        self.done.release()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def work():
+    work = Work()
+    yield work
+    work.thread.stop(LONG)
+
+
+def test_it_begins_when_there_is_something_to_do_and_rests_when_there_is_not(work):
+    work.needed = False
+    work.thread.start()
+    assert not work.thread.is_running
+    for count in (1, 2):
+        work.needed = True
+        work.thread.start()
+        work.thread.start()
+        assert work.done.acquire(timeout=LONG)
+        assert (work.thread.is_running, work.begun) == (True, count)
+        work.needed = False
+        assert work.rested.acquire(timeout=LONG)
+
+
+def test_an_exception_is_new_once_until_there_is_another(work):
+    work.error = ValueError("a")
+    work.thread.start()
+    for _ in range(3):
+        assert work.done.acquire(timeout=LONG)
+    work.thread.stop(LONG)
+    assert work.failures[0]
+    assert not any(work.failures[1:])
+
+
+def test_who_was_stopped_does_not_begin_again(work):
+    work.thread.start()
+    assert work.thread.stop(LONG)
+    work.thread.start()
+    assert not work.thread.is_running
+    assert not work.thread.stop(LONG)
