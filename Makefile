@@ -35,7 +35,7 @@ INSTALLED := $(VENV)/.installed
 LIBVIRT := $(VENV)/.libvirt
 COSMIC_RAY := $(VENV)/.cosmic-ray
 CONSTRAINTS := etc/constraints.txt
-EXTRAS := postgresql,mysql,memcached,console,test,lint,doc,dist
+EXTRAS := postgresql,mysql,memcached,console,tracing,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # Tests wait nearly as much as they compute: one process more than there are processors. A module stays in one
 # process, so that it starts its servers once; tests/conftest.py says what else does.

@@ -31,6 +31,7 @@ from compute_agent.conf import (
     placement,
     qos,
     resctrl,
+    tracing,
     written,
 )
 from compute_agent.model.cpu_pool import CPU_POOL
@@ -50,6 +51,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     capacity,
     events,
     fleet,
+    tracing,
     daemon,
 )
 

@@ -23,6 +23,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "host": "where the host is read",
     "libvirt": "a connection, which may run programs",
     "cgroup": "a path",
+    "tracing": "where spans are sent",
 }
 """Sections that no revision may have, and what they are about."""
 

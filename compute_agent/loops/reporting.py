@@ -231,12 +231,13 @@ class ReportLoop:
         self._take_client()
         report, reason, away = Report(), "", False
         try:
-            self._follow_root()
-            try:
-                report = self._report()
-            finally:  # a host that cannot be reported as it is may be overloaded nevertheless
-                self._grant()
-            self._read_allocations()
+            with self._client.spans.work("report"):
+                self._follow_root()
+                try:
+                    report = self._report()
+                finally:  # a host that cannot be reported as it is may be overloaded nevertheless
+                    self._grant()
+                self._read_allocations()
         except RootMissingError as error:
             self._await_root(str(error))
             return False

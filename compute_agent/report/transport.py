@@ -1,7 +1,8 @@
 """How requests get to Placement and answers back, over a keystoneauth1 adapter.
 
 Which microversion they have is negotiated here, and which of the API below ``/ext/v1`` there is; what goes
-wrong becomes a :class:`~compute_agent.report.errors.PlacementError`.
+wrong becomes a :class:`~compute_agent.report.errors.PlacementError`. Each request has an id, which
+Placement's log has, too.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Final, Self
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Protocol, Self
 
 from keystoneauth1 import adapter as ks_adapter
 from keystoneauth1 import exceptions as ks_exceptions
@@ -18,6 +21,7 @@ from keystoneauth1 import loading
 from oslo_config import cfg
 
 from compute_agent.conf.placement import plugin_names
+from compute_agent.model.errors import ConfigError
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
     ConflictError,
@@ -37,6 +41,8 @@ MINIMUM_MICROVERSION: Final = (1, 28)
 _NO_EXTENSIONS: Final = (0, 0)
 UNTYPED_MICROVERSION: Final = "1.37"
 
+REQUEST_ID: Final = "X-Openstack-Request-Id"
+
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"
 
@@ -47,10 +53,37 @@ _WHICH: Final = (
 )
 
 
+class Spans(Protocol):
+    """What is told of the agent's work and of its requests: see :mod:`compute_agent.report.tracing`."""
+
+    def work(self, name: str, /) -> AbstractContextManager[None]:
+        """Requests in this context belong together."""
+
+    def request(
+        self, method: str, url: str, headers: dict[str, str], /
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """One request; what it gives takes the status of the answer."""
+
+
+class NoSpans:
+    """Tells nobody."""
+
+    def work(self, name: str, /) -> AbstractContextManager[None]:
+        """Nothing."""
+        return nullcontext()
+
+    def request(
+        self, method: str, url: str, headers: dict[str, str], /
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """Nothing."""
+        return nullcontext(lambda status: None)
+
+
 class Transport:
     """The way to one Placement endpoint. Safe to use from several threads."""
 
-    def __init__(self, adapter: ks_adapter.Adapter) -> None:
+    def __init__(self, adapter: ks_adapter.Adapter, spans: Spans | None = None) -> None:
+        self.spans = spans or NoSpans()
         self._adapter = adapter
         self._microversion: str | None = None
         self._extensions: tuple[int, int] | None = None
@@ -61,6 +94,7 @@ class Transport:
         """A client as ``[placement]`` describes it.
 
         :raises OptionsError: the authentication options cannot be used.
+        :raises ConfigError: what ``[tracing]`` wants needs packages that are not installed.
         """
         wanted, present = conf.placement.auth_type, plugin_names()
         if wanted and wanted not in present and not conf.placement.auth_section:
@@ -72,7 +106,7 @@ class Transport:
             adapter = loading.load_adapter_from_conf_options(conf, "placement", session=session, auth=auth)
         except ks_exceptions.ClientException as error:
             raise OptionsError(f"cannot be used: {error}") from error
-        return cls(adapter)
+        return cls(adapter, _spans(conf) if conf.tracing.enabled else None)
 
     def forget_extensions(self) -> None:
         """Ask anew what the server has beside Placement's own API: it may be another one by now."""
@@ -142,12 +176,16 @@ class Transport:
         expected: int = 200,
     ) -> Any:
         """A response of success, or with the ``expected`` status."""
-        arguments: dict[str, Any] = {"headers": {"Accept": "application/json", **headers}, "raise_exc": False}
+        request_id = f"req-{uuid.uuid4()}"
+        headers = {"Accept": "application/json", REQUEST_ID: request_id, **headers}
+        arguments: dict[str, Any] = {"headers": headers, "raise_exc": False}
         if body is not None:
             arguments["json"] = body
         started = time.monotonic()
         try:
-            response = self._adapter.request(url, method, **arguments)
+            with self.spans.request(method, url, headers) as answered:
+                response = self._adapter.request(url, method, **arguments)
+                answered(response.status_code)
         except (ks_exceptions.Unauthorized, ks_exceptions.AuthorizationFailure) as error:
             raise CredentialsError(method, url, str(error)) from error
         except ks_exceptions.MissingAuthPlugin as error:
@@ -158,10 +196,29 @@ class Transport:
             raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
-        LOG.debug("%s %s: HTTP %d in %.3f s", method, url, response.status_code, time.monotonic() - started)
+        LOG.log(
+            logging.INFO if response.status_code >= 400 and response.status_code != 404 else logging.DEBUG,
+            "%s %s: HTTP %d in %.3f s, %s",
+            method,
+            url,
+            response.status_code,
+            time.monotonic() - started,
+            request_id,
+        )
         if response.status_code >= 300 and response.status_code != expected:
             raise _failure(method, url, response)
         return response
+
+
+def _spans(conf: cfg.ConfigOpts) -> Spans:
+    try:
+        from compute_agent.report.tracing import tracing_to  # for those who want it
+    except ImportError as error:
+        raise ConfigError(
+            f"[tracing] enabled: {error.name}, which traces need, is not installed; "
+            "pip install 'placement-compute[tracing]', or leave the option away"
+        ) from error
+    return tracing_to(conf.tracing.endpoint, conf.tracing.sample_ratio)
 
 
 def as_json(method: str, url: str, response: Any) -> Any:

@@ -1,8 +1,8 @@
 """The service as one WSGI application: what a request passes before the handlers see it.
 
 From outside to inside: addresses from a proxy's headers (if enabled), health
-check and metrics, request id and log, the console beside the rest (if there is
-one), CORS (if configured), authentication, Flask.
+check and metrics, request id and log, traces (if wanted), the console beside
+the rest (if there is one), CORS (if configured), authentication, Flask.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,9 +20,12 @@ from placement.api.call import provide
 from placement.api.garbage import Garbage
 from placement.api.request_log import RequestLog
 from placement.api.service import Service
+from placement.db.database import Database
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from placement.api.tracing import Tracing
 
 HEALTHCHECK_PATH: Final = "/healthcheck"
 METRICS_PATH: Final = "/metrics"
@@ -43,21 +46,50 @@ def build_application(
     :param console: what makes the console, if there is to be one.
     :param in_background: whether the database is prepared by a thread of its own. That is for servers that
         build the application in the process that serves it; no thread outlives a fork.
+    :raises ValueError: as :func:`check`.
     :param alone: whether the process is there for this only, so that it may decide when garbage is collected.
     """
-    service = Service.of(conf)
+    tracing = _tracing(conf) if conf.tracing.enabled else None
+    service = Service.of(conf, Database if tracing is None else tracing.database)
     if in_background:
         service.prepare_in_background()
     else:
         service.try_to_prepare()
     handlers, metrics = _handlers(), None
+    if conf.metrics.enabled or tracing is not None:
+        handlers = create_app()  # of its own: metrics and spans of this service are told of it
     if conf.metrics.enabled:
-        handlers = create_app()  # of its own: the metrics of this service count in it
         metrics = _metrics(handlers, service, conf)
+    if tracing is not None:
+        tracing.install(handlers)
     app = provide(handlers, service)
     if alone:
         app = Garbage(service.model.long_requests).after(app)
-    return wrap(app, conf, metrics, None if console is None else console(service, app))
+    return wrap(app, conf, metrics, None if console is None else console(service, app), tracing)
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Refuse to start where traces are wanted and what makes them is not installed.
+
+    :raises ValueError: naming it.
+    """
+    if conf.tracing.enabled:
+        _tracing_class()
+
+
+def _tracing(conf: cfg.ConfigOpts) -> "Tracing":
+    return _tracing_class().of(conf)
+
+
+def _tracing_class() -> "type[Tracing]":
+    try:
+        from placement.api.tracing import Tracing  # for those who want it
+    except ImportError as error:
+        raise ValueError(
+            f"[tracing] enabled: {error.name}, which traces need, is not installed; "
+            "pip install 'placement-compute[tracing]', or leave the option away"
+        ) from error
+    return Tracing
 
 
 def _metrics(app: Flask, service: Service, conf: cfg.ConfigOpts) -> "WSGIApplication":
@@ -75,14 +107,21 @@ def wrap(
     conf: cfg.ConfigOpts,
     metrics: "WSGIApplication | None" = None,
     console: "WSGIApplication | None" = None,
+    tracing: "Tracing | None" = None,
 ) -> "WSGIApplication":
     """``app`` behind all that stands before the handlers, ``metrics`` and ``console`` beside that."""
+    if tracing is not None:
+        app = tracing.handlers(app, "handlers")
     app = authenticate(app, conf)
     # oslo.middleware goes through webob, so it stands in the way only where it is wanted.
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
     if console is not None:
+        if tracing is not None:
+            console = tracing.handlers(console, "console", CONSOLE_PATH)
         app = _Below(app, CONSOLE_PATH, console)
+    if tracing is not None:
+        app = tracing.requests(app)
     app = _HealthChecked(RequestLog(app), conf)
     if metrics is not None:
         app = _Beside(app, METRICS_PATH, metrics)

@@ -51,6 +51,11 @@ class RequestLog:
         return self._app(environ, start)
 
 
+def quoted(path: str) -> str:
+    """A path as a server decoded it, encoded again."""
+    return quote(path, safe=_UNQUOTED, encoding="latin-1")
+
+
 def _log(
     environ: "WSGIEnvironment",
     method: str,
@@ -61,7 +66,7 @@ def _log(
 ) -> None:
     answered = {name.lower(): value for name, value in headers}
     # The server decoded the path: encoded again, it cannot break or fake lines.
-    uri = quote(path, safe=_UNQUOTED, encoding="latin-1")
+    uri = quoted(path)
     if query := environ.get("QUERY_STRING"):
         uri += "?" + quote(query, safe=_UNQUOTED + "%", encoding="latin-1")
     LOG.info(

@@ -52,7 +52,9 @@ class Service:
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> "Service":
+    def of(
+        cls, conf: cfg.ConfigOpts, open_database: Callable[[str, PoolOptions], Database] = Database
+    ) -> "Service":
         """The service that the configuration describes; nothing is connected yet."""
         group = conf.placement_database
         options = PoolOptions(
@@ -67,7 +69,7 @@ class Service:
             idle_timeout=group.idle_in_transaction_timeout,
             wsrep_sync_wait=group.mysql_wsrep_sync_wait,
         )
-        database = Database(group.connection, options)
+        database = open_database(group.connection, options)
         # only placement-api knows the number of its threads, an option of its command line
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
         file = ModelFile(conf.placement.model_file) if conf.placement.model_file else None

@@ -9,8 +9,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from placement import console
-from placement.api import auth, metrics_sharing
-from placement.api.middleware import build_application
+from placement.api import auth, metrics_sharing, middleware
 from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
@@ -51,6 +50,7 @@ def main(args: Sequence[str] | None = None) -> int:
     log.setup(conf, PROJECT)
     try:
         auth.check(conf)
+        middleware.check(conf)
     except ValueError as error:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1
@@ -85,7 +85,7 @@ class Server(BundledServer):
 
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in each worker: the application."""
-        return build_application(
+        return middleware.build_application(
             self._conf, in_background=True, alone=True, console=console.maker(self._conf)
         )
 

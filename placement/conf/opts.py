@@ -8,9 +8,9 @@ from typing import Final
 from oslo_config import cfg
 from oslo_middleware import cors
 
-from placement.conf import api, console, database, flavors, metrics, placement
+from placement.conf import api, console, database, flavors, metrics, placement, tracing
 
-_MODULES: Final[Sequence[ModuleType]] = (api, console, placement, flavors, metrics, database)
+_MODULES: Final[Sequence[ModuleType]] = (api, console, placement, flavors, metrics, tracing, database)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

@@ -1,0 +1,263 @@
+"""What a collector of OpenTelemetry is told of requests, and that nothing waits for it."""
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from placement import console
+from placement.api import middleware
+from placement.conf import new_config
+from tests.placement.running import Admin
+
+UUID = "11111111-0000-4000-8000-000000000001"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+REQUEST = "req-00000000-1111-2222-3333-444444444444"
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def conf(sqlite_url):
+    conf = new_config(config_files=[])
+    conf.set_override("auth_strategy", "noauth2", "api")
+    conf.set_override("connection", sqlite_url, "placement_database")
+    conf.set_override("enabled", True, "tracing")
+    return conf
+
+
+class Told:
+    """A service whose spans are kept."""
+
+    def __init__(self, conf, monkeypatch):
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+        from placement.api.tracing import Tracing
+
+        self._exporter = InMemorySpanExporter()
+        self.tracing = Tracing(SimpleSpanProcessor(self._exporter), conf.tracing.sample_ratio)
+        monkeypatch.setattr(middleware, "_tracing", lambda conf: self.tracing)
+        self.admin = Admin(middleware.build_application(conf, console=console.maker(conf)))
+        self.admin("POST", "/resource_providers", json={"uuid": UUID, "name": "host"})
+        self.admin("GET", f"/resource_providers/{UUID}")  # the model has been read
+        self.spans()
+
+    def spans(self):
+        """Those since the last call, as they ended."""
+        spans = self._exporter.get_finished_spans()
+        self._exporter.clear()
+        return list(spans)
+
+
+@pytest.fixture
+def told(conf, monkeypatch):
+    pytest.importorskip("opentelemetry.sdk")
+    return Told(conf, monkeypatch)
+
+
+def test_a_request_is_a_span_with_its_handlers_and_their_calls_of_the_database_within(told):
+    answer = told.admin("GET", f"/resource_providers/{UUID}", headers={"X-Openstack-Request-Id": REQUEST})
+    *calls, handlers, request = told.spans()
+    assert (request.name, handlers.name) == ("GET /resource_providers/<uuid>", "handlers")
+    assert {call.name for call in calls} == {"database position"}
+    assert dict(request.attributes) == {
+        "http.request.method": "GET",
+        "http.response.status_code": 200,
+        "http.route": "/resource_providers/<uuid>",
+        "openstack.global_request_id": REQUEST,
+        "openstack.request_id": answer.headers["x-openstack-request-id"],
+        "url.path": f"/resource_providers/{UUID}",
+        "url.scheme": "http",
+    }
+    assert request.parent is None
+    assert handlers.parent.span_id == request.context.span_id
+    assert {call.parent.span_id for call in calls} == {handlers.context.span_id}
+
+
+def test_what_is_written_is_a_span(told):
+    told.admin("PUT", f"/resource_providers/{UUID}", json={"name": "other"})
+    assert "database write" in [span.name for span in told.spans()]
+
+
+def test_the_trace_of_a_client_goes_on(told):
+    told.admin("GET", "/traits", headers={"traceparent": PARENT})
+    for span in told.spans():
+        assert format(span.context.trace_id, "032x") == TRACE
+
+
+@pytest.mark.parametrize("given", ["", "x" * 5000, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "ff-1-2-3"])
+def test_a_trace_of_another_form_is_none(told, given):
+    told.admin("GET", "/traits", headers={"traceparent": given, "tracestate": "=,=,\x01"})
+    assert told.spans()[-1].parent is None
+
+
+def test_neither_queries_nor_bodies_nor_tokens_nor_texts_of_errors_are_told(told):
+    told.admin("GET", f"/resource_providers?name={SECRET}", headers={"X-Auth-Token": f"admin:{SECRET}"})
+    told.admin("PUT", f"/resource_providers/{UUID}", json={"name": SECRET})
+    told.admin("PUT", f"/resource_providers/{UUID}", json={"name": SECRET, "parent_provider_uuid": SECRET})
+
+    def fails(environ, start_response):
+        raise RuntimeError(SECRET)
+
+    failing = told.tracing.requests(told.tracing.handlers(fails, "handlers"))
+    environ = {"REQUEST_METHOD": SECRET, "wsgi.url_scheme": "http", "openstack.request_id": REQUEST}
+    with pytest.raises(RuntimeError):
+        failing(environ, lambda *answer: None)
+    spans = told.spans()
+    assert len(spans) >= 8
+    assert spans[-1].name == "HTTP"
+    assert spans[-1].attributes["error.type"] == "RuntimeError"
+    assert not [span for span in spans if SECRET in span.to_json()]
+
+
+def test_what_there_is_not_is_named_by_its_method(told):
+    told.admin("GET", "/nothing")
+    request = told.spans()[-1]
+    assert (request.name, request.attributes["http.response.status_code"]) == ("GET", 404)
+
+
+def test_pages_of_the_console_are_named_so_whatever_they_ask_in_the_process(conf, monkeypatch):
+    pytest.importorskip("opentelemetry.sdk")
+    conf.set_override("enabled", True, "console")
+    told = Told(conf, monkeypatch)
+    assert told.admin("GET", "/console/").status_code == 200
+    *_, page, request = told.spans()
+    assert (request.name, page.name) == ("GET /console", "console")
+
+
+@pytest.mark.parametrize(("ratio", "flags", "are_told"), [(0.0, "01", True), (1.0, "00", False)])
+def test_a_client_says_whether_its_trace_is_wanted(conf, monkeypatch, ratio, flags, are_told):
+    pytest.importorskip("opentelemetry.sdk")
+    conf.set_override("sample_ratio", ratio, "tracing")
+    told = Told(conf, monkeypatch)
+    told.admin("GET", "/traits", headers={"traceparent": PARENT[:-2] + flags})
+    assert bool(told.spans()) == are_told
+
+
+def test_of_others_the_wanted_part_leaves_traces(conf, monkeypatch):
+    pytest.importorskip("opentelemetry.sdk")
+    conf.set_override("sample_ratio", 0.0, "tracing")
+    told = Told(conf, monkeypatch)
+    told.admin("GET", "/traits")
+    assert told.spans() == []
+
+
+def test_without_the_packages_a_service_that_is_to_trace_is_refused_and_others_start(conf, monkeypatch):
+    monkeypatch.delitem(sys.modules, "placement.api.tracing", raising=False)
+    for name in ("opentelemetry", *[name for name in sys.modules if name.startswith("opentelemetry.")]):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match=r"\[tracing\] enabled: opentelemetry.*placement-compute\[tracing\]"):
+        middleware.build_application(conf)
+    conf.set_override("enabled", False, "tracing")
+    middleware.build_application(conf)
+
+
+class Collector:
+    """Takes spans by OTLP over HTTP, when it may."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                collector.asked.set()
+                collector.may_answer.wait()
+                collector.bodies.append(body)
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self.may_answer.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def spans(self) -> list[Any]:
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        requests = [ExportTraceServiceRequest.FromString(body) for body in self.bodies]
+        return [
+            span for each in requests for part in each.resource_spans for span in part.scope_spans[0].spans
+        ]
+
+
+@pytest.fixture
+def collector(conf) -> Iterator[Collector]:
+    pytest.importorskip("opentelemetry.sdk")
+    collector = Collector()
+    conf.set_override("endpoint", collector.url, "tracing")
+    yield collector
+    collector.close()
+
+
+def traced(conf):
+    from placement.api.tracing import Tracing
+
+    tracing = Tracing.of(conf)
+
+    def answers(environ, start_response):
+        start_response("200 OK", [])
+        return [b"ok"]
+
+    app = tracing.requests(answers)
+
+    def ask(times=1):
+        environ = {"REQUEST_METHOD": "GET", "wsgi.url_scheme": "http", "openstack.request_id": REQUEST}
+        return [app(dict(environ), lambda *answer: None) for _ in range(times)]
+
+    return tracing, ask
+
+
+def test_a_collector_gets_the_spans_that_are_left_when_the_service_ends(conf, collector):
+    collector.may_answer.set()
+    tracing, ask = traced(conf)
+    ask(3)
+    tracing.end()
+    assert [span.name for span in collector.spans()] == ["GET"] * 3
+
+
+def test_while_a_collector_hangs_requests_are_answered_and_what_waits_is_bounded(
+    conf, collector, monkeypatch
+):
+    monkeypatch.setattr("placement.api.tracing._FLUSH_TIMEOUT", 0.01)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
+    tracing, ask = traced(conf)
+    ask()
+    assert collector.asked.wait(10)  # and is kept waiting from now on
+    assert ask(3000) == [[b"ok"]] * 3000
+    (processor,) = tracing._provider._active_span_processor._span_processors
+    assert len(processor._batch_processor._queue) == 2048
+    tracing.end()  # which does not wait for it either
+
+
+def test_a_collector_that_is_away_is_told_of_in_the_log_and_else_unnoticed(conf, monkeypatch):
+    pytest.importorskip("opentelemetry.sdk")
+    monkeypatch.setattr("placement.api.tracing._FLUSH_TIMEOUT", 0.01)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
+    logged = threading.Event()
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: logged.set() if "exporting spans batch" in record.getMessage() else None
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        conf.set_override("endpoint", f"http://127.0.0.1:{nobody.getsockname()[1]}/v1/traces", "tracing")
+        tracing, ask = traced(conf)
+        assert ask() == [[b"ok"]]
+        assert logged.wait(10)
+        tracing.end()
