@@ -1,10 +1,11 @@
 """``/console/consumers/{uuid}``: what one holds; and ``/console/project``: what all of a project do."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
+from placement.console import paging
 from placement.console.asking import ask
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.exceptions import NotFound
@@ -12,6 +13,8 @@ from placement.policies import allocation, ext, usage
 from placement.schemas.base import canonical_uuid
 
 blueprint = Blueprint("holding", __name__)
+
+_PER_PAGE: Final = 100
 
 
 @page(blueprint, "/console/consumers", allocation.LIST)
@@ -42,7 +45,14 @@ def show_consumer(visit: Visit, uuid: str) -> str:
                 provider = view.snapshot.get(each)
                 if provider is not None:
                     providers[each] = provider, view.snapshot.providers[provider.root_id]
-    return render_template("consumer.html", uuid=known, consumer=found, providers=providers)
+    return render_template(
+        "consumer.html",
+        uuid=known,
+        consumer=found,
+        held=paging.cut(list(found["allocations"].items()), paging.asked(), _PER_PAGE),
+        providers=providers,
+        address=lambda number: url_for("holding.show_consumer", uuid=known, page=number),
+    )
 
 
 @page(blueprint, "/console/project", usage.TOTAL_USAGES)
@@ -55,8 +65,13 @@ def show_project(visit: Visit) -> str:
     reservations = None
     if visit.may(ext.RESERVATIONS):
         answer = ask("GET", "/ext/v1/reservations", {"project_id": project})
-        reservations = answer["reservations"]
+        reservations = paging.cut(answer["reservations"], paging.asked(), _PER_PAGE)
     name = visit.visitor.project_name
     return render_template(
-        "project.html", project=project, name=name, usages=usages, reservations=reservations
+        "project.html",
+        project=project,
+        name=name,
+        usages=usages,
+        reservations=reservations,
+        address=lambda number: url_for("holding.show_project", page=number),
     )

@@ -4,15 +4,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from placement.console import paging
 from placement.console.fleet import FIRST_CLASSES, Amounts, State, natural, state_of
+from placement.console.paging import Part
 from placement.model.provider import SHARES, Inventory, Provider, in_order
 from placement.model.snapshot import Snapshot
 from placement.store.holders import Holder
 
 _MAX_DEPTH: Final = 6
 """Generations that are nested on a page; what is below stands side by side."""
-MAX_PROVIDERS: Final = 200
-"""Providers on a page; the pages of single ones show what is below them."""
+PER_PAGE: Final = 200
+"""Providers below the one that a page is about, without those that lead to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class HostPage:
     """A provider with all below it: ``above`` it the root first; amounts of all together, by class.
 
     ``sharing`` are providers elsewhere of whose resources guests of the host may have, too. Of very large
-    trees ``left_out`` providers are not in ``node``.
+    trees ``node`` has a ``part``, with what leads to it.
     """
 
     node: Node
@@ -54,7 +56,7 @@ class HostPage:
     state: State
     amounts: Mapping[str, Amounts]
     providers: int
-    left_out: int
+    part: Part[Provider]
     sharing: tuple[Provider, ...]
     members: tuple[str, ...]
 
@@ -69,8 +71,8 @@ class Held:
     amounts: tuple[tuple[Provider, str, int], ...]
 
 
-def show(snapshot: Snapshot, provider: Provider) -> HostPage:
-    """The page of a provider, be it a whole host or a part of one."""
+def show(snapshot: Snapshot, provider: Provider, number: int = 1) -> HostPage:
+    """The page of a provider, be it a host or a part of one: the first, or a later one of a large tree."""
     tree = snapshot.whole_trees()[provider.root_id]
     children: dict[int, list[Provider]] = {}
     for each in tree.members:
@@ -79,7 +81,8 @@ def show(snapshot: Snapshot, provider: Provider) -> HostPage:
     for some in children.values():
         some.sort(key=lambda each: natural(each.name))
     members = list(_below(provider, children))
-    shown = {each.id for each in members[:MAX_PROVIDERS]}
+    part = paging.cut(members[1:], number, PER_PAGE)
+    shown = {each.id for one in part.rows for each in snapshot.upwards(one)}
     sums: dict[str, list[int]] = {}
     for each in members:
         for name, inventory in each.inventories.items():
@@ -94,7 +97,7 @@ def show(snapshot: Snapshot, provider: Provider) -> HostPage:
         state=state_of(tree),
         amounts={name: Amounts(*sums[name]) for name in sorted(sums, key=order)},
         providers=len(members),
-        left_out=len(members) - len(shown),
+        part=part,
         sharing=tuple(_sharing(snapshot, tree.all_aggregates, tree.root.id)),
         members=tuple([each.uuid for each in members]),
     )

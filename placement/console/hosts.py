@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
 from placement.api.resource_providers import existing
-from placement.console import fleet, host, picture, scheduling, settings
+from placement.console import fleet, host, paging, picture, scheduling, settings
 from placement.console.fleet import State, Wanted
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.policies import allocation, ext
@@ -18,7 +19,6 @@ blueprint = Blueprint("hosts", __name__)
 
 _MAX_TEXT: Final = 255
 _MAX_CHOICES: Final = 250
-_MAX_PAGE: Final = 1_000_000
 _MAX_HOLDERS: Final = 100
 _ORDERS: Final = ("name", "free", "used")
 
@@ -41,6 +41,10 @@ def show_fleet(visit: Visit) -> str:
     with visit.service.model.aside() as (snapshot, _):
         shown = fleet.show(snapshot, wanted)
         classes, traits, aggregates = fleet.choices(snapshot, _MAX_CHOICES)
+
+    def address(**changes: Any) -> str:
+        return url_for("hosts.show_fleet", **parameters(replace(wanted, **changes)))
+
     return render_template(
         "fleet.html",
         fleet=shown,
@@ -49,7 +53,8 @@ def show_fleet(visit: Visit) -> str:
         classes=classes,
         traits=traits,
         aggregates=aggregates,
-        address=lambda **changes: url_for("hosts.show_fleet", **parameters(replace(wanted, **changes))),
+        address=address,
+        address_of_page=lambda number: address(page=number),
     )
 
 
@@ -64,10 +69,7 @@ def wanted_of(arguments: Mapping[str, str]) -> Wanted:
         wanted = replace(wanted, state=State(arguments.get("state", "")))
     if arguments.get("order") in _ORDERS:
         wanted = replace(wanted, order=arguments["order"])
-    page = arguments.get("page", "")
-    if page.isascii() and page.isdigit():
-        wanted = replace(wanted, page=max(1, min(_MAX_PAGE, int(page[:9]))))
-    return wanted
+    return replace(wanted, page=paging.number_of(arguments))
 
 
 def parameters(wanted: Wanted) -> dict[str, Any]:
@@ -83,16 +85,21 @@ def show_provider(visit: Visit, uuid: str) -> str:
     with visit.service.model.fresh() as view:
         snapshot = view.snapshot
         provider = existing(view, uuid)
-        shown = host.show(snapshot, provider)
+        shown = host.show(snapshot, provider, paging.asked("providers"))
         following = settings.follower(shown.root, snapshot.whole_trees()[shown.root.id].members)
         # kept: who holds what is read later
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may(ext.ATTRIBUTES)
     held: list[host.Held] | None = None
-    more_holders = False
+    number, more_holders = paging.asked("holders"), False
+
+    def address(**changes: int) -> str:
+        pages = {"providers": shown.part.page, "holders": number, **changes}
+        return f"{url_for('hosts.show_provider', uuid=uuid)}?{urlencode(pages)}"
+
     if visit.may(allocation.PROVIDER_LIST):
         with visit.service.database.read() as conn:
-            rows, more_holders = holders(conn, shown.members, _MAX_HOLDERS)
+            rows, more_holders = holders(conn, shown.members, _MAX_HOLDERS, (number - 1) * _MAX_HOLDERS)
         held = host.held(rows, by_uuid)
     return render_template(
         "host.html",
@@ -100,7 +107,9 @@ def show_provider(visit: Visit, uuid: str) -> str:
         held=held,
         picture=picture.draw(shown.node, held) if held else None,
         more_holders=more_holders,
-        max_holders=_MAX_HOLDERS,
+        holders_page=number,
+        address_of_providers=lambda number: address(providers=number),
+        address_of_holders=lambda number: address(holders=number),
         scheduling=scheduling.scheduling_of(shown.root),
         may_see_reason=may_see_attributes,
         follower=following if may_see_attributes else None,

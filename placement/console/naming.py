@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlencode
 
-from flask import Blueprint, render_template, request
+from flask import Blueprint, render_template, request, url_for
 
+from placement.console import paging
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.model.index import Index
 from placement.model.snapshot import Snapshot
@@ -15,7 +17,7 @@ blueprint = Blueprint("naming", __name__)
 
 CUSTOM: Final = "CUSTOM_"
 _MAX_TEXT: Final = 255
-_MAX_SHOWN: Final = 500
+_PER_PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,23 @@ def show_names(visit: Visit) -> str:
         classes = count(snapshot, snapshot.by_class, view.names.classes, text, used_only=not everything)
         traits = count(snapshot, snapshot.by_trait, view.names.traits, text, used_only=not everything)
         numbers: Mapping[str, int] = {"classes": len(view.names.classes), "traits": len(view.names.traits)}
+    shown = (
+        paging.cut(classes, paging.asked("classes"), _PER_PAGE),
+        paging.cut(traits, paging.asked("traits"), _PER_PAGE),
+    )
+
+    def address(**changes: int) -> str:
+        pages = {"classes": shown[0].page, "traits": shown[1].page, **changes}
+        filters = {"text": text} if text else {"all": "1"} if everything else {}
+        return f"{url_for('naming.show_names')}?{urlencode({**filters, **pages})}"
+
     return render_template(
         "names.html",
         text=text,
         everything=everything,
-        classes=classes[:_MAX_SHOWN],
-        traits=traits[:_MAX_SHOWN],
-        left_out=max(0, len(classes) - _MAX_SHOWN) + max(0, len(traits) - _MAX_SHOWN),
+        classes=shown[0],
+        traits=shown[1],
+        address_of_classes=lambda number: address(classes=number),
+        address_of_traits=lambda number: address(traits=number),
         numbers=numbers,
     )

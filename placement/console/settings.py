@@ -1,12 +1,20 @@
-"""``/console/settings``: which hosts work by the settings of their group, as agents say in attributes."""
+"""``/console/settings``: which hosts work by the settings of their group, as agents say in attributes.
+
+What the group is at is not taken from the word of one host: one whose agent lies, or has it from elsewhere,
+would make all others look behind. It is the newest generation that a tenth of the hosts of the group works
+by, two at least. So whoever wants to move it has to have as many hosts; a revision that is new counts as soon
+as it has reached these, and until then hosts that have it are *ahead*.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from flask import Blueprint, render_template, request
+from flask import Blueprint, render_template, url_for
 
+from placement.console import paging
 from placement.console.fleet import natural
+from placement.console.paging import Part
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
@@ -20,9 +28,13 @@ TROUBLE: Final = "fleet.trouble"
 SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
 """What REST asks of who reads the same there."""
 
-_MAX_GROUPS: Final = 100
+_GROUPS_PER_PAGE: Final = 50
 _PER_PAGE: Final = 50
-_MAX_PAGE: Final = 10**6
+_QUORUM: Final = 10
+"""One of so many hosts of a group is enough."""
+_MIN_QUORUM: Final = 2
+_MAX_GENERATION: Final = 2**53
+"""Above, numbers of JSON are not exact any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +45,29 @@ class Follower:
     group: str
     generation: int
     trouble: str
+    common: int = 0
+    """The generation that its group works by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of hosts: the newest generation that any works by, and how many do not."""
+    """A group of hosts: the generation that it works by, and how many do not."""
 
     name: str
-    newest: int
+    common: int
     hosts: int
     behind: int
+    ahead: int
     in_trouble: int
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All groups, and of the hosts that are behind or in trouble one page."""
+    """One page of the groups, and one of the hosts that are not at what theirs is at, or in trouble."""
 
-    groups: tuple[Group, ...]
-    more_groups: int
+    groups: Part[Group]
     without: int
-    apart: int
-    rows: tuple[Follower, ...]
-    page: int
-    pages: int
+    apart: Part[Follower]
 
 
 def follower(root: Provider, members: Iterable[Provider]) -> Follower | None:
@@ -65,49 +76,58 @@ def follower(root: Provider, members: Iterable[Provider]) -> Follower | None:
         group = each.attributes.get(GROUP)
         if isinstance(group, str):
             generation, trouble = each.attributes.get(GENERATION), each.attributes.get(TROUBLE, "")
-            number = int(generation) if isinstance(generation, int | float) and generation > 0 else 0
-            return Follower(root, group, number, str(trouble))
+            number = generation if isinstance(generation, int | float) and generation > 0 else 0
+            return Follower(root, group, int(min(number, _MAX_GENERATION)), str(trouble))
     return None
 
 
-def show(snapshot: Snapshot, number: int) -> Settings:
+def common(generations: Iterable[int]) -> int:
+    """What a group is at, of which these are the generations that its hosts work by, one at least."""
+    ordered = sorted(generations, reverse=True)
+    quorum = max(_MIN_QUORUM, -(-len(ordered) // _QUORUM))
+    return ordered[min(quorum, len(ordered)) - 1]
+
+
+def show(snapshot: Snapshot, number: int = 1, number_of_groups: int = 1) -> Settings:
     """How hosts stand to their settings. A page behind the last one is the last one."""
     trees = snapshot.whole_trees().values()
     found = [one for tree in trees if (one := follower(tree.root, tree.members)) is not None]
     by_group: dict[str, list[Follower]] = {}
     for one in found:
         by_group.setdefault(one.group, []).append(one)
-    newest = {name: max(one.generation for one in some) for name, some in by_group.items()}
+    at = {name: common(one.generation for one in some) for name, some in by_group.items()}
     groups = [
         Group(
             name,
-            newest[name],
+            at[name],
             len(some),
-            sum(one.generation < newest[name] for one in some),
+            sum(one.generation < at[name] for one in some),
+            sum(one.generation > at[name] for one in some),
             sum(bool(one.trouble) for one in some),
         )
         for name, some in sorted(by_group.items(), key=lambda each: natural(each[0]))
     ]
-    apart = [one for one in found if one.trouble or one.generation < newest[one.group]]
+    apart = [
+        replace(one, common=at[one.group]) for one in found if one.trouble or one.generation != at[one.group]
+    ]
     apart.sort(key=lambda one: natural(one.root.name))
-    pages = max(1, -(-len(apart) // _PER_PAGE))
-    number = min(max(1, number), pages)
     return Settings(
-        groups=tuple(groups[:_MAX_GROUPS]),
-        more_groups=max(0, len(groups) - _MAX_GROUPS),
+        groups=paging.cut(groups, number_of_groups, _GROUPS_PER_PAGE),
         without=len(trees) - len(found),
-        apart=len(apart),
-        rows=tuple(apart[(number - 1) * _PER_PAGE : number * _PER_PAGE]),
-        page=number,
-        pages=pages,
+        apart=paging.cut(apart, number, _PER_PAGE),
     )
 
 
 @page(blueprint, "/console/settings", *SEE_SETTINGS)
 def show_settings(visit: Visit) -> str:
     """Groups, and the hosts that do not follow theirs."""
-    asked = request.args.get("page", "")
-    number = min(int(asked[:9]), _MAX_PAGE) if asked.isascii() and asked.isdigit() else 1
     with visit.service.model.fresh() as view:
-        shown = show(view.snapshot, number)
-    return render_template("settings.html", settings=shown)
+        shown = show(view.snapshot, paging.asked(), paging.asked("groups"))
+    return render_template(
+        "settings.html",
+        settings=shown,
+        address_of_groups=lambda number: url_for("settings.show_settings", groups=number),
+        address_of_hosts=lambda number: url_for(
+            "settings.show_settings", page=number, groups=shown.groups.page
+        ),
+    )

@@ -22,22 +22,24 @@ class Holder:
     used: int
 
 
-def holders(conn: sa.Connection, uuids: Collection[str], limit: int) -> tuple[list[Holder], bool]:
+def holders(
+    conn: sa.Connection, uuids: Collection[str], limit: int, skip: int = 0
+) -> tuple[list[Holder], bool]:
     """All that consumers hold of these providers, each consumer's together, in the order in which they came.
 
-    :param limit: so many consumers at most.
+    :param limit: so many consumers at most, after the first ``skip``.
     :returns: what they hold, and whether there are more of them.
     """
     ids: set[int] = set()
     for chunk in chunks(sorted(uuids)):
-        ids.update(conn.execute(_first_holders, {"providers": chunk, "limit": limit + 1}).scalars())
-    shown = sorted(ids)[:limit]
+        ids.update(conn.execute(_first_holders, {"providers": chunk, "limit": skip + limit + 1}).scalars())
+    shown = sorted(ids)[skip : skip + limit]
     found: list[tuple[int, Holder]] = []
     for chunk in chunks(sorted(uuids)):
         for some in chunks(shown):
             rows = conn.execute(_holdings, {"providers": chunk, "consumers": some})
             found += [(first, Holder(*others)) for first, *others in rows]
-    return [each for _, each in sorted(found, key=lambda item: item[0])], len(ids) > limit
+    return [each for _, each in sorted(found, key=lambda item: item[0])], len(ids) > skip + limit
 
 
 _first_holders: Final = (

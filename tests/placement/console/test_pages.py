@@ -184,7 +184,13 @@ def test_a_page_of_a_large_fleet_is_small():
     assert len(shown.rows) == fleet.PER_PAGE
     app = create_app(signs_in=False)
     with app.test_request_context("/console/"):
-        page = render_template("fleet.html", fleet=shown, wanted=fleet.Wanted(), address=lambda **_: "/")
+        page = render_template(
+            "fleet.html",
+            fleet=shown,
+            wanted=fleet.Wanted(),
+            address=lambda **_: "/",
+            address_of_page=lambda number: "/",
+        )
     assert len(page.encode()) < 150_000
 
 
@@ -200,3 +206,42 @@ def test_where_there_is_no_console_nothing_of_it_is_imported():
 def test_pages_are_read_only(client):
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert client.open("/console/", method=method).status_code == HTTPStatus.METHOD_NOT_ALLOWED
+
+
+def test_all_names_are_on_some_page(client):
+    def rows(page, kind):
+        text = client.get("/console/names", query_string={"all": 1, kind: page}).text
+        section = text.split(f'<section aria-labelledby="{kind}">')[1].split("</section>")[0]
+        return re.findall(r'<tr><th scope="row">(?:<a [^>]*>)?(\w+)', section)
+
+    traits = [name for page in (1, 2) for name in rows(page, "traits")]
+    assert 200 < len(set(traits)) == len(traits) <= 400
+    assert rows(99, "traits") == rows(2, "traits")
+
+
+def test_all_who_hold_something_are_on_some_page_and_a_later_one_says_that_it_is_the_last(
+    client, monkeypatch
+):
+    monkeypatch.setattr("placement.console.hosts._MAX_HOLDERS", 1)
+    address = f"/console/providers/{world.uuid_of('compute-1')}"
+    shown = [client.get(address, query_string={"holders": number}).text for number in (1, 2, 3)]
+    found = [re.findall(r'/console/consumers/([0-9a-f-]{36})"', text) for text in shown]
+    assert found == [[world.uuid_of("guest-1")], [world.uuid_of("guest-2")], []]
+    assert 'rel="next"' in shown[0]
+    assert 'rel="next"' not in shown[1]
+    assert "Nobody else holds anything here." in shown[2]
+
+
+def test_all_providers_of_a_large_tree_are_on_some_page_below_what_leads_to_them(client, monkeypatch):
+    monkeypatch.setattr("placement.console.host.PER_PAGE", 2)
+    address = f"/console/providers/{world.uuid_of('compute-1')}"
+    names = {"compute-1"}
+    for number in (1, 2):
+        text = client.get(address, query_string={"providers": number}).text
+        tree = text.split('<ul class="tree">')[1].split("</section>")[0]
+        found = set(re.findall(r"<h\d><a [^>]*>([^<]+)</a></h\d>", tree))
+        assert "compute-1" in found
+        names |= found
+    assert names == {
+        "compute-1", *(f"compute-1_NUMA{node}{below}" for node in range(2) for below in ("", "_L3_0")),
+    }  # fmt: skip

@@ -78,6 +78,8 @@ def make(admin: Admin) -> None:
     for host in hosts:
         _ok(admin("POST", "/ext/v1/trees", json={"resource_providers": host}))
     follow(admin, "compute-1", {"fleet.group": "edge", "fleet.generation": 7})
+    follow(admin, "compute-3", {"fleet.group": "edge", "fleet.generation": 7})
+    follow(admin, "compute-10", {"fleet.group": "edge", "fleet.generation": 8})
     follow(admin, "compute-2_NUMA0", {"fleet.group": "edge", "fleet.generation": 6})
     trouble = (
         f"the revision {LONG_TRAIT} generation 7 is not taken up: <b>[compute] cpu_dedicated_set</b>: CPU 99"
