@@ -28,7 +28,7 @@ from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
 
-_RECENT: Final = 0.02
+_RECENT: Final = 0.1
 """So many seconds old may be what a place is chosen by that the database still has to confirm."""
 
 
@@ -108,9 +108,7 @@ class Claimer:
         :raises LostRace: the choice is no longer good.
         """
         claims = [_claim(each.wanted, each.choice) for each in placed]
-        described = {
-            provider.id: provider.described_seq for each in placed for provider in each.choice.providers
-        }
+        chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         joining = [
             bindings.Joining(each.wanted.consumer, each.wanted.group, each.choice.hosts)
             for each in placed
@@ -124,7 +122,7 @@ class Claimer:
         }
 
         def work(tx: Transaction) -> dict[str, float]:
-            times = bindings.bind(tx, claims, described, joining, reservation, expiring)
+            times = bindings.bind(tx, claims, chosen, joining, reservation, expiring)
             if also is not None:
                 also(tx)
             return times

@@ -27,7 +27,7 @@ come to the same, as two would that both went up from where a backup was made.
 from collections.abc import Iterable
 from functools import lru_cache
 from secrets import randbelow
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import sqlalchemy as sa
@@ -76,9 +76,21 @@ def lock(batch: Batch, buckets: Iterable[int], *, in_order: bool) -> None:
     if not chosen:
         return
     values = bind_values("bucket", chosen)
-    if len(chosen) > 1 and in_order:
+    in_order = in_order and len(chosen) > 1
+    if in_order and not batch.sends_at_once:
         batch.add(_in_order(len(chosen)), values)
-    batch.add(_increment(len(chosen)), {**values, "step": step()})
+    increment = _increment_in_order if in_order and batch.sends_at_once else _increment
+    batch.add(increment(len(chosen)), {**values, "step": step()})
+
+
+def increment_in_order(chosen: sa.Select[Any]) -> sa.Update:
+    """Increments the counters of buckets, in ascending order, by ``step``; for PostgreSQL.
+
+    :param chosen: selects their ids, from :data:`~placement.db.tables.change_buckets`.
+    """
+    locked = chosen.order_by(change_buckets.c.id).with_for_update().cte("locked")
+    new = change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger)
+    return sa.update(change_buckets).where(change_buckets.c.id == locked.c.id).values(counter=new)
 
 
 def _chosen(count: int) -> sa.ColumnElement[bool]:
@@ -89,6 +101,11 @@ def _chosen(count: int) -> sa.ColumnElement[bool]:
 def _in_order(count: int) -> Prepared:
     ordered = sa.select(change_buckets.c.id).where(_chosen(count)).order_by(change_buckets.c.id)
     return Prepared(ordered.with_for_update())
+
+
+@lru_cache(KEPT_SIZES)
+def _increment_in_order(count: int) -> Prepared:
+    return Prepared(increment_in_order(sa.select(change_buckets.c.id).where(_chosen(count))))
 
 
 @lru_cache(KEPT_SIZES)

@@ -173,7 +173,10 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 def storable(value: str) -> bool:
     """Whether databases take the text: no NUL, no lone surrogates."""
-    return "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+    return _UNSTORABLE.search(value) is None
+
+
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class Uuid(Field):

@@ -10,7 +10,8 @@ from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_value
 from placement.db.database import Transaction
 from placement.db.tables import resource_providers
 from placement.exceptions import Conflict, InvalidRequest
-from placement.store import expiries, memberships, reservations
+from placement.model.provider import Provider
+from placement.store import expiries, memberships, outright, reservations
 from placement.store.allocations import check_generations, lock_claimed, write_claims
 from placement.store.claims import Claim
 from placement.store.groups import Group, Members, present
@@ -32,15 +33,15 @@ class Joining:
 def bind(
     tx: Transaction,
     claims: Sequence[Claim],
-    described: Mapping[int, int],
+    chosen: Mapping[str, Provider],
     joining: Sequence[Joining] = (),
     reservation: str | None = None,
     expiring: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Put all the claims into effect, or none of them; the consumers are then in these groups and no others.
 
-    :param described: the ``described_seq``, by id, of each provider that makes the choices good, as of then.
-        Those that nothing is taken of are not locked: who changes them later comes later.
+    :param chosen: by uuid each provider that makes the choices good, as it was then. Those that nothing is
+        taken of are not locked: who changes them later comes later.
     :param reservation: what all that they take is moved from.
     :param expiring: by uuid the consumers whose claims are gone in so many seconds if nobody confirms them.
     :returns: by uuid when that is.
@@ -48,6 +49,10 @@ def bind(
     :raises Conflict: there is no such reservation for them.
     :raises LostRace: the choice is no longer good.
     """
+    if not (joining or reservation or expiring) and outright.is_possible(tx, claims, chosen):
+        outright.write(tx, claims, chosen)
+        return {}
+    described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
     others = [] if reservation is None else [reservation]
     locked = lock_claimed(tx, claims, buckets=memberships.buckets_of(names), others=others)

@@ -85,7 +85,7 @@ def check_capacity(
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used
     taken: Counter[tuple[int, int]] = Counter()
-    for claim, uuid, name, amount in _amounts(claims):
+    for claim, uuid, name, amount in amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
         if inventory is None:
@@ -99,7 +99,7 @@ def check_capacity(
             raise _refusal(f"{what} The requested amount would exceed the capacity.")
 
 
-def _amounts(claims: Iterable[Claim]) -> Iterator[tuple[Claim, str, str, int]]:
+def amounts(claims: Iterable[Claim]) -> Iterator[tuple[Claim, str, str, int]]:
     """Everything that is claimed: by which claim, provider, resource class, amount."""
     for claim in claims:
         for uuid, resources in claim.resources.items():

@@ -48,18 +48,6 @@ def _at_once(tx: Transaction, consumer: str) -> Answer:
 
 _released: Final = sa.cast(sa.func.current_setting(_SETTING), sa.BigInteger)
 _held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer_id == _released)
-_to_count: Final = (
-    sa.select(change_buckets.c.id)
-    .where(
-        change_buckets.c.id.in_(
-            sa.select(resource_providers.c.bucket).where(resource_providers.c.id.in_(_held))
-        )
-    )
-    .order_by(change_buckets.c.id)
-    .with_for_update()
-    .cte("locked")
-)
-
 _lock: Final = Prepared(
     sa.select(
         sa.func.set_config(
@@ -79,11 +67,14 @@ _lock: Final = Prepared(
     )
 )
 _count: Final = Prepared(
-    sa.update(change_buckets)
-    .where(change_buckets.c.id == _to_count.c.id)
-    .values(counter=change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger))
+    buckets.increment_in_order(
+        sa.select(change_buckets.c.id).where(
+            change_buckets.c.id.in_(
+                sa.select(resource_providers.c.bucket).where(resource_providers.c.id.in_(_held))
+            )
+        )
+    )
 )
-"""As :func:`placement.db.buckets.lock`: in ascending order."""
 _stamp: Final = Prepared(
     sa.update(resource_providers)
     .where(resource_providers.c.id.in_(_held))

@@ -1,0 +1,134 @@
+"""What was chosen by the read model is written in one exchange, and only while it is still good."""
+
+from collections.abc import Callable
+
+import pytest
+
+from placement.db.database import Database, Transaction
+from placement.exceptions import ConcurrentUpdate
+from placement.model.feed import Model
+from placement.model.provider import Provider
+from placement.store import allocations, bindings, inventories, providers, traits
+from placement.store.claims import Claim
+from placement.store.consumers import Owner
+from placement.store.inventories import Values
+
+CONSUMERS = tuple(f"0000000{number}-0000-4000-8000-00000000c0de" for number in range(1, 4))
+OTHER_HOST = "00000002-0000-4000-8000-000000000000"
+FOUR = Values(total=10, reserved=2, min_unit=1, max_unit=4, step_size=1, allocation_ratio=0.5)
+Write = Callable[[Transaction], object]
+
+
+@pytest.fixture
+def chosen(database: Database, host: str) -> dict[str, Provider]:
+    """The host, of which one VCPU is used, and another one, as they are now."""
+    database.write(lambda tx: providers.create(tx, OTHER_HOST, "other", None))
+    database.write(lambda tx: inventories.replace_all(tx, OTHER_HOST, 0, {"VCPU": FOUR}))
+    database.write(lambda tx: allocations.replace(tx, [claim(CONSUMERS[2], {host: {"VCPU": 1}})]))
+    with Model(database).fresh() as view:
+        return {each.uuid: each for each in view.snapshot}
+
+
+def claim(consumer: str, resources: dict[str, dict[str, int]], generation: int | None = None) -> Claim:
+    return Claim(consumer, resources, generation, Owner("project", "user", "INSTANCE"))
+
+
+def bind(database: Database, chosen: dict[str, Provider], *resources: dict[str, dict[str, int]]) -> None:
+    claims = [claim(consumer, each) for consumer, each in zip(CONSUMERS, resources, strict=False)]
+    database.write(lambda tx: bindings.bind(tx, claims, chosen))
+
+
+def used(database: Database, *hosts: str) -> list[dict[str, int]]:
+    """How much of each class each consumer holds of each of the hosts."""
+    found = []
+    for host in hosts:
+        with database.read() as conn:
+            held = allocations.of_provider(conn, host)
+        found.append({f"{each.consumer}/{each.resource_class}": each.used for each in held})
+    return found
+
+
+def test_all_of_it_is_sent_with_the_commit(
+    database: Database, chosen: dict[str, Provider], host: str, batch_sizes: list[int]
+) -> None:
+    at_once = database.write(lambda tx: tx.sends_at_once)
+    batch_sizes.clear()
+    bind(database, chosen, {host: {"VCPU": 2, "DISK_GB": 3}, OTHER_HOST: {"VCPU": 4}})
+    # consumer, lock, allocations, generations; or with what there is, asked for before
+    assert (len(batch_sizes), batch_sizes[0]) == (1, 4) if at_once else len(batch_sizes) == 2
+    one, third = CONSUMERS[0], CONSUMERS[2]
+    assert used(database, host, OTHER_HOST) == [
+        {f"{third}/VCPU": 1, f"{one}/VCPU": 2, f"{one}/DISK_GB": 3},
+        {f"{one}/VCPU": 4},
+    ]
+
+
+def test_readers_see_it(database: Database, chosen: dict[str, Provider], host: str) -> None:
+    model = Model(database)
+    with model.fresh() as view:
+        before = view.snapshot.providers[chosen[host].id].generation
+    bind(database, chosen, {host: {"VCPU": 2, "DISK_GB": 3}})
+    with model.fresh() as view:
+        seen = view.snapshot.providers[chosen[host].id]
+    assert (seen.used, seen.generation) == ({"VCPU": 3, "DISK_GB": 3}, before + 1)
+    assert model.reread == 0
+
+
+def test_the_last_of_it_is_given_to_several_at_once(
+    database: Database, chosen: dict[str, Provider], host: str
+) -> None:
+    bind(database, chosen, {host: {"VCPU": 4}}, {host: {"VCPU": 5}})
+    assert sum(used(database, host)[0].values()) == 10
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        [{0: {"VCPU": 10}}],
+        [{0: {"VCPU": 5}}, {0: {"VCPU": 5}}],
+        [{0: {"VCPU": 1}, 1: {"VCPU": 5}}],
+    ],
+    ids=["one too much", "two together", "a larger portion than is given"],
+)
+def test_what_there_is_no_room_for_is_lost(
+    database: Database, chosen: dict[str, Provider], host: str, resources: list[dict[int, dict[str, int]]]
+) -> None:
+    names = (host, OTHER_HOST)
+    with pytest.raises(bindings.LostRace):
+        bind(database, chosen, *[{names[at]: each for at, each in some.items()} for some in resources])
+    assert used(database, host, OTHER_HOST) == [{f"{CONSUMERS[2]}/VCPU": 1}, {}]
+
+
+@pytest.mark.parametrize("changed", ["of which something is taken", "of which nothing is"])
+def test_so_is_what_rests_on_a_provider_that_has_changed(
+    database: Database, chosen: dict[str, Provider], host: str, changed: str
+) -> None:
+    which = chosen[host if changed == "of which something is taken" else OTHER_HOST]
+    database.write(lambda tx: traits.replace(tx, which.uuid, which.generation, ["HW_CPU_X86_AVX2"]))
+    with pytest.raises(bindings.LostRace):
+        bind(database, chosen, {host: {"VCPU": 1}})
+    assert used(database, host) == [{f"{CONSUMERS[2]}/VCPU": 1}]
+
+
+def test_so_is_what_rests_on_a_provider_that_is_gone(
+    database: Database, chosen: dict[str, Provider], host: str
+) -> None:
+    database.write(lambda tx: providers.delete(tx, OTHER_HOST))
+    with pytest.raises(bindings.LostRace):
+        bind(database, chosen, {host: {"VCPU": 1}})
+
+
+def test_what_others_have_given_back_meanwhile_may_be_taken(
+    database: Database, chosen: dict[str, Provider], host: str
+) -> None:
+    database.write(lambda tx: allocations.delete(tx, CONSUMERS[2]))
+    bind(database, chosen, {host: {"VCPU": 10}})
+    assert used(database, host) == [{f"{CONSUMERS[0]}/VCPU": 10}]
+
+
+def test_a_consumer_that_is_not_new_is_a_generation_conflict(
+    database: Database, chosen: dict[str, Provider], host: str
+) -> None:
+    bind(database, chosen, {host: {"VCPU": 1}})
+    with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):
+        bind(database, chosen, {host: {"VCPU": 1}})
