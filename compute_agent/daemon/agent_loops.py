@@ -101,7 +101,14 @@ class AgentLoops:
             cache_entitlements=open_entitlements(conf.controllers, lambda: pipeline.world.zones),
         )
         self.interference = Interference(
-            conf, pipeline, driver, self.limits, recorder, registry, self.monitoring.reader
+            conf,
+            pipeline,
+            driver,
+            self.limits,
+            recorder,
+            registry,
+            self.monitoring.reader,
+            blame=self.reclaimed.blame,
         )
         self.oom = OomEvents(driver, recorder, registry)
         self.arrivals = Arrivals(pipeline, conf.client, self.reports.wake)

@@ -21,6 +21,9 @@ HOLD_SECONDS: Final = 300.0
 RETURN_SECONDS: Final = 60.0
 """Between two steps of giving back."""
 
+WAIT_SECONDS: Final = 300.0
+"""How long giving back waits for trials of others; then these wait, but for one that has begun."""
+
 MAX_RELAPSES: Final = 4
 """Counted up to this: what helps is then held 16 times as long."""
 
@@ -45,6 +48,10 @@ class What(enum.StrEnum):
     CLOSE = "close"
     ESCALATE = "escalate"
     PREVIEW = "preview"
+
+
+VERDICTS: Final = frozenset({What.GUILTY, What.RELAPSE})
+"""What says that the suspect disturbs its victim, for the first time or again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,17 @@ class Case:
         """Whether all that this suspect can give was given, a while ago: only then another one is tried."""
         return self.phase is Phase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
+    def overdue(self, time: float) -> bool:
+        """Whether something was to be given back so long ago that others wait for it."""
+        match self.phase:
+            case Phase.HOLD:
+                due = self.since + _hold_seconds(self)
+            case Phase.RETURN:
+                due = self.since + RETURN_SECONDS
+            case Phase.TRIAL:
+                return False
+        return time - due >= WAIT_SECONDS
+
     @property
     def limit(self) -> float | None:
         """The limit in force, in the lever's unit; None where there is none now."""
@@ -98,19 +116,23 @@ Turn = tuple[Case | None, tuple[What, ...]]
 """The case as it goes on (None: it is closed), and what was decided."""
 
 
-def proceed(case: Case, seen: Seen, lower: float | None, time: float, waits: bool = False) -> Turn:
+def proceed(
+    case: Case, seen: Seen, lower: float | None, time: float, waits: bool = False, tries: bool = True
+) -> Turn:
     """What becomes of a case at ``time``.
 
     ``lower`` is the next lower limit of the suspect, None at the floor. As long as it ``waits`` for the trial
-    of another case nothing is given back.
+    of another case nothing is given back; unless it ``tries`` no further step is.
     """
     elapsed = time - case.since
     match case.phase:
         case Phase.TRIAL if elapsed >= TRIAL_SECONDS:
-            return _judge(case, seen, lower, time)
-        case Phase.HOLD if elapsed >= WINDOW_SECONDS and seen.suffers and not case.exhausted and not waits:
+            return _judge(case, seen, lower, time, tries)
+        case Phase.HOLD if (
+            elapsed >= WINDOW_SECONDS and seen.suffers and not case.exhausted and not waits and tries
+        ):
             return _further(case, seen.latest, lower, time)
-        case Phase.HOLD if elapsed >= HOLD_SECONDS * 2 ** min(case.relapses, MAX_RELAPSES) and not waits:
+        case Phase.HOLD if elapsed >= _hold_seconds(case) and not waits:
             return _give_back(replace(case, before=seen.latest or 0.0), time)
         case Phase.RETURN if elapsed >= RETURN_SECONDS and relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
@@ -138,11 +160,15 @@ def relapsed(case: Case, seen: Seen) -> bool:
     return case.guilty and seen.suffers and worse
 
 
-def _judge(case: Case, seen: Seen, lower: float | None, time: float) -> Turn:
+def _hold_seconds(case: Case) -> float:
+    return HOLD_SECONDS * 2.0 ** min(case.relapses, MAX_RELAPSES)
+
+
+def _judge(case: Case, seen: Seen, lower: float | None, time: float, tries: bool) -> Turn:
     if improved(case, seen):
         first = () if case.guilty else (What.GUILTY,)
         case = replace(case, guilty=True, phase=Phase.HOLD, since=time)
-        if not seen.suffers:
+        if not seen.suffers or not tries:
             return case, first
         after, whats = _further(case, seen.second, lower, time)
         return after, (*first, *whats)

@@ -10,6 +10,7 @@ from compute_agent.interference.baseline import WINDOW_SECONDS, Track
 from compute_agent.interference.cases import (
     SETTLE_SECONDS,
     TRIAL_SECONDS,
+    VERDICTS,
     Case,
     Phase,
     Seen,
@@ -141,6 +142,7 @@ def _proceed(
     now = samples[-1]
     acting = {watch.name: watch for watch in watches if not watch.preview}
     tried = any(case.phase is Phase.TRIAL for case in state.cases)
+    tries = not any(case.overdue(now.time) for case in state.cases)
     cases: list[Case] = []
     pairs, decisions = dict(state.pairs), []
     for case in state.cases:
@@ -159,7 +161,8 @@ def _proceed(
         track = state.tracks.get(Key(case.victim, watch.signal.name, case.knob.domain), Track())
         seen = _seen(case, watch.signal, track, samples)
         lower = watch.signal.lever.down(case.limit, suspect.facts.entitlements[case.knob], steps)
-        after, whats = proceed(case, seen, lower, now.time, tried and case.phase is not Phase.TRIAL)
+        waits = tried and case.phase is not Phase.TRIAL
+        after, whats = proceed(case, seen, lower, now.time, waits, tries or case.overdue(now.time))
         level = track.level(now.time)
         if after is not None:
             cases.append(after)
@@ -170,7 +173,7 @@ def _proceed(
         ]
         if What.NOT_GUILTY in whats:
             pairs = _aside(pairs, case, now.time)
-        if What.GUILTY in whats or What.RELAPSE in whats:
+        if not VERDICTS.isdisjoint(whats):
             pair = _pair(case)
             record = pairs.get(pair, Record()).guilty(now.time)
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
@@ -186,7 +189,7 @@ def _begin(
     """New cases: one trial, unless there is one already; and what there would be of others in preview."""
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
-    free = not any(case.phase is Phase.TRIAL for case in cases)
+    free = not any(case.phase is Phase.TRIAL or case.overdue(now.time) for case in cases)
     for watch, key, level in _victims(watches, state, now):
         if not watch.preview and not free:
             continue

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.drivers.base import Driver
 from compute_agent.events.recorder import Recorder
-from compute_agent.interference.cases import What
+from compute_agent.interference.cases import VERDICTS, What
 from compute_agent.interference.decide import Decision, State, advance
 from compute_agent.interference.reading import Sample
 from compute_agent.interference.signals import MIN_CPU
@@ -53,8 +53,14 @@ class Interference:
         registry: CollectorRegistry,
         cache: CacheReader | None = None,
         clock: Callable[[], float] = time.monotonic,
+        blame: Callable[[str, str, str], None] = lambda guest, metric, cause: None,
     ) -> None:
-        """What the agent before has limited is in the book when this returns."""
+        """What the agent before has limited is in the book when this returns.
+
+        ``blame`` is told of each guest that was found guilty, of the metric that its lever limits, and of the
+        signal.
+        """
+        self._blame = blame
         self._conf = conf
         self._pipeline = pipeline
         self._book = book
@@ -186,6 +192,8 @@ class Interference:
                 self._owing = True  # what is to be given back is tried again in every round
                 return
         self._telemetry.tell(decision, watch, sample)
+        if decision.what in VERDICTS and watch is not None:
+            self._blame(case.suspect, watch.signal.lever.metric, watch.signal.name)
 
     def _escalate(self, decision: Decision, watch: Watch, sample: Sample) -> None:
         assert watch.escalate is not None, "nobody escalates without a command"

@@ -97,7 +97,7 @@ class Reclaimed:
         self._collectors = Collectors(self._settings.collectors, folder, recorder, metrics.registry, clock)
         self._estimates: dict[str, Estimate] = {}
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
-        """Provider and metric of each time that somebody was throttled or evicted who lives on the rest."""
+        """Provider and cause of each time that somebody was throttled or evicted who lives on the rest."""
         self._thread = RoundsThread(
             "capacity",
             self.round,
@@ -115,7 +115,8 @@ class Reclaimed:
         self._broken = Counter(
             "compute_agent_reclaimed_broken",
             "Promises of reclaimed CPUs that were broken: others needed them (use), or for the sake of a"
-            " metric of CPUs somebody was throttled or evicted who lives on them.",
+            " metric of CPUs, or of a guest that waited for CPUs (run_delay, cpu_pressure), somebody was"
+            " throttled or evicted who lives on them.",
             ["provider", "cause"],
             registry=registry,
         )
@@ -166,8 +167,8 @@ class Reclaimed:
         known = {uuid: one for uuid, one in dict(self._zones).items() if _is_of_now(one, now)}
         return with_offers(tree, {uuid: one.offer.published for uuid, one in known.items()})
 
-    def blame(self, guest: str, metric: str) -> None:
-        """A guest was throttled or evicted for the sake of a metric.
+    def blame(self, guest: str, metric: str, cause: str = "") -> None:
+        """A guest was throttled or evicted for the sake of a metric, which is the ``cause`` if none is said.
 
         If that is one of CPUs and the guest lives on what others leave, a promise to it was broken.
         """
@@ -178,7 +179,7 @@ class Reclaimed:
             if view.guest.uuid == guest and lives_on_rest(view):
                 for uuid, amounts in (view.allocation or {}).items():
                     if amounts.get(RECLAIMED_VCPU):
-                        self._blamed.append((uuid, metric))
+                        self._blamed.append((uuid, cause or metric))
 
     def document(self, withheld: Iterable[Withheld] = ()) -> list[dict[str, Any]]:
         """Every zone with the terms of its sum, in words, as the command line shows them.
@@ -261,11 +262,11 @@ class Reclaimed:
             self.changed()
 
     def _take_blamed(self) -> dict[str, list[str]]:
-        """The metrics that were blamed since the last round, by provider."""
+        """The causes that were told since the last round, by provider."""
         found: dict[str, list[str]] = defaultdict(list)
         while self._blamed:
-            uuid, metric = self._blamed.popleft()
-            found[uuid].append(metric)
+            uuid, cause = self._blamed.popleft()
+            found[uuid].append(cause)
         return found
 
     def _breach(

@@ -8,6 +8,7 @@ from compute_agent.interference.cases import (
     HOLD_SECONDS,
     RETURN_SECONDS,
     TRIAL_SECONDS,
+    WAIT_SECONDS,
     Case,
     Phase,
     Seen,
@@ -97,3 +98,21 @@ def test_a_victim_that_suffers_no_more_than_when_one_was_held_does_so_by_somethi
 def test_nothing_is_given_back_during_the_trial_of_another_case():
     held = replace(CASE, phase=Phase.HOLD)
     assert proceed(held, Seen(), 3.0, 10 * HOLD_SECONDS, waits=True) == (held, ())
+
+
+@pytest.mark.parametrize(
+    ("phase", "relapses", "due"),
+    [(Phase.HOLD, 0, HOLD_SECONDS), (Phase.HOLD, 2, 4 * HOLD_SECONDS), (Phase.RETURN, 2, RETURN_SECONDS)],
+)
+def test_what_was_to_be_given_back_long_ago_is_overdue(phase, relapses, due):
+    case = replace(CASE, phase=phase, relapses=relapses)
+    assert [case.overdue(due + WAIT_SECONDS + more) for more in (-1, 0)] == [False, True]
+    assert not replace(CASE, phase=Phase.TRIAL).overdue(1e6)
+
+
+def test_no_further_step_is_tried_while_something_of_others_is_overdue():
+    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True), 3.0, TRIAL_SECONDS, tries=False)
+    assert (after.phase, after.limits, told) == (Phase.HOLD, (4.0,), (What.GUILTY,))
+    assert proceed(after, Seen(latest=0.5, suffers=True), 3.0, 200.0, tries=False) == (after, ())
+    _, told = proceed(after, Seen(latest=0.5, suffers=True), 3.0, 200.0)
+    assert told == (What.FURTHER,)

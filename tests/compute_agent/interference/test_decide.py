@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.interference.cases import HOLD_SECONDS, Phase
+from compute_agent.interference.cases import HOLD_SECONDS, TRIAL_SECONDS, WAIT_SECONDS, Case, Phase
 from compute_agent.interference.decide import DAY, Record, State
 from compute_agent.interference.state import dump, parse
-from tests.compute_agent.interference.rooms import Room, watch
+from tests.compute_agent.interference.rooms import QUOTA, Room, watch
 
 LEARN = 40
 
@@ -171,6 +171,23 @@ def test_verdicts_are_counted_by_days_each_of_which_may_ask_somebody_else():
     record = replace(record.guilty(1.9 * DAY), escalated=True, aside_until=5 * DAY)
     assert (record.verdicts, record.since) == (2, 1.8 * DAY)
     assert record.guilty(2.9 * DAY) == Record(5 * DAY, 1, 2.9 * DAY)
+
+
+def test_giving_back_waits_for_trials_of_others_for_some_minutes_and_then_they_wait(room):
+    """Each step of the hog helps, and the next one follows at once: trials without end."""
+    disturb(room, 60.0, vcpus=8.0)
+    room.rounds(30, lambda: room.limits)
+    held = Case("cpu", "server", "job", QUOTA, 0.5, 0.0, (0.5,), 1, Phase.HOLD, room.time - HOLD_SECONDS)
+    room.state = replace(room.state, cases=(*room.state.cases, replace(held, exhausted=True)))
+    begun, given = room.time, 0.0
+    for number in range(60):
+        room.delays["server"] = 0.68 * 0.85 ** (number // 7)
+        room.round()
+        given = given or ("job" not in room.limits and room.time - begun)
+    assert WAIT_SECONDS <= given <= WAIT_SECONDS + TRIAL_SECONDS + 10
+    times = [time - begun for time, one in room.decisions if one.what.value == "try further"]
+    assert sum(time < given for time in times) >= 3
+    assert times[-1] > given
 
 
 @pytest.mark.parametrize("gone", ["server", "hog"])

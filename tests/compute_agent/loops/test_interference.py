@@ -35,7 +35,7 @@ class Host(Overload):
         super().__init__(folder)
         self.lines = ""
         self.now, self.waited, self.ran = 1000.0, {}, {}
-        self.watches, self.events = (WATCH,), []
+        self.watches, self.events, self.blamed = (WATCH,), [], []
 
     def boot(self):
         super().boot()
@@ -49,6 +49,7 @@ class Host(Overload):
             Recorder(self.events.append),
             self.counters,
             clock=lambda: self.now,
+            blame=lambda *one: self.blamed.append(one),
         )
 
     def settings(self):
@@ -103,6 +104,7 @@ def test_who_disturbs_is_limited_and_told_of_and_has_all_back(host, caplog):
         host.seconds(100)
     assert host.limits().keys() == {"hog"}
     assert host.kinds()[:2] == [("throttle_down", "done", "hog"), ("verdict", "done", "server")]
+    assert host.blamed == [("hog", "cpu_usage", "run_delay")]
     assert "Interference: hog is guilty of disturbing server (cpu)" in caplog.text
     assert "it waits for CPUs: 27" in host.events[0].reason
     (row,) = host.loop.document()
@@ -121,6 +123,7 @@ def test_preview_only_tells(host):
     host.loop.stop()
     host.seconds(300)
     assert host.limits() == {}
+    assert host.blamed == []
     assert host.kinds() == [("verdict", "preview", "server")]
 
 

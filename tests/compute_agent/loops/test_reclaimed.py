@@ -236,11 +236,11 @@ def test_a_throttle_for_cpus_of_who_lives_on_the_rest_is_a_broken_promise(learnt
     learnt.minutes(2, a=1.0, rest=0.5)
     assert not [each for each in learnt.events if each.kind == "break"]
     learnt.loop.blame("rest", "cpu_usage")
-    learnt.loop.blame("rest", "cpu_pressure")
+    learnt.loop.blame("rest", "cpu_usage", "run_delay")
     learnt.minutes(1, a=1.0, rest=0.5)
     event = next(each for each in learnt.events if each.kind == "break")
-    assert "throttled or evicted for cpu_pressure, cpu_usage; 0.8 CPUs less for a day" in event.reason
-    assert (broken(learnt, "cpu_usage"), broken(learnt, "cpu_pressure")) == (1, 1)
+    assert "throttled or evicted for cpu_usage, run_delay; 0.8 CPUs less for a day" in event.reason
+    assert (broken(learnt, "cpu_usage"), broken(learnt, "run_delay")) == (1, 1)
     assert learnt.reserved == 8 - 5  # 6.4 less 0.8
 
 
