@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -58,13 +59,10 @@ class Run(Lister):
                 return super().run(parsed_args)
             own = self.load_own_conf()
             logs.set_up(own)
-            if own.fleet.group:
-                from compute_agent.fleet.following import get_usable  # for those who use it
-
-                get_usable(own, try_configuration)
-            agent = Agent(self.load_conf)
-            agent.main_loop.catch_signals()
-            agent.start()
+            with _by_fleet(own):
+                agent = Agent(self.load_conf)
+                agent.main_loop.catch_signals()
+                agent.start()
         except REASONS_NOT_TO_START as error:
             LOG.error("The agent does not start: %s", error)
             return 1
@@ -76,6 +74,15 @@ class Run(Lister):
         rows = [dataclasses.astuple(each) for each in dry_run(self.load_conf())]
         self.app.stderr.write("Nothing was changed.\n" if rows else "Nothing would be changed.\n")
         return _COLUMNS, rows
+
+
+def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
+    """While an agent starts whose own files say ``own``."""
+    if not own.fleet.group:
+        return nullcontext()
+    from compute_agent.fleet.following import starting  # for those who use it
+
+    return starting(own, try_configuration)
 
 
 COMMANDS: Final[Commands] = {"run": Run}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from oslo_config import cfg
@@ -21,29 +22,46 @@ Check = Callable[[cfg.ConfigOpts], None]
 """Raises ConfigError or OSError if the host cannot work by a configuration."""
 
 
-def get_usable(conf: cfg.ConfigOpts, check: Check) -> None:
-    """Before an agent starts that keeps no revision that it can use: get one, if the source has it now.
+@contextmanager
+def starting(conf: cfg.ConfigOpts, check: Check) -> Iterator[None]:
+    """While an agent starts: by a revision that it can use, if one is kept or the source has it now.
 
     So a host is not made twice, first without the settings of its fleet and a moment later with them; and one
-    that what it keeps does not fit any more can be mended from afar.
+    that what it keeps does not fit any more, or with which the agent did not come through its last start, can
+    be mended from afar.
 
     :param conf: the configuration of the host's own files.
     :raises ConfigError: ``[fleet]`` is not complete.
     """
     fleet = Fleet.of(conf)
     if fleet is None:
+        yield
         return
+    _get_usable(fleet, conf, check)
+    yield
+    try:
+        kept.note_started(fleet.folder)
+    except FleetError as error:
+        LOG.warning("The source of the fleet's settings will be asked before the next start: %s", error)
+
+
+def _get_usable(fleet: Fleet, conf: cfg.ConfigOpts, check: Check) -> None:
     try:
         secure_folder(fleet.folder)
+        has_failed = kept.note_start(fleet.folder)
         if fleet.kept() is not None:
             check(with_file(conf, fleet.folder / kept.KEPT))
-            return
+            if not has_failed:
+                return
+            LOG.warning(
+                "The agent did not come through its last start: other settings of the fleet are looked for"
+            )
     except (FleetError, ConfigError, cfg.Error, OSError) as error:
         LOG.error("What is kept of the fleet's settings cannot be used: %s", error)
     try:
         follow(fleet, conf, check)
     except FleetError as error:
-        LOG.error("There are no settings of the fleet to start with: %s", error)
+        LOG.error("There are no other settings of the fleet to start with: %s", error)
 
 
 def follow(fleet: Fleet, conf: cfg.ConfigOpts, check: Check) -> Revision | None:

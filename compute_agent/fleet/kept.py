@@ -7,13 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from compute_agent.files import read_own, sync_folder, write_durably
+from compute_agent.files import read_own, remove_durably, sync_folder, write_durably
 from compute_agent.fleet.errors import FleetError
 
 KEPT: Final = "fleet.conf"
 """In the state folder: what the agent works by."""
 OFFERED: Final = "fleet-offered.conf"
 """In the state folder: what it was offered later, and has not taken up."""
+
+STARTING: Final = "fleet-starting"
+"""In the state folder while an agent begins by what is kept: if it is there before, that went wrong."""
 
 _MODE: Final = 0o640
 
@@ -57,3 +60,31 @@ def take_up(folder: Path) -> None:
         sync_folder(folder)
     except OSError as error:
         raise FleetError(f"{folder / KEPT} cannot be replaced: {error}") from error
+
+
+def note_start(folder: Path) -> bool:
+    """Remember that an agent begins; whether the one before it did not come through its start.
+
+    :raises FleetError: it cannot be remembered.
+    """
+    path = folder / STARTING
+    if read(path) is not None:
+        return True
+    try:
+        write_durably(path, b"", _MODE)
+    except OSError as error:
+        raise FleetError(f"{path} cannot be written: {error}") from error
+    return False
+
+
+def note_started(folder: Path) -> None:
+    """The agent has come through its start.
+
+    :raises FleetError: that cannot be remembered.
+    """
+    path = folder / STARTING
+    try:
+        with suppress(FileNotFoundError):
+            remove_durably(path)
+    except OSError as error:
+        raise FleetError(f"{path} cannot be removed: {error}") from error

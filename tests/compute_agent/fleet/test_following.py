@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from compute_agent.fleet import kept, signing
 from compute_agent.fleet.errors import FleetError
-from compute_agent.fleet.following import get_usable
+from compute_agent.fleet.following import starting
 from compute_agent.fleet.revision import MAX_BYTES, Revision
 from compute_agent.fleet.rules import refusal
 from compute_agent.model.errors import ConfigError
@@ -198,6 +199,12 @@ def test_a_disk_that_is_full_leaves_all_as_it_was(host, monkeypatch):
     assert host.ratio == 9.0
 
 
+def start(host, check=lambda options: None, fails=False):
+    with suppress(ZeroDivisionError), starting(host.own_conf(), check):
+        if fails:
+            raise ZeroDivisionError
+
+
 def test_what_is_kept_is_believed_only_if_it_is_signed_and_ours(host):
     host.offer(signed(3))
     host.follow()
@@ -205,7 +212,7 @@ def test_what_is_kept_is_believed_only_if_it_is_signed_and_ours(host):
     path.write_bytes(path.read_bytes().replace(b"= 4\n", b"= 8\n"))
     with pytest.raises(ConfigError, match="has signed it as it is"):
         host.conf()
-    get_usable(host.own_conf(), lambda options: None)
+    start(host)
     assert host.ratio == 4.0
     path.rename(host.folder / "elsewhere")
     path.symlink_to(host.folder / "elsewhere")
@@ -214,20 +221,36 @@ def test_what_is_kept_is_believed_only_if_it_is_signed_and_ours(host):
 
 
 def test_a_host_starts_with_what_its_source_has_if_it_keeps_nothing_that_fits(host, caplog):
-    get_usable(host.own_conf(), lambda options: None)
-    assert "There are no settings of the fleet to start with" in caplog.text
+    start(host)
+    assert "There are no other settings of the fleet to start with" in caplog.text
     host.offer(signed(1))
-    get_usable(host.own_conf(), lambda options: None)
+    start(host)
     assert host.ratio == 4.0
     host.offer(signed(2, ratio_of(9)))
-    get_usable(host.own_conf(), lambda options: None)
+    start(host)
     assert host.ratio == 4.0  # what it keeps fits: the source is looked at when it runs
 
     def only_nine(options):
         if options.cpu_allocation_ratio != 9:
             raise ConfigError("it does not fit")
 
-    get_usable(host.own_conf(), only_nine)
+    start(host, only_nine)
+    assert host.ratio == 9.0
+
+
+def test_settings_with_which_an_agent_did_not_start_are_replaced_before_it_starts_again(host, caplog):
+    host.offer(signed(1))
+    start(host)
+    start(host, fails=True)
+    start(host)
+    assert "did not come through its last start" in caplog.text
+    assert host.ratio == 4.0  # the source has no other
+    start(host, fails=True)
+    host.offer(signed(2, ratio_of(9)))
+    start(host)
+    assert host.ratio == 9.0
+    host.offer(signed(3, ratio_of(5)))
+    start(host)
     assert host.ratio == 9.0
 
 
